@@ -1,0 +1,23 @@
+"""Translate English number words to German ones: "three hundred twenty-one" → "dreihunderteinundzwanzig"."""
+
+from flax_transformer.data import Numbers
+from flax_transformer.models.seq2seq import transformer_tiny
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.translation import BPE, Batching, Search, Translation
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+EXPERIMENT = Translation(
+    model=transformer_tiny(),
+    data=Numbers(),
+    bpe=BPE(unit="byte", merges=200),
+    batch=Batching(tokens=4_096, buckets=3, max_tokens=64),
+    optimizer=OptimizerConfig(learning_rate=3e-3, schedule=ScheduleConfig(name="linear", warmup=100)),
+    train=TrainConfig(steps=800, log_every=100, eval_every=400, checkpoint_every=400),
+    search=Search(beams=1),
+    headline="exact_match",
+)
+
+if __name__ == "__main__":
+    launch(EXPERIMENT)

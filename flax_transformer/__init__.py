@@ -1,0 +1,1 @@
+"""The Transformer family in JAX/Flax as pure functions on pytrees."""

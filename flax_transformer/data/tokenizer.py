@@ -1,0 +1,176 @@
+"""Joint byte-pair encoding (Sennrich et al. 2016) in the ``tokenizer.json`` format that Hugging Face reads.
+
+Two kinds: words, for text that is already split at spaces, and bytes, lossless on any text. The four special tokens
+have fixed ids; their spelling inside a text is only text and never becomes one of those ids.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+PAD, BOS, EOS, UNK = range(4)
+_END = "</w>"
+_RESERVED = re.compile("|".join(re.escape(text) for text in (*SPECIAL, _END)))
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """Text to token ids and back; made by ``train_word_bpe``, ``train_byte_bpe`` or ``load_tokenizer``."""
+
+    inner: Any  # a tokenizers.Tokenizer
+    pad: int = PAD
+    bos: int = BOS
+    eos: int = EOS
+    unk: int = UNK
+
+    def __post_init__(self) -> None:
+        self.inner.encode_special_tokens = True  # reads "</s>" in a sentence as four characters
+
+    @property
+    def vocab_size(self) -> int:
+        """Count all tokens, special ones included."""
+        return self.inner.get_vocab_size()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Turn texts into token ids, without begin or end marks."""
+        return [encoding.ids for encoding in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, rows: Sequence[Sequence[int]] | np.ndarray) -> list[str]:
+        """Turn rows of token ids into texts; each ends before its first end mark, and special ids are left out."""
+        special = (self.pad, self.bos, self.unk)
+        kept = []
+        for row in rows:
+            ids = np.asarray(row).tolist()
+            ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
+            kept.append([token for token in ids if token not in special])
+        return self.inner.decode_batch(kept, skip_special_tokens=False)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Name each token of one row as the vocabulary spells it."""
+        return [self.inner.id_to_token(int(token)) for token in ids]
+
+    def json(self) -> str:
+        """Return the content of ``tokenizer.json``."""
+        return self.inner.to_str(pretty=False)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write ``tokenizer.json``; the file appears whole or not at all."""
+        part = Path(f"{os.fspath(path)}.part")
+        part.write_text(self.json(), encoding="utf-8", newline="\n")
+        part.replace(path)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of ``json()`` in hexadecimal."""
+        return hashlib.sha256(self.json().encode()).hexdigest()
+
+
+def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
+    """Read ``tokenizer.json``.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not a tokenizer, or one without this library's special tokens; names the file.
+    """
+    import tokenizers
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no tokenizer file {path}")
+    try:
+        inner = tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
+        inner.decode(inner.encode("a b").ids)  # some broken files only show when used
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the Rust library panics with a BaseException on crafted files
+        raise ValueError(f"{path} is not a readable tokenizer.json: {error}") from error
+    ids = [inner.token_to_id(token) for token in SPECIAL]
+    if None in ids:
+        missing = ", ".join(token for token, id in zip(SPECIAL, ids, strict=True) if id is None)
+        raise ValueError(f"{path} must hold the special tokens {', '.join(SPECIAL)}, it lacks {missing}")
+    return Tokenizer(inner, *ids)
+
+
+def train_word_bpe(texts: Iterable[str], *, merges: int) -> Tokenizer:
+    """Learn at most ``merges`` merges of characters inside whitespace-separated words, as subword-nmt does.
+
+    A word's last piece carries ``</w>``, so decoding restores the words exactly, joined by single spaces. Characters
+    never seen in training become ``<unk>``. Pass the sentences of both languages for a joint vocabulary.
+
+    >>> tokenizer = train_word_bpe(["low lower lowest"] * 3, merges=2)
+    >>> tokenizer.tokens(tokenizer.encode(["low slow"])[0])
+    ['low</w>', 's', 'low</w>']
+    """
+    import tokenizers
+
+    if merges < 0:
+        raise ValueError(f"merges must not be negative, got {merges}")
+    texts = list(_scrub(texts))
+    characters = sorted({character for text in texts for character in text if not character.isspace()})
+    if not characters:
+        raise ValueError("the texts to train a tokenizer on have no words")
+    # Both forms of each character go in front, in sorted order: the trainer would else number the final forms in the
+    # order of a hash table, another one in each process, and lack those no training word ends with.
+    alphabet = [*characters, *(character + _END for character in characters)]
+    model = tokenizers.models.BPE(unk_token=SPECIAL[UNK], end_of_word_suffix=_END)
+    draft = tokenizers.Tokenizer(model)
+    draft.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=len(SPECIAL) + len(alphabet) + merges,
+        min_frequency=2,
+        special_tokens=[*SPECIAL, *alphabet],
+        end_of_word_suffix=_END,
+        show_progress=False,
+    )
+    draft.train_from_iterator(texts, trainer)
+    return _finish(draft, tokenizers.pre_tokenizers.WhitespaceSplit(), tokenizers.decoders.BPEDecoder(suffix=_END))
+
+
+def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+    """Learn merges of UTF-8 bytes (Radford et al. 2019) up to ``vocab_size`` tokens; lossless on any text.
+
+    >>> tokenizer = train_byte_bpe(["over and over"] * 3, vocab_size=262)
+    >>> tokenizer.decode(tokenizer.encode(["über ☃"]))
+    ['über ☃']
+    """
+    import tokenizers
+
+    least = 256 + len(SPECIAL)
+    if vocab_size < least:
+        raise ValueError(f"vocab_size must be at least 256 bytes + {len(SPECIAL)} special tokens, got {vocab_size}")
+    draft = tokenizers.Tokenizer(tokenizers.models.BPE())
+    split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    draft.pre_tokenizer = split
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(split.alphabet()),
+        show_progress=False,
+    )
+    draft.train_from_iterator(_scrub(texts), trainer)
+    return _finish(draft, split, tokenizers.decoders.ByteLevel())
+
+
+def _scrub(texts: Iterable[str]) -> Iterator[str]:
+    """Keep merges from ever spelling a reserved token, which would then stand for user text."""
+    return (_RESERVED.sub(" ", text) for text in texts)
+
+
+def _finish(draft: Any, split: Any, decoder: Any) -> Tokenizer:
+    """Rebuild the trained model with only the four special tokens registered as such."""
+    import tokenizers
+
+    model = json.loads(draft.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    options = {name: model[name] for name in ("unk_token", "end_of_word_suffix") if model[name] is not None}
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=model["vocab"], merges=merges, **options))
+    inner.pre_tokenizer, inner.decoder = split, decoder
+    inner.add_special_tokens(list(SPECIAL))
+    return Tokenizer(inner)

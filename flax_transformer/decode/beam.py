@@ -1,0 +1,224 @@
+"""Beam search as one jitted loop, in exact agreement with Hugging Face `generate`, ties and early stopping included.
+
+Axes: B batch, W `beams`, V vocabulary, M `max_length`, n `n_best`. The step runs on B·W rows; row b·W + w is
+beam w of batch row b. Histories are not copied along with the beams: each step writes its W tokens and which beam each
+of them continues, and the winners are read off backwards at the end.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from flax_transformer.decode.chain import Process, Step, is_end
+from flax_transformer.decode.config import Beam, Decoded
+from flax_transformer.ops.sampling import largest
+
+_WORST = -1e9
+"""Score of what is not there: finite, so that differences and products of such scores stay numbers."""
+
+
+class _Links(NamedTuple):
+    """One generated token, its log-probability, and the beam it continues."""
+
+    token: Int[Array, "*B W"]
+    logprob: Float[Array, "*B W"]
+    beam: Int[Array, "*B W"]
+
+
+class _Finished(NamedTuple):
+    """The W best finished hypotheses of each row, best first; `length` 0 where there is none yet."""
+
+    score: Float[Array, "B W"]
+    done: Bool[Array, "B W"]
+    length: Int[Array, "B W"]
+    last: _Links
+
+
+class _State(NamedTuple):
+    t: Int[Array, ""]
+    running: Bool[Array, ""]
+    cache: Any
+    token: Int[Array, "BW"]
+    score: Float[Array, "B W"]
+    links: _Links
+    finished: _Finished
+    hopeful: Bool[Array, "B 1"]
+    history: Int[Array, "BW M"] | None
+
+
+def gather_rows(cache: Any, rows: Int[Array, "R"]) -> Any:
+    """Select rows on the first axis of every leaf that has one: the `reorder` of caches with the batch in front.
+
+    >>> moved = gather_rows({"k": jnp.arange(3) * 10, "t": jnp.array(7)}, jnp.array([2, 2, 0]))
+    >>> moved["k"].tolist(), moved["t"].item()
+    ([20, 20, 0], 7)
+    """
+    return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds") if x.ndim else x, cache)
+
+
+def beam_search(
+    step: Step,
+    cache: Any,
+    prompt: Int[Array, "B"],
+    config: Beam,
+    *,
+    reorder: Callable[[Any, Array], Any] = gather_rows,
+    process: Process | None = None,
+) -> Decoded:
+    """Return the `n_best` hypotheses of each row, best first.
+
+    `cache` holds B·W rows already: the caller repeats each row W times in a row (`jnp.repeat(x, W, axis=batch_axis)`)
+    wherever the step reads it per row. `reorder(cache, rows: [B·W]) -> cache` makes row i continue what was row
+    `rows[i]`, always of the same batch row, so what beams share need not move.
+
+    `process(logprobs: [B·W, V], tokens: [B·W, M], t) -> logprobs` changes log-probabilities here, after the softmax
+    and before the beams' scores are added, and the result is not normalised again.
+
+    Lengths count generated tokens, end token included and prompt excluded. Each step looks at the best 2·W
+    continuations (more with several end tokens); only those of the first W ranks may finish. At `max_length`
+    what still runs counts as finished. Of equal scores the earlier beam, then the lower token wins.
+    """
+    beams, length = config.beams, config.max_length
+    penalty = jnp.array([config.length_penalty(n) for n in range(1, length + 1)], jnp.float32)
+    # What a score may still be divided by: log-probabilities only fall, so the largest divisor to come is a bound.
+    bound = jax.lax.cummax(penalty, reverse=True) if config.early_stopping == "never" else penalty
+
+    def advance(state: _State) -> _State:
+        logits, cache = step(state.cache, state.token)
+        logprobs = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+        if process is not None:
+            logprobs = process(logprobs, state.history, state.t)
+        total, links = _continuations(state.score, logprobs.reshape(-1, beams, logprobs.shape[-1]), config)
+        links = links._replace(token=links.token.astype(prompt.dtype))
+        ends = is_end(links.token, config) | (state.t + 1 >= length)
+
+        finished = _finish(state, total, links, ends, penalty[state.t], config)
+        score, order = jax.lax.top_k(total + ends * _WORST, beams)
+        kept = _take(links, order)
+        hopeful = state.hopeful & _can_improve(score, finished, bound[state.t])
+        satisfied = finished.done.all() if config.early_stopping is True else False
+        rows = (jnp.arange(kept.beam.shape[0])[:, None] * beams + kept.beam).reshape(-1)
+        token = kept.token.reshape(-1)
+        history = state.history
+        if history is not None:
+            history = jax.lax.dynamic_update_index_in_dim(history[rows], token, state.t, axis=1)
+        return _State(
+            t=state.t + 1,
+            running=hopeful.any() & ~ends.all() & ~jnp.asarray(satisfied),
+            cache=reorder(cache, rows),
+            token=token,
+            score=score,
+            links=jax.tree.map(
+                lambda all, new: jax.lax.dynamic_update_index_in_dim(all, new, state.t, 0), state.links, kept
+            ),
+            finished=finished,
+            hopeful=hopeful,
+            history=history,
+        )
+
+    start = _start(cache, prompt, config, with_history=process is not None)
+    return _read(jax.lax.while_loop(lambda state: state.running, advance, start), config)
+
+
+def _start(cache: Any, prompt: Int[Array, "B"], config: Beam, *, with_history: bool) -> _State:
+    rows, beams, length = prompt.shape[0], config.beams, config.max_length
+
+    def links(*shape: int) -> _Links:
+        token = jnp.full(shape, config.pad, prompt.dtype)
+        return _Links(token, jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.int32))
+
+    return _State(
+        t=jnp.zeros((), jnp.int32),
+        running=jnp.array(True),
+        cache=cache,
+        token=jnp.repeat(prompt, beams),
+        # All beams start from the same prefix: only the first may be continued, or W equal hypotheses would result.
+        score=jnp.full((rows, beams), _WORST, jnp.float32).at[:, 0].set(0.0),
+        links=links(length, rows, beams),
+        finished=_Finished(
+            score=jnp.full((rows, beams), _WORST, jnp.float32),
+            done=jnp.zeros((rows, beams), bool),
+            length=jnp.zeros((rows, beams), jnp.int32),
+            last=links(rows, beams),
+        ),
+        hopeful=jnp.ones((rows, 1), bool),
+        history=jnp.full((rows * beams, length), config.pad, prompt.dtype) if with_history else None,
+    )
+
+
+def _continuations(
+    score: Float[Array, "B W"], logprobs: Float[Array, "B W V"], config: Beam
+) -> tuple[Float[Array, "B C"], _Links]:
+    """Return the best C continuations of all beams: enough that W stay even if every end token is among them."""
+    batch, beams, vocabulary = logprobs.shape
+    candidates = max(2, 1 + len(config.ends)) * beams
+    if candidates > beams * vocabulary:
+        raise ValueError(
+            f"beam search needs a vocabulary of at least {candidates // beams} tokens, "
+            f"one more than there are end tokens and at least 2, got V={vocabulary}"
+        )
+    total, index = largest((score[..., None] + logprobs).reshape(batch, -1), candidates)
+    logprob = jnp.take_along_axis(logprobs.reshape(batch, -1), index, axis=-1)
+    return total, _Links(token=index % vocabulary, logprob=logprob, beam=index // vocabulary)
+
+
+def _finish(
+    state: _State,
+    total: Float[Array, "B C"],
+    links: _Links,
+    ends: Bool[Array, "B C"],
+    penalty: Float[Array, ""],
+    config: Beam,
+) -> _Finished:
+    """Merge the continuations that end now into the best finished hypotheses.
+
+    Exclusion subtracts 1e9 once per reason instead of masking: the order among excluded ones is then also that of
+    Hugging Face, which decides between placeholders in rows with too few hypotheses.
+    """
+    finished = state.finished
+    ending = ends & (jnp.arange(total.shape[-1]) < config.beams)
+    score = total / penalty
+    if config.early_stopping is True:
+        score += finished.done.all(-1, keepdims=True) * _WORST
+    score += ~state.hopeful * _WORST
+    score += ~ending * _WORST
+    new = _Finished(score=score, done=ending, length=jnp.full(total.shape, state.t + 1, jnp.int32), last=links)
+    merged = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=-1), finished, new)
+    return _take(merged, jax.lax.top_k(merged.score, config.beams)[1])
+
+
+def _can_improve(score: Float[Array, "B W"], finished: _Finished, bound: Float[Array, ""]) -> Bool[Array, "B 1"]:
+    """Say whether the best running prefix may still beat the worst finished hypothesis."""
+    worst = jnp.where(finished.done, finished.score.min(-1, keepdims=True), _WORST)
+    return (score[:, :1] / bound > worst).any(-1, keepdims=True)
+
+
+def _take(tree: Any, index: Int[Array, "B K"]) -> Any:
+    return jax.tree.map(lambda x: jnp.take_along_axis(x, index, axis=-1), tree)
+
+
+def _read(state: _State, config: Beam) -> Decoded:
+    """Follow the links of the best hypotheses back to the prompt."""
+    best = jax.tree.map(lambda x: x[:, : config.n_best], state.finished)
+    # A placeholder may carry the links of a continuation that was excluded: it is not a hypothesis.
+    length = jnp.where(best.done, best.length, 0)
+    shape = (config.max_length, *length.shape)
+    tokens = jnp.full(shape, config.pad, state.token.dtype)
+    logprobs = jnp.zeros(shape, jnp.float32)
+
+    def back(carry: tuple) -> tuple:
+        t, beam, tokens, logprobs = carry
+        passed = _take(jax.tree.map(lambda x: x[t], state.links), beam)
+        link = jax.tree.map(lambda last, inner: jnp.where(t + 1 == length, last, inner), best.last, passed)
+        inside = t < length
+        tokens = tokens.at[t].set(jnp.where(inside, link.token, config.pad))
+        logprobs = logprobs.at[t].set(jnp.where(inside, link.logprob, 0.0))
+        return t - 1, jnp.where(inside, link.beam, 0), tokens, logprobs
+
+    start = (state.t - 1, jnp.zeros_like(length), tokens, logprobs)
+    *_, tokens, logprobs = jax.lax.while_loop(lambda carry: carry[0] >= 0, back, start)
+    scores = jnp.where(best.done, best.score, _WORST)
+    return Decoded(jnp.moveaxis(tokens, 0, -1), length, scores, jnp.moveaxis(logprobs, 0, -1))

@@ -1,0 +1,132 @@
+"""What a decoding run is told, and what it returns.
+
+Axes: B batch, n hypotheses of one row (best first), M = `max_length` generated tokens.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from jaxtyping import Array, Float, Int
+
+
+class Decoded(NamedTuple):
+    """Generated sequences, always with a hypothesis axis: [B, n, M]; greedy and sampling have n = 1.
+
+    `tokens` leaves out the prompt, contains the end token where one was generated, and is padded after it.
+    `lengths` counts the generated tokens, end token included. `logprobs` are per token, under the distribution the
+    token was chosen from (after `process` and, in sampling, the filters), 0 at padding; their sum is the
+    log-probability of the sequence. `scores` is what hypotheses are ranked by: that sum, in beam search divided by
+    the length penalty. Where a row has fewer than n hypotheses, the rest score below -1e6 and mean nothing.
+    """
+
+    tokens: Int[Array, "*B M"]
+    lengths: Int[Array, "*B"]
+    scores: Float[Array, "*B"]
+    logprobs: Float[Array, "*B M"]
+
+    @property
+    def best(self) -> "Decoded":
+        """The best hypothesis of each row, without the hypothesis axis: tokens are [B, M]."""
+        return Decoded(*(field[:, 0] for field in self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerPenalty:
+    """Divide by length ** alpha, as fairseq and Hugging Face do: 0 ranks by sum, 1 by mean log-probability.
+
+    >>> PowerPenalty(alpha=2.0)(3)
+    9.0
+    """
+
+    alpha: float = 1.0
+
+    def __call__(self, length: int) -> float:
+        """Return the divisor for hypotheses of `length` generated tokens, end token included."""
+        return float(length) ** self.alpha
+
+
+@dataclass(frozen=True, kw_only=True)
+class GNMTPenalty:
+    """Divide by ((5 + length) / 6) ** alpha, Wu et al. 2016, https://arxiv.org/abs/1609.08144, equation 14.
+
+    >>> GNMTPenalty(alpha=1.0)(7)
+    2.0
+    """
+
+    alpha: float = 0.6
+
+    def __call__(self, length: int) -> float:
+        """Return the divisor for hypotheses of `length` generated tokens, end token included."""
+        return ((5.0 + length) / 6.0) ** self.alpha
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy:
+    """Take the most probable token each time; the base of the other two.
+
+    `max_length` is the number of generated tokens at most. `eos` is the token that ends a sequence, several such
+    tokens, or `()` for none. `pad` fills up finished rows; it is also what the step is fed for them.
+    """
+
+    max_length: int
+    eos: int | tuple[int, ...]
+    pad: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {self.max_length}")
+        if any(token < 0 for token in (self.pad, *self.ends)):
+            raise ValueError(f"eos and pad must not be negative, got eos={self.eos}, pad={self.pad}")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The end tokens as a tuple."""
+        return self.eos if isinstance(self.eos, tuple) else (self.eos,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(Greedy):
+    """Draw each token from the distribution after temperature, top-k and nucleus, in this order."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive (greedy is the limit at 0), got {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, or None for no limit, got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beam(Greedy):
+    """Keep the `beams` best prefixes and return the `n_best` best hypotheses found.
+
+    `length_penalty` maps a length to the positive divisor of the summed log-probability; it is called in Python,
+    once per possible length. `early_stopping` says when a row with `beams` finished hypotheses is done, with the
+    meaning it has in Hugging Face `generate`:
+
+    - True: at once;
+    - False: when the best running prefix, scored as if it ended at its present length, is no better than the worst
+      finished hypothesis. This is a heuristic: a penalty that favours length could still lift the prefix;
+    - "never": when no continuation up to `max_length` could be better than the worst finished hypothesis.
+    """
+
+    beams: int = 4
+    length_penalty: Callable[[int], float] = PowerPenalty()
+    early_stopping: bool | Literal["never"] = False
+    n_best: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beams < 1:
+            raise ValueError(f"beams must be at least 1, got {self.beams}")
+        if not 1 <= self.n_best <= self.beams:
+            raise ValueError(f"n_best must be between 1 and beams, got n_best={self.n_best}, beams={self.beams}")
+        if self.early_stopping not in (True, False, "never"):
+            raise ValueError(f'early_stopping must be True, False or "never", got {self.early_stopping!r}')

@@ -1,0 +1,1 @@
+"""One file per family: its config, presets and module."""

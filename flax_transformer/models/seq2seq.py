@@ -1,0 +1,210 @@
+"""The encoder-decoder Transformer of 2017 (Vaswani et al., "Attention Is All You Need").
+
+Axes: B batch, S source positions, T target positions, D width, V vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from flax_transformer.nn import (
+    Block,
+    BlockConfig,
+    Embedding,
+    EmbeddingConfig,
+    KVCache,
+    Memory,
+    PerLayer,
+    Precision,
+    apply_stack,
+    init_stack,
+    make_norm,
+)
+from flax_transformer.ops import Mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqConfig:
+    """An encoder, a decoder, and the embeddings they share or do not."""
+
+    embedding: EmbeddingConfig
+    """Of the decoder, and of the encoder too unless `source_embedding` is given."""
+    encoder: BlockConfig
+    decoder: BlockConfig
+    encoder_depth: int = 6
+    decoder_depth: int = 6
+    source_embedding: EmbeddingConfig | None = None
+    tied_output: bool = True
+    """Whether the output layer is the decoder's embedding table."""
+    unroll: int | bool = 1
+    remat: str = "none"
+
+    def __post_init__(self):
+        widths = {
+            "embedding": self.embedding.embed,
+            "encoder": self.encoder.embed,
+            "decoder": self.decoder.embed,
+            "source_embedding": (self.source_embedding or self.embedding).embed,
+        }
+        if len(set(widths.values())) > 1:
+            raise ValueError(f"all parts must have one model width, got {widths}")
+        if not self.decoder.cross or self.encoder.cross:
+            raise ValueError(
+                f"the decoder must attend to the encoder and not the reverse, got decoder.cross={self.decoder.cross}, "
+                f"encoder.cross={self.encoder.cross}"
+            )
+        if min(self.encoder_depth, self.decoder_depth) < 1:
+            raise ValueError(f"depths must be at least 1, got {self.encoder_depth} and {self.decoder_depth}")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DecoderCache:
+    """What incremental decoding carries: each layer's keys and values, and the projected source."""
+
+    layers: KVCache
+    memory: Memory
+    memory_mask: Mask
+
+
+class Seq2Seq(nnx.Module):
+    """The Transformer: `model(source, target)` gives logits; `encode`, `init_cache` and `step` decode."""
+
+    def __init__(self, cfg: Seq2SeqConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.embedding = Embedding(cfg.embedding, rngs=rngs)
+        if cfg.source_embedding is not None:
+            self.source_embedding = Embedding(cfg.source_embedding, rngs=rngs)
+        self.encoder = init_stack(lambda r: Block(cfg.encoder, rngs=r), cfg.encoder_depth, key=rngs.params())
+        self.decoder = init_stack(lambda r: Block(cfg.decoder, rngs=r), cfg.decoder_depth, key=rngs.params())
+        if cfg.encoder.norm_position == "pre":
+            self.encoder_norm = make_norm(cfg.encoder, rngs=rngs)
+        if cfg.decoder.norm_position == "pre":
+            self.decoder_norm = make_norm(cfg.decoder, rngs=rngs)
+        if not cfg.tied_output:
+            self.head = Embedding(cfg.embedding, rngs=rngs)
+
+    def encode(
+        self, source: Int[Array, "*B S"], lengths: Int[Array, "*B"] | None = None, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B S D"]:
+        """Encode source tokens into a memory; positions from `lengths` on are padding."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        embedding = self.embedding if self.cfg.source_embedding is None else self.source_embedding
+        x = embedding(source, key=keys[0])
+        mask = None if lengths is None else Mask(lengths=lengths)
+        x = apply_stack(
+            self.encoder, x, mask=mask, key=keys[1], unroll=self.cfg.unroll, remat=self.cfg.remat
+        )
+        return self.encoder_norm(x) if self.cfg.encoder.norm_position == "pre" else x
+
+    def decode(
+        self,
+        target: Int[Array, "*B T"],
+        memory: Float[Array, "*B S D"],
+        lengths: Int[Array, "*B"] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the decoder's hidden states for all target positions at once.
+
+        Args:
+          lengths: of the source.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = self.embedding(target, key=keys[0])
+        mask = None if lengths is None else Mask(lengths=lengths)
+        x = apply_stack(
+            self.decoder, x, memory, mask=Mask(causal=True), memory_mask=mask, key=keys[1], unroll=self.cfg.unroll,
+            remat=self.cfg.remat,
+        )  # fmt: skip
+        return self.decoder_norm(x) if self.cfg.decoder.norm_position == "pre" else x
+
+    def output_table(self) -> Float[Array, "V D"]:
+        """Give the table that hidden states are multiplied with to make logits."""
+        return (self.embedding if self.cfg.tied_output else self.head).token.embedding[...]
+
+    def logits(self, hidden: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
+        """Turn the decoder's hidden states into scores over the vocabulary."""
+        return (self.embedding if self.cfg.tied_output else self.head).attend(hidden)
+
+    def __call__(
+        self,
+        source: Int[Array, "*B S"],
+        target: Int[Array, "*B T"],
+        lengths: Int[Array, "*B"] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T V"]:
+        """Compute logits of the token after each target position.
+
+        Args:
+          target: decoder input, beginning with the start token.
+          lengths: of the source.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        memory = self.encode(source, lengths, key=keys[0])
+        return self.logits(self.decode(target, memory, lengths, key=keys[1]))
+
+    def init_cache(
+        self, memory: Float[Array, "B S D"], lengths: Int[Array, "B"] | None, length: int, *, copies: int = 1
+    ) -> DecoderCache:
+        """Prepare to decode: project the memory once for every layer, and make room for `length` tokens.
+
+        Args:
+          lengths: of the source.
+          copies: hypotheses a sentence (the beam); they share its memory.
+        """
+        projected = jax.vmap(lambda block: block.cross.project(memory))(self.decoder)
+        rows = memory.shape[0] * copies
+        layers = jax.vmap(lambda block: block.attention.init_cache(rows, length))(self.decoder)
+        return DecoderCache(layers, projected, Mask() if lengths is None else Mask(lengths=lengths))
+
+    def step(
+        self, cache: DecoderCache, token: Int[Array, "B"]
+    ) -> tuple[Float[Array, "B V"], DecoderCache]:
+        """Decode one token: logits of the next one, and the cache with this one in it."""
+        x = self.embedding(token[:, None], positions=cache.layers.index[:1])
+        x, layers = apply_stack(
+            self.decoder, x, PerLayer(cache.memory), memory_mask=cache.memory_mask, cache=cache.layers,
+            unroll=self.cfg.unroll,
+        )  # fmt: skip
+        x = self.decoder_norm(x) if self.cfg.decoder.norm_position == "pre" else x
+        return self.logits(x)[:, 0], DecoderCache(layers, cache.memory, cache.memory_mask)
+
+
+def reorder(cache: DecoderCache, rows: Int[Array, "B"]) -> DecoderCache:
+    """Select hypotheses: row i continues what row `rows[i]` was. The memory is shared by a sentence's rows and stays."""
+    layers = cache.layers
+    picked = KVCache(layers.key[:, rows], layers.value[:, rows], layers.index)
+    return DecoderCache(picked, cache.memory, cache.memory_mask)
+
+
+def _paper(vocab: int, *, embed: int, heads: int, hidden: int, depth: int, dropout: float) -> Seq2SeqConfig:
+    block = BlockConfig(embed=embed, heads=heads, hidden=hidden, dropout=dropout)
+    return Seq2SeqConfig(
+        embedding=EmbeddingConfig(vocab=vocab, embed=embed, dropout=dropout),
+        encoder=block,
+        decoder=BlockConfig(embed=embed, heads=heads, hidden=hidden, dropout=dropout, cross=True),
+        encoder_depth=depth,
+        decoder_depth=depth,
+    )
+
+
+def transformer_tiny(vocab: int = 9_712) -> Seq2SeqConfig:
+    """Give the small model of Wu et al. 2021 for Multi30k: 4+4 layers, D=128, F=256, 4 heads, dropout 0.3."""
+    return _paper(vocab, embed=128, heads=4, hidden=256, depth=4, dropout=0.3)
+
+
+def transformer_base(vocab: int = 37_000) -> Seq2SeqConfig:
+    """Give the paper's base model: 6+6 layers, D=512, F=2048, 8 heads, dropout 0.1."""
+    return _paper(vocab, embed=512, heads=8, hidden=2048, depth=6, dropout=0.1)
+
+
+def transformer_big(vocab: int = 37_000) -> Seq2SeqConfig:
+    """Give the paper's big model for English-German: 6+6 layers, D=1024, F=4096, 16 heads, dropout 0.3."""
+    return _paper(vocab, embed=1024, heads=16, hidden=4096, depth=6, dropout=0.3)

@@ -1,0 +1,19 @@
+"""Modules that bind weights to ops; each is a pytree, calling it a pure function."""
+
+from flax_transformer.nn.attention import Attention as Attention
+from flax_transformer.nn.attention import KVCache as KVCache
+from flax_transformer.nn.attention import Memory as Memory
+from flax_transformer.nn.block import Block as Block
+from flax_transformer.nn.config import BlockConfig as BlockConfig
+from flax_transformer.nn.config import Precision as Precision
+from flax_transformer.nn.config import Rotary as Rotary
+from flax_transformer.nn.embedding import Embedding as Embedding
+from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
+from flax_transformer.nn.feedforward import FeedForward as FeedForward
+from flax_transformer.nn.norm import make_norm as make_norm
+from flax_transformer.nn.stack import REMAT as REMAT
+from flax_transformer.nn.stack import PerLayer as PerLayer
+from flax_transformer.nn.stack import apply_stack as apply_stack
+from flax_transformer.nn.stack import init_stack as init_stack
+from flax_transformer.nn.stack import layer as layer
+from flax_transformer.nn.stack import stack_depth as stack_depth

@@ -1,0 +1,104 @@
+"""What a block is made of: one frozen value, hashable, validated at the door."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import jax.numpy as jnp
+
+from flax_transformer.ops import activation, attention, rotary_frequencies
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Number formats: what layers compute in, and what parameters are kept in.
+
+    Softmax, normalisation statistics and losses are float32 whatever stands here.
+    """
+
+    compute: Literal["float32", "bfloat16", "float16"] = "float32"
+    params: Literal["float32", "bfloat16", "float16"] = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Rotary positions (Su et al. 2021): the base of the frequencies and, optionally, other frequencies outright."""
+
+    base: float = 10_000.0
+    frequencies: Callable = rotary_frequencies
+    """`frequencies(width, base) -> [width / 2]`, a module-level function."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig:
+    """A Transformer block: attention, optionally cross-attention, and a feed-forward layer, each with its residual.
+
+    The defaults are those of the 2017 paper; every later family is a choice of these values.
+    """
+
+    embed: int
+    """D, the width of the residual stream."""
+    heads: int
+    """N, query heads."""
+    hidden: int
+    """F, the width inside the feed-forward layer."""
+    kv_heads: int | None = None
+    """K, key/value heads; fewer than `heads` is grouped-query attention. None: as many as `heads`."""
+    head_width: int | None = None
+    """H; None: D / N."""
+    cross: bool = False
+    """Whether the block attends to a memory between self-attention and feed-forward."""
+    norm: Literal["layer", "rms"] = "layer"
+    norm_position: Literal["pre", "post"] = "post"
+    norm_eps: float = 1e-5
+    activation: str = "relu"
+    gated: bool = False
+    """Gated feed-forward (Shazeer 2020): activation(gate(x)) * up(x)."""
+    bias: bool = True
+    """Biases of the linear layers."""
+    qkv_bias: bool | None = None
+    """Biases of query, key and value; None: as `bias`."""
+    qk_norm: bool = False
+    """RMSNorm over the width of every query and key head."""
+    scale: float | None = None
+    """What query-key products are multiplied by; None: 1 / sqrt(H)."""
+    rotary: Rotary | None = None
+    dropout: float = 0.0
+    """On each sublayer's output, before the residual is added."""
+    attention_dropout: float = 0.0
+    """On attention probabilities."""
+    activation_dropout: float = 0.0
+    """Inside the feed-forward layer, after the activation."""
+    attend: Callable = attention
+    """Any module-level function with the signature of `ops.attention`."""
+    precision: Precision = Precision()
+
+    def __post_init__(self):
+        for name in ("embed", "heads", "hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.head_width is None and self.embed % self.heads:
+            raise ValueError(f"heads must divide the model width, got D={self.embed}, N={self.heads}")
+        if self.heads % self.resolved_kv_heads:
+            raise ValueError(f"query heads must be a multiple of kv heads, got N={self.heads}, K={self.resolved_kv_heads}")
+        if self.rotary is not None and self.width % 2:
+            raise ValueError(f"rotary positions need an even head width, got H={self.width}")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        activation(self.activation)
+
+    @property
+    def resolved_kv_heads(self) -> int:
+        """K, resolved."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def width(self) -> int:
+        """H, resolved."""
+        return self.embed // self.heads if self.head_width is None else self.head_width
+
+    @property
+    def dtypes(self) -> dict:
+        """`dtype` and `param_dtype` as Flax's layers take them."""
+        return {"dtype": jnp.dtype(self.precision.compute), "param_dtype": jnp.dtype(self.precision.params)}

@@ -1,0 +1,84 @@
+"""Token embeddings with positions, and the output layer that shares their table."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.nn.config import Precision
+from flax_transformer.ops import dropout, sinusoidal, sinusoidal_halves
+
+SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """Token embeddings: vocabulary V, width D, and how positions are told."""
+
+    vocab: int
+    embed: int
+    position: Literal["sinusoidal", "sinusoidal_halves", "learned", "none"] = "sinusoidal"
+    max_length: int = 1024
+    """Positions of a learned table; sinusoids have no limit."""
+    scaled: bool = True
+    """Multiply token embeddings by sqrt(D) (Vaswani et al. 2017, §3.4)."""
+    dropout: float = 0.0
+    precision: Precision = Precision()
+
+    def __post_init__(self):
+        if self.vocab < 1 or self.embed < 1 or self.max_length < 1:
+            raise ValueError(
+                f"vocab, embed and max_length must be at least 1, got {self.vocab}, {self.embed}, {self.max_length}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.position.startswith("sinusoidal") and self.embed % 2:
+            raise ValueError(f"sinusoidal positions need an even width, got D={self.embed}")
+
+
+class Embedding(nnx.Module):
+    """Token and position embeddings, added, with dropout; `attend` is the tied output layer."""
+
+    def __init__(self, cfg: EmbeddingConfig, *, rngs: nnx.Rngs):
+        kinds = {"dtype": jnp.dtype(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
+        init = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")  # standard deviation 1/sqrt(D)
+        self.cfg = cfg
+        self.token = nnx.Embed(cfg.vocab, cfg.embed, embedding_init=init, rngs=rngs, **kinds)
+        if cfg.position == "learned":
+            self.position = nnx.Embed(cfg.max_length, cfg.embed, embedding_init=init, rngs=rngs, **kinds)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        positions: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Embed token ids.
+
+        Args:
+          positions: of the tokens; 0, 1, … by default.
+          key: for dropout; None means none.
+
+        Raises:
+          ValueError: when there are more tokens than a learned table has positions.
+        """
+        cfg = self.cfg
+        if cfg.position == "learned" and tokens.shape[-1] > cfg.max_length:
+            raise ValueError(f"the input is longer than the positions: {tokens.shape[-1]} tokens, {cfg.max_length} positions")
+        if positions is None:
+            positions = jnp.arange(tokens.shape[-1])
+        x = self.token(tokens)
+        x = x * jnp.asarray(math.sqrt(cfg.embed), x.dtype) if cfg.scaled else x
+        if cfg.position == "learned":
+            x = x + self.position(positions)
+        elif cfg.position in SINUSOIDS:
+            x = x + SINUSOIDS[cfg.position](positions, cfg.embed).astype(x.dtype)
+        return dropout(x, cfg.dropout, key)
+
+    def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
+        """Compute logits as products with the token embeddings (Press & Wolf 2017)."""
+        return self.token.attend(x)

@@ -1,0 +1,31 @@
+"""The position-wise feed-forward layer, plain (Vaswani et al. 2017, §3.3) or gated (Shazeer 2020)."""
+
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flax_transformer.nn.config import BlockConfig
+from flax_transformer.ops import activation, dropout
+from flax_transformer.parallel import constrain
+
+_init = nnx.initializers.xavier_uniform()
+
+
+class FeedForward(nnx.Module):
+    """Two linear layers D → F → D with an activation between, or three when gated."""
+
+    def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
+        def linear(inputs: int, outputs: int) -> nnx.Linear:
+            return nnx.Linear(inputs, outputs, use_bias=cfg.bias, kernel_init=_init, rngs=rngs, **cfg.dtypes)
+
+        self.cfg = cfg
+        self.up, self.down = linear(cfg.embed, cfg.hidden), linear(cfg.hidden, cfg.embed)
+        if cfg.gated:
+            self.gate = linear(cfg.embed, cfg.hidden)
+
+    def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
+        """Apply to every position alike; `key` is for activation dropout."""
+        act = activation(self.cfg.activation)
+        hidden = self.up(x)
+        hidden = act(self.gate(x)) * hidden if self.cfg.gated else act(hidden)
+        hidden = constrain(hidden, "batch", "length", "hidden")
+        return self.down(dropout(hidden, self.cfg.activation_dropout, key))

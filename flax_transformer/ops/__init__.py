@@ -1,0 +1,37 @@
+"""Pure functions on arrays: attention, masks, positions, dropout, activations, losses."""
+
+from flax_transformer.ops.activation import activation
+from flax_transformer.ops.attention import attention
+from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
+from flax_transformer.ops.loss import cross_entropy
+from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.position import (
+    alibi,
+    causal_relative_buckets,
+    llama3_frequencies,
+    relative_buckets,
+    rotary,
+    rotary_frequencies,
+    sinusoidal,
+    sinusoidal_halves,
+)
+from flax_transformer.ops.xla import attention_weights
+
+__all__ = [
+    "Dropout",
+    "Mask",
+    "activation",
+    "alibi",
+    "attention",
+    "attention_weights",
+    "causal_relative_buckets",
+    "cross_entropy",
+    "dropout",
+    "keep_mask",
+    "llama3_frequencies",
+    "relative_buckets",
+    "rotary",
+    "rotary_frequencies",
+    "sinusoidal",
+    "sinusoidal_halves",
+]

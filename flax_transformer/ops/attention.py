@@ -1,0 +1,86 @@
+"""Softmax attention (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762), one signature over several kernels.
+
+Axes: B batch, T query positions, S key positions, N query heads, K key/value heads, H head width.
+Grouped-query heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245.
+"""
+
+import math
+
+from jaxtyping import Array, Float
+
+from flax_transformer.ops.dropout import Dropout
+from flax_transformer.ops.mask import Mask, check_broadcast
+from flax_transformer.ops.xla import xla_attention, xla_serves
+
+# name: (why it cannot serve a call or None, the kernel)
+BACKENDS = {
+    "xla": (xla_serves, xla_attention),
+}
+
+
+def attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K H"],
+    mask: Mask | None = None,
+    bias: Float[Array, "*#B #N T S"] | None = None,
+    *,
+    scale: float | None = None,
+    dropout: Dropout | None = None,
+    backend: str = "auto",
+) -> Float[Array, "*B T N H"]:
+    """Mix values by the softmax of query-key products; query head n uses key/value head `n // (N / K)`.
+
+    The softmax is taken in float32 whatever the inputs' type. A query that sees no key gets zeros, and no gradient.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        mask: what each query sees; None is everything.
+        bias: added to the scaled scores.
+        scale: factor on the scores, `1 / sqrt(H)` by default.
+        dropout: drops attention weights.
+        backend: `auto` or a name that `explain_attention` lists.
+
+    Raises:
+        ValueError: shapes that do not fit, an unknown backend, or a named one that cannot serve this call.
+
+    >>> import jax.numpy as jnp
+    >>> q, k, v = jnp.zeros((2, 1, 2)), jnp.ones((2, 1, 2)), jnp.array([[[0.0, 4.0]], [[2.0, 0.0]]])
+    >>> attention(q, k, v, Mask(causal=True))[:, 0]
+    Array([[0., 4.],
+           [1., 2.]], dtype=float32)
+    """
+    _check(q, k, v, mask, bias)
+    name = _choose(q, k, v, mask, bias, dropout) if backend == "auto" else backend
+    if name not in BACKENDS:
+        raise ValueError(f"an attention backend must be one of {', '.join(['auto', *BACKENDS])}, got {backend!r}")
+    serves, run = BACKENDS[name]
+    if reason := serves(q, k, v, mask, bias, dropout):
+        raise ValueError(f"attention backend {name!r} cannot serve this call: {reason}")
+    return run(q, k, v, mask, bias, 1 / math.sqrt(q.shape[-1]) if scale is None else scale, dropout)
+
+
+def _choose(q, k, v, mask, bias, dropout) -> str:
+    return "xla"
+
+
+def _check(q, k, v, mask, bias) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if len(x.shape) < 3:
+            raise ValueError(f"attention takes {name} as [*batch, positions, heads, width], got {x.shape}")
+    *batch, T, N, H = q.shape
+    *key_batch, S, K, key_width = k.shape
+    if k.shape != v.shape:
+        raise ValueError(f"keys and values must have one shape, got {k.shape} and {v.shape}")
+    if key_batch != batch:
+        raise ValueError(f"queries and keys must have the same batch axes, got {tuple(batch)} and {tuple(key_batch)}")
+    if key_width != H:
+        raise ValueError(f"queries and keys must have one head width, got {H} and {key_width}")
+    if N % K:
+        raise ValueError(f"query heads must be a multiple of kv heads, got N={N}, K={K}")
+    if mask is not None:
+        mask.check(tuple(batch), N, T, S)
+    if bias is not None:
+        check_broadcast("bias", bias.shape, (*batch, N, T, S))

@@ -1,0 +1,152 @@
+"""Telling a Transformer where things are: sinusoids, rotary angles, linear biases, relative buckets.
+
+Axes: B batch, T query positions, S key positions, N heads, H head width, D model width.
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from einops import rearrange
+from jaxtyping import Array, Float, Int
+
+
+def sinusoidal(positions: Int[Array, "*B T"], width: int) -> Float[Array, "*B T D"]:
+    """Encode positions as sines (even channels) and cosines (odd) of wavelengths 2π to 20000π.
+
+    Source: Vaswani et al. 2017, section 3.5.
+
+    Raises:
+        ValueError: an odd width.
+
+    >>> sinusoidal(jnp.arange(2), 4)
+    Array([[0.  , 1.  , 0.  , 1.  ],
+           [0.84..., 0.54..., 0.0..., 0.99...]], dtype=float32)
+    """
+    return rearrange(jnp.stack(_waves(positions, width), -1), "... D two -> ... (D two)")
+
+
+def sinusoidal_halves(positions: Int[Array, "*B T"], width: int) -> Float[Array, "*B T D"]:
+    """Encode positions as `sinusoidal` does, all sines first, then all cosines: the order of Marian and tensor2tensor.
+
+    >>> sinusoidal_halves(jnp.arange(2), 4)
+    Array([[0. , 0. , 1. , 1. ],
+           [0.84..., 0.0..., 0.54..., 0.99...]], dtype=float32)
+    """
+    return jnp.concatenate(_waves(positions, width), -1)
+
+
+def _waves(positions, width):
+    if width % 2:
+        raise ValueError(f"sines and cosines come in pairs, so the width must be even, got {width}")
+    # Count turns, not radians, and split the frequency: the coarse part (12 bits) times a position below 4096 is
+    # exact in float32, so whole turns drop out without rounding and position 4000 is as precise as position 4.
+    turns = 10000.0 ** (-np.arange(0, width, 2) / width) / (2 * math.pi)
+    coarse = np.ldexp(np.round(np.ldexp(np.frexp(turns)[0], 12)), np.frexp(turns)[1] - 12)
+    where = positions[..., None].astype(jnp.float32)
+    whole = where * coarse.astype(np.float32)
+    angle = 2 * math.pi * ((whole - jnp.round(whole)) + where * (turns - coarse).astype(np.float32))
+    return jnp.sin(angle), jnp.cos(angle)
+
+
+def rotary_frequencies(width: int, base: float = 10000.0) -> Float[Array, "half"]:
+    """Give the radians per position of each pair of channels: `base ** (-2 i / width)`.
+
+    >>> rotary_frequencies(4)
+    Array([1.  , 0.01], dtype=float32)
+    """
+    if width % 2:
+        raise ValueError(f"rotary positions turn pairs of channels, so the width must be even, got {width}")
+    return 1.0 / (base ** (jnp.arange(0, width, 2, dtype=jnp.float32) / width))
+
+
+def llama3_frequencies(
+    width: int,
+    base: float = 500000.0,
+    *,
+    factor: float = 8.0,
+    low: float = 1.0,
+    high: float = 4.0,
+    original_length: int = 8192,
+) -> Float[Array, "half"]:
+    """Stretch the rotary frequencies for longer texts as Llama 3.1 does (https://arxiv.org/abs/2407.21783).
+
+    Channels that turn more than `high` times over the original length stay, those that turn less than `low` times
+    are slowed by `factor`, and those between are blended.
+
+    >>> print(llama3_frequencies(8, factor=8.0) / rotary_frequencies(8, 500000.0))
+    [1. ... 1. ... 0.37... 0.125 ]
+    """
+    frequencies = rotary_frequencies(width, base)
+    rotations = original_length * frequencies / (2 * math.pi)
+    blend = jnp.clip((rotations - low) / (high - low), 0, 1)
+    return (1 - blend) * frequencies / factor + blend * frequencies
+
+
+def rotary(
+    x: Float[Array, "*B T N H"], positions: Int[Array, "*#B T"], frequencies: Float[Array, "half"]
+) -> Float[Array, "*B T N H"]:
+    """Turn channel pairs `(i, i + H/2)` by position times frequency, so that products depend on distances only.
+
+    Source: Su et al. 2021, https://arxiv.org/abs/2104.09864, in the half-split layout of Llama. Angles are float32.
+
+    >>> rotary(jnp.ones((1, 1, 2)), jnp.array([1]), jnp.array([jnp.pi / 2])).round(2)
+    Array([[[-1.,  1.]]], dtype=float32)
+    """
+    if 2 * frequencies.shape[-1] != x.shape[-1]:
+        raise ValueError(f"rotary needs H/2 frequencies, got {frequencies.shape[-1]} for H={x.shape[-1]}")
+    angle = positions[..., None, None].astype(jnp.float32) * frequencies
+    sin, cos = jnp.sin(angle).astype(x.dtype), jnp.cos(angle).astype(x.dtype)
+    a, b = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def alibi(heads: int, T: int, S: int, offset: Int[Array, ""] | int | None = None) -> Float[Array, "N T S"]:
+    """Make an attention bias that falls linearly with distance, by its own slope per head.
+
+    Source: Press et al. 2022, https://arxiv.org/abs/2108.12409; the slopes for a number of heads that is no power
+    of two as in the authors' code. `offset` is the first query's position among the keys, `S - T` by default.
+
+    >>> alibi(8, 1, 3, offset=0)[0]
+    Array([[-0. , -0.5, -1. ]], dtype=float32)
+    """
+    query = jnp.arange(T)[:, None] + (S - T if offset is None else offset)
+    distance = jnp.abs(jnp.arange(S) - query).astype(jnp.float32)
+    return -jnp.asarray(_slopes(heads), jnp.float32)[:, None, None] * distance
+
+
+def _slopes(heads: int) -> list[float]:
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return slopes + ([] if power == heads else _slopes(2 * power)[::2][: heads - power])
+
+
+def relative_buckets(relative: Int[Array, "*B"], *, buckets: int = 32, max_distance: int = 128) -> Int[Array, "*B"]:
+    """Sort key-minus-query distances into buckets, half for each direction: T5's encoder.
+
+    Half of a direction's buckets hold one distance each, the rest grow logarithmically up to `max_distance`.
+    Source: Raffel et al. 2020, https://arxiv.org/abs/1910.10683.
+
+    >>> relative_buckets(jnp.array([-200, -1, 0, 1, 200]))
+    Array([15,  1,  0, 17, 31], dtype=int32)
+    """
+    half = buckets // 2
+    return jnp.where(relative > 0, half, 0) + _bucket(jnp.abs(relative), half, max_distance)
+
+
+def causal_relative_buckets(
+    relative: Int[Array, "*B"], *, buckets: int = 32, max_distance: int = 128
+) -> Int[Array, "*B"]:
+    """Sort key-minus-query distances into buckets of the past; the future shares bucket 0: T5's decoder.
+
+    >>> causal_relative_buckets(jnp.array([-200, -1, 0, 1]))
+    Array([31,  1,  0,  0], dtype=int32)
+    """
+    return _bucket(jnp.maximum(-relative, 0), buckets, max_distance)
+
+
+def _bucket(distance, buckets, max_distance):
+    exact = buckets // 2
+    ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / math.log(max_distance / exact)
+    far = exact + (ratio * (buckets - exact)).astype(jnp.int32)
+    return jnp.where(distance < exact, distance, jnp.minimum(far, buckets - 1))

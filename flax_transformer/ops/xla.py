@@ -1,0 +1,77 @@
+"""Attention as plain einsums for XLA: any device, any mask, memory O(T S).
+
+Axes as in `attention`; G = N / K query heads share a key/value head.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from einops import rearrange
+from jaxtyping import Array, Bool, Float
+
+from flax_transformer.ops.dropout import Dropout, keep_mask, keep_scale
+from flax_transformer.ops.mask import Mask
+
+
+def xla_serves(q, k, v, mask, bias, dropout) -> str | None:
+    """Serve every call."""
+    return None
+
+
+def xla_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K H"],
+    mask: Mask | None,
+    bias: Float[Array, "*#B #N #T #S"] | None,
+    scale: float,
+    dropout: Dropout | None,
+) -> Float[Array, "*B T N H"]:
+    """Attend by materialising the scores."""
+    weights = attention_weights(q, k, mask, bias, scale=scale)
+    if dropout is not None and dropout.rate > 0:
+        keep = keep_mask(dropout.key, weights.shape, dropout.rate)
+        weights = jnp.where(keep, weights * keep_scale(dropout.rate), 0)
+    weights = _group(weights.astype(v.dtype), v.shape[-2])
+    out = jnp.einsum("...kgts,...skh->...tkgh", weights, v)
+    return rearrange(out, "... K G H -> ... (K G) H")
+
+
+def attention_weights(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    mask: Mask | None = None,
+    bias: Float[Array, "*#B #N #T #S"] | None = None,
+    *,
+    scale: float | None = None,
+) -> Float[Array, "*B N T S"]:
+    """Compute what `attention` multiplies the values by, in float32; rows that see no key are zero.
+
+    >>> q, k = jnp.zeros((2, 1, 8)), jnp.zeros((2, 1, 8))
+    >>> attention_weights(q, k, Mask(causal=True))[0]
+    Array([[1. , 0. ],
+           [0.5, 0.5]], dtype=float32)
+    """
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    grouped = rearrange(q, "... (K G) H -> ... K G H", K=k.shape[-2])
+    logits = jnp.einsum("...tkgh,...skh->...kgts", grouped, k, preferred_element_type=jnp.float32)
+    logits = rearrange(logits, "... K G T S -> ... (K G) T S") * scale
+    if bias is not None:
+        logits = logits + bias
+    return _softmax(logits, None if mask is None else mask.materialize(q.shape[-3], k.shape[-3]))
+
+
+def _group(weights: Float[Array, "*B N T S"], K: int) -> Float[Array, "*B K G T S"]:
+    return rearrange(weights, "... (K G) T S -> ... K G T S", K=K)
+
+
+def _softmax(logits: Float[Array, "*B N T S"], visible: Bool[Array, "*#B #N T S"] | None) -> Float[Array, "*B N T S"]:
+    if visible is not None:
+        logits = jnp.where(visible, logits, -jnp.inf)
+    top = jnp.max(logits, axis=-1, keepdims=True, initial=-jnp.inf)
+    # A row without a visible key has no maximum; any finite number gives exp(-inf) = 0 there.
+    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
+    shares = jnp.exp(logits - top)
+    total = jnp.sum(shares, axis=-1, keepdims=True)
+    return shares / jnp.where(total == 0, 1, total)

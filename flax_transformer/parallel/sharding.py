@@ -1,0 +1,111 @@
+"""One table from parameter path to logical axes to mesh axes, and constraints for activations.
+
+A parameter's path is matched against `RULES`; the logical axes found there are looked up in `AXIS_TO_MESH`.
+Stacked layers have one more leading axis than the rule names; it stays whole.
+"""
+
+import math
+import re
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+Axes = tuple[str | None, ...]
+
+RULES: tuple[tuple[str, Axes], ...] = (
+    (r"(^|\.)(query)\.kernel$", ("embed", "heads", None)),
+    (r"(^|\.)(key|value)\.kernel$", ("embed", "kv_heads", None)),
+    (r"(^|\.)(query)\.bias$", ("heads", None)),
+    (r"(^|\.)(key|value)\.bias$", ("kv_heads", None)),
+    (r"(^|\.)out\.kernel$", ("heads", None, "embed")),
+    (r"(^|\.)(up|gate)\.kernel$", ("embed", "hidden")),
+    (r"(^|\.)(up|gate)\.bias$", ("hidden",)),
+    (r"(^|\.)down\.kernel$", ("hidden", "embed")),
+    (r"(^|\.)(out|down)\.bias$", (None,)),
+    (r"(^|\.)(token|head)\.embedding$", ("vocab", "embed")),
+    (r"(^|\.)position\.embedding$", (None, "embed")),
+    (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),
+)
+"""Parameter-path patterns (searched, first match wins) and the logical axes of what they name."""
+
+AXIS_TO_MESH: dict[str, str | tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "length": "sequence",
+    "embed": "fsdp",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "hidden": "tensor",
+    "vocab": "tensor",
+}
+"""Logical axis to mesh axis; a logical axis that is not here is not split."""
+
+
+def path_name(path: tuple) -> str:
+    """Spell a pytree path as `encoder.attention.query.kernel`, without NNX's trailing `value`."""
+    return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
+
+
+def logical_axes(name: str, rank: int, rules: tuple[tuple[str, Axes], ...] = RULES) -> Axes:
+    """Look up the logical axes of a parameter.
+
+    Raises:
+      ValueError: when no rule matches, or a rule names more axes than the parameter has. Nothing is replicated
+        by oversight.
+    """
+    for pattern, axes in rules:
+        if re.search(pattern, name):
+            if len(axes) > rank:
+                raise ValueError(f"sharding rule {pattern!r} names {len(axes)} axes, but {name} has {rank}")
+            return (None,) * (rank - len(axes)) + axes
+    raise ValueError(f"no sharding rule matches the parameter {name} of rank {rank}; add one to the table")
+
+
+def to_spec(axes: Axes, axis_to_mesh: dict[str, str | tuple[str, ...]] | None = None) -> PartitionSpec:
+    """Translate logical axes into a PartitionSpec."""
+    table = AXIS_TO_MESH if axis_to_mesh is None else axis_to_mesh
+    return PartitionSpec(*(table.get(axis) if axis is not None else None for axis in axes))
+
+
+def _check_divides(name: str, shape: tuple[int, ...], axes: Axes, spec: PartitionSpec, mesh: Mesh) -> None:
+    for size, axis, place in zip(shape, axes, spec, strict=True):
+        parts = math.prod(mesh.shape[part] for part in ((place,) if isinstance(place, str) else place or ()))
+        if size % parts:
+            raise ValueError(f"{axis} must be a multiple of its mesh axis: {name} has {axis}={size}, {place}={parts}")
+
+
+def tree_shardings(tree: Any, mesh: Mesh, rules: tuple[tuple[str, Axes], ...] = RULES) -> Any:
+    """Give every leaf of a model, its gradients or its optimizer state a NamedSharding.
+
+    Optimizer states hold copies of the model, so their leaves end in the same paths; scalars are replicated.
+
+    Args:
+      tree: arrays or `jax.ShapeDtypeStruct`s.
+    """
+
+    def place(path, leaf):
+        if leaf.ndim == 0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return NamedSharding(mesh, PartitionSpec())
+        name = path_name(path)
+        axes = logical_axes(name, leaf.ndim, rules)
+        spec = to_spec(axes)
+        _check_divides(name, leaf.shape, axes, spec, mesh)
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Split the leading axis of a batch over the data and fsdp axes."""
+    return NamedSharding(mesh, to_spec(("batch",)))
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Pin an activation's layout by logical names; a no-op while no mesh is set (`jax.set_mesh`).
+
+    Names are for the trailing axes when there are fewer of them than `x` has.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return x
+    return jax.lax.with_sharding_constraint(x, to_spec(axes[-x.ndim :]))

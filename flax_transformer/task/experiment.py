@@ -1,0 +1,175 @@
+"""From an experiment to a finished run: folder, mesh, state, loop, and what comes at the end."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from flax_transformer.parallel import MeshConfig, make_mesh
+from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
+from flax_transformer.train.folder import FolderError, RunFolder, open_folder
+from flax_transformer.train.loop import Batches, Interrupted, NotFinite, TrainConfig, fit
+from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writer, Writers
+from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
+from flax_transformer.train.schedule import make_schedule
+from flax_transformer.train.state import init_state, parameter_count
+from flax_transformer.train.step import Objective, jit_train_step, make_train_step
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the training loop must be given, made from an experiment once its data is open."""
+
+    init: Callable[[jax.Array], Any]
+    """`init(key) -> model`."""
+    objective: Objective
+    batches: Batches
+    evaluate: Callable[[Any, int], dict[str, float]]
+    """`evaluate(model, step) -> metrics` on validation data."""
+    finish: Callable[[Any, Writer], None]
+    """`finish(model, writer)`: test the final model and show what it does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What every experiment has. A subclass adds its model and data, and makes the `Task`."""
+
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    track: tuple[str, ...] = ()
+    """Trackers to log to beside metrics.jsonl and TensorBoard: wandb, trackio."""
+
+    def __post_init__(self):
+        make_schedule(self.optimizer.schedule, self.optimizer.learning_rate, self.train.steps)
+        unknown = [name for name in self.track if name not in ("wandb", "trackio")]
+        if unknown:
+            raise ValueError(f"track may name wandb and trackio, got {', '.join(unknown)}")
+
+    def task(self, folder: RunFolder) -> Task:
+        """Open the data and make what training needs."""
+        raise TypeError(f"{type(self).__name__} does not say how to train: define its method `task`")
+
+
+def make_writer(experiment: Experiment, folder: RunFolder, after: int) -> Writer:
+    """Open metrics.jsonl, TensorBoard and the trackers asked for; only process 0 writes.
+
+    Args:
+      after: the step a run resumes from; records of later steps are dropped, as they will be written again.
+    """
+    if jax.process_index() != 0:
+        return Writers([])
+    trackers = [Tracker(name, "flax_transformer", folder.root) for name in experiment.track]
+    return Writers([JsonLines(folder.metrics, after=after), TensorBoard(folder.tensorboard, after=after), *trackers])
+
+
+def train(experiment: Experiment, workdir: str | os.PathLike) -> Any:
+    """Run an experiment in a folder, from where it stands, and return the final model.
+
+    Raises:
+      FolderError: when the folder holds another configuration or cannot be written.
+      ValueError, FileNotFoundError: when the data or the settings cannot work.
+      NotFinite, CheckpointError, Interrupted: as `train.loop.fit` says.
+    """
+    mesh = make_mesh(experiment.mesh)
+    folder = open_folder(workdir, experiment)
+    task = experiment.task(folder)
+    config = experiment.train
+    optimizer = make_optimizer(experiment.optimizer, config.steps)
+    mesh = mesh if mesh.size > 1 else None
+    with Checkpoints(folder.checkpoints, keep=config.keep) as checkpoints:
+        state = init_state(task.init, optimizer, jax.random.key(config.seed), ema=config.ema > 0, mesh=mesh)
+        step = make_train_step(task.objective, optimizer, accumulate=config.accumulate, ema=config.ema)
+        done = checkpoints.steps()
+        writer = make_writer(experiment, folder, after=done[-1] if done else 0)
+        _introduce(folder, parameter_count(state.model), mesh)
+        try:
+            state = fit(
+                state,
+                jit_train_step(step, state, mesh),
+                task.batches,
+                config,
+                checkpoints=checkpoints,
+                writer=writer,
+                evaluate=task.evaluate,
+                schedule=make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps),
+            )
+            model = final_model(experiment, checkpoints, state)
+            task.finish(model, writer)
+        finally:
+            writer.close()
+    return model
+
+
+def final_model(experiment: Experiment, checkpoints: Checkpoints, state: Any) -> Any:
+    """Choose the model a run ends with: its moving average, the average of its last checkpoints, or the last one."""
+    from flax_transformer.train.checkpoint import average_models
+
+    if experiment.train.ema:
+        return state.ema
+    steps = checkpoints.steps()[-experiment.train.average :]
+    return state.model if len(steps) < 2 else average_models(checkpoints, state.model, steps)
+
+
+def _introduce(folder: RunFolder, parameters: int, mesh: Any) -> None:
+    if jax.process_index() == 0:
+        devices = "1 device" if mesh is None else " × ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1)
+        print(f"{parameters:,} parameters, {jax.default_backend()}, {devices}, run folder {folder.root}", flush=True)
+
+
+def write_samples(folder: RunFolder, samples: list[dict]) -> None:
+    """Write samples.jsonl, one object a line."""
+    if jax.process_index() == 0:
+        folder.samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
+
+
+FAILURES = (FolderError, CheckpointError, NotFinite, ValueError, FileNotFoundError)
+"""What a user can mend: said in a sentence, without a traceback."""
+
+
+def launch(default: Experiment, arguments: list[str] | None = None) -> None:
+    """Run an experiment file: read its options from the command line, train, and leave with the right exit code.
+
+    Options are the fields of `default`, as `--train.steps 100`, and `--workdir`. A setting that cannot work ends
+    with exit code 2, a failure while training with 1, Ctrl-C with 130.
+    """
+    import tyro
+
+    arguments = sys.argv[1:] if arguments is None else arguments
+    name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+
+    def command(workdir: str = f"runs/{name}", experiment: tyro.conf.OmitArgPrefixes[Any] = default) -> int:
+        """Train.
+
+        Args:
+          workdir: Folder of the run; a run that is already there goes on.
+          experiment: The experiment.
+        """
+        return _guard(lambda: train(experiment, workdir))
+
+    command.__annotations__["experiment"] = tyro.conf.OmitArgPrefixes[type(default)]
+    try:
+        code = tyro.cli(command, args=arguments, description=sys.modules["__main__"].__doc__)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
+
+
+def _guard(body: Callable[[], Any]) -> int:
+    try:
+        body()
+    except FAILURES as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, FolderError | ValueError | FileNotFoundError) else 1
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print("interrupted; the last checkpoint stands", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,282 @@
+"""Translation: parallel text in, a trained encoder-decoder and its BLEU out."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from flax_transformer.data import (
+    BucketPlan,
+    PairSource,
+    Tokenized,
+    Tokenizer,
+    bucket_boundaries,
+    eval_batches,
+    load_tokenizer,
+    pipeline,
+    tokenize,
+    train_byte_bpe,
+    train_word_bpe,
+)
+from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from flax_transformer.ops import cross_entropy
+from flax_transformer.task.experiment import Experiment, Task, write_samples
+from flax_transformer.task.score import Scores, score
+from flax_transformer.task.translator import Hypothesis, Search, Translator
+from flax_transformer.train.checkpoint import Checkpoints, average_models
+from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
+from flax_transformer.train.metrics import Writer
+from flax_transformer.train.progress import duration
+
+VOCAB_MULTIPLE = 128
+"""Embedding tables are rounded up to this many rows, so that they split over devices and fill matrix units."""
+
+
+class Corpus(Protocol):
+    """Where sentence pairs come from."""
+
+    def read(self, split: str) -> PairSource:
+        """Give the pairs of `train`, `validation` or `test`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BPE:
+    """Byte-pair encoding, joint over both languages."""
+
+    unit: Literal["word", "byte"] = "byte"
+    """word: characters of words in text that is already tokenised; byte: lossless on any text."""
+    merges: int = 10_000
+
+    def __post_init__(self):
+        if self.merges < 0:
+            raise ValueError(f"merges must not be negative, got {self.merges}")
+
+    def train(self, pairs: PairSource) -> Tokenizer:
+        """Learn from both sides of the pairs."""
+        texts = (pairs[i][side] for side in ("source", "target") for i in range(len(pairs)))
+        if self.unit == "word":
+            return train_word_bpe(texts, merges=self.merges)
+        return train_byte_bpe(texts, vocab_size=260 + self.merges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batching:
+    """How pairs become batches of few fixed shapes."""
+
+    tokens: int = 8_192
+    """Padded tokens a batch, counted on the longer side."""
+    buckets: int = 5
+    """Lengths there are batches of; each is compiled once."""
+    max_tokens: int = 128
+    """Longer pairs are left out of training, with a count."""
+
+    def __post_init__(self):
+        if self.buckets < 1 or self.max_tokens < 2 or self.tokens < self.max_tokens:
+            raise ValueError(
+                f"batches need at least 1 bucket and room for the longest pair, got buckets={self.buckets}, "
+                f"tokens={self.tokens}, max_tokens={self.max_tokens}"
+            )
+
+
+def translation_loss(
+    model: Seq2Seq, batch: dict[str, Any], *, key: Any = None, label_smoothing: float = 0.0
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Sum the cross-entropy of every target token given the source and the tokens before it."""
+    logits = model(batch["source"], batch["target"][:, :-1], batch["source_length"], key=key)
+    weights = jnp.arange(logits.shape[1]) < batch["target_length"][:, None]
+    total, count = cross_entropy(logits, batch["target"][:, 1:], weights, label_smoothing=label_smoothing)
+    return total, {"count": count}
+
+
+@partial(jax.jit, static_argnames="label_smoothing")
+def _evaluate(model: Seq2Seq, batch: dict[str, Any], label_smoothing: float) -> tuple[jax.Array, jax.Array]:
+    total, sums = translation_loss(model, batch, label_smoothing=label_smoothing)
+    return total, sums["count"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(Experiment):
+    """Train an encoder-decoder on parallel text and test it by beam search."""
+
+    model: Seq2SeqConfig
+    """The vocabulary size is the tokenizer's, whatever stands here."""
+    data: Any
+    """A `Corpus`: a frozen dataclass with `read(split)`."""
+    bpe: BPE = BPE()
+    batch: Batching = Batching()
+    label_smoothing: float = 0.1
+    search: Search = Search()
+    headline: Literal["bleu", "tokenized_bleu", "exact_match"] = "bleu"
+    """The score the run ends with."""
+    samples: int = 10
+    """Translations shown at the end."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
+
+    def build(self, vocab: int) -> Seq2SeqConfig:
+        """Size the model's embeddings for a tokenizer of `vocab` tokens."""
+        rows = math.ceil(vocab / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        source = self.model.source_embedding
+        return replace(
+            self.model,
+            embedding=replace(self.model.embedding, vocab=rows),
+            source_embedding=None if source is None else replace(source, vocab=rows),
+        )
+
+    def task(self, folder: RunFolder) -> Task:
+        """Read the corpus, learn or load the tokenizer, lay out the batches."""
+        corpus = {split: self.data.read(split) for split in ("train", "validation", "test")}
+        for split, pairs in corpus.items():
+            skipped = ", ".join(f"{n:,} {why}" for why, n in getattr(pairs, "skipped", {}).items())
+            print(f"{split}: {len(pairs):,} pairs{f' (left out: {skipped})' if skipped else ''}", flush=True)
+        if folder.tokenizer.exists():
+            tokenizer = load_tokenizer(folder.tokenizer)
+        else:
+            tokenizer = self.bpe.train(corpus["train"])
+            tokenizer.save(folder.tokenizer)
+        train = self._fitting(tokenize(corpus["train"], tokenizer), "train")
+        validation = self._fitting(tokenize(corpus["validation"], tokenizer), "validation")
+        rows = self.mesh_rows() * self.train.accumulate
+        boundaries = bucket_boundaries(train.lengths, self.batch.buckets)
+        plan = BucketPlan(
+            train.lengths, tokens=self.batch.tokens, boundaries=boundaries, seed=self.train.seed, multiple=rows
+        )
+        print(
+            f"{tokenizer.vocab_size:,} tokens in the vocabulary, {plan.batches_per_epoch:,} batches an epoch, "
+            f"lengths {', '.join(map(str, boundaries))}, {100 * plan.padding:.0f} % padding",
+            flush=True,
+        )
+        config = self.build(tokenizer.vocab_size)
+        return Task(
+            init=lambda key: Seq2Seq(config, rngs=nnx.Rngs(key)),
+            objective=partial(translation_loss, label_smoothing=self.label_smoothing),
+            batches=pipeline(plan, train, process_index=jax.process_index(), process_count=jax.process_count()),
+            evaluate=lambda model, step: self._validate(model, validation),
+            finish=lambda model, writer: self._finish(Translator(model, tokenizer), corpus["test"], folder, writer),
+        )
+
+    def mesh_rows(self) -> int:
+        """Count the parts the mesh splits a batch into."""
+        sizes = self.mesh.sizes()
+        fixed = math.prod(size for size in sizes if size > 0)
+        data, fsdp = (jax.device_count() // fixed if size == -1 else size for size in sizes[:2])
+        return data * fsdp
+
+    def _fitting(self, pairs: Tokenized, split: str) -> Tokenized:
+        kept = pairs.within(self.batch.max_tokens)
+        if len(kept) < len(pairs):
+            print(f"{split}: {len(pairs) - len(kept):,} pairs of more than {self.batch.max_tokens} tokens left out")
+        if not len(kept):
+            raise ValueError(f"no {split} pair has at most max_tokens={self.batch.max_tokens} tokens")
+        return kept
+
+    def _validate(self, model: Seq2Seq, pairs: Tokenized) -> dict[str, float]:
+        """Measure the loss as it is trained on, and the perplexity, on all validation pairs."""
+        boundaries = bucket_boundaries(pairs.lengths, self.batch.buckets)
+        batches = [batch for _, batch in eval_batches(pairs, tokens=self.batch.tokens, boundaries=boundaries)]
+        smooth = [_evaluate(model, batch, self.label_smoothing) for batch in batches]
+        plain = [_evaluate(model, batch, 0.0) for batch in batches] if self.label_smoothing else smooth
+        count = sum(float(n) for _, n in plain)
+        nll = sum(float(total) for total, _ in plain) / count
+        return {"loss": sum(float(total) for total, _ in smooth) / count, "perplexity": math.exp(min(nll, 100))}
+
+    def _finish(self, translator: Translator, test: PairSource, folder: RunFolder, writer: Writer) -> None:
+        """Translate the test set, score it, and show what came out."""
+        if jax.process_index() != 0:
+            return
+        pairs = [test[i] for i in range(len(test))]
+        scores, hypotheses, seconds = evaluate_corpus(
+            translator, [p["source"] for p in pairs], [p["target"] for p in pairs], self.search
+        )
+        writer.write(self.train.steps, "test", {**scores.metrics(), "sentences_per_second": len(pairs) / seconds})
+        samples = [_sample(pair, hypothesis) for pair, hypothesis in zip(pairs, hypotheses, strict=True)]
+        write_samples(folder, samples)
+        for line in _summary(self, folder, samples, scores, seconds):
+            print(line, flush=True)
+
+
+def evaluate_corpus(
+    translator: Translator, sources: list[str], references: list[str], search: Search
+) -> tuple[Scores, list[Hypothesis], float]:
+    """Translate and score a corpus; also give the seconds it took, compilation included."""
+    began = time.monotonic()
+    hypotheses = [best[0] for best in translator(sources, search)]
+    seconds = time.monotonic() - began
+    return score([hypothesis.text for hypothesis in hypotheses], references), hypotheses, seconds
+
+
+def _sample(pair: dict[str, str], hypothesis: Hypothesis) -> dict:
+    return {**pair, "hypothesis": hypothesis.text, **{k: v for k, v in asdict(hypothesis).items() if k != "text"}}
+
+
+HEADLINES = {
+    "bleu": ("BLEU", ""),
+    "tokenized_bleu": ("tokenised BLEU", ""),
+    "exact_match": ("exact match", " %"),
+}
+
+
+def _summary(
+    experiment: Translation, folder: RunFolder, samples: list[dict], scores: Scores, seconds: float
+) -> Iterator[str]:
+    name, unit = HEADLINES[experiment.headline]
+    yield ""
+    for sample in samples[:: max(len(samples) // experiment.samples, 1)][: experiment.samples]:
+        right = sample["hypothesis"] == sample["target"]
+        yield f"  {sample['source']}"
+        yield f"  {'=' if right else '→'} {sample['hypothesis']}"
+        if not right:
+            yield f"    expected: {sample['target']}"
+    yield ""
+    yield f"{name} {getattr(scores, experiment.headline):.1f}{unit} on {len(samples):,} test sentences ({duration(seconds)})"
+    if experiment.headline != "exact_match":
+        yield f"BLEU {scores.bleu:.2f} ({scores.signature}), chrF {scores.chrf:.1f}, tokenised BLEU {scores.tokenized_bleu:.2f}"
+    yield ""
+    yield f"run folder: {folder.root}"
+    yield "try next:"
+    yield f"  echo '{samples[0]['source']}' | flax-transformer translate {folder.root}"
+    yield f"  flax-transformer show {folder.root}"
+    yield f"  tensorboard --logdir {folder.tensorboard}"
+
+
+def load_translator(workdir: str) -> tuple[Translator, Translation]:
+    """Open a finished or running translation run.
+
+    Raises:
+      FolderError: when the folder is no translation run, or has no checkpoint yet.
+      CheckpointError: when the checkpoint cannot be read.
+    """
+    folder = _run_folder(workdir)
+    experiment = read_experiment(folder)
+    if not isinstance(experiment, Translation):
+        raise FolderError(f"{workdir} is not a translation run, but one of {type(experiment).__name__}")
+    if not folder.tokenizer.is_file():
+        raise FolderError(f"{workdir} has no tokenizer.json; was the run stopped before it began?")
+    tokenizer = load_tokenizer(folder.tokenizer)
+    config = experiment.build(tokenizer.vocab_size)
+    model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
+    with Checkpoints(folder.checkpoints, keep=experiment.train.keep) as checkpoints:
+        steps = checkpoints.steps()[-experiment.train.average :]
+        if not steps:
+            raise FolderError(f"{workdir} has no checkpoint yet")
+        if experiment.train.ema:
+            model = checkpoints.restore({"ema": model})[0]["ema"]
+        else:
+            model = average_models(checkpoints, model, steps)
+    return Translator(model, tokenizer), experiment
+
+
+def _run_folder(workdir: str) -> RunFolder:
+    from pathlib import Path
+
+    return RunFolder(Path(workdir))

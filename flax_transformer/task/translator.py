@@ -1,0 +1,143 @@
+"""A trained encoder-decoder as a translator of sentences.
+
+Axes: B sentences, S source tokens, n hypotheses of a sentence.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from flax_transformer.data import Tokenizer
+from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, greedy
+from flax_transformer.models.seq2seq import Seq2Seq, reorder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How to look for the best translation."""
+
+    beams: int = 4
+    """Hypotheses kept at each step; 1 is greedy."""
+    length_penalty: float = 1.0
+    """Exponent of the length that a hypothesis' log-probability is divided by."""
+    penalty: Literal["power", "gnmt"] = "power"
+    """Divide by length^α, or by ((5 + length) / 6)^α (Wu et al. 2016)."""
+    n_best: int = 1
+    """Hypotheses returned a sentence."""
+    ratio: float = 2.0
+    """Tokens a translation may have for each of the source, beside `extra`."""
+    extra: int = 10
+    batch: int = 64
+    """Sentences decoded together."""
+
+    def __post_init__(self):
+        if self.beams < 1 or not 1 <= self.n_best <= self.beams:
+            raise ValueError(f"n_best must be between 1 and beams, got n_best={self.n_best}, beams={self.beams}")
+        if self.ratio < 0 or self.extra < 1 or self.batch < 1:
+            raise ValueError(
+                f"ratio must not be negative, extra and batch at least 1, got {self.ratio}, {self.extra}, {self.batch}"
+            )
+
+    def config(self, source_length: int, tokenizer: Tokenizer) -> Beam | Greedy:
+        """Make the decoding config for sources padded to `source_length` tokens."""
+        ends = {"max_length": math.ceil(self.ratio * source_length) + self.extra, "eos": tokenizer.eos, "pad": tokenizer.pad}
+        if self.beams == 1:
+            return Greedy(**ends)
+        penalty = {"power": PowerPenalty, "gnmt": GNMTPenalty}[self.penalty](alpha=self.length_penalty)
+        return Beam(**ends, beams=self.beams, length_penalty=penalty, n_best=self.n_best)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation: its text, its score (length-penalised log-probability), its tokens and each one's log-probability."""
+
+    text: str
+    score: float
+    tokens: tuple[str, ...]
+    logprobs: tuple[float, ...]
+
+
+@partial(jax.jit, static_argnames=("config", "bos", "vocab"))
+def decode_batch(
+    model: Seq2Seq, source: Int[Array, "B S"], lengths: Int[Array, "B"], *, config: Beam | Greedy, bos: int, vocab: int
+) -> Decoded:
+    """Translate a batch of token ids.
+
+    Args:
+      bos: what the target begins with.
+      vocab: real tokens; rows of the output table beyond them are padding and never chosen.
+    """
+
+    def step(cache, token):
+        logits, cache = model.step(cache, token)
+        return logits[:, :vocab], cache
+
+    memory = model.encode(source, lengths)
+    copies = config.beams if isinstance(config, Beam) else 1
+    cache = model.init_cache(memory, lengths, config.max_length, copies=copies)
+    prompt = jnp.full((source.shape[0],), bos, jnp.int32)
+    if isinstance(config, Beam):
+        return beam_search(step, cache, prompt, config, reorder=reorder)
+    return greedy(step, cache, prompt, config)
+
+
+def padded_length(length: int) -> int:
+    """Round up to one of few lengths, so that few shapes are compiled: multiples of 8, above 32 of an eighth of the power of two."""
+    step = max(8, 2 ** (math.ceil(math.log2(max(length, 1))) - 2))
+    return math.ceil(length / step) * step
+
+
+@dataclass(frozen=True, eq=False)
+class Translator:
+    """A model with its tokenizer."""
+
+    model: Seq2Seq
+    tokenizer: Tokenizer
+
+    def __call__(self, texts: Sequence[str], search: Search | None = None) -> list[list[Hypothesis]]:
+        """Translate sentences; each gets `n_best` hypotheses, the best first.
+
+        Sentences of like length are decoded together. An empty sentence gets an empty translation.
+        """
+        search = Search() if search is None else search
+        encoded = [[*ids, self.tokenizer.eos] for ids in self.tokenizer.encode(list(texts))]
+        results: list[list[Hypothesis]] = [[Hypothesis("", 0.0, (), ())] * search.n_best for _ in texts]
+        order = sorted((i for i, ids in enumerate(encoded) if len(ids) > 1), key=lambda i: -len(encoded[i]))
+        for start in range(0, len(order), search.batch):
+            rows = order[start : start + search.batch]
+            for row, hypotheses in zip(rows, self._batch([encoded[i] for i in rows], search), strict=True):
+                results[row] = hypotheses
+        return results
+
+    def _batch(self, encoded: list[list[int]], search: Search) -> list[list[Hypothesis]]:
+        rows = search.batch if len(encoded) > 1 else 1
+        length = padded_length(max(map(len, encoded)))
+        source = np.full((rows, length), self.tokenizer.pad, np.int32)
+        lengths = np.zeros(rows, np.int32)
+        for i, ids in enumerate(encoded):
+            source[i, : len(ids)], lengths[i] = ids, len(ids)
+        # Rows that only fill the batch repeat the first sentence: they end when it does.
+        source[len(encoded) :], lengths[len(encoded) :] = source[0], lengths[0]
+        found = decode_batch(
+            self.model, source, lengths, config=search.config(length, self.tokenizer), bos=self.tokenizer.bos,
+            vocab=self.tokenizer.vocab_size,
+        )  # fmt: skip
+        found = jax.device_get(found)
+        return [self._hypotheses(found, row) for row in range(len(encoded))]
+
+    def _hypotheses(self, found: Decoded, row: int) -> list[Hypothesis]:
+        texts = self.tokenizer.decode(list(found.tokens[row]))
+        hypotheses = []
+        for n, text in enumerate(texts):
+            length = int(found.lengths[row, n])
+            ids = found.tokens[row, n, :length]
+            logprobs = tuple(float(value) for value in found.logprobs[row, n, :length])
+            hypotheses.append(Hypothesis(text, float(found.scores[row, n]), tuple(self.tokenizer.tokens(ids)), logprobs))
+        return hypotheses

@@ -1,0 +1,291 @@
+"""Checkpoints: a training state, the position in the data and a word about the run, by Orbax.
+
+A checkpoint stores arrays under their parameter paths, so that it can be read without the code that wrote it. Orbax
+keeps no checksum of array data; a manifest of SHA-256 sums is written beside each step and verified on restore.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from flax_transformer.parallel import path_name
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written or read; the message says which and why."""
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def to_arrays(tree: Any) -> dict[str, jax.Array]:
+    """Flatten a pytree into arrays by path; typed PRNG keys become their integers."""
+    pairs = jax.tree_util.tree_leaves_with_path(tree)
+    return {path_name(path): jax.random.key_data(leaf) if _is_key(leaf) else leaf for path, leaf in pairs}
+
+
+def from_arrays(tree: Any, arrays: dict[str, Any]) -> Any:
+    """Put arrays back into the shape of `tree`, the inverse of `to_arrays`."""
+
+    def fill(path: tuple, leaf: Any) -> Any:
+        array = arrays[path_name(path)]
+        return jax.random.wrap_key_data(array, impl=_key_impl(leaf)) if _is_key(leaf) else array
+
+    return jax.tree_util.tree_map_with_path(fill, tree)
+
+
+def _key_impl(leaf: Any) -> Any:
+    """Read a key's generator, also off an abstract one, which only a trace can tell."""
+    found = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), leaf)
+    return found[0]
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    data = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    place = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=place)
+
+
+def _cause(error: BaseException) -> str:
+    """Find the first sentence of what really went wrong, at the end of the exception chain."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+
+
+def _files(step_folder: Path) -> list[Path]:
+    return sorted(path for path in step_folder.rglob("*") if path.is_file())
+
+
+def _steps_in(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit() and path.is_dir())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Checkpoints:
+    """The checkpoints of one run, `folder/STEP`, the newest `keep` of them.
+
+    Saving is asynchronous: it goes on while training does, and what went wrong is raised by the next call of `check`,
+    `save`, `wait` or `close`. Use as a context manager, or close it.
+    """
+
+    def __init__(self, folder: str | os.PathLike, *, keep: int = 3):
+        from orbax.checkpoint import v1 as ocp
+
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, got {keep}")
+        self.folder = Path(folder).absolute()
+        self._thread: threading.Thread | None = None
+        self._failed: tuple[int, BaseException] | None = None
+        context = ocp.Context(pytree_options=ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True)))
+        context.checkpointables.registry = ocp.handlers.local_registry()
+        context.checkpointables.registry.add(ocp.handlers.JsonHandler, checkpointable_name="meta")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._orbax = ocp.training.Checkpointer(
+                self.folder,
+                context=context,
+                save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
+                preservation_policy=ocp.training.preservation_policies.LatestN(keep),
+                cleanup_tmp_directories=True,
+            )
+        except OSError as error:
+            raise CheckpointError(f"cannot write checkpoints to {self.folder}: {error}") from error
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def steps(self) -> list[int]:
+        """List the steps there are checkpoints of, oldest first."""
+        return [checkpoint.step for checkpoint in self._orbax.checkpoints]
+
+    def save(self, step: int, state: Any, meta: dict) -> None:
+        """Begin to save; what is already saved at this step stays.
+
+        Args:
+          meta: JSON-able: position in the data, and whatever else a restart needs.
+
+        Raises:
+          CheckpointError: when an earlier save failed, or this one could not begin.
+        """
+        self.wait()
+        if step in self.steps():
+            return
+        try:
+            pending = self._orbax.save_checkpointables_async(
+                step, {"state": to_arrays(state), "meta": meta}, force=True
+            )
+        except Exception as error:
+            raise CheckpointError(self._sentence(step, error)) from error
+        self._thread = threading.Thread(target=self._finish, args=(step, pending), daemon=True)
+        self._thread.start()
+
+    def _finish(self, step: int, pending: Any) -> None:
+        """Wait for a save and seal it with its manifest; runs beside training."""
+        try:
+            if pending is not None:
+                pending.result()
+            if jax.process_index() == 0:
+                self._write_manifest(step)
+        except BaseException as error:
+            self._failed = (step, error)
+
+    def _sentence(self, step: int, error: BaseException) -> str:
+        good = [other for other in _steps_in(self.folder) if other != step]
+        kept = f"the last good one is step {good[-1]}" if good else "there is no earlier one"
+        return f"could not save the checkpoint of step {step} to {self.folder} ({_cause(error)}); {kept}"
+
+    def check(self) -> None:
+        """Raise CheckpointError if a save is known to have failed; costs nothing."""
+        if self._failed is not None:
+            (step, error), self._failed = self._failed, None
+            raise CheckpointError(self._sentence(step, error)) from error
+
+    def wait(self) -> None:
+        """Wait for the save under way, if any.
+
+        Raises:
+          CheckpointError: when it failed.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def _manifest(self, step: int) -> Path:
+        return self.folder / f"{step}.sha256.json"
+
+    def _write_manifest(self, step: int) -> None:
+        root = self.folder / str(step)
+        sums = {str(path.relative_to(root)): _sha256(path) for path in _files(root)}
+        partial = self._manifest(step).with_suffix(".partial")
+        partial.write_text(json.dumps(sums, indent=1))
+        partial.replace(self._manifest(step))
+        for stale in self.folder.glob("*.sha256.json"):
+            if not (self.folder / stale.name.split(".")[0]).is_dir():
+                stale.unlink(missing_ok=True)
+
+    def verify(self, step: int) -> None:
+        """Compare a checkpoint's files with its manifest.
+
+        Raises:
+          CheckpointError: naming the first file that is missing or changed. A checkpoint without a manifest, whose
+            writer was killed before sealing it, is left to Orbax's own checks.
+        """
+        manifest = self._manifest(step)
+        if not manifest.exists():
+            return
+        try:
+            sums = json.loads(manifest.read_text())
+        except ValueError as error:
+            raise CheckpointError(f"the manifest {manifest} is damaged: {error}") from error
+        for name, expected in sums.items():
+            path = self.folder / str(step) / name
+            if not path.is_file():
+                raise CheckpointError(f"checkpoint {step} is damaged: {path} is missing{self._offer(step)}")
+            if _sha256(path) != expected:
+                raise CheckpointError(f"checkpoint {step} is damaged: {path} has changed{self._offer(step)}")
+
+    def _offer(self, step: int) -> str:
+        others = [other for other in self.steps() if other != step]
+        return f"; step {others[-1]} is the last other one" if others else "; there is no other one"
+
+    def restore(self, state: Any, step: int | None = None) -> tuple[Any, dict]:
+        """Read a checkpoint into the structure, shapes and layout of `state`.
+
+        Args:
+          state: arrays or abstract ones; only the paths it has are read.
+          step: the newest by default.
+
+        Returns:
+          The state and the meta dictionary it was saved with.
+
+        Raises:
+          CheckpointError: when there is none, it is damaged, or it does not fit `state`.
+        """
+        self.wait()
+        steps = self.steps()
+        if not steps or (step is not None and step not in steps):
+            raise CheckpointError(f"no checkpoint of step {step} in {self.folder}, there are {steps or 'none'}")
+        step = steps[-1] if step is None else step
+        self.verify(step)
+        abstract = {name: _abstract(leaf) for name, leaf in _with_keys(state).items()}
+        self._check_fits(step, abstract)
+        try:
+            loaded = self._orbax.load_checkpointables(step, {"state": abstract, "meta": None})
+        except Exception as error:
+            raise CheckpointError(
+                f"cannot read checkpoint {step} in {self.folder} ({_cause(error)}){self._offer(step)}"
+            ) from error
+        return from_arrays(state, loaded["state"]), loaded["meta"]
+
+    def shapes(self, step: int | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+        """List what a checkpoint holds, by path, without reading it."""
+        step = self.steps()[-1] if step is None else step
+        try:
+            tree = self._orbax.checkpointables_metadata(step).metadata["state"]
+        except Exception as error:
+            raise CheckpointError(
+                f"cannot read checkpoint {step} in {self.folder} ({_cause(error)}){self._offer(step)}"
+            ) from error
+        return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in tree.items()}
+
+    def _check_fits(self, step: int, wanted: dict[str, jax.ShapeDtypeStruct]) -> None:
+        have = self.shapes(step)
+        missing = [name for name in wanted if name not in have]
+        differing = [
+            f"{name} is {tuple(have[name].shape)}, not {leaf.shape}"
+            for name, leaf in wanted.items()
+            if name in have and tuple(have[name].shape) != tuple(leaf.shape)
+        ]
+        if missing or differing:
+            what = [f"{name} is missing" for name in missing] + differing
+            more = f" and {len(what) - 5} more" if len(what) > 5 else ""
+            raise CheckpointError(f"checkpoint {step} does not fit: {'; '.join(what[:5])}{more}")
+
+    def close(self) -> None:
+        """Finish what is under way and release the folder; raises what the last save met."""
+        try:
+            self.wait()
+        finally:
+            self._orbax.close()
+
+
+def _with_keys(tree: Any) -> dict[str, Any]:
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def average_models(checkpoints: Checkpoints, model: Any, steps: list[int]) -> Any:
+    """Average the parameters of several checkpoints, in float32 (Vaswani et al. 2017, §6.1).
+
+    Args:
+      model: the structure to fill, arrays or abstract.
+      steps: which checkpoints.
+    """
+    if not steps:
+        raise ValueError("averaging needs at least one checkpoint, got none")
+    total = None
+    for step in steps:
+        restored, _ = checkpoints.restore({"model": model}, step)
+        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), restored["model"])
+        total = wide if total is None else jax.tree.map(np.add, total, wide)
+    return jax.tree.map(lambda leaf, like: jax.numpy.asarray(leaf / len(steps), like.dtype), total, model)
+

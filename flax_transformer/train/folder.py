@@ -1,0 +1,107 @@
+"""A run is one folder: its config, checkpoints, metrics, samples and whatever the task adds."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flax_transformer.train.config import differences, from_json, to_json
+
+FREE = ("train.steps", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.keep", "mesh.")
+"""Settings that may change when a run goes on."""
+
+
+class FolderError(RuntimeError):
+    """A run folder cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of a run."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The experiment as JSON."""
+        return self.root / "config.json"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer, in the format of the `tokenizers` library."""
+        return self.root / "tokenizer.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Orbax checkpoints, one folder a step."""
+        return self.root / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line: step, split, values."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files."""
+        return self.root / "tensorboard"
+
+    @property
+    def samples(self) -> Path:
+        """One JSON object a line: what the model made of an input, beside the reference."""
+        return self.root / "samples.jsonl"
+
+
+def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
+    """Begin a run in `root`, or go on with the one that is there.
+
+    Raises:
+      FolderError: when the folder cannot be written, or holds a run of another configuration; then it says where
+        the two differ and changes nothing.
+    """
+    folder = RunFolder(Path(root))
+    config = to_json(experiment)
+    try:
+        folder.root.mkdir(parents=True, exist_ok=True)
+        if folder.config.exists():
+            old = read_config(folder)
+            changed = [line for line in differences(old, config) if not line.startswith(FREE)]
+            if changed:
+                raise FolderError(
+                    f"{folder.root} holds a run of another configuration:\n  " + "\n  ".join(changed)
+                    + "\nUse another --workdir, or the settings the run began with."
+                )  # fmt: skip
+        partial = folder.config.with_suffix(".partial")
+        partial.write_text(json.dumps(config, indent=2) + "\n")
+        partial.replace(folder.config)
+    except OSError as error:
+        raise FolderError(f"cannot write to {folder.root}: {error}") from error
+    return folder
+
+
+def read_config(folder: RunFolder) -> dict:
+    """Read a run's config as JSON data.
+
+    Raises:
+      FolderError: when there is none or it is damaged.
+    """
+    if not folder.config.is_file():
+        raise FolderError(f"{folder.root} is not a run folder: it has no config.json")
+    try:
+        return json.loads(folder.config.read_text())
+    except ValueError as error:
+        raise FolderError(f"{folder.config} is not valid JSON: {error}") from error
+
+
+def read_experiment(folder: RunFolder) -> Any:
+    """Rebuild the experiment a run was made with.
+
+    Raises:
+      FolderError: when its config is missing, damaged, or names what is not there.
+    """
+    data = read_config(folder)
+    try:
+        return from_json(data)
+    except (ValueError, TypeError) as error:
+        raise FolderError(f"{folder.config}: {error}") from error

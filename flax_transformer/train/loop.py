@@ -1,0 +1,233 @@
+"""The training loop: steps, reports, evaluations, checkpoints, and every way a run may end."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+
+from flax_transformer.train.checkpoint import Checkpoints
+from flax_transformer.train.metrics import Writer
+from flax_transformer.train.progress import make_progress, number
+from flax_transformer.train.state import TrainState
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long to train, and how often to look, evaluate and save; all in steps."""
+
+    steps: int = 1_000
+    seed: int = 0
+    log_every: int = 50
+    eval_every: int = 500
+    checkpoint_every: int = 500
+    keep: int = 3
+    """Checkpoints kept, the newest."""
+    average: int = 1
+    """Checkpoints averaged into the final model; at most `keep`."""
+    accumulate: int = 1
+    """Parts a batch is cut into, one after the other, to save memory."""
+    ema: float = 0.0
+    """Decay of the moving average of parameters, evaluated in their stead; 0 keeps none."""
+    patience: int | None = None
+    """Stop after this many evaluations without a better `monitor`; None never does."""
+    monitor: str = "loss"
+    """The validation metric that patience watches; lower is better for a loss, higher for anything else."""
+
+    def __post_init__(self):
+        for name in ("steps", "log_every", "eval_every", "checkpoint_every", "keep", "average", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"train.{name} must be at least 1, got {getattr(self, name)}")
+        if self.average > self.keep:
+            raise ValueError(f"cannot average more checkpoints than are kept, got average={self.average}, keep={self.keep}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"train.ema must be in [0, 1), got {self.ema}")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"train.patience must be at least 1, got {self.patience}")
+
+
+class Batches(Protocol):
+    """Training data: an endless iterator that knows its position."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over batches."""
+
+    def __next__(self) -> Any:
+        """Give the next batch."""
+
+    def get_state(self) -> dict:
+        """Tell the position, as JSON-able data."""
+
+    def set_state(self, state: dict) -> None:
+        """Go on from a position."""
+
+
+class NotFinite(RuntimeError):
+    """The loss or the gradient stopped being a number."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was interrupted from the keyboard and has saved its state."""
+
+
+@contextmanager
+def _interruptible(say: Callable[[str], None]) -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C into a flag, so that no step is torn; the second one ends the process as usual."""
+    flag = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield flag
+        return
+
+    def handle(signum: int, frame: Any) -> None:
+        if flag.is_set():
+            raise KeyboardInterrupt
+        flag.set()
+        say("interrupted: saving after this step (Ctrl-C again to quit at once)")
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield flag
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Window:
+    """Metrics since the last report, on the device until they are needed."""
+
+    def __init__(self):
+        self._pending: list[tuple[int, dict]] = []
+        self._began = time.monotonic()
+
+    def add(self, step: int, metrics: dict) -> None:
+        self._pending.append((step, metrics))
+        if len(self._pending) > 1:  # let the host run one step ahead of the device, and no more
+            jax.block_until_ready(self._pending[-2][1])
+
+    def take(self) -> dict[str, float]:
+        """Average over the window, weighted by count; raise at the first step that is not finite."""
+        pending, self._pending = jax.device_get(self._pending), []
+        for step, metrics in pending:
+            bad = [name for name in ("loss", "gradient_norm") if not math.isfinite(metrics[name])]
+            if bad:
+                raise NotFinite(f"{' and '.join(bad)} stopped being finite at step {step}")
+        seconds, self._began = time.monotonic() - self._began, time.monotonic()
+        if not pending:
+            return {}
+        count = sum(float(metrics["count"]) for _, metrics in pending)
+        names = [name for name in pending[-1][1] if name not in ("count", "gradient_norm")]
+        means = {n: sum(float(m[n]) * float(m["count"]) for _, m in pending) / max(count, 1) for n in names}
+        norm = sum(float(metrics["gradient_norm"]) for _, metrics in pending) / len(pending)
+        return {**means, "gradient_norm": norm, "tokens_per_second": count / seconds}
+
+    def restart_clock(self) -> None:
+        """Leave out of the speed what was not training."""
+        self._began = time.monotonic()
+
+
+class _Patience:
+    """Counts evaluations without improvement."""
+
+    def __init__(self, config: TrainConfig, saved: dict):
+        self._sign = 1 if "loss" in config.monitor else -1
+        self._config, self.best, self.bad = config, saved.get("best"), saved.get("bad", 0)
+
+    def exhausted(self, metrics: dict[str, float]) -> bool:
+        if self._config.monitor not in metrics:
+            if self._config.patience is None:
+                return False
+            raise ValueError(f"patience watches {self._config.monitor!r}, evaluation gave {', '.join(metrics)}")
+        value = self._sign * metrics[self._config.monitor]
+        if self.best is None or value < self.best:
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        return self._config.patience is not None and self.bad >= self._config.patience
+
+    def saved(self) -> dict:
+        return {"best": self.best, "bad": self.bad}
+
+
+def fit(
+    state: TrainState,
+    train_step: Callable[[TrainState, Any], tuple[TrainState, dict]],
+    batches: Batches,
+    config: TrainConfig,
+    *,
+    checkpoints: Checkpoints,
+    writer: Writer,
+    evaluate: Callable[[Any, int], dict[str, float]],
+    schedule: Callable[[int], Any],
+) -> TrainState:
+    """Train until `config.steps`, from the newest checkpoint if there is one.
+
+    Args:
+      state: a new state; its arrays are replaced when a checkpoint is found.
+      train_step: compiled; it may reuse the memory of the state it is given.
+      evaluate: `evaluate(model, step)` gives validation metrics.
+      schedule: the learning rate, to be reported.
+
+    Raises:
+      NotFinite: at the first step whose loss or gradient is not finite; no checkpoint is made of it or after it.
+      CheckpointError: as soon as a save is known to have failed.
+      Interrupted: after Ctrl-C, with the state saved.
+    """
+    meta: dict = {}
+    if checkpoints.steps():
+        state, meta = checkpoints.restore(state)
+        batches.set_state(meta["data"])
+    step = start = int(state.step)
+    progress = make_progress(config.steps, start, first=jax.process_index() == 0)
+    patience, window = _Patience(config, meta.get("patience", {})), _Window()
+    if start:
+        progress.say(f"resuming from step {start}")
+
+    def save() -> None:
+        checkpoints.save(step, state, {"data": batches.get_state(), "patience": patience.saved()})
+
+    def report() -> None:
+        metrics = window.take()
+        if metrics:
+            metrics["learning_rate"] = float(schedule(step - 1))
+            writer.write(step, "train", metrics)
+            progress.step(step, metrics)
+
+    try:
+        with _interruptible(progress.say) as interrupted:
+            while step < config.steps:
+                state, metrics = train_step(state, next(batches))
+                step += 1
+                window.add(step, metrics)
+                checkpoints.check()
+                last = step == config.steps
+                due = [last or step % every == 0 for every in (config.log_every, config.eval_every, config.checkpoint_every)]
+                if any(due) or interrupted.is_set():
+                    report()
+                if due[1]:
+                    measured = evaluate(state.ema if config.ema else state.model, step)
+                    writer.write(step, "validation", measured)
+                    progress.say(f"step {step}  validation  " + "  ".join(f"{n} {number(v)}" for n, v in measured.items()))
+                    if patience.exhausted(measured):
+                        progress.say(f"stopping at step {step}: no better {config.monitor} in {config.patience} evaluations")
+                        break
+                if due[2]:
+                    save()
+                if interrupted.is_set():
+                    save()
+                    checkpoints.wait()
+                    raise Interrupted(f"stopped at step {step}; the same command goes on from there")
+                if any(due):
+                    window.restart_clock()
+        save()
+        checkpoints.wait()
+    except NotFinite as error:
+        checkpoints.wait()
+        kept = checkpoints.steps()
+        raise NotFinite(f"{error}; the last good checkpoint is {f'step {kept[-1]}' if kept else 'none'}") from None
+    finally:
+        progress.close()
+    return state

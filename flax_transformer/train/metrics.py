@@ -1,0 +1,104 @@
+"""Where numbers go: metrics.jsonl always, TensorBoard too, Weights & Biases or trackio where installed."""
+
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+
+class Writer(Protocol):
+    """Takes the numbers of a step."""
+
+    def write(self, step: int, split: str, metrics: dict[str, float]) -> None:
+        """Record metrics of a split (train, validation, test)."""
+
+    def close(self) -> None:
+        """Flush what is held back."""
+
+
+class JsonLines:
+    """One object a line, floats at full precision, flushed at once, so that two runs can be compared by `diff`."""
+
+    def __init__(self, path: str | os.PathLike, *, after: int | None = None):
+        """Append to `path`; lines of steps later than `after` are dropped, as a resumed run writes them again."""
+        path = Path(path)
+        if after is not None and path.exists():
+            kept = [line for line in path.read_text().splitlines() if _step(line) is not None and _step(line) <= after]
+            partial = path.with_suffix(".partial")
+            partial.write_text("".join(line + "\n" for line in kept))
+            partial.replace(path)
+        self._file = path.open("a")
+
+    def write(self, step: int, split: str, metrics: dict[str, float]) -> None:
+        """Write a line; what is not finite becomes null, as JSON has no word for it."""
+        values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _step(line: str) -> int | None:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):  # a line cut short by a kill
+        return None
+
+
+class TensorBoard:
+    """Event files, one tag `split/name` a metric."""
+
+    def __init__(self, folder: str | os.PathLike, *, after: int | None = None):
+        from tensorboardX import SummaryWriter
+
+        purge = {} if after is None else {"purge_step": after + 1}
+        self._writer = SummaryWriter(str(folder), **purge)
+
+    def write(self, step: int, split: str, metrics: dict[str, float]) -> None:
+        """Add one scalar a metric."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(f"{split}/{name}", value, step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+
+class Tracker:
+    """Weights & Biases or trackio, which share one interface."""
+
+    def __init__(self, module: str, project: str, folder: str | os.PathLike):
+        if importlib.util.find_spec(module) is None:
+            raise ValueError(f"tracking by {module} needs it installed: pip install 'flax-transformer[{module}]'")
+        self._module = importlib.import_module(module)
+        self._module.init(project=project, name=Path(folder).name)
+
+    def write(self, step: int, split: str, metrics: dict[str, float]) -> None:
+        """Log one value a metric."""
+        self._module.log({f"{split}/{name}": value for name, value in metrics.items()}, step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._module.finish()
+
+
+class Writers:
+    """Several writers as one."""
+
+    def __init__(self, writers: Iterable[Writer]):
+        self._writers = list(writers)
+
+    def write(self, step: int, split: str, metrics: dict[str, float]) -> None:
+        """Pass on to each."""
+        for writer in self._writers:
+            writer.write(step, split, metrics)
+
+    def close(self) -> None:
+        """Close each."""
+        for writer in self._writers:
+            writer.close()

@@ -1,0 +1,105 @@
+"""Optimizers by name, with clipping, a weight-decay mask and a schedule, all of them Optax's own."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import optax
+from optax import contrib
+
+from flax_transformer.parallel import path_name
+from flax_transformer.train.schedule import ScheduleConfig, make_schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """An optimizer, its learning rate, and what is decayed."""
+
+    name: Literal["adam", "adamw", "sgd", "rmsprop", "adafactor", "lion", "muon"] = "adam"
+    learning_rate: float = 1e-3
+    schedule: ScheduleConfig = ScheduleConfig(warmup=1)
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-9
+    momentum: float = 0.9
+    """Of sgd and rmsprop."""
+    weight_decay: float = 0.0
+    decay_pattern: str = r"kernel$"
+    """Weight decay touches parameters whose path matches; not biases, norms or embeddings by default."""
+    clip_norm: float | None = None
+    """Scale gradients down to this global norm."""
+
+    def __post_init__(self):
+        if self.learning_rate <= 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if self.weight_decay and self.name == "adam":
+            raise ValueError(f"adam has no weight decay, got {self.weight_decay}; adamw has")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise ValueError(f"clip_norm must be positive, got {self.clip_norm}")
+        for name in ("b1", "b2", "momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        re.compile(self.decay_pattern)
+
+
+def path_mask(pattern: str) -> Callable[[Any], Any]:
+    """Make a function from a model to a tree of booleans: whether each parameter's path matches `pattern`."""
+    matches = lambda path, _: bool(re.search(pattern, path_name(path)))  # noqa: E731
+    return lambda tree: jax.tree_util.tree_map_with_path(matches, tree)
+
+
+def _decay(c: OptimizerConfig) -> optax.GradientTransformation:
+    return optax.add_decayed_weights(c.weight_decay, path_mask(c.decay_pattern)) if c.weight_decay else optax.identity()
+
+
+def _muon(c: OptimizerConfig) -> optax.GradientTransformation:
+    """Orthogonalise the momentum of kernels (Jordan et al. 2024); Adam serves the rest.
+
+    Kernels have more axes than two (heads, layers), so each says which of its axes are inputs and which outputs.
+    """
+
+    def axes(path: tuple, leaf: jax.Array) -> contrib.MuonDimensionNumbers | None:
+        name = path_name(path)
+        if not name.endswith("kernel"):
+            return None
+        rank = leaf.ndim
+        if re.search(r"(query|key|value)\.kernel$", name):
+            return contrib.MuonDimensionNumbers(rank - 3, (rank - 2, rank - 1))
+        if name.endswith("out.kernel"):
+            return contrib.MuonDimensionNumbers((rank - 3, rank - 2), rank - 1)
+        return contrib.MuonDimensionNumbers(rank - 2, rank - 1)
+
+    dimensions = lambda tree: jax.tree_util.tree_map_with_path(axes, tree)  # noqa: E731
+    return contrib.scale_by_muon(beta=c.momentum, weight_dimension_numbers=dimensions)
+
+
+def _direction(c: OptimizerConfig) -> optax.GradientTransformation:
+    """Give what turns gradients into a step of learning rate 1, upwards."""
+    adam = optax.scale_by_adam(c.b1, c.b2, c.eps)
+    return {
+        "adam": lambda: adam,
+        "adamw": lambda: adam,
+        "sgd": lambda: optax.trace(c.momentum) if c.momentum else optax.identity(),
+        "rmsprop": lambda: optax.chain(optax.scale_by_rms(c.b2, c.eps), optax.trace(c.momentum)),
+        "adafactor": lambda: optax.chain(
+            optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()
+        ),
+        "lion": lambda: optax.scale_by_lion(c.b1, c.b2),
+        "muon": lambda: optax.partition(
+            {"kernel": _muon(c), "other": adam},
+            lambda tree: jax.tree.map(lambda kernel: "kernel" if kernel else "other", path_mask(r"kernel$")(tree)),
+        ),
+    }[c.name]()
+
+
+def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+    """Make the optimizer of a run of `steps` steps.
+
+    Raises:
+      ValueError: when the schedule does not fit into the run.
+    """
+    schedule = make_schedule(config.schedule, config.learning_rate, steps)
+    clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
+    return optax.chain(clip, _direction(config), _decay(config), optax.scale_by_learning_rate(schedule))

@@ -1,0 +1,90 @@
+"""What a run says while it goes on: a live line on a terminal, plain lines anywhere else."""
+
+import sys
+import time
+
+
+def duration(seconds: float) -> str:
+    """Spell a duration: 42s, 3m05s, 2h07m."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02d}s"
+    return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+
+
+def number(value: float) -> str:
+    """Spell a metric in few characters: 4 significant digits, counts as integers."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+class Plain:
+    """A line for every report, for pipes and log files."""
+
+    def __init__(self, steps: int, start: int):
+        self._steps, self._start, self._began = steps, start, time.monotonic()
+
+    def _remaining(self, step: int) -> str:
+        done = step - self._start
+        return duration((time.monotonic() - self._began) / done * (self._steps - step)) if done else "?"
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """Report a training step."""
+        shown = "  ".join(f"{_label(name)} {number(value)}" for name, value in metrics.items())
+        self.say(f"step {step:>{len(str(self._steps))}}/{self._steps}  {shown}  left {self._remaining(step)}")
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Live(Plain):
+    """A progress bar that stays in place on a terminal; what is said appears above it."""
+
+    def __init__(self, steps: int, start: int):
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        super().__init__(steps, start)
+        columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[shown]}"))
+        self._progress = Progress(*columns, transient=True)
+        self._bar = self._progress.add_task("", total=steps, completed=start, shown="compiling")
+        self._progress.start()
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """Move the bar and put the newest numbers beside it."""
+        shown = "  ".join(f"{_label(name)} {number(value)}" for name, value in metrics.items())
+        self._progress.update(self._bar, completed=step, shown=f"{shown}  left {self._remaining(step)}")
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+def _label(name: str) -> str:
+    return {"tokens_per_second": "tokens/s", "learning_rate": "lr", "gradient_norm": "grad"}.get(name, name)
+
+
+class Silent(Plain):
+    """Says nothing: for every process but the first."""
+
+    def say(self, text: str) -> None:
+        """Drop it."""
+
+
+def make_progress(steps: int, start: int, *, first: bool = True) -> Plain:
+    """Choose what fits where the output goes.
+
+    Args:
+      first: whether this is process 0; the others are silent.
+    """
+    if not first:
+        return Silent(steps, start)
+    return (Live if sys.stdout.isatty() else Plain)(steps, start)
