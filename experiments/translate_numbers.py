@@ -1,6 +1,6 @@
 """Translate English number words to German ones: "three hundred twenty-one" → "dreihunderteinundzwanzig"."""
 
-from flax_transformer.data import Numbers
+from flax_transformer.data.corpus import Numbers
 from flax_transformer.models.seq2seq import transformer_tiny
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.translation import BPE, Batching, Search, Translation

@@ -3,12 +3,14 @@
 B rows, S source positions, T target labels. A few lengths (boundaries) give a few shapes, each compiled once.
 """
 
+import dataclasses
 import functools
 import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -17,6 +19,7 @@ from flax_transformer.data.pair import PairSource
 from flax_transformer.data.tokenizer import BOS, EOS, PAD, Tokenizer
 
 Batch = dict[str, Int[np.ndarray, "..."]]
+Indices = Int[np.ndarray, "_"]  # of pairs; -1 is an empty row
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,12 +27,12 @@ class Ragged:
     """Sequences of different lengths end to end in one array; item i is ``flat[offsets[i]:offsets[i + 1]]``."""
 
     flat: Integer[np.ndarray, " tokens"]
-    offsets: Int[np.ndarray, " n+1"]
+    offsets: Int[np.ndarray, " bounds"]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int) -> Integer[np.ndarray, " length"]:
+    def __getitem__(self, index: SupportsIndex) -> Integer[np.ndarray, " length"]:
         index = range(len(self))[index]
         return self.flat[self.offsets[index] : self.offsets[index + 1]]
 
@@ -76,11 +79,14 @@ def load_ragged(prefix: str | os.PathLike) -> Ragged:
 
 @dataclass(frozen=True, eq=False)
 class Tokenized:
-    """Token pairs without special tokens, and the fingerprint of the tokenizer that made them."""
+    """Token pairs without special tokens; the fingerprint of the tokenizer that made them, and its marks."""
 
     source: Ragged
     target: Ragged
     tokenizer: str = ""
+    pad: int = PAD
+    bos: int = BOS
+    eos: int = EOS
 
     def __post_init__(self) -> None:
         if len(self.source) != len(self.target):
@@ -101,7 +107,7 @@ class Tokenized:
         indices = np.flatnonzero(self.lengths.max(axis=1, initial=0) + 1 <= limit)
         if len(indices) == len(self):
             return self
-        return Tokenized(self.source.take(indices), self.target.take(indices), self.tokenizer)
+        return dataclasses.replace(self, source=self.source.take(indices), target=self.target.take(indices))
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -119,12 +125,16 @@ def tokenize(pairs: PairSource, tokenizer: Tokenizer, *, chunk: int = 16_384) ->
         rows = _read(pairs, range(start, min(start + chunk, len(pairs))))
         for side, encoded in sides.items():
             encoded.append(_encode([row[side] for row in rows], tokenizer))
-    return Tokenized(_join(sides["source"]), _join(sides["target"]), tokenizer.fingerprint())
+    return _tokenized(_join(sides["source"]), _join(sides["target"]), tokenizer)
 
 
 def tokenize_sources(texts: Sequence[str], tokenizer: Tokenizer) -> Tokenized:
     """Encode texts to be translated: pairs whose targets are empty."""
-    return Tokenized(_encode(texts, tokenizer), ragged([[]] * len(texts)), tokenizer.fingerprint())
+    return _tokenized(_encode(texts, tokenizer), ragged([[]] * len(texts)), tokenizer)
+
+
+def _tokenized(source: Ragged, target: Ragged, tokenizer: Tokenizer) -> Tokenized:
+    return Tokenized(source, target, tokenizer.fingerprint(), tokenizer.pad, tokenizer.bos, tokenizer.eos)
 
 
 def _read(pairs: PairSource, indices: range) -> list[dict[str, str]]:
@@ -152,25 +162,25 @@ def collate(examples: Tokenized, indices: Int[np.ndarray, " B"], boundary: int) 
     (begin mark, tokens, end mark, padding) and ``target_length`` [B], with S = T = ``boundary``. Lengths count the end
     mark, so ``target_length`` is the number of labels ``target[:, 1:]`` holds.
     """
-    source, source_length = _lay_out(examples.source, indices, boundary)
-    labels, target_length = _lay_out(examples.target, indices, boundary)
-    begin = np.where(np.asarray(indices) < 0, PAD, BOS).astype(np.int32)
+    source, source_length = _lay_out(examples.source, indices, boundary, examples.pad, examples.eos)
+    labels, target_length = _lay_out(examples.target, indices, boundary, examples.pad, examples.eos)
+    begin = np.where(indices < 0, examples.pad, examples.bos).astype(np.int32)
     target = np.concatenate([begin[:, None], labels], axis=1)
     return {"source": source, "source_length": source_length, "target": target, "target_length": target_length}
 
 
 def _lay_out(
-    rows: Ragged, indices: Int[np.ndarray, " B"], width: int
+    rows: Ragged, indices: Int[np.ndarray, " B"], width: int, pad: int, eos: int
 ) -> tuple[Int[np.ndarray, "B width"], Int[np.ndarray, " B"]]:
-    out = np.full((len(indices), width), PAD, np.int32)
+    out = np.full((len(indices), width), pad, np.int32)
     lengths = np.zeros(len(indices), np.int32)
-    for row, index in enumerate(np.asarray(indices).tolist()):
+    for row, index in enumerate(indices.tolist()):
         if index >= 0:
             tokens = rows[index]
             if len(tokens) >= width:
                 raise ValueError(f"a row must hold its tokens and an end mark, got {len(tokens)} tokens, width {width}")
             out[row, : len(tokens)] = tokens
-            out[row, len(tokens)] = EOS
+            out[row, len(tokens)] = eos
             lengths[row] = len(tokens) + 1
     return out, lengths
 
@@ -179,10 +189,10 @@ class BucketPlan:
     """Which pairs form the batch of which training step.
 
     Each pair belongs to the smallest boundary that holds its longer side with the end mark; a batch of boundary b has
-    ``tokens // b`` rows, rounded down to a multiple of ``multiple``. In every epoch each pair comes exactly once: pairs
-    are shuffled within their bucket and cut into batches, those left over move up to the next boundary, and only the
-    last batch of the largest boundary may have empty rows (index -1). Then the batches are shuffled. Every epoch has the
-    same number of batches of each shape, so ``plan[step]`` needs no history.
+    ``tokens // b`` rows, rounded down to a multiple of ``multiple``. In every epoch each pair comes exactly once:
+    pairs are shuffled within their bucket and cut into batches, those left over move up to the next boundary, and
+    only the last batch of the largest boundary may have empty rows (index -1). Then the batches are shuffled. Every
+    epoch has the same number of batches of each shape, so ``plan[step]`` needs no history.
 
     >>> plan = BucketPlan(np.array([[2, 3], [7, 6], [3, 3]]), tokens=16, boundaries=(4, 8), seed=0)
     >>> plan.batch_sizes, plan.batches_per_epoch
@@ -205,7 +215,7 @@ class BucketPlan:
             raise ValueError("a batch plan needs at least one pair, got 0")
         self._buckets = _buckets(lengths, self.boundaries)
         self._real = int(np.asarray(lengths).sum()) + 2 * self.examples
-        self._epoch: tuple[int, list] = (-1, [])
+        self._epochs: dict[int, list[tuple[int, Indices]]] = {}
         self._lock = threading.Lock()
         self._shapes = [boundary for boundary, _ in self._cut(self._buckets)]
 
@@ -219,28 +229,30 @@ class BucketPlan:
         """The share of all source positions and target labels of an epoch that holds no token."""
         return 1 - self._real / sum(2 * boundary * self.batch_sizes[boundary] for boundary in self._shapes)
 
-    def epoch(self, number: int) -> list[tuple[int, Int[np.ndarray, " B"]]]:
+    def epoch(self, number: int) -> list[tuple[int, Indices]]:
         """Return the batches of one epoch in order: boundary and indices of the pairs, -1 for an empty row."""
         random = np.random.default_rng([self.seed, number])
         batches = self._cut([random.permutation(bucket) for bucket in self._buckets])
         return [batches[place] for place in random.permutation(len(batches))]
 
-    def __getitem__(self, step: int) -> tuple[int, Int[np.ndarray, " B"]]:
+    def __getitem__(self, step: int) -> tuple[int, Indices]:
         if step < 0:
             raise IndexError(f"steps count from 0 without end, got {step}")
         epoch, place = divmod(step, self.batches_per_epoch)
         with self._lock:  # reader threads share the plan: shuffle a large corpus once, not once a thread
-            if self._epoch[0] != epoch:
-                self._epoch = (epoch, self.epoch(epoch))
-            return self._epoch[1][place]
+            if epoch not in self._epochs:
+                # Two are kept, since threads read on both sides of the border between epochs.
+                self._epochs = {number: self._epochs[number] for number in list(self._epochs)[-1:]}
+                self._epochs[epoch] = self.epoch(epoch)
+            return self._epochs[epoch][place]
 
-    def _cut(self, buckets: list[Int[np.ndarray, " n"]]) -> list[tuple[int, Int[np.ndarray, " B"]]]:
+    def _cut(self, buckets: list[Indices]) -> list[tuple[int, Indices]]:
         return _cut(buckets, self.batch_sizes)
 
 
 def eval_batches(
     examples: Tokenized, *, tokens: int, boundaries: tuple[int, ...], multiple: int = 1
-) -> Iterator[tuple[Int[np.ndarray, " B"], Batch]]:
+) -> Iterator[tuple[Indices, Batch]]:
     """Yield every pair exactly once, shortest first, as (indices, batch); index -1 marks an empty row."""
     sizes = _batch_sizes(tuple(boundaries), tokens, multiple)
     lengths = examples.lengths
@@ -289,12 +301,12 @@ def _batch_sizes(boundaries: tuple[int, ...], tokens: int, multiple: int) -> dic
     largest = boundaries[-1]
     if tokens // largest < multiple:
         raise ValueError(
-            f"a batch must hold at least multiple × boundary tokens, got tokens={tokens} < {multiple} × {largest}"
+            f"a batch must hold at least multiple * boundary tokens, got tokens={tokens} < {multiple} * {largest}"
         )
     return {boundary: tokens // boundary // multiple * multiple for boundary in boundaries}
 
 
-def _buckets(lengths: Integer[np.ndarray, "n 2"], boundaries: tuple[int, ...]) -> list[Int[np.ndarray, " n"]]:
+def _buckets(lengths: Integer[np.ndarray, "n 2"], boundaries: tuple[int, ...]) -> list[Indices]:
     needed = np.asarray(lengths, np.int64).max(axis=1, initial=0) + 1
     if len(needed) and needed.max() > boundaries[-1]:
         raise ValueError(
@@ -305,7 +317,7 @@ def _buckets(lengths: Integer[np.ndarray, "n 2"], boundaries: tuple[int, ...]) -
     return [np.flatnonzero(bucket_of == bucket) for bucket in range(len(boundaries))]
 
 
-def _cut(buckets: list[Int[np.ndarray, " n"]], sizes: dict[int, int]) -> list[tuple[int, Int[np.ndarray, " B"]]]:
+def _cut(buckets: list[Indices], sizes: dict[int, int]) -> list[tuple[int, Indices]]:
     batches, carried = [], np.empty(0, np.int64)
     for bucket, (boundary, size) in zip(buckets, sizes.items(), strict=True):
         members = np.concatenate([carried, bucket])

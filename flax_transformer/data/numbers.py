@@ -13,16 +13,21 @@ from flax_transformer.data.pair import TextPairs
 LIMIT = 1_000_000
 SPLITS = ("train", "validation", "test")
 
-_ENGLISH = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_ENGLISH_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_GERMAN = (
-    "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
-    "achtzehn neunzehn"
-).split()
-_GERMAN_TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ENGLISH = _words(
+    "zero one two three four five six seven eight nine ten eleven twelve "
+    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+)
+_ENGLISH_TENS = _words("twenty thirty forty fifty sixty seventy eighty ninety")
+_GERMAN = _words(
+    "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf "
+    "dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn"
+)
+_GERMAN_TENS = _words("zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig")
 
 
 def english(n: int) -> str:
@@ -49,9 +54,7 @@ def german(n: int) -> str:
     ('dreihunderteinundzwanzig', 'einhunderteintausendeins')
     """
     _check(n)
-    word = _german(n)
-    # "ein" inside a compound, "eins" where the number ends with it (but "elf" ends in no 1).
-    return word + "s" if n % 100 == 1 else word
+    return _german(n) + ("s" if n % 100 == 1 else "")  # "ein" inside the word, "eins" where the number ends with it
 
 
 def _german(n: int) -> str:

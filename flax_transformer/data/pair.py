@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, SupportsIndex, runtime_checkable
 
 
 @runtime_checkable
@@ -11,7 +11,7 @@ class PairSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> dict[str, str]: ...
+    def __getitem__(self, index: SupportsIndex) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,5 @@ class TextPairs:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def __getitem__(self, index: int) -> dict[str, str]:
+    def __getitem__(self, index: SupportsIndex) -> dict[str, str]:
         return {"source": self.sources[index], "target": self.targets[index]}

@@ -103,9 +103,9 @@ def train_word_bpe(texts: Iterable[str], *, merges: int) -> Tokenizer:
     A word's last piece carries ``</w>``, so decoding restores the words exactly, joined by single spaces. Characters
     never seen in training become ``<unk>``. Pass the sentences of both languages for a joint vocabulary.
 
-    >>> tokenizer = train_word_bpe(["low lower lowest"] * 3, merges=2)
-    >>> tokenizer.tokens(tokenizer.encode(["low slow"])[0])
-    ['low</w>', 's', 'low</w>']
+    >>> tokenizer = train_word_bpe(["low low lower"] * 3, merges=2)
+    >>> tokenizer.tokens(tokenizer.encode(["low ewer"])[0])
+    ['low</w>', 'e', 'w', 'e', 'r</w>']
     """
     import tokenizers
 

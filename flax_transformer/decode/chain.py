@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.decode.config import Decoded, Greedy, Sampling
-from flax_transformer.ops.sampling import filter_logits
+from flax_transformer.ops.sampling import filter_logits, largest, sample_logits
 
 Step = Callable[[Any, Array], tuple[Array, Any]]
 Process = Callable[[Array, Array, Array], Array]
@@ -38,7 +38,7 @@ def greedy(
     """
 
     def choose(logits: Float[Array, "B V"], t: Int[Array, ""]) -> tuple[Float[Array, "B V"], Int[Array, "B"]]:
-        return logits, jnp.argmax(logits, axis=-1)
+        return logits, largest(logits, 1)[1][:, 0]
 
     return _run(step, cache, prompt, config, choose, process)
 
@@ -59,7 +59,7 @@ def sample(
 
     def choose(logits: Float[Array, "B V"], t: Int[Array, ""]) -> tuple[Float[Array, "B V"], Int[Array, "B"]]:
         logits = filter_logits(logits, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
-        return logits, jax.random.categorical(jax.random.fold_in(key, t), logits)
+        return logits, sample_logits(jax.random.fold_in(key, t), logits)
 
     return _run(step, cache, prompt, config, choose, process)
 

@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.config import BlockConfig
+from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import Dropout, Mask, rotary
 from flax_transformer.parallel import constrain
 
@@ -54,14 +55,15 @@ class Attention(nnx.Module):
 
         def project(heads: int) -> nnx.LinearGeneral:
             return nnx.LinearGeneral(
-                cfg.embed, (heads, cfg.width), use_bias=qkv_bias, kernel_init=_projection_init, rngs=rngs, **cfg.dtypes
-            )
+                cfg.embed, (heads, cfg.width), use_bias=qkv_bias, kernel_init=_projection_init,
+                dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes,
+            )  # fmt: skip
 
         self.cfg = cfg
         self.query, self.key, self.value = project(cfg.heads), project(cfg.resolved_kv_heads), project(cfg.resolved_kv_heads)
         self.out = nnx.LinearGeneral(
-            (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=cfg.bias, kernel_init=_output_init, rngs=rngs,
-            **cfg.dtypes,
+            (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=cfg.bias, kernel_init=_output_init,
+            dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes,
         )  # fmt: skip
         if cfg.qk_norm:
             self.query_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)

@@ -9,6 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.config import Precision
+from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import dropout, sinusoidal, sinusoidal_halves
 
 SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
@@ -81,4 +82,5 @@ class Embedding(nnx.Module):
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """Compute logits as products with the token embeddings (Press & Wolf 2017)."""
-        return self.token.attend(x)
+        x, table = self.token.promote_dtype((x, self.token.embedding[...]), dtype=self.token.dtype)
+        return flat_dot_general(x, table.T, (((x.ndim - 1,), (0,)), ((), ())))

@@ -4,6 +4,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.nn.config import BlockConfig
+from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import activation, dropout
 from flax_transformer.parallel import constrain
 
@@ -15,7 +16,9 @@ class FeedForward(nnx.Module):
 
     def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
         def linear(inputs: int, outputs: int) -> nnx.Linear:
-            return nnx.Linear(inputs, outputs, use_bias=cfg.bias, kernel_init=_init, rngs=rngs, **cfg.dtypes)
+            return nnx.Linear(
+                inputs, outputs, use_bias=cfg.bias, kernel_init=_init, dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes
+            )
 
         self.cfg = cfg
         self.up, self.down = linear(cfg.embed, cfg.hidden), linear(cfg.hidden, cfg.embed)

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 
@@ -142,7 +142,7 @@ def launch(default: Experiment, arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
 
-    def command(workdir: str = f"runs/{name}", experiment: tyro.conf.OmitArgPrefixes[Any] = default) -> int:
+    def command(workdir: str = f"runs/{name}", experiment: Annotated[Any, tyro.conf.arg(name="")] = default) -> int:
         """Train.
 
         Args:
@@ -151,7 +151,7 @@ def launch(default: Experiment, arguments: list[str] | None = None) -> None:
         """
         return _guard(lambda: train(experiment, workdir))
 
-    command.__annotations__["experiment"] = tyro.conf.OmitArgPrefixes[type(default)]
+    command.__annotations__["experiment"] = Annotated[type(default), tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
     try:
         code = tyro.cli(command, args=arguments, description=sys.modules["__main__"].__doc__)
     except ValueError as error:

@@ -38,6 +38,9 @@ from flax_transformer.train.progress import duration
 VOCAB_MULTIPLE = 128
 """Embedding tables are rounded up to this many rows, so that they split over devices and fill matrix units."""
 
+ROWS = 8
+"""Batches are a multiple of this many rows, so that up to 8 devices or processes see the same ones."""
+
 
 class Corpus(Protocol):
     """Where sentence pairs come from."""
@@ -146,7 +149,7 @@ class Translation(Experiment):
             tokenizer.save(folder.tokenizer)
         train = self._fitting(tokenize(corpus["train"], tokenizer), "train")
         validation = self._fitting(tokenize(corpus["validation"], tokenizer), "validation")
-        rows = self.mesh_rows() * self.train.accumulate
+        rows = math.lcm(ROWS, self.mesh_rows() * self.train.accumulate)
         boundaries = bucket_boundaries(train.lengths, self.batch.buckets)
         plan = BucketPlan(
             train.lengths, tokens=self.batch.tokens, boundaries=boundaries, seed=self.train.seed, multiple=rows

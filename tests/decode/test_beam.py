@@ -200,7 +200,7 @@ def test_the_loop_stops_when_no_row_can_improve():
     assert len(calls) == 2
 
 
-def test_gradients_of_scores_do_not_hinder_tracing_under_vmap():
+def test_vmap_over_models_equals_a_loop_over_them():
     tables = jnp.stack([random_table(seed, 8) for seed in range(3)])
     config = Beam(**SHORT, beams=3, n_best=2)
 

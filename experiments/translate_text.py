@@ -1,0 +1,23 @@
+"""Translate text: train the Transformer of 2017 on any parallel corpus, files or TFDS."""
+
+from flax_transformer.data.corpus import TextCorpus
+from flax_transformer.models.seq2seq import transformer_tiny
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.translation import BPE, Batching, Search, Translation
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+EXPERIMENT = Translation(
+    model=transformer_tiny(),
+    data=TextCorpus(),
+    bpe=BPE(unit="word", merges=10_000),
+    batch=Batching(tokens=8_192, buckets=5, max_tokens=128),
+    optimizer=OptimizerConfig(learning_rate=5e-3, schedule=ScheduleConfig(name="inverse_sqrt", warmup=2_000)),
+    train=TrainConfig(steps=8_000, log_every=100, eval_every=400, checkpoint_every=400, keep=10, average=10),
+    search=Search(beams=5, length_penalty=1.0),
+    headline="tokenized_bleu",
+)
+
+if __name__ == "__main__":
+    launch(EXPERIMENT)

@@ -1,0 +1,118 @@
+"""The stream of training batches: Grain reader threads over a batch plan, one position for any number of processes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.data.batch import Batch, BucketPlan, Tokenized, collate
+
+
+class BatchStream(Iterator[Batch]):
+    """Endless batches from a global step on; the position can be saved as JSON and restored.
+
+    Every process makes the same plan and lays out only its own contiguous rows of each global batch, so the global
+    batches, and a saved position, do not depend on how many processes there are.
+    """
+
+    def __init__(
+        self,
+        plan: BucketPlan,
+        examples: Tokenized,
+        *,
+        process_index: int = 0,
+        process_count: int = 1,
+        start: int = 0,
+        threads: int = 2,
+        prefetch: int = 8,
+    ) -> None:
+        if not 0 <= process_index < process_count:
+            raise ValueError(f"process_index must be in 0..{process_count - 1}, got {process_index}")
+        if plan.examples != len(examples):
+            raise ValueError(f"plan and examples must be of one size, got {plan.examples} and {len(examples)} pairs")
+        uneven = {boundary: rows for boundary, rows in plan.batch_sizes.items() if rows % process_count}
+        if uneven:
+            raise ValueError(
+                f"rows of every batch must be a multiple of the processes, got {process_count} processes and rows by "
+                f"boundary {uneven}; make the plan with multiple={process_count}"
+            )
+        self._plan, self._examples = plan, examples
+        self._process = (process_index, process_count)
+        self._reading = (threads, prefetch)
+        self._step = start
+        self._batches: Any = None
+
+    def __next__(self) -> Batch:
+        if self._batches is None:
+            self._batches = self._read_from(self._step)
+        batch = next(self._batches)
+        self._step += 1
+        return batch
+
+    @property
+    def step(self) -> int:
+        """The global step whose batch comes next."""
+        return self._step
+
+    def get_state(self) -> dict[str, Any]:
+        """Describe position and pipeline in values JSON can hold."""
+        return {"step": self._step, **self._identity()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue at a saved position.
+
+        Raises:
+            ValueError: the state was saved by a pipeline of other data, tokenizer or options; names each difference.
+        """
+        mine = self._identity()
+        names = sorted((mine.keys() | state.keys()) - {"step"})
+        differ = [
+            f"{name}: saved {state.get(name)!r}, now {mine.get(name)!r}"
+            for name in names
+            if state.get(name) != mine.get(name)
+        ]
+        if differ:
+            raise ValueError(f"a data position belongs to one pipeline, got another: {'; '.join(differ)}")
+        step = state.get("step")
+        if not isinstance(step, int) or step < 0:
+            raise ValueError(f"a data position must hold a step of at least 0, got {step!r}")
+        self.close()
+        self._step = step
+
+    def close(self) -> None:
+        """Stop the reader threads; the next batch starts them again."""
+        if self._batches is not None:
+            self._batches.close()
+        self._batches = None
+
+    def _identity(self) -> dict[str, Any]:
+        plan = self._plan
+        return {
+            "seed": plan.seed,
+            "tokens": plan.tokens,
+            "boundaries": list(plan.boundaries),
+            "multiple": plan.multiple,
+            "data": self._examples.fingerprint,
+            "tokenizer": self._examples.tokenizer,
+        }
+
+    def _read_from(self, step: int) -> Iterator[Batch]:
+        import grain
+
+        endless = grain.MapDataset.range(step, np.iinfo(np.int64).max)
+        threads, prefetch = self._reading
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
+        return iter(endless.map(self._make).to_iter_dataset(options))
+
+    def _make(self, step: int) -> Batch:
+        boundary, indices = self._plan[int(step)]
+        index, count = self._process
+        rows = len(indices) // count
+        return collate(self._examples, indices[index * rows : (index + 1) * rows], boundary)
+
+
+def pipeline(
+    plan: BucketPlan, examples: Tokenized, *, process_index: int = 0, process_count: int = 1, start: int = 0
+) -> BatchStream:
+    """Stream this process's rows of the batches of ``plan`` from global step ``start`` on, over all epochs."""
+    return BatchStream(plan, examples, process_index=process_index, process_count=process_count, start=start)

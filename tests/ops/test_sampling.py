@@ -1,0 +1,147 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from flax_transformer.ops.sampling import (
+    filter_logits,
+    keep_top_k,
+    keep_top_p,
+    largest,
+    sample_logits,
+    scale_temperature,
+)
+
+
+def draw(seed, *shape, decimals=6, scale=2.0):
+    return (np.random.default_rng(seed).normal(size=shape) * scale).round(decimals).astype("float32")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([5, 64, 200, 1000, 1025, 5000]),
+    k=st.sampled_from([1, 3, 5]),
+    decimals=st.sampled_from([0, 1, 6]),
+    holes=st.booleans(),
+)
+def test_largest_is_a_stable_sort_cut_off(seed, size, k, decimals, holes):
+    """Few decimals make many ties, which the lowest index wins; so it does among -inf."""
+    values = draw(seed, 3, size, decimals=decimals)
+    if holes:
+        values[0, 2:] = -np.inf
+        values[1, :-2] = -np.inf
+    top, index = largest(jnp.array(values), k)
+    want = np.argsort(-values, axis=-1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(index, want)
+    np.testing.assert_array_equal(top, np.take_along_axis(values, want, -1))
+
+
+@pytest.mark.parametrize("shape", [(400,), (2, 3, 400)])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_largest_equals_lax_top_k(shape, dtype):
+    values = jnp.array(draw(0, *shape), dtype)
+    for got, want in zip(jax.jit(largest, static_argnums=1)(values, 3), jax.lax.top_k(values, 3), strict=True):
+        assert got.dtype == want.dtype
+        assert (got == want).all()
+
+
+def test_filters_act_on_each_row_alone():
+    logits = jnp.array(draw(1, 2, 3, 300))
+    for keep in (lambda x: keep_top_k(x, 4), lambda x: keep_top_p(x, 0.6), lambda x: scale_temperature(x, 0.3)):
+        rows = jax.vmap(jax.vmap(keep))(logits)
+        assert (keep(logits) == rows).all()
+
+
+def test_filters_keep_the_dtype():
+    logits = jnp.array(draw(1, 2, 300), jnp.bfloat16)
+    assert filter_logits(logits, temperature=0.7, top_k=5, top_p=0.9).dtype == jnp.bfloat16
+
+
+def test_the_most_probable_token_always_stays():
+    logits = jnp.array(draw(2, 50, 100))
+    kept = filter_logits(logits, top_k=1, top_p=1e-6)
+    assert (jnp.isfinite(kept).sum(-1) == 1).all()
+    assert (kept.argmax(-1) == logits.argmax(-1)).all()
+
+
+def test_filters_that_allow_everything_change_nothing():
+    logits = jnp.array(draw(2, 4, 100))
+    assert (filter_logits(logits, top_k=1000) == logits).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), p=st.floats(0.05, 0.99))
+def test_the_nucleus_is_the_smallest_set_with_mass_p(seed, p):
+    logits = draw(seed, 3, 30)
+    kept = np.isfinite(np.array(keep_top_p(jnp.array(logits), p)))
+    probability = np.exp(logits.astype(np.float64))
+    probability /= probability.sum(-1, keepdims=True)
+    for row in range(3):
+        inside = np.sort(probability[row][kept[row]])
+        assert inside.sum() >= p - 1e-5
+        assert inside[1:].sum() < p + 1e-5
+        assert inside[0] >= probability[row][~kept[row]].max(initial=0)
+
+
+def test_samples_follow_the_filtered_distribution():
+    logits = jnp.array([0.5, -1.0, 1.5, 0.0, -0.5, 2.0])
+    drawn = sample_logits(jax.random.key(3), jnp.tile(logits, (20000, 1)), temperature=1.3, top_k=4, top_p=0.95)
+    want = np.array(jax.nn.softmax(filter_logits(logits, temperature=1.3, top_k=4, top_p=0.95)), np.float64)
+    count = np.bincount(drawn, minlength=6)
+    assert (count[want == 0] == 0).all()
+    assert stats.chisquare(count[want > 0], want[want > 0] / want.sum() * 20000).pvalue > 1e-3
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("seed", range(3))
+def test_filters_equal_those_of_transformers(seed):
+    torch = pytest.importorskip("torch")
+    process = pytest.importorskip("transformers.generation.logits_process")
+    logits = draw(seed, 5, 997)
+
+    def theirs(*warpers):
+        scores = torch.tensor(logits)
+        for warper in warpers:
+            scores = warper(None, scores)
+        return scores.numpy()
+
+    for k in (1, 7, 50, 5000):
+        np.testing.assert_array_equal(keep_top_k(jnp.array(logits), k), theirs(process.TopKLogitsWarper(k)))
+    for p in (0.05, 0.5, 0.9, 0.99):
+        np.testing.assert_array_equal(keep_top_p(jnp.array(logits), p), theirs(process.TopPLogitsWarper(p)))
+    for t in (0.3, 0.7, 2.0):
+        np.testing.assert_allclose(
+            scale_temperature(jnp.array(logits), t), theirs(process.TemperatureLogitsWarper(t)), rtol=1e-6
+        )
+    np.testing.assert_allclose(
+        filter_logits(jnp.array(logits), temperature=0.7, top_k=40, top_p=0.9),
+        theirs(process.TemperatureLogitsWarper(0.7), process.TopKLogitsWarper(40), process.TopPLogitsWarper(0.9)),
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: largest(x, 0), "got k=0, size=5"),
+        (lambda x: largest(x, 6), "got k=6, size=5"),
+        (lambda x: keep_top_k(x, 0), "k must be at least 1, got k=0"),
+        (lambda x: keep_top_p(x, 0.0), "got p=0.0"),
+        (lambda x: keep_top_p(x, 1.1), "got p=1.1"),
+        (lambda x: scale_temperature(x, 0.0), "temperature must be positive .* got 0.0"),
+    ],
+)
+def test_impossible_filters_are_refused_with_their_values(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(jnp.zeros(5))
+
+
+def test_samples_are_those_of_jax_random():
+    logits = jnp.array(draw(3, 4, 700))
+    for seed in range(5):
+        key = jax.random.key(seed)
+        assert (sample_logits(key, logits) == jax.random.categorical(key, logits)).all()
