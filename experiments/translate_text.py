@@ -12,7 +12,7 @@ EXPERIMENT = Translation(
     model=transformer_tiny(),
     data=TextCorpus(),
     bpe=BPE(unit="word", merges=10_000),
-    batch=Batching(tokens=8_192, buckets=5, max_tokens=128),
+    batch=Batching(tokens=8_192, buckets=8, max_tokens=128),
     optimizer=OptimizerConfig(learning_rate=5e-3, schedule=ScheduleConfig(name="inverse_sqrt", warmup=2_000)),
     train=TrainConfig(steps=8_000, log_every=100, eval_every=400, checkpoint_every=400, keep=10, average=10),
     search=Search(beams=5, length_penalty=1.0),

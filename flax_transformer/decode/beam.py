@@ -111,9 +111,7 @@ def beam_search(
             cache=reorder(cache, rows),
             token=token,
             score=score,
-            links=jax.tree.map(
-                lambda all, new: jax.lax.dynamic_update_index_in_dim(all, new, state.t, 0), state.links, kept
-            ),
+            links=_write(state.links, kept, state.t),
             finished=finished,
             hopeful=hopeful,
             history=history,
@@ -198,6 +196,10 @@ def _can_improve(score: Float[Array, "B W"], finished: _Finished, bound: Float[A
 
 def _take(tree: Any, index: Int[Array, "B K"]) -> Any:
     return jax.tree.map(lambda x: jnp.take_along_axis(x, index, axis=-1), tree)
+
+
+def _write(links: _Links, new: _Links, t: Int[Array, ""]) -> _Links:
+    return jax.tree.map(lambda old, x: jax.lax.dynamic_update_index_in_dim(old, x, t, axis=0), links, new)
 
 
 def _read(state: _State, config: Beam) -> Decoded:

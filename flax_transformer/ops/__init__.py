@@ -1,9 +1,9 @@
 """Pure functions on arrays: attention, masks, positions, dropout, activations, losses."""
 
 from flax_transformer.ops.activation import activation
-from flax_transformer.ops.attention import attention
+from flax_transformer.ops.attention import attention, explain_attention
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
-from flax_transformer.ops.loss import cross_entropy
+from flax_transformer.ops.loss import chunked_cross_entropy, cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.position import (
     alibi,
@@ -25,8 +25,10 @@ __all__ = [
     "attention",
     "attention_weights",
     "causal_relative_buckets",
+    "chunked_cross_entropy",
     "cross_entropy",
     "dropout",
+    "explain_attention",
     "keep_mask",
     "llama3_frequencies",
     "relative_buckets",

@@ -6,16 +6,26 @@ Grouped-query heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245.
 
 import math
 
+import jax
 from jaxtyping import Array, Float
 
+from flax_transformer.ops.blockwise import blockwise_attention, blockwise_serves
+from flax_transformer.ops.cudnn import cudnn_attention, cudnn_serves
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask, check_broadcast
+from flax_transformer.ops.splash import splash_attention, splash_serves
 from flax_transformer.ops.xla import xla_attention, xla_serves
 
-# name: (why it cannot serve a call or None, the kernel)
+# name: (why it cannot serve a call or None, the kernel); `auto` takes the first that can.
 BACKENDS = {
+    "cudnn": (cudnn_serves, cudnn_attention),
+    "splash": (splash_serves, splash_attention),
     "xla": (xla_serves, xla_attention),
+    "blockwise": (blockwise_serves, blockwise_attention),
 }
+
+# From this many bytes of float32 scores on, `auto` prefers blockwise to xla.
+LARGE_SCORES = 2**30
 
 
 def attention(
@@ -62,8 +72,39 @@ def attention(
     return run(q, k, v, mask, bias, 1 / math.sqrt(q.shape[-1]) if scale is None else scale, dropout)
 
 
+def explain_attention(
+    q: Float[Array | jax.ShapeDtypeStruct, "*B T N H"],
+    k: Float[Array | jax.ShapeDtypeStruct, "*B S K H"],
+    v: Float[Array | jax.ShapeDtypeStruct, "*B S K H"],
+    mask: Mask | None = None,
+    bias: Float[Array | jax.ShapeDtypeStruct, "*#B #N #T #S"] | None = None,
+    *,
+    dropout: Dropout | None = None,
+) -> str:
+    """Tell which backend `auto` takes for a call, and why others cannot serve it. Shapes alone will do.
+
+    >>> import jax
+    >>> q = jax.ShapeDtypeStruct((2, 16, 4, 32), "float32")
+    >>> print(explain_attention(q, q, q))
+    cudnn      cannot: it needs an NVIDIA GPU, the platform is 'cpu'
+    splash     cannot: it needs a TPU, the platform is 'cpu'
+    xla        chosen
+    blockwise  can
+    """
+    _check(q, k, v, mask, bias)
+    chosen = _choose(q, k, v, mask, bias, dropout)
+    lines = []
+    for name, (serves, _) in BACKENDS.items():
+        reason = serves(q, k, v, mask, bias, dropout)
+        lines.append(f"{name:<11}{f'cannot: {reason}' if reason else 'chosen' if name == chosen else 'can'}")
+    return "\n".join(lines)
+
+
 def _choose(q, k, v, mask, bias, dropout) -> str:
-    return "xla"
+    names = list(BACKENDS)
+    if 4 * math.prod(q.shape[:-1]) * k.shape[-3] >= LARGE_SCORES:
+        names.sort(key=lambda name: name == "xla")
+    return next(name for name in names if BACKENDS[name][0](q, k, v, mask, bias, dropout) is None)
 
 
 def _check(q, k, v, mask, bias) -> None:

@@ -3,6 +3,8 @@
 Axes: B batch (any number of axes), V vocabulary, D model width.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
@@ -47,6 +49,76 @@ def cross_entropy(
     if z_loss:
         losses = losses + z_loss * norm**2
     return jnp.sum((losses + fault) * weights), jnp.sum(weights)
+
+
+def chunked_cross_entropy(
+    hidden: Float[Array, "*B D"],
+    embedding: Float[Array, "V D"],
+    labels: Int[Array, "*B"],
+    weights: Shaped[Array, "*B"] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    chunk: int = 512,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Compute `cross_entropy(hidden @ embedding.T, …)` without ever holding the logits of all tokens.
+
+    Logits exist for `chunk` tokens at a time, in the backward pass too: their gradient is taken while they are there,
+    so nothing is computed twice.
+
+    >>> hidden, embedding, labels = jnp.ones((5, 2)), jnp.eye(3, 2), jnp.array([0, 1, 2, 0, 1])
+    >>> full = cross_entropy(hidden @ embedding.T, labels)[0]
+    >>> bool(jnp.allclose(chunked_cross_entropy(hidden, embedding, labels, chunk=2)[0], full))
+    True
+    """
+    if chunk < 1:
+        raise ValueError(f"a chunk holds at least one token, got {chunk}")
+    weights = (jnp.ones(labels.shape) if weights is None else weights).astype(jnp.float32)
+    chunk = min(chunk, max(labels.size, 1))
+
+    def cut(x, tail):
+        flat = x.reshape(-1, *tail)
+        flat = jnp.pad(flat, [(0, -len(flat) % chunk)] + [(0, 0)] * len(tail))
+        # Tokens of one chunk lie far apart, so a sharded batch axis is sharded within every chunk.
+        return jnp.moveaxis(flat.reshape(chunk, -1, *tail), 0, 1)
+
+    chunks = cut(hidden, hidden.shape[-1:]), cut(labels, ()), cut(weights, ())
+    return _chunked((label_smoothing, z_loss), embedding, *chunks), jnp.sum(weights)
+
+
+def _chunk_loss(settings, embedding, hidden, labels, weights):
+    label_smoothing, z_loss = settings
+    logits = jnp.einsum("...d,vd->...v", hidden, embedding, preferred_element_type=jnp.float32)
+    return cross_entropy(logits, labels, weights, label_smoothing=label_smoothing, z_loss=z_loss)[0]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _chunked(settings, embedding, hidden, labels, weights):
+    def add(total, chunk):
+        return total + _chunk_loss(settings, embedding, *chunk), None
+
+    return jax.lax.scan(add, jnp.float32(0), (hidden, labels, weights))[0]
+
+
+def _chunked_forward(settings, embedding, hidden, labels, weights):
+    slope = jax.value_and_grad(partial(_chunk_loss, settings), (0, 1, 3))
+
+    def add(carry, chunk):
+        total, by_embedding = carry
+        loss, (more, by_hidden, by_weights) = slope(embedding, *chunk)
+        return (total + loss, by_embedding + more), (by_hidden, by_weights)
+
+    start = jnp.float32(0), jnp.zeros(embedding.shape, jnp.float32)
+    (total, by_embedding), (by_hidden, by_weights) = jax.lax.scan(add, start, (hidden, labels, weights))
+    return total, (by_embedding.astype(embedding.dtype), by_hidden, by_weights)
+
+
+def _chunked_backward(settings, slopes, pull):
+    by_embedding, by_hidden, by_weights = (slope * pull.astype(slope.dtype) for slope in slopes)
+    return by_embedding, by_hidden, None, by_weights
+
+
+_chunked.defvjp(_chunked_forward, _chunked_backward)
 
 
 def _screen(labels, weights, V):

@@ -110,7 +110,7 @@ class Mask:
             ("offset", self.offset, batch),
         ):
             if value is not None:
-                check_broadcast(f"mask {name}", jnp.shape(value), shape)
+                check_broadcast(f"mask {name}", getattr(value, "shape", ()), shape)
 
     def materialize(self, T: int, S: int) -> Bool[Array, "*#B #N T S"] | None:
         """Make the booleans for T queries and S keys, broadcastable to `[*B, N, T, S]`; None when nothing is hidden."""

@@ -75,7 +75,7 @@ def llama3_frequencies(
     are slowed by `factor`, and those between are blended.
 
     >>> print(llama3_frequencies(8, factor=8.0) / rotary_frequencies(8, 500000.0))
-    [1. ... 1. ... 0.37... 0.125 ]
+    [1. 1. 0.37... 0.125 ]
     """
     frequencies = rotary_frequencies(width, base)
     rotations = original_length * frequencies / (2 * math.pi)

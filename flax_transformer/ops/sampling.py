@@ -18,7 +18,8 @@ def largest(values: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B {k}"
 
     Only the k chunks with the largest maxima can hold one of the k largest values. So one vectorised
     maximum over the whole axis and two small sorts replace the sort of the axis, exactly: of equal maxima
-    the earlier chunk is kept, and kept chunks are put back in order before the second sort.
+    the earlier chunk is kept, and kept chunks are put back in order before the second sort. How zeros of different
+    sign are ordered is not defined.
 
     >>> [x.tolist() for x in largest(jnp.array([3.0, 5.0, 1.0, 5.0]), 2)]
     [[5.0, 5.0], [1, 3]]

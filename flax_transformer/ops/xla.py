@@ -33,9 +33,8 @@ def xla_attention(
     if dropout is not None and dropout.rate > 0:
         keep = keep_mask(dropout.key, weights.shape, dropout.rate)
         weights = jnp.where(keep, weights * keep_scale(dropout.rate), 0)
-    weights = _group(weights.astype(v.dtype), v.shape[-2])
-    out = jnp.einsum("...kgts,...skh->...tkgh", weights, v)
-    return rearrange(out, "... K G H -> ... (K G) H")
+    grouped = rearrange(weights.astype(v.dtype), "... (K G) T S -> ... K G T S", K=v.shape[-2])
+    return rearrange(jnp.einsum("...kgts,...skh->...kgth", grouped, v), "... K G T H -> ... T (K G) H")
 
 
 def attention_weights(
@@ -54,16 +53,14 @@ def attention_weights(
            [0.5, 0.5]], dtype=float32)
     """
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    grouped = rearrange(q, "... (K G) H -> ... K G H", K=k.shape[-2])
-    logits = jnp.einsum("...tkgh,...skh->...kgts", grouped, k, preferred_element_type=jnp.float32)
-    logits = rearrange(logits, "... K G T S -> ... (K G) T S") * scale
+    # Heads before positions is the order the product itself has, so XLA transposes [T, H], never [T, S]; for the same
+    # reason the scale goes on the queries.
+    grouped = rearrange(q * jnp.asarray(scale, q.dtype), "... T (K G) H -> ... K G T H", K=k.shape[-2])
+    logits = jnp.einsum("...kgth,...skh->...kgts", grouped, k, preferred_element_type=jnp.float32)
+    logits = rearrange(logits, "... K G T S -> ... (K G) T S")
     if bias is not None:
         logits = logits + bias
     return _softmax(logits, None if mask is None else mask.materialize(q.shape[-3], k.shape[-3]))
-
-
-def _group(weights: Float[Array, "*B N T S"], K: int) -> Float[Array, "*B K G T S"]:
-    return rearrange(weights, "... (K G) T S -> ... K G T S", K=K)
 
 
 @jax.custom_jvp

@@ -44,10 +44,12 @@ def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
     sizes = config.sizes()
     fixed = math.prod(size for size in sizes if size != -1)
     shape = tuple(len(devices) // fixed if size == -1 else size for size in sizes)
-    if math.prod(shape) != len(devices) and math.prod(shape) != 1:
-        names = "×".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
-        raise ValueError(f"the mesh must use all devices: {names} asks for a multiple of {fixed}, there are {len(devices)}")
-    if 0 in shape:
-        raise ValueError(f"the mesh is larger than the devices: it needs {fixed}, there are {len(devices)}")
+    names = "×".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
+    if fixed > len(devices):
+        raise ValueError(f"the mesh must not be larger than the devices: {names} needs {fixed}, there are {len(devices)}")
+    if math.prod(shape) not in (len(devices), 1):
+        raise ValueError(
+            f"the mesh must use all devices: {names} makes {math.prod(shape)}, there are {len(devices)}"
+        )
     # Explicit axes, the default of make_mesh, would ask every gather for an output sharding.
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[: math.prod(shape)])

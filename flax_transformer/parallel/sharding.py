@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 Axes = tuple[str | None, ...]
 
@@ -67,20 +67,21 @@ def to_spec(axes: Axes, axis_to_mesh: dict[str, str | tuple[str, ...]] | None = 
     return PartitionSpec(*(table.get(axis) if axis is not None else None for axis in axes))
 
 
-def _check_divides(name: str, shape: tuple[int, ...], axes: Axes, spec: PartitionSpec, mesh: Mesh) -> None:
+def _check_divides(name: str, shape: tuple[int, ...], axes: Axes, spec: PartitionSpec, mesh: Mesh | AbstractMesh) -> None:
     for size, axis, place in zip(shape, axes, spec, strict=True):
         parts = math.prod(mesh.shape[part] for part in ((place,) if isinstance(place, str) else place or ()))
         if size % parts:
             raise ValueError(f"{axis} must be a multiple of its mesh axis: {name} has {axis}={size}, {place}={parts}")
 
 
-def tree_shardings(tree: Any, mesh: Mesh, rules: tuple[tuple[str, Axes], ...] = RULES) -> Any:
+def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh, rules: tuple[tuple[str, Axes], ...] = RULES) -> Any:
     """Give every leaf of a model, its gradients or its optimizer state a NamedSharding.
 
     Optimizer states hold copies of the model, so their leaves end in the same paths; scalars are replicated.
 
     Args:
       tree: arrays or `jax.ShapeDtypeStruct`s.
+      mesh: real devices, or an abstract mesh where there are none.
     """
 
     def place(path, leaf):
@@ -95,7 +96,7 @@ def tree_shardings(tree: Any, mesh: Mesh, rules: tuple[tuple[str, Axes], ...] = 
     return jax.tree_util.tree_map_with_path(place, tree)
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
+def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """Split the leading axis of a batch over the data and fsdp axes."""
     return NamedSharding(mesh, to_spec(("batch",)))
 

@@ -127,7 +127,7 @@ def write_samples(folder: RunFolder, samples: list[dict]) -> None:
         folder.samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
 
 
-FAILURES = (FolderError, CheckpointError, NotFinite, ValueError, FileNotFoundError)
+FAILURES = (FolderError, CheckpointError, NotFinite, ValueError, OSError)
 """What a user can mend: said in a sentence, without a traceback."""
 
 

@@ -95,7 +95,7 @@ def describe(workdir: str) -> None:
     print("\n".join(config_lines(config)))
     print("\nparameters")
     if folder.checkpoints.is_dir():
-        with Checkpoints(folder.checkpoints, keep=1_000_000) as checkpoints:
+        with Checkpoints(folder.checkpoints, keep=None) as checkpoints:
             steps = checkpoints.steps()
             print("\n".join(parameter_lines(checkpoints)) if steps else "no checkpoint yet")
             print(f"\ncheckpoints: {', '.join(map(str, steps)) or 'none'}")

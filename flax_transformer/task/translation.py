@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from flax_transformer.data import (
     train_word_bpe,
 )
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.ops import cross_entropy
+from flax_transformer.ops import chunked_cross_entropy
 from flax_transformer.task.experiment import Experiment, Task, write_samples
 from flax_transformer.task.score import Scores, score
 from flax_transformer.task.translator import Hypothesis, Search, Translator
@@ -42,6 +42,7 @@ ROWS = 8
 """Batches are a multiple of this many rows, so that up to 8 devices or processes see the same ones."""
 
 
+@runtime_checkable
 class Corpus(Protocol):
     """Where sentence pairs come from."""
 
@@ -75,7 +76,7 @@ class Batching:
 
     tokens: int = 8_192
     """Padded tokens a batch, counted on the longer side."""
-    buckets: int = 5
+    buckets: int = 8
     """Lengths there are batches of; each is compiled once."""
     max_tokens: int = 128
     """Longer pairs are left out of training, with a count."""
@@ -89,12 +90,20 @@ class Batching:
 
 
 def translation_loss(
-    model: Seq2Seq, batch: dict[str, Any], *, key: Any = None, label_smoothing: float = 0.0
+    model: Seq2Seq, batch: dict[str, Any], *, key: Any = None, label_smoothing: float = 0.0, chunk: int = 512
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Sum the cross-entropy of every target token given the source and the tokens before it."""
-    logits = model(batch["source"], batch["target"][:, :-1], batch["source_length"], key=key)
-    weights = jnp.arange(logits.shape[1]) < batch["target_length"][:, None]
-    total, count = cross_entropy(logits, batch["target"][:, 1:], weights, label_smoothing=label_smoothing)
+    """Sum the cross-entropy of every target token given the source and the tokens before it.
+
+    Args:
+      chunk: tokens whose logits exist at a time.
+    """
+    keys = (None, None) if key is None else jax.random.split(key)
+    memory = model.encode(batch["source"], batch["source_length"], key=keys[0])
+    hidden = model.decode(batch["target"][:, :-1], memory, batch["source_length"], key=keys[1])
+    weights = jnp.arange(hidden.shape[1]) < batch["target_length"][:, None]
+    total, count = chunked_cross_entropy(
+        hidden, model.output_table(), batch["target"][:, 1:], weights, label_smoothing=label_smoothing, chunk=chunk
+    )
     return total, {"count": count}
 
 
@@ -115,6 +124,8 @@ class Translation(Experiment):
     bpe: BPE = BPE()
     batch: Batching = Batching()
     label_smoothing: float = 0.1
+    loss_chunk: int = 512
+    """Target tokens whose logits exist at a time; more may be faster on an accelerator, and take more memory."""
     search: Search = Search()
     headline: Literal["bleu", "tokenized_bleu", "exact_match"] = "bleu"
     """The score the run ends with."""
@@ -138,7 +149,10 @@ class Translation(Experiment):
 
     def task(self, folder: RunFolder) -> Task:
         """Read the corpus, learn or load the tokenizer, lay out the batches."""
-        corpus = {split: self.data.read(split) for split in ("train", "validation", "test")}
+        try:
+            corpus = {split: self.data.read(split) for split in ("train", "validation", "test")}
+        except RuntimeError as error:  # a data set that exists, but not here
+            raise ValueError(str(error)) from error
         for split, pairs in corpus.items():
             skipped = ", ".join(f"{n:,} {why}" for why, n in getattr(pairs, "skipped", {}).items())
             print(f"{split}: {len(pairs):,} pairs{f' (left out: {skipped})' if skipped else ''}", flush=True)
@@ -162,7 +176,7 @@ class Translation(Experiment):
         config = self.build(tokenizer.vocab_size)
         return Task(
             init=lambda key: Seq2Seq(config, rngs=nnx.Rngs(key)),
-            objective=partial(translation_loss, label_smoothing=self.label_smoothing),
+            objective=partial(translation_loss, label_smoothing=self.label_smoothing, chunk=self.loss_chunk),
             batches=pipeline(plan, train, process_index=jax.process_index(), process_count=jax.process_count()),
             evaluate=lambda model, step: self._validate(model, validation),
             finish=lambda model, writer: self._finish(Translator(model, tokenizer), corpus["test"], folder, writer),
@@ -268,7 +282,7 @@ def load_translator(workdir: str) -> tuple[Translator, Translation]:
     tokenizer = load_tokenizer(folder.tokenizer)
     config = experiment.build(tokenizer.vocab_size)
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
-    with Checkpoints(folder.checkpoints, keep=experiment.train.keep) as checkpoints:
+    with Checkpoints(folder.checkpoints, keep=None) as checkpoints:
         steps = checkpoints.steps()[-experiment.train.average :]
         if not steps:
             raise FolderError(f"{workdir} has no checkpoint yet")

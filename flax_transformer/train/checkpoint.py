@@ -81,28 +81,35 @@ class Checkpoints:
 
     Saving is asynchronous: it goes on while training does, and what went wrong is raised by the next call of `check`,
     `save`, `wait` or `close`. Use as a context manager, or close it.
+
+    Args:
+      keep: None only reads: nothing in the folder is touched, which another process may be writing to.
     """
 
-    def __init__(self, folder: str | os.PathLike, *, keep: int = 3):
+    def __init__(self, folder: str | os.PathLike, *, keep: int | None = 3):
         from orbax.checkpoint import v1 as ocp
 
         logging.getLogger("absl").setLevel(logging.ERROR)
-        if keep < 1:
+        if keep is not None and keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
-        self.folder = Path(folder).absolute()
+        self.folder, self._keep = Path(folder).absolute(), keep
+        policies = ocp.training.preservation_policies
         self._thread: threading.Thread | None = None
         self._failed: tuple[int, BaseException] | None = None
         context = ocp.Context(pytree_options=ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True)))
         context.checkpointables.registry = ocp.handlers.local_registry()
         context.checkpointables.registry.add(ocp.handlers.JsonHandler, checkpointable_name="meta")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if keep is not None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            elif not self.folder.is_dir():
+                raise CheckpointError(f"there are no checkpoints: no folder {self.folder}")
             self._orbax = ocp.training.Checkpointer(
                 self.folder,
                 context=context,
                 save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
-                preservation_policy=ocp.training.preservation_policies.LatestN(keep),
-                cleanup_tmp_directories=True,
+                preservation_policy=policies.PreserveAll() if keep is None else policies.LatestN(keep),
+                cleanup_tmp_directories=keep is not None,
             )
         except OSError as error:
             raise CheckpointError(f"cannot write checkpoints to {self.folder}: {error}") from error
@@ -126,6 +133,8 @@ class Checkpoints:
         Raises:
           CheckpointError: when an earlier save failed, or this one could not begin.
         """
+        if self._keep is None:
+            raise CheckpointError(f"the checkpoints in {self.folder} were opened to be read")
         self.wait()
         if step in self.steps():
             return
@@ -187,26 +196,35 @@ class Checkpoints:
         """Compare a checkpoint's files with its manifest.
 
         Raises:
-          CheckpointError: naming the first file that is missing or changed. A checkpoint without a manifest, whose
-            writer was killed before sealing it, is left to Orbax's own checks.
+          CheckpointError: naming the first file that is missing or changed, and the newest checkpoint that is whole.
+            One without a manifest, whose writer was killed before sealing it, is left to Orbax's own checks.
         """
+        if fault := self._fault(step):
+            raise CheckpointError(f"checkpoint {step} is damaged: {fault}{self._offer(step)}")
+
+    def _fault(self, step: int) -> str:
+        """Say what is wrong with a checkpoint's files, or nothing."""
         manifest = self._manifest(step)
         if not manifest.exists():
-            return
+            return ""
         try:
-            sums = json.loads(manifest.read_text())
-        except ValueError as error:
-            raise CheckpointError(f"the manifest {manifest} is damaged: {error}") from error
+            sums = dict(json.loads(manifest.read_text()))
+        except (ValueError, TypeError):
+            return f"{manifest} is no manifest"
         for name, expected in sums.items():
             path = self.folder / str(step) / name
             if not path.is_file():
-                raise CheckpointError(f"checkpoint {step} is damaged: {path} is missing{self._offer(step)}")
+                return f"{path} is missing"
             if _sha256(path) != expected:
-                raise CheckpointError(f"checkpoint {step} is damaged: {path} has changed{self._offer(step)}")
+                return f"{path} has changed"
+        return ""
 
     def _offer(self, step: int) -> str:
-        others = [other for other in self.steps() if other != step]
-        return f"; step {others[-1]} is the last other one" if others else "; there is no other one"
+        """Tell how to go on without a damaged checkpoint; only the user may decide to."""
+        good = next((other for other in reversed(self.steps()) if other < step and not self._fault(other)), None)
+        if good is None:
+            return "; there is no earlier good one"
+        return f"; step {good} is the last good one, to go on from there delete {self.folder / str(step)}"
 
     def restore(self, state: Any, step: int | None = None) -> tuple[Any, dict]:
         """Read a checkpoint into the structure, shapes and layout of `state`.

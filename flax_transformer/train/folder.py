@@ -52,13 +52,17 @@ class RunFolder:
         """One JSON object a line: what the model made of an input, beside the reference."""
         return self.root / "samples.jsonl"
 
+    def begun(self) -> bool:
+        """Tell whether there is a checkpoint to go on from."""
+        return self.checkpoints.is_dir() and any(path.name.isdigit() for path in self.checkpoints.iterdir())
+
 
 def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
     """Begin a run in `root`, or go on with the one that is there.
 
     Raises:
       FolderError: when the folder cannot be written, or holds a run of another configuration; then it says where
-        the two differ and changes nothing.
+        the two differ and changes nothing. A run that never reached a checkpoint, say for a mistyped path, is none.
     """
     folder = RunFolder(Path(root))
     config = to_json(experiment)
@@ -67,7 +71,9 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
         if folder.config.exists():
             old = read_config(folder)
             changed = [line for line in differences(old, config) if not line.startswith(FREE)]
-            if changed:
+            if changed and not folder.begun():
+                folder.tokenizer.unlink(missing_ok=True)  # it was learnt from other settings
+            elif changed:
                 raise FolderError(
                     f"{folder.root} holds a run of another configuration:\n  " + "\n  ".join(changed)
                     + "\nUse another --workdir, or the settings the run began with."
@@ -94,14 +100,17 @@ def read_config(folder: RunFolder) -> dict:
         raise FolderError(f"{folder.config} is not valid JSON: {error}") from error
 
 
-def read_experiment(folder: RunFolder) -> Any:
+def read_experiment(folder: RunFolder, packages: tuple[str, ...] = ("flax_transformer",)) -> Any:
     """Rebuild the experiment a run was made with.
+
+    Args:
+      packages: where its types and functions may come from, as for `from_json`.
 
     Raises:
       FolderError: when its config is missing, damaged, or names what is not there.
     """
     data = read_config(folder)
     try:
-        return from_json(data)
+        return from_json(data, packages)
     except (ValueError, TypeError) as error:
         raise FolderError(f"{folder.config}: {error}") from error

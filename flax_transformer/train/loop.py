@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 
-from flax_transformer.train.checkpoint import Checkpoints
+from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.progress import make_progress, number
 from flax_transformer.train.state import TrainState
@@ -51,6 +52,7 @@ class TrainConfig:
             raise ValueError(f"train.patience must be at least 1, got {self.patience}")
 
 
+@runtime_checkable
 class Batches(Protocol):
     """Training data: an endless iterator that knows its position."""
 
@@ -129,6 +131,11 @@ class _Window:
         self._began = time.monotonic()
 
 
+@jax.jit
+def _all_finite(tree: Any) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]))
+
+
 class _Patience:
     """Counts evaluations without improvement."""
 
@@ -136,16 +143,19 @@ class _Patience:
         self._sign = 1 if "loss" in config.monitor else -1
         self._config, self.best, self.bad = config, saved.get("best"), saved.get("bad", 0)
 
-    def exhausted(self, metrics: dict[str, float]) -> bool:
+    def see(self, metrics: dict[str, float]) -> None:
         if self._config.monitor not in metrics:
             if self._config.patience is None:
-                return False
+                return
             raise ValueError(f"patience watches {self._config.monitor!r}, evaluation gave {', '.join(metrics)}")
         value = self._sign * metrics[self._config.monitor]
         if self.best is None or value < self.best:
             self.best, self.bad = value, 0
         else:
             self.bad += 1
+
+    @property
+    def exhausted(self) -> bool:
         return self._config.patience is not None and self.bad >= self._config.patience
 
     def saved(self) -> dict:
@@ -173,7 +183,7 @@ def fit(
 
     Raises:
       NotFinite: at the first step whose loss or gradient is not finite; no checkpoint is made of it or after it.
-      CheckpointError: as soon as a save is known to have failed.
+      CheckpointError: as soon as a save is known to have failed, or the run folder cannot be written.
       Interrupted: after Ctrl-C, with the state saved.
     """
     meta: dict = {}
@@ -187,6 +197,8 @@ def fit(
         progress.say(f"resuming from step {start}")
 
     def save() -> None:
+        if not _all_finite(state.model):
+            raise NotFinite(f"parameters stopped being finite at step {step}")
         checkpoints.save(step, state, {"data": batches.get_state(), "patience": patience.saved()})
 
     def report() -> None:
@@ -198,7 +210,7 @@ def fit(
 
     try:
         with _interruptible(progress.say) as interrupted:
-            while step < config.steps:
+            while step < config.steps and not patience.exhausted:
                 state, metrics = train_step(state, next(batches))
                 step += 1
                 window.add(step, metrics)
@@ -211,10 +223,8 @@ def fit(
                     measured = evaluate(state.ema if config.ema else state.model, step)
                     writer.write(step, "validation", measured)
                     progress.say(f"step {step}  validation  " + "  ".join(f"{n} {number(v)}" for n, v in measured.items()))
-                    if patience.exhausted(measured):
-                        progress.say(f"stopping at step {step}: no better {config.monitor} in {config.patience} evaluations")
-                        break
-                if due[2]:
+                    patience.see(measured)
+                if due[2] or patience.exhausted:
                     save()
                 if interrupted.is_set():
                     save()
@@ -222,12 +232,15 @@ def fit(
                     raise Interrupted(f"stopped at step {step}; the same command goes on from there")
                 if any(due):
                     window.restart_clock()
+        if patience.exhausted:
+            progress.say(f"stopped at step {step}: no better {config.monitor} in {config.patience} evaluations")
         save()
         checkpoints.wait()
-    except NotFinite as error:
+    except (NotFinite, OSError) as error:
         checkpoints.wait()
         kept = checkpoints.steps()
-        raise NotFinite(f"{error}; the last good checkpoint is {f'step {kept[-1]}' if kept else 'none'}") from None
+        kind = NotFinite if isinstance(error, NotFinite) else CheckpointError
+        raise kind(f"{error}; the last good checkpoint is {f'step {kept[-1]}' if kept else 'none'}") from error
     finally:
         progress.close()
     return state

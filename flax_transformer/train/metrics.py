@@ -6,9 +6,10 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Writer(Protocol):
     """Takes the numbers of a step."""
 
@@ -23,10 +24,10 @@ class JsonLines:
     """One object a line, floats at full precision, flushed at once, so that two runs can be compared by `diff`."""
 
     def __init__(self, path: str | os.PathLike, *, after: int | None = None):
-        """Append to `path`; lines of steps later than `after` are dropped, as a resumed run writes them again."""
+        """Append to `path`; what a run resumed from step `after` writes again is dropped: later steps, and the test."""
         path = Path(path)
         if after is not None and path.exists():
-            kept = [line for line in path.read_text().splitlines() if _step(line) is not None and _step(line) <= after]
+            kept = [line for line in path.read_text().splitlines() if _keeps(line, after)]
             partial = path.with_suffix(".partial")
             partial.write_text("".join(line + "\n" for line in kept))
             partial.replace(path)
@@ -43,11 +44,12 @@ class JsonLines:
         self._file.close()
 
 
-def _step(line: str) -> int | None:
+def _keeps(line: str, after: int) -> bool:
     try:
-        return json.loads(line)["step"]
+        record = json.loads(line)
+        return record["step"] <= after and record["split"] != "test"
     except (ValueError, KeyError, TypeError):  # a line cut short by a kill
-        return None
+        return False
 
 
 class TensorBoard:

@@ -55,7 +55,9 @@ def _decay(c: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def _muon(c: OptimizerConfig) -> optax.GradientTransformation:
-    """Orthogonalise the momentum of kernels (Jordan et al. 2024); Adam serves the rest.
+    """Orthogonalise the momentum of kernels (Jordan et al. 2024), in steps as large as Adam's (Liu et al. 2025, §2.2).
+
+    Embeddings, biases and norms get Adam with Nesterov momentum, as in `optax.contrib.muon`.
 
     Kernels have more axes than two (heads, layers), so each says which of its axes are inputs and which outputs.
     """
@@ -72,7 +74,10 @@ def _muon(c: OptimizerConfig) -> optax.GradientTransformation:
         return contrib.MuonDimensionNumbers(rank - 2, rank - 1)
 
     dimensions = lambda tree: jax.tree_util.tree_map_with_path(axes, tree)  # noqa: E731
-    return contrib.scale_by_muon(beta=c.momentum, weight_dimension_numbers=dimensions)
+    muon = contrib.muon(
+        1.0, beta=c.momentum, adam_b1=c.b1, adam_b2=c.b2, consistent_rms=0.2, muon_weight_dimension_numbers=dimensions
+    )
+    return optax.chain(muon, optax.scale(-1.0))  # a step upwards, as all of these
 
 
 def _direction(c: OptimizerConfig) -> optax.GradientTransformation:
@@ -82,15 +87,12 @@ def _direction(c: OptimizerConfig) -> optax.GradientTransformation:
         "adam": lambda: adam,
         "adamw": lambda: adam,
         "sgd": lambda: optax.trace(c.momentum) if c.momentum else optax.identity(),
-        "rmsprop": lambda: optax.chain(optax.scale_by_rms(c.b2, c.eps), optax.trace(c.momentum)),
+        "rmsprop": lambda: optax.chain(optax.scale_by_rms(c.b2, c.eps, eps_in_sqrt=False), optax.trace(c.momentum)),
         "adafactor": lambda: optax.chain(
             optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()
         ),
         "lion": lambda: optax.scale_by_lion(c.b1, c.b2),
-        "muon": lambda: optax.partition(
-            {"kernel": _muon(c), "other": adam},
-            lambda tree: jax.tree.map(lambda kernel: "kernel" if kernel else "other", path_mask(r"kernel$")(tree)),
-        ),
+        "muon": lambda: _muon(c),
     }[c.name]()
 
 

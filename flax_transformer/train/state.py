@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from flax_transformer.parallel import tree_shardings
@@ -33,7 +33,7 @@ def _new_state(init: Callable, optimizer: optax.GradientTransformation, ema: boo
     return TrainState(model, optimizer.init(model), jnp.zeros((), jnp.int32), run_key, average)
 
 
-def state_shardings(state: Any, mesh: Mesh) -> Any:
+def state_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Lay out a (possibly abstract) TrainState by the sharding table.
 
     Optimizer statistics shaped like their parameter lie as it does; factored ones are small and replicated.

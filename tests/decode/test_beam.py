@@ -204,6 +204,7 @@ def test_vmap_over_models_equals_a_loop_over_them():
     tables = jnp.stack([random_table(seed, 8) for seed in range(3)])
     config = Beam(**SHORT, beams=3, n_best=2)
 
+    @jax.jit
     def run(table):
         return beam_search(markov, start(table, 4, 3), jnp.arange(4), config, reorder=move)
 

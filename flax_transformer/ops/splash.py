@@ -1,0 +1,110 @@
+"""Fused attention on TPU: JAX's splash attention kernels, which skip the blocks a mask hides.
+
+Axes as in `attention`. Head widths are padded to lanes of 128 and positions to blocks.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from einops import rearrange
+from jax.experimental.pallas.ops.tpu import splash_attention as splash
+from jaxtyping import Array, Float
+
+from flax_transformer.ops.dropout import Dropout
+from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.platform import platform
+
+_LANES = 128
+_HIDDEN = np.iinfo(np.int32).min
+
+
+def splash_serves(q, k, v, mask, bias, dropout) -> str | None:
+    """Say why splash attention cannot serve a call, or None."""
+    mask = mask or Mask()
+    T, S = q.shape[-3], k.shape[-3]
+    checks = (
+        (platform() != "tpu", f"it needs a TPU, the platform is {platform()!r}"),
+        (dropout is not None and dropout.rate > 0, "it has no dropout of attention weights"),
+        (bias is not None, "it takes no bias"),
+        (mask.dense is not None, "it takes no dense mask"),
+        (mask.positional() and mask.offset is not None, "it needs positions that are known when it is compiled"),
+        (mask.positional() and T > S, f"causal and window masks need T <= S, got T={T}, S={S}"),
+    )
+    return next((reason for fails, reason in checks if fails), None)
+
+
+def splash_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K H"],
+    mask: Mask | None,
+    bias: None,
+    scale: float,
+    dropout: Dropout | None = None,
+    interpret: bool = False,
+) -> Float[Array, "*B T N H"]:
+    """Attend by splash attention; `interpret` runs the kernel's program without a TPU."""
+    mask = mask or Mask()
+    *batch, T, N, _ = q.shape
+    S = k.shape[-3]
+    rows = _round_up(T)
+    # A query that is only padding must still find a key under a window, else its softmax is 0 / 0.
+    columns = _round_up(max(S, rows + S - T))
+    kernel = splash.make_splash_mha_single_device(
+        splash.MultiHeadMask([_positions(mask, rows, columns, S - T)] * N),
+        block_sizes=_blocks(rows, columns),
+        interpret=interpret,
+    )
+    ids = splash.SegmentIds(*_segments(mask, tuple(batch), (T, S), (rows, columns)))
+    out = jax.vmap(kernel)(
+        _heads_first(q * jnp.asarray(scale, q.dtype), rows), _heads_first(k, columns), _heads_first(v, columns), ids
+    )
+    out = rearrange(out[:, :, :T, : q.shape[-1]], "b N t h -> b t N h").reshape(q.shape).astype(q.dtype)
+    if mask.lengths is None and mask.segments is None:
+        return out
+    # Where nothing is visible the kernel averages; XLA fuses this test into one pass that stores only the [T] result.
+    seen = jnp.any(mask.materialize(T, S), axis=-1)
+    return jnp.where(jnp.moveaxis(seen, -2, -1)[..., None], out, 0)
+
+
+def _round_up(length):
+    return -(-length // _LANES) * _LANES
+
+
+def _blocks(rows, columns):
+    row, column = (next(block for block in (512, 256, _LANES) if x % block == 0) for x in (rows, columns))
+    return splash.BlockSizes(
+        block_q=row,
+        block_kv=column,
+        block_q_dkv=row,
+        block_kv_dkv=column,
+        block_q_dq=row,
+        block_kv_dq=column,
+    )
+
+
+def _positions(mask, rows, columns, offset):
+    if mask.window is not None:
+        left, right = mask.window
+        return splash.LocalMask((rows, columns), (left, 0 if mask.causal else right), offset)
+    return splash.CausalMask((rows, columns), offset) if mask.causal else splash.FullMask((rows, columns))
+
+
+def _segments(mask, batch, lengths, padded):
+    """Give ids to queries and keys; keys that are padding or beyond their length get one that no query has."""
+    query, key = mask.segments or (jnp.zeros(lengths[0], jnp.int32), jnp.zeros(lengths[1], jnp.int32))
+    limit = jnp.minimum(lengths[1], lengths[1] if mask.lengths is None else mask.lengths)
+    key = jnp.where(jnp.arange(lengths[1]) < limit[..., None], key, _HIDDEN)
+    ids = []
+    for x, length, size in zip((query, key), lengths, padded, strict=True):
+        x = jnp.broadcast_to(x.astype(jnp.int32), (*batch, length)).reshape(-1, length)
+        ids.append(jnp.pad(x, ((0, 0), (0, size - length)), constant_values=_HIDDEN))
+    ids[0] = jnp.where(ids[0] == _HIDDEN, _HIDDEN + 1, ids[0])
+    return ids
+
+
+def _heads_first(x, length):
+    x = x.reshape(-1, *x.shape[-3:])
+    _, old, _, width = x.shape
+    x = jnp.pad(x, ((0, 0), (0, length - old), (0, 0), (0, -width % _LANES)))
+    return rearrange(x, "b t n h -> b n t h")
