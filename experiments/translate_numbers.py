@@ -1,5 +1,7 @@
 """Translate English number words to German ones: "three hundred twenty-one" → "dreihunderteinundzwanzig"."""
 
+from dataclasses import replace
+
 from flax_transformer.data.corpus import Numbers
 from flax_transformer.models.seq2seq import transformer_tiny
 from flax_transformer.task.experiment import launch
@@ -9,12 +11,12 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
 EXPERIMENT = Translation(
-    model=transformer_tiny(),
+    model=replace(transformer_tiny(dropout=0.1), encoder_depth=2, decoder_depth=2),
     data=Numbers(),
     bpe=BPE(unit="byte", merges=200),
-    batch=Batching(tokens=4_096, buckets=3, max_tokens=64),
-    optimizer=OptimizerConfig(learning_rate=3e-3, schedule=ScheduleConfig(name="linear", warmup=100)),
-    train=TrainConfig(steps=800, log_every=100, eval_every=400, checkpoint_every=400),
+    batch=Batching(tokens=2_048, buckets=3, max_tokens=64),
+    optimizer=OptimizerConfig(learning_rate=3e-3, schedule=ScheduleConfig(name="cosine", warmup=100)),
+    train=TrainConfig(steps=600, log_every=100, eval_every=300, checkpoint_every=300),
     search=Search(beams=1),
     headline="exact_match",
 )

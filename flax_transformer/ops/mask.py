@@ -27,7 +27,7 @@ class Mask:
         window: how many keys to the left and to the right of its own position a query sees; `w` means `(w, w)`.
         lengths: keys at positions `>= length` are hidden (padding on the right).
         segments: ids of queries and of keys; equal ids see each other (packed sequences).
-        dense: True where the key is visible.
+        dense: True where the key is visible; broadcasts to `[*B, N, T, S]`.
         offset: position of the first query among the keys. Without it queries and keys are aligned at their right
             end (`S - T`), so a causal query block always sees all of the past.
 
@@ -44,7 +44,7 @@ class Mask:
     window: tuple[int, int] | int | None = None
     lengths: Int[Array, "*#B"] | None = None
     segments: tuple[Int[Array, "*#B T"], Int[Array, "*#B S"]] | None = None
-    dense: Bool[Array, "*#B #N #T #S"] | None = None
+    dense: Bool[Array, "..."] | None = None
     offset: Int[Array, "*#B"] | int | None = None
 
     def __post_init__(self):

@@ -1,0 +1,41 @@
+# Each target makes what it needs: an environment in .venv, from any Python 3.11 or newer.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+TESTS ?=
+
+.PHONY: demo test lint format parity clean
+
+$(BIN)/.demo: pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v[0]}.{v[1]}; try make PYTHON=python3.12 ...")'
+	@echo "installing into $(VENV) (once, about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
+	@touch $@
+
+$(BIN)/.dev: $(BIN)/.demo
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
+	@touch $@
+
+demo: $(BIN)/.demo  ## train a translator of number words and try it
+	@$(BIN)/python experiments/translate_numbers.py --workdir runs/translate_numbers
+
+test: $(BIN)/.dev  ## all tests that need no torch
+	@$(BIN)/python -m pytest -n $(WORKERS) -m "not parity" $(TESTS)
+
+parity: $(BIN)/.dev  ## the tests against torch and transformers; Python 3.11
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,parity]' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
+	@$(BIN)/python -m pytest -n $(WORKERS) -m parity
+
+lint: $(BIN)/.dev  ## formatting, style, and who may import whom
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports
+
+format: $(BIN)/.dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .ruff_cache

@@ -1,0 +1,100 @@
+"""A template: copy this file, change what you like, and run it.
+
+    python experiments/forkme.py --workdir runs/reverse
+
+It trains a small encoder-decoder to write a list of digits backwards, on data made up as it goes, and shows every part
+an experiment has: a model, batches that know their position, an objective, an evaluation, a last word.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from flax_transformer.decode import Greedy
+from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig, transformer_tiny
+from flax_transformer.task.experiment import Experiment, Task, launch
+from flax_transformer.task.translation import translation_loss
+from flax_transformer.task.translator import decode_batch
+from flax_transformer.train.folder import RunFolder
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.metrics import Writer
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+PAD, BOS, EOS, FIRST = 0, 1, 2, 3  # digit d is token FIRST + d
+
+
+class Reversals(Iterator):
+    """Endless batches of digits and their reversals; batch i depends on the seed and i alone, so any step can resume."""
+
+    def __init__(self, rows: int, length: int, seed: int):
+        self.rows, self.length, self.seed, self.step = rows, length, seed, 0
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        digits = np.random.default_rng([self.seed, self.step]).integers(FIRST, FIRST + 10, (self.rows, self.length))
+        self.step += 1
+        column = lambda token: np.full((self.rows, 1), token)  # noqa: E731
+        lengths = np.full(self.rows, self.length + 1, np.int32)
+        return {
+            "source": np.hstack([digits, column(EOS)]).astype(np.int32),
+            "source_length": lengths,
+            "target": np.hstack([column(BOS), digits[:, ::-1], column(EOS)]).astype(np.int32),
+            "target_length": lengths,
+        }
+
+    def get_state(self) -> dict:
+        """Tell the position."""
+        return {"step": self.step, "seed": self.seed}
+
+    def set_state(self, state: dict) -> None:
+        """Go on from a position."""
+        self.step, self.seed = state["step"], state["seed"]
+
+
+@jax.jit
+def exact_match(model: Seq2Seq, batch: dict[str, Any]) -> jax.Array:
+    """Measure the share of rows reversed without an error."""
+    config = Greedy(max_length=batch["source"].shape[1], eos=EOS)
+    decoded = decode_batch(model, batch["source"], batch["source_length"], config=config, bos=BOS, vocab=FIRST + 10)
+    return jnp.mean(jnp.all(decoded.best.tokens == batch["target"][:, 1:], axis=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reverse(Experiment):
+    """Everything there is to set; each field is an option of the command line."""
+
+    model: Seq2SeqConfig
+    length: int = 12
+    rows: int = 128
+
+    def task(self, folder: RunFolder) -> Task:
+        """Make what training needs."""
+        held_out = next(Reversals(256, self.length, seed=self.train.seed + 1))
+
+        def finish(model: Seq2Seq, writer: Writer) -> None:
+            score = float(exact_match(model, held_out))
+            writer.write(self.train.steps, "test", {"exact_match": 100 * score})
+            print(f"exact match {100 * score:.1f} % on {self.length} digits; run folder {folder.root}")
+
+        return Task(
+            init=lambda key: Seq2Seq(self.model, rngs=nnx.Rngs(key)),
+            objective=translation_loss,
+            batches=Reversals(self.rows, self.length, self.train.seed),
+            evaluate=lambda model, step: {"exact_match": 100 * float(exact_match(model, held_out))},
+            finish=finish,
+        )
+
+
+EXPERIMENT = Reverse(
+    model=transformer_tiny(vocab=16, dropout=0.0),
+    optimizer=OptimizerConfig(learning_rate=2e-3, schedule=ScheduleConfig(name="cosine", warmup=50)),
+    train=TrainConfig(steps=300, log_every=50, eval_every=100, checkpoint_every=100),
+)
+
+if __name__ == "__main__":
+    launch(EXPERIMENT)

@@ -1,0 +1,116 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_transformer.ops import (
+    alibi,
+    attention,
+    causal_relative_buckets,
+    llama3_frequencies,
+    relative_buckets,
+    rotary,
+    rotary_frequencies,
+    sinusoidal,
+    sinusoidal_halves,
+)
+
+
+@pytest.mark.parametrize("width", [2, 64, 130])
+def test_sinusoidal_equals_the_paper_in_double_precision(width):
+    position = np.arange(4096)
+    ours = np.array(jax.jit(sinusoidal, static_argnums=1)(jnp.asarray(position), width))
+    for channel in range(0, width, 2):
+        angle = position / 10000 ** (channel / width)
+        np.testing.assert_allclose(ours[:, channel], np.sin(angle), atol=2e-6)
+        np.testing.assert_allclose(ours[:, channel + 1], np.cos(angle), atol=2e-6)
+
+
+def test_halves_hold_the_same_waves_in_another_order():
+    positions = jnp.array([[0, 3], [700, 12]])
+    waves, halves = sinusoidal(positions, 10), sinusoidal_halves(positions, 10)
+    np.testing.assert_array_equal(jnp.concatenate([waves[..., ::2], waves[..., 1::2]], -1), halves)
+
+
+@pytest.mark.parity
+def test_halves_equal_marian():
+    torch = pytest.importorskip("torch")
+    marian = pytest.importorskip("transformers.models.marian.modeling_marian")
+    table = marian.MarianSinusoidalPositionalEmbedding(600, 64)
+    weight = table.create_weight() if hasattr(table, "create_weight") else table._init_weight()
+    weight = torch.as_tensor(table.weight if weight is None else weight).detach().numpy()
+    np.testing.assert_allclose(sinusoidal_halves(jnp.arange(600), 64), weight, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [sinusoidal, sinusoidal_halves])
+def test_odd_widths_are_refused(function):
+    with pytest.raises(ValueError, match="even, got 7"):
+        function(jnp.arange(3), 7)
+    with pytest.raises(ValueError, match="even, got 7"):
+        rotary_frequencies(7)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("scaling", [None, {"factor": 4.0, "low": 1.0, "high": 3.0, "original_length": 64}])
+def test_rotary_equals_llama(scaling):
+    torch = pytest.importorskip("torch")
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    base, names = 5000.0, {"factor": "factor", "low": "low_freq_factor", "high": "high_freq_factor"}
+    parameters = {"rope_type": "default", "rope_theta": base}
+    frequencies = rotary_frequencies(16, base)
+    if scaling:
+        frequencies = llama3_frequencies(16, base, **scaling)
+        parameters |= {names[k]: v for k, v in scaling.items() if k in names}
+        parameters |= {"rope_type": "llama3", "original_max_position_embeddings": scaling["original_length"]}
+    config = llama.LlamaConfig(hidden_size=64, num_attention_heads=4, rope_parameters=parameters)
+    q = np.random.default_rng(0).normal(size=(2, 30, 4, 16)).astype(np.float32)
+    position = np.stack([np.arange(30), np.arange(5, 35)])
+    turn = llama.LlamaRotaryEmbedding(config)
+    cos, sin = turn(torch.tensor(q), torch.tensor(position))
+    expected, _ = llama.apply_rotary_pos_emb(torch.tensor(q), torch.tensor(q), cos, sin, unsqueeze_dim=2)
+    np.testing.assert_allclose(frequencies, turn.inv_freq.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(rotary(jnp.asarray(q), jnp.asarray(position), frequencies), expected.numpy(), atol=1e-5)
+
+
+def test_rotary_scores_depend_on_distance_only():
+    q, k = jax.random.normal(jax.random.key(0), (2, 7, 2, 8))
+    turned = [
+        jnp.einsum("tnh,snh->nts", *(rotary(x, jnp.arange(7) + start, rotary_frequencies(8)) for x in (q, k)))
+        for start in (0, 40)
+    ]
+    np.testing.assert_allclose(*turned, atol=1e-4)
+
+
+def test_rotary_keeps_the_type_and_asks_for_half_the_width():
+    x = jnp.ones((1, 3, 2, 8), jnp.bfloat16)
+    assert rotary(x, jnp.arange(3), rotary_frequencies(8)).dtype == jnp.bfloat16
+    with pytest.raises(ValueError, match="got 2 for H=8"):
+        rotary(x, jnp.arange(3), rotary_frequencies(4))
+
+
+@pytest.mark.parametrize("heads", [1, 8, 12, 16])
+@pytest.mark.parity
+def test_alibi_equals_bloom(heads):
+    torch = pytest.importorskip("torch")
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    expected = bloom.build_alibi_tensor(torch.ones(1, 10), heads, torch.float32).reshape(heads, 1, 10).numpy()
+    # Bloom adds slope × key position: the same up to a constant in each row, which the softmax drops.
+    ours = np.array(alibi(heads, 1, 10))
+    np.testing.assert_allclose(ours - ours[..., :1], expected, atol=1e-5)
+
+
+def test_alibi_offset_is_a_slice():
+    np.testing.assert_array_equal(alibi(4, 2, 9, offset=jnp.array(3)), alibi(4, 9, 9)[:, 3:5])
+    np.testing.assert_array_equal(alibi(4, 2, 9), alibi(4, 9, 9)[:, 7:])
+    assert attention(*(jnp.ones((9, 4, 2)),) * 3, None, alibi(4, 9, 9)).shape == (9, 4, 2)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (16, 64), (8, 20)])
+def test_buckets_equal_t5(buckets, distance):
+    torch = pytest.importorskip("torch")
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    relative = np.arange(-400, 401)
+    for ours, both in ((relative_buckets, True), (causal_relative_buckets, False)):
+        expected = t5.T5Attention._relative_position_bucket(torch.tensor(relative), both, buckets, distance)
+        np.testing.assert_array_equal(ours(jnp.asarray(relative), buckets=buckets, max_distance=distance), expected)
