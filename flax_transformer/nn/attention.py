@@ -60,7 +60,11 @@ class Attention(nnx.Module):
             )  # fmt: skip
 
         self.cfg = cfg
-        self.query, self.key, self.value = project(cfg.heads), project(cfg.resolved_kv_heads), project(cfg.resolved_kv_heads)
+        self.query, self.key, self.value = (
+            project(cfg.heads),
+            project(cfg.resolved_kv_heads),
+            project(cfg.resolved_kv_heads),
+        )
         self.out = nnx.LinearGeneral(
             (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=cfg.bias, kernel_init=_output_init,
             dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes,

@@ -65,7 +65,9 @@ class Block(nnx.Module):
         """
         if self.cfg.cross != (memory is not None):
             rule = "needs a memory" if self.cfg.cross else "takes no memory"
-            raise ValueError(f"a block with cross={self.cfg.cross} {rule}, got memory={'none' if memory is None else 'one'}")
+            raise ValueError(
+                f"a block with cross={self.cfg.cross} {rule}, got memory={'none' if memory is None else 'one'}"
+            )
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         after = cache
 

@@ -80,7 +80,9 @@ class BlockConfig:
         if self.head_width is None and self.embed % self.heads:
             raise ValueError(f"heads must divide the model width, got D={self.embed}, N={self.heads}")
         if self.heads % self.resolved_kv_heads:
-            raise ValueError(f"query heads must be a multiple of kv heads, got N={self.heads}, K={self.resolved_kv_heads}")
+            raise ValueError(
+                f"query heads must be a multiple of kv heads, got N={self.heads}, K={self.resolved_kv_heads}"
+            )
         if self.rotary is not None and self.width % 2:
             raise ValueError(f"rotary positions need an even head width, got H={self.width}")
         for name in ("dropout", "attention_dropout", "activation_dropout"):

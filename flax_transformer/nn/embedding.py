@@ -69,7 +69,9 @@ class Embedding(nnx.Module):
         """
         cfg = self.cfg
         if cfg.position == "learned" and tokens.shape[-1] > cfg.max_length:
-            raise ValueError(f"the input is longer than the positions: {tokens.shape[-1]} tokens, {cfg.max_length} positions")
+            raise ValueError(
+                f"the input is longer than the positions: {tokens.shape[-1]} tokens, {cfg.max_length} positions"
+            )
         if positions is None:
             positions = jnp.arange(tokens.shape[-1])
         x = self.token(tokens)

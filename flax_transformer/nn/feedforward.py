@@ -17,7 +17,13 @@ class FeedForward(nnx.Module):
     def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
         def linear(inputs: int, outputs: int) -> nnx.Linear:
             return nnx.Linear(
-                inputs, outputs, use_bias=cfg.bias, kernel_init=_init, dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes
+                inputs,
+                outputs,
+                use_bias=cfg.bias,
+                kernel_init=_init,
+                dot_general=flat_dot_general,
+                rngs=rngs,
+                **cfg.dtypes,
             )
 
         self.cfg = cfg

@@ -4,12 +4,12 @@ A checkpoint stores arrays under their parameter paths, so that it can be read w
 keeps no checksum of array data; a manifest of SHA-256 sums is written beside each step and verified on restore.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import threading
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ def _cause(error: BaseException) -> str:
     """Find the first sentence of what really went wrong, at the end of the exception chain."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+    text = next(iter(str(error).strip().splitlines()), "no message")
+    return "no space left on device" if "No space left" in text else f"{type(error).__name__}: {text}"
 
 
 def _files(step_folder: Path) -> list[Path]:
@@ -89,7 +90,7 @@ class Checkpoints:
     def __init__(self, folder: str | os.PathLike, *, keep: int | None = 3):
         from orbax.checkpoint import v1 as ocp
 
-        logging.getLogger("absl").setLevel(logging.ERROR)
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax raises whatever it logs, and logs it at length
         if keep is not None and keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self.folder, self._keep = Path(folder).absolute(), keep
@@ -284,7 +285,8 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._orbax.close()
+            with contextlib.suppress(Exception):  # what a save met, which `wait` has told
+                self._orbax.close()
 
 
 def _with_keys(tree: Any) -> dict[str, Any]:

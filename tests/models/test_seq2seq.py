@@ -111,7 +111,7 @@ def test_dropout_needs_a_key(model, batch):
 
 
 def test_reorder_moves_hypotheses_and_leaves_memory(model, batch):
-    source, target, lengths = batch
+    source, _, lengths = batch
     memory = model.encode(source, lengths)
     cache = model.init_cache(memory, lengths, 4, copies=2)
     rows = jnp.array([1, 0, 2, 3, 5, 4])
@@ -173,7 +173,6 @@ def test_golden_loss():
     logprobs = jax.nn.log_softmax(model(source, target[:, :-1], jnp.array([12, 9])))
     loss = -jnp.take_along_axis(logprobs, target[:, 1:, None], -1).mean()
     np.testing.assert_allclose(loss, 5.086131, rtol=1e-4)
-
 
 
 def test_configs_that_cannot_work_say_why():

@@ -92,7 +92,8 @@ def test_logits_equal_marian(pair, batch):
 
 
 @pytest.mark.parametrize(
-    ("beams", "penalty", "early"), [(1, 1.0, False), (4, 1.0, True), (4, 0.6, False), (5, 0.0, False), (3, 1.5, "never")]
+    ("beams", "penalty", "early"),
+    [(1, 1.0, False), (4, 1.0, True), (4, 0.6, False), (5, 0.0, False), (3, 1.5, "never")],
 )
 def test_generated_tokens_equal_marian(pair, batch, beams, penalty, early):
     mine, reference = pair
@@ -108,7 +109,12 @@ def test_generated_tokens_equal_marian(pair, batch, beams, penalty, early):
         config = Greedy(max_length=12, eos=EOS, pad=PAD)
     else:
         config = Beam(
-            max_length=12, eos=EOS, pad=PAD, beams=beams, length_penalty=PowerPenalty(alpha=penalty), early_stopping=early
+            max_length=12,
+            eos=EOS,
+            pad=PAD,
+            beams=beams,
+            length_penalty=PowerPenalty(alpha=penalty),
+            early_stopping=early,
         )
     got = decode_batch(mine, jnp.asarray(source), jnp.asarray(lengths), config=config, bos=PAD, vocab=V)
     np.testing.assert_array_equal(np.asarray(got.tokens[:, 0])[:, : expected.shape[1]], expected)

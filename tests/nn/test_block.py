@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.nn import Block, BlockConfig, FeedForward, Memory, PerLayer, Precision, Rotary, apply_stack, init_stack, layer
+from flax_transformer.nn import (
+    Block,
+    BlockConfig,
+    FeedForward,
+    Memory,
+    PerLayer,
+    Precision,
+    Rotary,
+    apply_stack,
+    init_stack,
+    layer,
+)
 from flax_transformer.ops import Mask
 
 SMALL = BlockConfig(embed=16, heads=4, hidden=32)
@@ -179,7 +190,9 @@ def test_memory_where_there_is_no_cross_attention_is_an_error():
 
 def test_unknown_remat_policy_is_named():
     with pytest.raises(ValueError, match="remat must be one of none, full, dots, got 'most'"):
-        apply_stack(init_stack(lambda r: Block(SMALL, rngs=r), 1, key=jax.random.key(0)), inputs(1, 2, 16), remat="most")
+        apply_stack(
+            init_stack(lambda r: Block(SMALL, rngs=r), 1, key=jax.random.key(0)), inputs(1, 2, 16), remat="most"
+        )
 
 
 def test_feedforward_acts_on_each_position_alone():
@@ -193,7 +206,11 @@ def test_flattened_linear_layers_equal_plain_ones():
 
     x, w = inputs(2, 3, 4, 5), inputs(4, 5, 6, 7, seed=9)
     numbers = (((2, 3), (0, 1)), ((), ()))
-    np.testing.assert_allclose(flat_dot_general(x, w, numbers), jax.lax.dot_general(x, w, numbers), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        flat_dot_general(x, w, numbers), jax.lax.dot_general(x, w, numbers), rtol=1e-5, atol=1e-5
+    )
     batched = (((3,), (1,)), ((0,), (0,)))
     x, w = inputs(2, 3, 4, 5), inputs(2, 5, 6, seed=9)
-    np.testing.assert_allclose(flat_dot_general(x, w, batched), jax.lax.dot_general(x, w, batched), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        flat_dot_general(x, w, batched), jax.lax.dot_general(x, w, batched), rtol=1e-5, atol=1e-5
+    )

@@ -35,7 +35,10 @@ def _linear(ours, theirs):
 
 
 def _norm(ours, theirs):
-    theirs.weight.data, theirs.bias.data = torch.tensor(np.asarray(ours.scale[...])), torch.tensor(np.asarray(ours.bias[...]))
+    theirs.weight.data, theirs.bias.data = (
+        torch.tensor(np.asarray(ours.scale[...])),
+        torch.tensor(np.asarray(ours.bias[...])),
+    )
 
 
 def _pair(cfg):
@@ -73,7 +76,10 @@ def test_encoder_block_equals_torch(norm_position, activation):
     x = np.asarray(jax.random.normal(jax.random.key(1), (3, 7, 24)))
     lengths = np.array([7, 4, 1])
     padding = torch.tensor(np.arange(7)[None] >= lengths[:, None])
-    got, expected = ours(jnp.asarray(x), mask=Mask(lengths=jnp.asarray(lengths))), theirs(torch.tensor(x), src_key_padding_mask=padding)
+    got, expected = (
+        ours(jnp.asarray(x), mask=Mask(lengths=jnp.asarray(lengths))),
+        theirs(torch.tensor(x), src_key_padding_mask=padding),
+    )
     _close(got, expected)
 
 

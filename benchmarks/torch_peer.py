@@ -1,0 +1,166 @@
+"""Training steps of the 2017 Transformer beside PyTorch's `nn.Transformer`, alternating in one process.
+
+    python benchmarks/torch_peer.py [--rounds 8] [--json FILE]
+
+Both train the same shapes: post-norm, dropout 0.1, tied embeddings, label smoothing 0.1, Adam, float32, V = 8,000;
+`transformer_tiny` on 128 × 32 tokens a side and `transformer_base` on 32 × 32. PyTorch runs eagerly. A ratio above 1
+says how many times faster ours is; it compares medians of steps that took turns, so that a noisy machine hurts both.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import time
+from functools import partial
+
+import jax
+import numpy as np
+import torch
+from flax import nnx
+
+from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig, transformer_base, transformer_tiny
+from flax_transformer.task.translation import translation_loss
+from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
+from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train.state import init_state
+from flax_transformer.train.step import jit_train_step, make_train_step
+
+VOCAB = 8_000
+CASES = {
+    "transformer_tiny": (transformer_tiny(VOCAB, dropout=0.1), 128, 32),
+    "transformer_base": (transformer_base(VOCAB, dropout=0.1), 32, 32),
+}
+
+
+class Peer(torch.nn.Module):
+    """nn.Transformer with scaled, tied embeddings and sinusoidal positions."""
+
+    def __init__(self, cfg: Seq2SeqConfig):
+        super().__init__()
+        d, block = cfg.embedding.embed, cfg.encoder
+        self.embedding = torch.nn.Embedding(VOCAB, d)
+        torch.nn.init.normal_(self.embedding.weight, std=d**-0.5)
+        self.core = torch.nn.Transformer(
+            d, block.heads, cfg.encoder_depth, cfg.decoder_depth, block.hidden, block.dropout, batch_first=True
+        )
+        # The paper's post-norm model has no normalisation after the stacks; torch adds one to each.
+        self.core.encoder.norm = self.core.decoder.norm = None
+        self.dropout = torch.nn.Dropout(block.dropout)
+        angle = torch.arange(512)[:, None] * 10_000 ** (-torch.arange(0, d, 2) / d)
+        self.register_buffer("positions", torch.stack([angle.sin(), angle.cos()], -1).reshape(512, d))
+
+    def embed(self, tokens):
+        x = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
+        return self.dropout(x + self.positions[: tokens.shape[1]])
+
+    def forward(self, source, target, padding):
+        causal = torch.nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        hidden = self.core(
+            self.embed(source), self.embed(target), tgt_mask=causal, src_key_padding_mask=padding,
+            memory_key_padding_mask=padding, tgt_is_causal=True,
+        )  # fmt: skip
+        return hidden @ self.embedding.weight.T
+
+
+def make_batch(rows: int, length: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    draw = lambda *shape: random.integers(4, VOCAB, shape).astype(np.int32)  # noqa: E731
+    lengths = random.integers(length // 2, length + 1, rows).astype(np.int32)
+    return {
+        "source": draw(rows, length),
+        "source_length": lengths,
+        "target": draw(rows, length + 1),
+        "target_length": np.full(rows, length, np.int32),
+    }
+
+
+def our_step(cfg: Seq2SeqConfig, batch: dict):
+    schedule = ScheduleConfig(name="constant")
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-4, schedule=schedule), 1_000)
+    state = init_state(lambda key: Seq2Seq(cfg, rngs=nnx.Rngs(key)), optimizer, jax.random.key(0))
+    step = jit_train_step(make_train_step(partial(translation_loss, label_smoothing=0.1), optimizer), state)
+
+    def run():
+        nonlocal state
+        state, metrics = step(state, batch)
+        return float(metrics["loss"])
+
+    return run
+
+
+def torch_step(cfg: Seq2SeqConfig, batch: dict):
+    model = Peer(cfg).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
+    loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    source, target = torch.tensor(batch["source"]).long(), torch.tensor(batch["target"]).long()
+    padding = torch.arange(source.shape[1])[None] >= torch.tensor(batch["source_length"])[:, None]
+    padding = torch.zeros(padding.shape).masked_fill(padding, -torch.inf)
+
+    def run():
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(model(source, target[:, :-1], padding).reshape(-1, VOCAB), target[:, 1:].reshape(-1))
+        value.backward()
+        optimizer.step()
+        return value.item()
+
+    return run
+
+
+def compare(name: str, rounds: int) -> dict:
+    cfg, rows, length = CASES[name]
+    batch = make_batch(rows, length)
+    steps = {"ours": our_step(cfg, batch), "torch": torch_step(cfg, batch)}
+    seconds: dict[str, list[float]] = {who: [] for who in steps}
+    for who, step in steps.items():
+        first, second = step(), step()
+        if not second < first:
+            raise RuntimeError(f"{who} does not learn: loss {first} then {second}")
+    for _ in range(rounds):
+        for who, step in steps.items():
+            began = time.perf_counter()
+            step()
+            seconds[who].append(time.perf_counter() - began)
+    pairs = [b / a for a, b in zip(seconds["ours"], seconds["torch"], strict=True)]
+    return {
+        "case": name,
+        "rows": rows,
+        "length": length,
+        "ratio": statistics.median(seconds["torch"]) / statistics.median(seconds["ours"]),
+        "ratio_range": [min(pairs), max(pairs)],
+        "rounds": rounds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    torch.set_num_threads(os.cpu_count() or 1)
+    results = []
+    for name in CASES:
+        result = compare(name, options.rounds)
+        results.append(result)
+        low, high = result["ratio_range"]
+        print(
+            f"{name}: training step {result['ratio']:.2f}× PyTorch eager (single rounds {low:.2f} to {high:.2f})",
+            flush=True,
+        )
+    environment = {
+        "jax": jax.__version__,
+        "torch": torch.__version__,
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "tunables": os.environ.get("GLIBC_TUNABLES", ""),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"environment": environment, "results": results}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
