@@ -19,11 +19,11 @@ class MeshConfig:
     sequence: int = 1
 
     def __post_init__(self):
-        sizes = self.sizes()
-        if any(size < 1 and size != -1 for size in sizes):
-            raise ValueError(f"a mesh axis must be a positive number or -1 (what is left), got {dict(zip(AXES, sizes, strict=True))}")
-        if sizes.count(-1) > 1:
-            raise ValueError(f"only one mesh axis may be -1, got {dict(zip(AXES, sizes, strict=True))}")
+        sizes = dict(zip(AXES, self.sizes(), strict=True))
+        if any(size < 1 and size != -1 for size in sizes.values()):
+            raise ValueError(f"a mesh axis must be a positive number or -1 (what is left), got {sizes}")
+        if list(sizes.values()).count(-1) > 1:
+            raise ValueError(f"only one mesh axis may be -1, got {sizes}")
 
     def sizes(self) -> tuple[int, ...]:
         """Sizes in the order of `AXES`, -1 unresolved."""
@@ -46,10 +46,10 @@ def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
     shape = tuple(len(devices) // fixed if size == -1 else size for size in sizes)
     names = "×".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
     if fixed > len(devices):
-        raise ValueError(f"the mesh must not be larger than the devices: {names} needs {fixed}, there are {len(devices)}")
-    if math.prod(shape) not in (len(devices), 1):
         raise ValueError(
-            f"the mesh must use all devices: {names} makes {math.prod(shape)}, there are {len(devices)}"
+            f"the mesh must not be larger than the devices: {names} needs {fixed}, there are {len(devices)}"
         )
+    if math.prod(shape) not in (len(devices), 1):
+        raise ValueError(f"the mesh must use all devices: {names} makes {math.prod(shape)}, there are {len(devices)}")
     # Explicit axes, the default of make_mesh, would ask every gather for an output sharding.
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[: math.prod(shape)])

@@ -67,7 +67,9 @@ def to_spec(axes: Axes, axis_to_mesh: dict[str, str | tuple[str, ...]] | None = 
     return PartitionSpec(*(table.get(axis) if axis is not None else None for axis in axes))
 
 
-def _check_divides(name: str, shape: tuple[int, ...], axes: Axes, spec: PartitionSpec, mesh: Mesh | AbstractMesh) -> None:
+def _check_divides(
+    name: str, shape: tuple[int, ...], axes: Axes, spec: PartitionSpec, mesh: Mesh | AbstractMesh
+) -> None:
     for size, axis, place in zip(shape, axes, spec, strict=True):
         parts = math.prod(mesh.shape[part] for part in ((place,) if isinstance(place, str) else place or ()))
         if size % parts:

@@ -170,6 +170,6 @@ def _guard(body: Callable[[], Any]) -> int:
         print(stop, file=sys.stderr)
         return 130
     except KeyboardInterrupt:
-        print("interrupted; the last checkpoint stands", file=sys.stderr)
+        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
     return 0

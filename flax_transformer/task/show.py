@@ -11,11 +11,14 @@ from flax_transformer.train.folder import RunFolder, read_config
 from flax_transformer.train.progress import number
 
 
-def size(count: float) -> str:
-    """Spell bytes: 512 B, 9.8 MB."""
-    units = ("B", "kB", "MB", "GB", "TB")
-    power = min(int(math.log(max(count, 1), 1000)), len(units) - 1)
-    return f"{count / 1000**power:.3g} {units[power]}"
+def size(count: int) -> str:
+    """Spell bytes.
+
+    >>> size(512), size(9_800_000), size(999_999)
+    ('512 B', '9.8 MB', '1 MB')
+    """
+    power = next(p for p in range(5) if count < 999.5 * 1000**p or p == 4)
+    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def config_lines(config: dict, depth: int = 0) -> list[str]:
@@ -53,7 +56,9 @@ def parameter_lines(checkpoints: Checkpoints) -> list[str]:
         for rest, leaf in leaves.items():
             n = math.prod(leaf.shape)
             bytes_ = n * jnp.dtype(leaf.dtype).itemsize
-            rows.append((f"  {rest}", "×".join(map(str, leaf.shape)), f"{n:,}", size(bytes_), f"{100 * n / total:.1f} %"))
+            rows.append(
+                (f"  {rest}", "×".join(map(str, leaf.shape)), f"{n:,}", size(bytes_), f"{100 * n / total:.1f} %")
+            )
     everything = sum(math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for leaf in shapes.values())
     rows.append(("total", "", f"{total:,}", size(everything), ""))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]

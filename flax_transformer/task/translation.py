@@ -246,6 +246,7 @@ def _summary(
     experiment: Translation, folder: RunFolder, samples: list[dict], scores: Scores, seconds: float
 ) -> Iterator[str]:
     name, unit = HEADLINES[experiment.headline]
+    headline = f"{name} {getattr(scores, experiment.headline):.1f}{unit}"
     yield ""
     for sample in samples[:: max(len(samples) // experiment.samples, 1)][: experiment.samples]:
         right = sample["hypothesis"] == sample["target"]
@@ -254,9 +255,10 @@ def _summary(
         if not right:
             yield f"    expected: {sample['target']}"
     yield ""
-    yield f"{name} {getattr(scores, experiment.headline):.1f}{unit} on {len(samples):,} test sentences ({duration(seconds)})"
+    yield f"{headline} on {len(samples):,} test sentences ({duration(seconds)})"
     if experiment.headline != "exact_match":
-        yield f"BLEU {scores.bleu:.2f} ({scores.signature}), chrF {scores.chrf:.1f}, tokenised BLEU {scores.tokenized_bleu:.2f}"
+        bleu = f"BLEU {scores.bleu:.2f} ({scores.signature})"
+        yield f"{bleu}, chrF {scores.chrf:.1f}, tokenised BLEU {scores.tokenized_bleu:.2f}"
     yield ""
     yield f"run folder: {folder.root}"
     yield "try next:"

@@ -47,7 +47,8 @@ class Search:
 
     def config(self, source_length: int, tokenizer: Tokenizer) -> Beam | Greedy:
         """Make the decoding config for sources padded to `source_length` tokens."""
-        ends = {"max_length": math.ceil(self.ratio * source_length) + self.extra, "eos": tokenizer.eos, "pad": tokenizer.pad}
+        longest = math.ceil(self.ratio * source_length) + self.extra
+        ends = {"max_length": longest, "eos": tokenizer.eos, "pad": tokenizer.pad}
         if self.beams == 1:
             return Greedy(**ends)
         penalty = {"power": PowerPenalty, "gnmt": GNMTPenalty}[self.penalty](alpha=self.length_penalty)
@@ -56,7 +57,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation: its text, its score (length-penalised log-probability), its tokens and each one's log-probability."""
+    """A translation: text, score (length-penalised log-probability), tokens and the log-probability of each."""
 
     text: str
     score: float
@@ -89,7 +90,7 @@ def decode_batch(
 
 
 def padded_length(length: int) -> int:
-    """Round up to one of few lengths, so that few shapes are compiled: multiples of 8, above 32 of an eighth of the power of two."""
+    """Round up to one of few lengths, each compiled once: multiples of 8, above 32 of a quarter of a power of 2."""
     step = max(8, 2 ** (math.ceil(math.log2(max(length, 1))) - 2))
     return math.ceil(length / step) * step
 
@@ -133,11 +134,12 @@ class Translator:
         return [self._hypotheses(found, row) for row in range(len(encoded))]
 
     def _hypotheses(self, found: Decoded, row: int) -> list[Hypothesis]:
-        texts = self.tokenizer.decode(list(found.tokens[row]))
+        texts = self.tokenizer.decode(found.tokens[row])
         hypotheses = []
         for n, text in enumerate(texts):
             length = int(found.lengths[row, n])
-            ids = found.tokens[row, n, :length]
+            ids = found.tokens[row, n, :length].tolist()
             logprobs = tuple(float(value) for value in found.logprobs[row, n, :length])
-            hypotheses.append(Hypothesis(text, float(found.scores[row, n]), tuple(self.tokenizer.tokens(ids)), logprobs))
+            tokens = tuple(self.tokenizer.tokens(ids))
+            hypotheses.append(Hypothesis(text, float(found.scores[row, n]), tokens, logprobs))
         return hypotheses

@@ -97,7 +97,8 @@ class Checkpoints:
         policies = ocp.training.preservation_policies
         self._thread: threading.Thread | None = None
         self._failed: tuple[int, BaseException] | None = None
-        context = ocp.Context(pytree_options=ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True)))
+        trees = ocp.options.PyTreeOptions
+        context = ocp.Context(pytree_options=trees(loading=trees.Loading(partial_load=True)))
         context.checkpointables.registry = ocp.handlers.local_registry()
         context.checkpointables.registry.add(ocp.handlers.JsonHandler, checkpointable_name="meta")
         try:
@@ -308,4 +309,3 @@ def average_models(checkpoints: Checkpoints, model: Any, steps: list[int]) -> An
         wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), restored["model"])
         total = wide if total is None else jax.tree.map(np.add, total, wide)
     return jax.tree.map(lambda leaf, like: jax.numpy.asarray(leaf / len(steps), like.dtype), total, model)
-

@@ -21,7 +21,9 @@ def to_json(value: Any) -> Any:
         return {key: to_json(item) for key, item in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"a config may hold numbers, strings, tuples, functions and dataclasses, got {type(value).__name__}")
+    raise TypeError(
+        f"a config may hold numbers, strings, tuples, functions and dataclasses, got {type(value).__name__}"
+    )
 
 
 def from_json(data: Any, packages: tuple[str, ...] = ("flax_transformer",)) -> Any:
@@ -55,7 +57,9 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """List where two JSON configs differ, as `path: old → new`."""
     if isinstance(old, dict) and isinstance(new, dict):
         names = [*old, *(name for name in new if name not in old)]
-        nested = (differences(old.get(n, "nothing"), new.get(n, "nothing"), f"{path}.{n}" if path else n) for n in names)
+        nested = (
+            differences(old.get(n, "nothing"), new.get(n, "nothing"), f"{path}.{n}" if path else n) for n in names
+        )
         return [line for lines in nested for line in lines]
     return [] if old == new else [f"{path}: {old} → {new}"]
 

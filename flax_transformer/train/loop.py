@@ -45,7 +45,9 @@ class TrainConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"train.{name} must be at least 1, got {getattr(self, name)}")
         if self.average > self.keep:
-            raise ValueError(f"cannot average more checkpoints than are kept, got average={self.average}, keep={self.keep}")
+            raise ValueError(
+                f"cannot average more checkpoints than are kept, got average={self.average}, keep={self.keep}"
+            )
         if not 0 <= self.ema < 1:
             raise ValueError(f"train.ema must be in [0, 1), got {self.ema}")
         if self.patience is not None and self.patience < 1:
@@ -162,6 +164,65 @@ class _Patience:
         return {"best": self.best, "bad": self.bad}
 
 
+class _Run:
+    """A state on its way, and what is done with it: report, validate, save."""
+
+    def __init__(
+        self,
+        state: TrainState,
+        batches: Batches,
+        config: TrainConfig,
+        *,
+        checkpoints: Checkpoints,
+        writer: Writer,
+        evaluate: Callable[[Any, int], dict[str, float]],
+        schedule: Callable[[int], Any],
+    ):
+        meta: dict = {}
+        if checkpoints.steps():
+            state, meta = checkpoints.restore(state)
+            batches.set_state(meta["data"])
+        self.state, self.step, self._batches, self._config = state, int(state.step), batches, config
+        self._checkpoints, self._writer, self._evaluate, self._schedule = checkpoints, writer, evaluate, schedule
+        self.patience, self.window = _Patience(config, meta.get("patience", {})), _Window()
+        self.progress = make_progress(config.steps, self.step, first=jax.process_index() == 0)
+        if self.step:
+            self.progress.say(f"resuming from step {self.step}")
+
+    @property
+    def over(self) -> bool:
+        return self.step >= self._config.steps or self.patience.exhausted
+
+    def due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self._config.steps
+
+    def advance(self, train_step: Callable) -> None:
+        self.state, metrics = train_step(self.state, next(self._batches))
+        self.step += 1
+        self.window.add(self.step, metrics)
+        self._checkpoints.check()
+
+    def report(self) -> None:
+        metrics = self.window.take()
+        if metrics:
+            metrics["learning_rate"] = float(self._schedule(self.step - 1))
+            self._writer.write(self.step, "train", metrics)
+            self.progress.step(self.step, metrics)
+
+    def validate(self) -> None:
+        measured = self._evaluate(self.state.ema if self._config.ema else self.state.model, self.step)
+        self._writer.write(self.step, "validation", measured)
+        shown = "  ".join(f"{name} {number(value)}" for name, value in measured.items())
+        self.progress.say(f"step {self.step}  validation  {shown}")
+        self.patience.see(measured)
+
+    def save(self) -> None:
+        if not _all_finite(self.state.model):
+            raise NotFinite(f"parameters stopped being finite at step {self.step}")
+        position = {"data": self._batches.get_state(), "patience": self.patience.saved()}
+        self._checkpoints.save(self.step, self.state, position)
+
+
 def fit(
     state: TrainState,
     train_step: Callable[[TrainState, Any], tuple[TrainState, dict]],
@@ -182,59 +243,33 @@ def fit(
       schedule: the learning rate, to be reported.
 
     Raises:
-      NotFinite: at the first step whose loss or gradient is not finite; no checkpoint is made of it or after it.
+      NotFinite: at the first step whose loss, gradient or parameters are not finite; no checkpoint is made of it or
+        after it.
       CheckpointError: as soon as a save is known to have failed, or the run folder cannot be written.
       Interrupted: after Ctrl-C, with the state saved.
     """
-    meta: dict = {}
-    if checkpoints.steps():
-        state, meta = checkpoints.restore(state)
-        batches.set_state(meta["data"])
-    step = start = int(state.step)
-    progress = make_progress(config.steps, start, first=jax.process_index() == 0)
-    patience, window = _Patience(config, meta.get("patience", {})), _Window()
-    if start:
-        progress.say(f"resuming from step {start}")
-
-    def save() -> None:
-        if not _all_finite(state.model):
-            raise NotFinite(f"parameters stopped being finite at step {step}")
-        checkpoints.save(step, state, {"data": batches.get_state(), "patience": patience.saved()})
-
-    def report() -> None:
-        metrics = window.take()
-        if metrics:
-            metrics["learning_rate"] = float(schedule(step - 1))
-            writer.write(step, "train", metrics)
-            progress.step(step, metrics)
-
+    run = _Run(
+        state, batches, config, checkpoints=checkpoints, writer=writer, evaluate=evaluate, schedule=schedule
+    )  # fmt: skip
     try:
-        with _interruptible(progress.say) as interrupted:
-            while step < config.steps and not patience.exhausted:
-                state, metrics = train_step(state, next(batches))
-                step += 1
-                window.add(step, metrics)
-                checkpoints.check()
-                last = step == config.steps
-                due = [last or step % every == 0 for every in (config.log_every, config.eval_every, config.checkpoint_every)]
+        with _interruptible(run.progress.say) as interrupted:
+            while not run.over:
+                run.advance(train_step)
+                due = [run.due(every) for every in (config.log_every, config.eval_every, config.checkpoint_every)]
                 if any(due) or interrupted.is_set():
-                    report()
+                    run.report()
                 if due[1]:
-                    measured = evaluate(state.ema if config.ema else state.model, step)
-                    writer.write(step, "validation", measured)
-                    progress.say(f"step {step}  validation  " + "  ".join(f"{n} {number(v)}" for n, v in measured.items()))
-                    patience.see(measured)
-                if due[2] or patience.exhausted:
-                    save()
+                    run.validate()
+                if due[2] or run.patience.exhausted or interrupted.is_set():
+                    run.save()
                 if interrupted.is_set():
-                    save()
                     checkpoints.wait()
-                    raise Interrupted(f"stopped at step {step}; the same command goes on from there")
+                    raise Interrupted(f"stopped at step {run.step}; the same command goes on from there")
                 if any(due):
-                    window.restart_clock()
-        if patience.exhausted:
-            progress.say(f"stopped at step {step}: no better {config.monitor} in {config.patience} evaluations")
-        save()
+                    run.window.restart_clock()
+        if run.patience.exhausted:
+            run.progress.say(f"stopped at step {run.step}: no better {config.monitor} in {config.patience} evaluations")
+        run.save()
         checkpoints.wait()
     except (NotFinite, OSError) as error:
         checkpoints.wait()
@@ -242,5 +277,5 @@ def fit(
         kind = NotFinite if isinstance(error, NotFinite) else CheckpointError
         raise kind(f"{error}; the last good checkpoint is {f'step {kept[-1]}' if kept else 'none'}") from error
     finally:
-        progress.close()
-    return state
+        run.progress.close()
+    return run.state

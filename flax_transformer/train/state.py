@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Int, PRNGKeyArray
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jaxtyping import PRNGKeyArray
 
 from flax_transformer.parallel import tree_shardings
 
@@ -16,12 +16,17 @@ from flax_transformer.parallel import tree_shardings
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """Model, optimizer state, number of steps done, and the key all of the run's randomness comes from."""
+    """Model, optimizer state, number of steps done, and the key all of the run's randomness comes from.
+
+    As every pytree it may hold arrays, abstract ones, or their layouts.
+    """
 
     model: Any
     opt_state: Any
-    step: Int[Array, ""]
-    key: PRNGKeyArray
+    step: Any
+    """int32 []."""
+    key: Any
+    """A typed PRNG key []."""
     ema: Any = None
     """Exponential moving average of the model's parameters, where the run keeps one."""
 
@@ -79,7 +84,8 @@ def init_state(
         return _new_state(init, optimizer, ema, k)
 
     if mesh is None:
-        return jax.jit(make)(key)
+        # Named, not left to default: a restored state is, and both must run the same compiled programs.
+        return jax.jit(make, out_shardings=SingleDeviceSharding(jax.devices()[0]))(key)
     shardings = state_shardings(jax.eval_shape(make, key), mesh)
     with jax.set_mesh(mesh):
         return jax.jit(make, out_shardings=shardings)(key)

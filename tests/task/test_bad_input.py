@@ -132,7 +132,7 @@ def test_a_tracker_that_does_not_exist(refused):
 
 def test_pairs_longer_than_the_limit(refused):
     said = refused("translate_numbers", "--batch.max-tokens", 2, "--batch.tokens", 64, "--data.train", 50)
-    assert "no train pair has at most max_tokens=2 tokens" in said
+    assert "pair has at most max_tokens=2 tokens" in said
 
 
 def test_batches_too_small_for_the_longest_pair(refused):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import jax
@@ -16,52 +17,31 @@ import pytest
 from flax_transformer.train.checkpoint import Checkpoints
 
 ROOT = Path(__file__).parent.parent.parent
-TINY = [
-    "--model.encoder-depth",
-    "1",
-    "--model.decoder-depth",
-    "1",
-    "--model.embedding.embed",
-    "32",
-    "--model.encoder.embed",
-    "32",
-    "--model.decoder.embed",
-    "32",
-    "--model.encoder.heads",
-    "2",
-    "--model.decoder.heads",
-    "2",
-    "--model.encoder.hidden",
-    "32",
-    "--model.decoder.hidden",
-    "32",
-    "--data.train",
-    "400",
-    "--data.validation",
-    "20",
-    "--data.test",
-    "5",
-    "--batch.tokens",
-    "512",
-    "--batch.buckets",
-    "2",
-    "--bpe.merges",
-    "20",
-    "--optimizer.schedule.name",
-    "constant",
-    "--optimizer.schedule.warmup",
-    "4",
-    "--search.batch",
-    "5",
-    "--train.log-every",
-    "5",
-    "--train.eval-every",
-    "10",
-    "--train.checkpoint-every",
-    "5",
-    "--train.ema",
-    "0.9",
-]
+SMALL = {
+    "model.encoder-depth": 1,
+    "model.decoder-depth": 1,
+    "model.embedding.embed": 32,
+    "model.encoder.embed": 32,
+    "model.decoder.embed": 32,
+    "model.encoder.heads": 2,
+    "model.decoder.heads": 2,
+    "model.encoder.hidden": 32,
+    "model.decoder.hidden": 32,
+    "data.train": 400,
+    "data.validation": 20,
+    "data.test": 5,
+    "batch.tokens": 512,
+    "batch.buckets": 2,
+    "bpe.merges": 20,
+    "optimizer.schedule.name": "constant",
+    "optimizer.schedule.warmup": 4,
+    "search.batch": 5,
+    "train.log-every": 5,
+    "train.eval-every": 10,
+    "train.checkpoint-every": 5,
+    "train.ema": 0.9,
+}
+TINY = [part for name, value in SMALL.items() for part in (f"--{name}", value)]
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +112,7 @@ def test_ten_steps_a_restart_and_ten_more_equal_twenty_bit_for_bit(straight, env
     assert (tmp_path / "run" / "samples.jsonl").read_text() == (whole / "samples.jsonl").read_text()
 
 
-def interrupted(environment, folder, *, after, steps=20):
+def interrupted(environment, folder, *, after, delay=0.0, steps=20):
     """Start a run and send SIGINT once a line of its output holds `after`."""
     arguments = ["--workdir", folder, "--train.steps", steps, *TINY]
     process = subprocess.Popen(
@@ -146,6 +126,7 @@ def interrupted(environment, folder, *, after, steps=20):
     guard.start()
     for line in process.stdout:
         if after in line:
+            time.sleep(delay)
             process.send_signal(signal.SIGINT)
             break
     out, err = process.communicate()
@@ -172,7 +153,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_resumes_exactly(straight, environmen
 
 def test_ctrl_c_while_the_first_step_is_compiled(environment, tmp_path):
     cold = {name: value for name, value in environment.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    code, _, err = interrupted(cold, tmp_path, after=" parameters, ", steps=5_000)
+    code, _, err = interrupted(cold, tmp_path, after=" parameters, ", delay=1.0, steps=5_000)
     assert code == 130
     step = saved(tmp_path)[-1]
     assert step <= 2
@@ -191,9 +172,9 @@ def test_a_run_ends_with_samples_score_and_what_to_try_next(straight):
     assert len(samples[0]["tokens"]) == len(samples[0]["logprobs"])
     for name in ("config.json", "tokenizer.json", "tensorboard"):
         assert (folder / name).exists()
-    steps = [(line["step"], line["split"]) for line in metrics(folder)]
-    both = [(10, "validation"), (20, "validation")]
-    assert steps == sorted([*((step, "train") for step in (5, 10, 15, 20)), *both]) + [(20, "test")]
+    train, validation = [(step, "train") for step in (5, 10, 15, 20)], [(step, "validation") for step in (10, 20)]
+    found = [(line["step"], line["split"]) for line in metrics(folder)]
+    assert found == [*sorted(train + validation), (20, "test")]
 
 
 def test_a_damaged_checkpoint_is_told_in_one_sentence(straight, environment, tmp_path):

@@ -1,0 +1,255 @@
+"""The command line on a small trained run."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from flax_transformer import cli
+from flax_transformer.data.corpus import Numbers
+from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.task.experiment import train
+from flax_transformer.task.translation import BPE, Batching, Search, Translation
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+ROOT = Path(__file__).parent.parent
+BLOCK = {"embed": 32, "heads": 2, "hidden": 64}
+EXPERIMENT = Translation(
+    model=Seq2SeqConfig(
+        embedding=EmbeddingConfig(vocab=1, embed=32),
+        encoder=BlockConfig(**BLOCK),
+        decoder=BlockConfig(**BLOCK, cross=True),
+        encoder_depth=1,
+        decoder_depth=1,
+    ),
+    data=Numbers(train=300, validation=10, test=4),
+    bpe=BPE(merges=20),
+    batch=Batching(tokens=512, buckets=1, max_tokens=64),
+    optimizer=OptimizerConfig(learning_rate=3e-3, schedule=ScheduleConfig(name="constant")),
+    train=TrainConfig(steps=12, log_every=6, eval_every=12, checkpoint_every=6, average=2),
+    search=Search(beams=1, ratio=1.0, extra=4, batch=4),
+)
+SENTENCES = ["three hundred twenty-one", "seven", "four thousand two"]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    train(EXPERIMENT, folder)
+    return folder
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Call the command line; give its exit code and what it said."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments, stdin=b""):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        try:
+            cli.main([str(argument) for argument in arguments])
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return call
+
+
+def text(lines):
+    return "".join(line + "\n" for line in lines).encode()
+
+
+def test_translate_gives_one_line_a_sentence(run, workdir):
+    code, out, err = run("translate", workdir, stdin=text(SENTENCES))
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 3
+    # In any order, and one at a time, the answers are the same.
+    assert run("translate", workdir, stdin=text(SENTENCES[::-1]))[1].splitlines() == out.splitlines()[::-1]
+
+
+def test_translate_by_files(run, workdir, tmp_path):
+    (tmp_path / "in").write_bytes(text(SENTENCES))
+    code, out, _ = run("translate", workdir, "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert (code, out) == (0, "")
+    assert (tmp_path / "out").read_text() == run("translate", workdir, stdin=text(SENTENCES))[1]
+
+
+def test_n_best_lists_are_numbered_and_sorted(run, workdir):
+    code, out, _ = run("translate", workdir, "--beam", 3, "--n-best", 2, "--length-penalty", 0.6, stdin=text(SENTENCES))
+    assert code == 0
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert [int(row[0]) for row in rows] == [1, 1, 2, 2, 3, 3]
+    scores = np.array([float(row[1]) for row in rows]).reshape(3, 2)
+    assert (scores[:, 0] >= scores[:, 1]).all()
+    assert all(len(row) == 3 for row in rows)
+
+
+def test_more_best_than_beams_is_refused(run, workdir):
+    code, out, err = run("translate", workdir, "--beam", 2, "--n-best", 3, stdin=b"one\n")
+    assert (code, out) == (1, "")
+    assert "n_best must be between 1 and beams, got n_best=3, beams=2" in err
+
+
+def test_empty_lines_stay_in_place(run, workdir):
+    code, out, _ = run("translate", workdir, stdin=b"seven\n\n   \nseven\n")
+    lines = out.split("\n")
+    assert code == 0
+    assert len(lines) == 5
+    assert lines[0] == lines[3] != ""
+    assert lines[1] == ""
+
+
+def test_the_last_line_needs_no_end_and_windows_ends_are_ends(run, workdir):
+    assert run("translate", workdir, stdin=b"seven\r\nseven")[1].count("\n") == 2
+
+
+def test_nothing_in_nothing_out(run, workdir):
+    assert run("translate", workdir, stdin=b"") == (0, "", "")
+
+
+def test_a_line_that_is_not_utf8_is_named(run, workdir, tmp_path):
+    (tmp_path / "in").write_bytes(b"one\ntwo \xff\n")
+    code, out, err = run("translate", workdir, "--input", tmp_path / "in")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {tmp_path / 'in'}, line 2: not UTF-8")
+    assert "error: standard input, line 1: not UTF-8" in run("translate", workdir, stdin=b"\xff")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--input", "none.txt"), "no file none.txt to translate"),
+        (("--output", "none/out.txt"), "none/out.txt"),
+    ],
+)
+def test_files_that_are_not_there_are_named(run, workdir, arguments, message):
+    code, _, err = run("translate", workdir, *arguments, stdin=b"seven\n")
+    assert code == 1
+    assert message in err
+
+
+def test_folders_that_are_no_run_are_named(run, tmp_path):
+    for command in (("translate", tmp_path), ("show", tmp_path)):
+        code, _, err = run(*command)
+        assert code == 1
+        assert f"{tmp_path} is not a run folder: it has no config.json" in err
+
+
+def corpus(folder):
+    (folder / "source").write_bytes(text(SENTENCES))
+    (folder / "reference").write_bytes(text(["dreihunderteinundzwanzig", "sieben", "viertausendzwei"]))
+    return "--source", folder / "source", "--reference", folder / "reference"
+
+
+def test_evaluate_equals_sacrebleu(run, workdir, tmp_path):
+    code, out, _ = run("evaluate", workdir, *corpus(tmp_path))
+    result = json.loads(out)
+    hypotheses = run("translate", workdir, "--input", tmp_path / "source")[1].splitlines()
+    references = [(tmp_path / "reference").read_text().splitlines()]
+    bleu = sacrebleu.metrics.BLEU()
+    assert code == 0
+    assert result["bleu"] == bleu.corpus_score(hypotheses, references).score
+    assert result["signature"] == str(bleu.get_signature())
+    assert "tok:13a" in result["signature"]
+    assert result["chrf"] == sacrebleu.corpus_chrf(hypotheses, references).score
+    assert result["tokenized_bleu"] == sacrebleu.corpus_bleu(hypotheses, references, tokenize="none", force=True).score
+    assert result["sentences"] == 3
+    assert result["sentences_per_second"] > 0
+
+
+def test_evaluate_names_unequal_counts(run, workdir, tmp_path):
+    arguments = corpus(tmp_path)
+    (tmp_path / "reference").write_text("eins\n")
+    code, _, err = run("evaluate", workdir, *arguments)
+    assert code == 1
+    assert "got 3 in" in err
+    assert "1 in" in err
+
+
+def test_show_gives_configuration_parameters_and_metrics(run, workdir):
+    code, out, _ = run("show", workdir)
+    assert code == 0
+    assert "Translation" in out
+    assert "learning_rate: 0.003" in out
+    total = next(line for line in out.splitlines() if line.startswith("total")).split()
+    modules = [line.split() for line in out.splitlines() if line.startswith(("decoder ", "embedding ", "encoder "))]
+    as_int = lambda spelled: int(spelled.replace(",", ""))  # noqa: E731
+    assert sum(as_int(row[1]) for row in modules) == as_int(total[1])
+    assert sum(float(row[4]) for row in modules) == pytest.approx(100, abs=0.2)
+    kernel = next(line.split() for line in out.splitlines() if "cross.query.kernel" in line)
+    assert kernel[1:5] == ["1×32×2×16", "1,024", "4.1", "kB"]
+    assert "checkpoints: 6, 12" in out
+    assert "validation (step 12): loss" in out
+    assert "test (step 12): bleu" in out
+
+
+def test_a_damaged_checkpoint_is_named(run, workdir, tmp_path):
+    import shutil
+
+    copy = tmp_path / "run"
+    shutil.copytree(workdir, copy)
+    data = max((copy / "checkpoints" / "12").rglob("*"), key=lambda path: path.stat().st_size)
+    data.write_bytes(b"x" * data.stat().st_size)
+    code, _, err = run("translate", copy, stdin=b"seven\n")
+    assert code == 1
+    assert f"checkpoint 12 is damaged: {data} has changed; step 6 is the last good one" in err
+
+
+def test_a_misspelt_flag_is_answered_with_the_nearest(run, workdir):
+    code, out, err = run("translate", workdir, "--beams", 3)
+    assert code != 0
+    assert "--beam" in (out + err).split("Perhaps you meant")[-1]
+
+
+def python(*arguments, **options):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_help_is_quick_and_loads_no_jax():
+    code = (
+        "import sys; from flax_transformer.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print([m for m in ('jax', 'flax', 'numpy', 'tokenizers', 'grain') if m in sys.modules])"
+    )
+    began = time.monotonic()
+    done = python("-c", code)
+    seconds = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    for command in ("translate", "evaluate", "show"):
+        assert command in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert seconds < 2
+
+
+def test_all_below_the_command_line_imports_light():
+    """A machine with only jax, flax, optax, orbax and einops can import and run the core."""
+    code = (
+        "import importlib, pkgutil, sys, flax.nnx, flax_transformer as top\n"
+        "before = set(sys.modules)\n"  # flax itself loads rich
+        "for module in pkgutil.walk_packages(top.__path__, 'flax_transformer.', onerror=print):\n"
+        "    if module.name.split('.')[1] not in ('cli', 'bench', 'launch'):\n"
+        "        importlib.import_module(module.name)\n"
+        "heavy = 'tensorflow_datasets grain tyro tensorboardX matplotlib rich tensorflow torch transformers'\n"
+        "print(len([m for m in sys.modules if m.startswith('flax_transformer.')]))\n"
+        "print([m for m in heavy.split() if m in set(sys.modules) - before])"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    count, heavy = done.stdout.splitlines()
+    assert int(count) > 40
+    assert heavy == "[]"
