@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.nn.config import Precision
 from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import dropout, sinusoidal, sinusoidal_halves
+from flax_transformer.parallel import constrain
 
 SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
 
@@ -74,7 +75,7 @@ class Embedding(nnx.Module):
             )
         if positions is None:
             positions = jnp.arange(tokens.shape[-1])
-        x = self.token(tokens)
+        x = constrain(self.token(tokens), "batch", "length", None)
         x = x * jnp.asarray(math.sqrt(cfg.embed), x.dtype) if cfg.scaled else x
         if cfg.position == "learned":
             x = x + self.position(positions)
