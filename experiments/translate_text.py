@@ -4,8 +4,8 @@
         --data.train train.tok --data.validation val.tok --data.test test_2016_flickr.tok
 
 The defaults are the Multi30k recipe of Wu et al. 2021, who report 41.02 BLEU on test2016 (tokenised, lowercased); it
-wants an accelerator and has not been run to its end on one yet. A shorter variant for two CPU cores, with its command in
-docs/translation.md, reached 40.15 in 36 minutes of two cores' time (71 minutes of CPU time, 2026-11-21).
+wants an accelerator and has not been run to its end on one yet. A shorter variant for two CPU cores, its command in
+docs/translation.md, reached 40.15 in 71 minutes of CPU time, 36 of two cores (2026-11-21).
 """
 
 from flax_transformer.data.corpus import TextCorpus

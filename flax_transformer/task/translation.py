@@ -1,10 +1,14 @@
 """Translation: parallel text in, a trained encoder-decoder and its BLEU out."""
 
 import math
+import os
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
@@ -262,9 +266,15 @@ def _summary(
     yield ""
     yield f"run folder: {folder.root}"
     yield "try next:"
-    yield f"  echo '{samples[0]['source']}' | flax-transformer translate {folder.root}"
-    yield f"  flax-transformer show {folder.root}"
-    yield f"  tensorboard --logdir {folder.tensorboard}"
+    yield f"  echo '{samples[0]['source']}' | {_program()} translate {folder.root}"
+    yield f"  {_program()} show {folder.root}"
+
+
+def _program() -> str:
+    """Name the command line as a shell here finds it: an environment that is not activated needs the path."""
+    beside = Path(sys.executable).parent / "flax-transformer"
+    found = shutil.which("flax-transformer")
+    return "flax-transformer" if found and Path(found) == beside else os.path.relpath(beside)
 
 
 def load_translator(workdir: str) -> tuple[Translator, Translation]:
@@ -274,7 +284,7 @@ def load_translator(workdir: str) -> tuple[Translator, Translation]:
       FolderError: when the folder is no translation run, or has no checkpoint yet.
       CheckpointError: when the checkpoint cannot be read.
     """
-    folder = _run_folder(workdir)
+    folder = RunFolder(Path(workdir))
     experiment = read_experiment(folder)
     if not isinstance(experiment, Translation):
         raise FolderError(f"{workdir} is not a translation run, but one of {type(experiment).__name__}")
@@ -292,9 +302,3 @@ def load_translator(workdir: str) -> tuple[Translator, Translation]:
         else:
             model = average_models(checkpoints, model, steps)
     return Translator(model, tokenizer), experiment
-
-
-def _run_folder(workdir: str) -> RunFolder:
-    from pathlib import Path
-
-    return RunFolder(Path(workdir))
