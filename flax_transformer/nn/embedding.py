@@ -75,13 +75,18 @@ class Embedding(nnx.Module):
             )
         if positions is None:
             positions = jnp.arange(tokens.shape[-1])
-        x = constrain(self.token(tokens), "batch", "length", None)
+        x = constrain(self._look_up(constrain(tokens, "batch", "length")), "batch", "length", None)
         x = x * jnp.asarray(math.sqrt(cfg.embed), x.dtype) if cfg.scaled else x
         if cfg.position == "learned":
             x = x + self.position(positions)
         elif cfg.position in SINUSOIDS:
             x = x + SINUSOIDS[cfg.position](positions, cfg.embed).astype(x.dtype)
         return dropout(x, cfg.dropout, key)
+
+    def _look_up(self, tokens: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
+        """Take rows of the table, whole in width: looked up in parts, they would have to be moved to their tokens."""
+        table = self.token.promote_dtype((self.token.embedding[...],), dtype=self.token.dtype)[0]
+        return jnp.take(constrain(table, "vocab", None), tokens, axis=0)
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """Compute logits as products with the token embeddings (Press & Wolf 2017)."""

@@ -30,7 +30,12 @@ def eight() -> dict:
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["devices"] == 8
-    return result
+    return {**result, "warnings": done.stderr}
+
+
+def test_nothing_is_replicated_to_be_moved(eight):
+    """XLA says so when it knows no better way from one layout to another."""
+    assert "Involuntary full rematerialization" not in eight["warnings"]
 
 
 @pytest.mark.parametrize("mesh", ["data", "fsdp", "tensor", "all"])
