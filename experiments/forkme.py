@@ -1,6 +1,6 @@
 """A template: copy this file, change what you like, and run it.
 
-    python experiments/forkme.py --workdir runs/reverse        # about 1 minute of 2 CPU cores
+    python experiments/forkme.py --workdir runs/reverse        # 86 s of CPU time, 2026-11-21
     …
     exact match 99.6 % on 12 digits
 

@@ -92,6 +92,14 @@ class Batching:
             )
 
 
+def target_states(model: Seq2Seq, batch: dict[str, Any], *, key: Any = None) -> tuple[jax.Array, jax.Array]:
+    """Compute the hidden states that predict each label, and which labels are real."""
+    keys = (None, None) if key is None else jax.random.split(key)
+    memory = model.encode(batch["source"], batch["source_length"], key=keys[0])
+    hidden = model.decode(batch["target"][:, :-1], memory, batch["source_length"], key=keys[1])
+    return hidden, jnp.arange(hidden.shape[1]) < batch["target_length"][:, None]
+
+
 def translation_loss(
     model: Seq2Seq, batch: dict[str, Any], *, key: Any = None, label_smoothing: float = 0.0, chunk: int = 512
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -100,10 +108,7 @@ def translation_loss(
     Args:
       chunk: tokens whose logits exist at a time.
     """
-    keys = (None, None) if key is None else jax.random.split(key)
-    memory = model.encode(batch["source"], batch["source_length"], key=keys[0])
-    hidden = model.decode(batch["target"][:, :-1], memory, batch["source_length"], key=keys[1])
-    weights = jnp.arange(hidden.shape[1]) < batch["target_length"][:, None]
+    hidden, weights = target_states(model, batch, key=key)
     total, count = chunked_cross_entropy(
         hidden, model.output_table(), batch["target"][:, 1:], weights, label_smoothing=label_smoothing, chunk=chunk
     )
@@ -111,9 +116,11 @@ def translation_loss(
 
 
 @partial(jax.jit, static_argnames="label_smoothing")
-def _evaluate(model: Seq2Seq, batch: dict[str, Any], label_smoothing: float) -> tuple[jax.Array, jax.Array]:
-    total, sums = translation_loss(model, batch, label_smoothing=label_smoothing)
-    return total, sums["count"]
+def _evaluate(model: Seq2Seq, batch: dict[str, Any], label_smoothing: float) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Sum the loss as trained on and without smoothing, and count the labels."""
+    hidden, weights = target_states(model, batch)
+    score = partial(chunked_cross_entropy, hidden, model.output_table(), batch["target"][:, 1:], weights)
+    return score(label_smoothing=label_smoothing)[0], *score()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,12 +210,10 @@ class Translation(Experiment):
     def _validate(self, model: Seq2Seq, pairs: Tokenized) -> dict[str, float]:
         """Measure the loss as it is trained on, and the perplexity, on all validation pairs."""
         boundaries = bucket_boundaries(pairs.lengths, self.batch.buckets)
-        batches = [batch for _, batch in eval_batches(pairs, tokens=self.batch.tokens, boundaries=boundaries)]
-        smooth = [_evaluate(model, batch, self.label_smoothing) for batch in batches]
-        plain = [_evaluate(model, batch, 0.0) for batch in batches] if self.label_smoothing else smooth
-        count = sum(float(n) for _, n in plain)
-        nll = sum(float(total) for total, _ in plain) / count
-        return {"loss": sum(float(total) for total, _ in smooth) / count, "perplexity": math.exp(min(nll, 100))}
+        batches = eval_batches(pairs, tokens=self.batch.tokens, boundaries=boundaries)
+        sums = [_evaluate(model, batch, self.label_smoothing) for _, batch in batches]
+        smooth, plain, count = (sum(map(float, column)) for column in zip(*sums, strict=True))
+        return {"loss": smooth / count, "perplexity": math.exp(min(plain / count, 100))}
 
     def _finish(self, translator: Translator, test: PairSource, folder: RunFolder, writer: Writer) -> None:
         """Translate the test set, score it, and show what came out."""
