@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flax_transformer.decode.chain import Process, Step, is_end
+from flax_transformer.decode.chain import Grow, Process, Step, is_end, sizes, staged
 from flax_transformer.decode.config import Beam, Decoded
 from flax_transformer.ops.sampling import largest
 
@@ -67,6 +67,7 @@ def beam_search(
     *,
     reorder: Callable[[Any, Array], Any] = gather_rows,
     process: Process | None = None,
+    grow: Grow | None = None,
 ) -> Decoded:
     """Return the `n_best` hypotheses of each row, best first.
 
@@ -118,7 +119,7 @@ def beam_search(
         )
 
     start = _start(cache, prompt, config, with_history=process is not None)
-    return _read(jax.lax.while_loop(lambda state: state.running, advance, start), config)
+    return _read(staged(lambda state: state.running, advance, start, *sizes(config, grow)), config)
 
 
 def _start(cache: Any, prompt: Int[Array, "B"], config: Beam, *, with_history: bool) -> _State:

@@ -3,6 +3,9 @@
 Axes: B batch, V vocabulary, M `max_length`. The loop runs a model it does not know through
 `step(cache, token: [B]) -> (logits: [B, V], cache)`, a pure function; the cache is any pytree whose shapes and dtypes
 the step keeps. Filling the cache with a prompt is the model's affair: the loop starts from the prompt's last token.
+
+A step over a cache costs what the cache has room for, not what is in it. With `grow(cache, length) -> cache` the cache
+is made for `config.stages[0]` generated tokens and grows with them, so that a generous `max_length` costs nothing.
 """
 
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from flax_transformer.ops.sampling import filter_logits, largest, sample_logits
 
 Step = Callable[[Any, Array], tuple[Array, Any]]
 Process = Callable[[Array, Array, Array], Array]
+Grow = Callable[[Any, int], Any]
 
 
 class _State(NamedTuple):
@@ -29,7 +33,13 @@ class _State(NamedTuple):
 
 
 def greedy(
-    step: Step, cache: Any, prompt: Int[Array, "B"], config: Greedy, *, process: Process | None = None
+    step: Step,
+    cache: Any,
+    prompt: Int[Array, "B"],
+    config: Greedy,
+    *,
+    process: Process | None = None,
+    grow: Grow | None = None,
 ) -> Decoded:
     """Take the most probable token until every row has ended or `max_length` is reached.
 
@@ -40,7 +50,7 @@ def greedy(
     def choose(logits: Float[Array, "B V"], t: Int[Array, ""]) -> tuple[Float[Array, "B V"], Int[Array, "B"]]:
         return logits, largest(logits, 1)[1][:, 0]
 
-    return _run(step, cache, prompt, config, choose, process)
+    return _run(step, cache, prompt, config, choose, process, grow)
 
 
 def sample(
@@ -51,6 +61,7 @@ def sample(
     config: Sampling,
     *,
     process: Process | None = None,
+    grow: Grow | None = None,
 ) -> Decoded:
     """Draw tokens until every row has ended or `max_length` is reached; `process` as in `greedy`, before the filters.
 
@@ -61,11 +72,37 @@ def sample(
         logits = filter_logits(logits, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
         return logits, sample_logits(jax.random.fold_in(key, t), logits)
 
-    return _run(step, cache, prompt, config, choose, process)
+    return _run(step, cache, prompt, config, choose, process, grow)
+
+
+def sizes(config: Greedy, grow: Grow | None) -> tuple[tuple[int, ...], Grow]:
+    """Give the stages and how to grow between them: without `grow` one stage, for which the cache is ready."""
+    return (config.stages, grow) if grow else ((config.max_length,), lambda cache, length: cache)
+
+
+def staged(running: Callable, advance: Callable, state: Any, stages: tuple[int, ...], grow: Grow) -> Any:
+    """Run `advance` while `running`, in a loop for each size of the cache; give the last state without its cache.
+
+    A loop is entered, and the cache enlarged for it, only if the one before has not finished.
+    """
+    stage, *later = stages
+    state = state._replace(cache=grow(state.cache, stage))
+    state = jax.lax.while_loop(lambda s: running(s) & (s.t < stage), advance, state)
+    without = lambda s: s._replace(cache=None)  # noqa: E731
+    if not later:
+        return without(state)
+    more = lambda s: staged(running, advance, s, tuple(later), grow)  # noqa: E731
+    return jax.lax.cond(running(state), more, without, state)
 
 
 def _run(
-    step: Step, cache: Any, prompt: Int[Array, "B"], config: Greedy, choose: Callable, process: Process | None
+    step: Step,
+    cache: Any,
+    prompt: Int[Array, "B"],
+    config: Greedy,
+    choose: Callable,
+    process: Process | None,
+    grow: Grow | None,
 ) -> Decoded:
     def advance(state: _State) -> _State:
         logits, cache = step(state.cache, state.token)
@@ -95,7 +132,7 @@ def _run(
         tokens=jnp.full(shape, config.pad, prompt.dtype),
         logprobs=jnp.zeros(shape, jnp.float32),
     )
-    end = jax.lax.while_loop(lambda s: (s.t < config.max_length) & ~s.done.all(), advance, start)
+    end = staged(lambda s: ~s.done.all(), advance, start, *sizes(config, grow))
     ended = is_end(end.tokens, config)
     # The first end token closes a row, so that a pad token that is also an end token is not counted.
     lengths = jnp.where(ended.any(-1), jnp.argmax(ended, -1) + 1, config.max_length).astype(jnp.int32)

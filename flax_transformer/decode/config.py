@@ -9,6 +9,9 @@ from typing import Literal, NamedTuple
 
 from jaxtyping import Array, Float, Int
 
+SHORTEST = 32
+"""Generated tokens a cache has room for at first. Every doubling is compiled by itself."""
+
 
 class Decoded(NamedTuple):
     """Generated sequences, always with a hypothesis axis: [B, n, M]; greedy and sampling have n = 1.
@@ -83,6 +86,18 @@ class Greedy:
     def ends(self) -> tuple[int, ...]:
         """The end tokens as a tuple."""
         return self.eos if isinstance(self.eos, tuple) else (self.eos,)
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Numbers of tokens a growing cache has room for, one stage after another: 32, 64, … and `max_length`.
+
+        >>> Greedy(max_length=100, eos=0).stages
+        (32, 64, 100)
+        """
+        stages = [SHORTEST]
+        while stages[-1] < self.max_length:
+            stages.append(2 * stages[-1])
+        return (*stages[:-1], self.max_length)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,12 @@
 Axes: B batch, S source positions, T target positions, D width, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -21,6 +24,8 @@ from flax_transformer.nn import (
     apply_stack,
     init_stack,
     make_norm,
+    map_stack,
+    unstack,
 )
 from flax_transformer.ops import Mask
 
@@ -66,9 +71,22 @@ class Seq2SeqConfig:
 class DecoderCache:
     """What incremental decoding carries: each layer's keys and values, and the projected source."""
 
-    layers: KVCache
-    memory: Memory
+    layers: KVCache | tuple[KVCache, ...]
+    memory: Memory | tuple[Memory, ...]
     memory_mask: Mask
+    index: Int[Array, ""]
+
+    def reorder(self, rows: Int[Array, "R"]) -> "DecoderCache":
+        """Select hypotheses: row i continues what row `rows[i]` was, of the same sentence, whose memory stays."""
+        return replace(self, layers=_each(lambda cache: cache.reorder(rows), self.layers))
+
+    def grow(self, length: int) -> "DecoderCache":
+        """Make room for `length` tokens in all."""
+        return replace(self, layers=_each(lambda cache: cache.grow(length), self.layers))
+
+
+def _each(function: Callable[[KVCache], KVCache], layers: KVCache | tuple[KVCache, ...]) -> Any:
+    return tuple(map(function, layers)) if isinstance(layers, tuple) else function(layers)
 
 
 class Seq2Seq(nnx.Module):
@@ -149,35 +167,43 @@ class Seq2Seq(nnx.Module):
         return self.logits(self.decode(target, memory, lengths, key=keys[1]))
 
     def init_cache(
-        self, memory: Float[Array, "B S D"], lengths: Int[Array, "B"] | None, length: int, *, copies: int = 1
+        self, memory: Float[Array, "B S D"], lengths: Int[Array, "B"] | None, length: int, *, beams: int = 1
     ) -> DecoderCache:
         """Prepare to decode: project the memory once for every layer, and make room for `length` tokens.
 
         Args:
           lengths: of the source.
-          copies: hypotheses a sentence (the beam); they share its memory.
+          beams: hypotheses a sentence; they share its memory, and `step` takes their tokens after one another.
         """
-        projected = jax.vmap(lambda block: block.cross.project(memory))(self.decoder)
-        rows = memory.shape[0] * copies
-        layers = jax.vmap(lambda block: block.attention.init_cache(rows, length))(self.decoder)
-        return DecoderCache(layers, projected, Mask() if lengths is None else Mask(lengths=lengths))
+        return DecoderCache(
+            map_stack(lambda block: block.attention.init_cache(memory.shape[0], length, beams=beams), self.decoder),
+            map_stack(lambda block: block.cross.project(memory), self.decoder),
+            Mask() if lengths is None else Mask(lengths=lengths),
+            jnp.zeros((), jnp.int32),
+        )
 
     def step(self, cache: DecoderCache, token: Int[Array, "B"]) -> tuple[Float[Array, "B V"], DecoderCache]:
         """Decode one token: logits of the next one, and the cache with this one in it."""
-        x = self.embedding(token[:, None], positions=cache.layers.index[:1])
+        x = self.embedding(token[:, None], positions=cache.index[None])
         x, layers = apply_stack(
             self.decoder, x, PerLayer(cache.memory), memory_mask=cache.memory_mask, cache=cache.layers,
             unroll=self.cfg.unroll,
         )  # fmt: skip
         x = self.decoder_norm(x) if self.cfg.decoder.norm_position == "pre" else x
-        return self.logits(x)[:, 0], DecoderCache(layers, cache.memory, cache.memory_mask)
+        return self.logits(x)[:, 0], replace(cache, layers=layers, index=cache.index + 1)
 
+    def for_decoding(self) -> "Seq2Seq":
+        """Copy the model, laid out for decoding on a CPU: the same function, its matrices as the loops multiply them.
 
-def reorder(cache: DecoderCache, rows: Int[Array, "B"]) -> DecoderCache:
-    """Select hypotheses: row i continues what row `rows[i]` was. A sentence's rows share its memory, which stays."""
-    layers = cache.layers
-    picked = KVCache(layers.key[:, rows], layers.value[:, rows], layers.index)
-    return DecoderCache(picked, cache.memory, cache.memory_mask)
+        Blocks are taken apart (see `nn.unstack`), query, key and value made one product, the output table transposed.
+        The copy has all the weights again; nothing else can be done with it.
+        """
+        copy = jax.tree.map(lambda leaf: leaf, self)
+        copy.encoder = unstack(self.encoder)
+        copy.decoder = nnx.List([block.for_decoding() for block in unstack(self.decoder)])
+        output = "embedding" if self.cfg.tied_output else "head"
+        setattr(copy, output, getattr(self, output).for_decoding())
+        return copy
 
 
 def _paper(

@@ -1,12 +1,11 @@
 """Multi-head attention: self, cross, and one token at a time with a cache (Vaswani et al. 2017, §3.2)."""
 
-from dataclasses import dataclass, replace
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.config import BlockConfig
 from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import Dropout, Mask, rotary
@@ -14,34 +13,6 @@ from flax_transformer.parallel import constrain
 
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
 _output_init = nnx.initializers.xavier_uniform()
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class KVCache:
-    """Keys and values of the positions seen so far; the first `index` of S are filled."""
-
-    key: Float[Array, "*B S K H"]
-    value: Float[Array, "*B S K H"]
-    index: Int[Array, "*L"]
-
-    def append(self, key: Float[Array, "*B T K H"], value: Float[Array, "*B T K H"]) -> "KVCache":
-        """Write T more positions; the caller sees to it that index + T ≤ S, as XLA would clamp silently."""
-        at = (0,) * (self.key.ndim - 3) + (self.index, 0, 0)
-        return KVCache(
-            jax.lax.dynamic_update_slice(self.key, key.astype(self.key.dtype), at),
-            jax.lax.dynamic_update_slice(self.value, value.astype(self.value.dtype), at),
-            self.index + key.shape[-3],
-        )
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Memory:
-    """A memory's keys and values, projected once by `Attention.project`, used at every decoding step."""
-
-    key: Float[Array, "*B S K H"]
-    value: Float[Array, "*B S K H"]
 
 
 class Attention(nnx.Module):
@@ -75,14 +46,38 @@ class Attention(nnx.Module):
 
     def project(self, memory: Float[Array, "*B S D"]) -> Memory:
         """Compute the keys and values of a memory, to be used for many queries."""
-        key = self.key(memory)
-        return Memory(self.key_norm(key) if self.cfg.qk_norm else key, self.value(memory))
+        return Memory.of(self._normed("key", self.key(memory)), self.value(memory))
 
-    def init_cache(self, batch: int, length: int) -> KVCache:
-        """Make an empty cache for `length` positions."""
-        shape = (batch, length, self.cfg.resolved_kv_heads, self.cfg.width)
-        zeros = jnp.zeros(shape, self.cfg.dtypes["dtype"])
-        return KVCache(zeros, zeros, jnp.zeros((), jnp.int32))
+    def _normed(self, which: str, heads: Array) -> Array:
+        return getattr(self, f"{which}_norm")(heads) if self.cfg.qk_norm else heads
+
+    def _query_key_value(self, x: Float[Array, "*B T D"]) -> tuple[Array, Array, Array]:
+        if hasattr(self, "merged"):
+            q, k, v = jnp.split(self.merged(x), (self.cfg.heads, self.cfg.heads + self.cfg.resolved_kv_heads), axis=-2)
+        else:
+            q, k, v = self.query(x), self.key(x), self.value(x)
+        return self._normed("query", q), self._normed("key", k), v
+
+    def for_decoding(self) -> "Attention":
+        """Copy with query, key and value of self-attention as one product, which for few rows is faster than three."""
+        copy = jax.tree.map(lambda leaf: leaf, self)
+        parts = [copy.query, copy.key, copy.value]
+        copy.merged = copy.query
+        copy.merged.kernel = nnx.Param(jnp.concatenate([part.kernel[...] for part in parts], axis=1))
+        if copy.merged.bias is not None:
+            copy.merged.bias = nnx.Param(jnp.concatenate([part.bias[...] for part in parts], axis=0))
+        copy.merged.out_features = copy.merged.kernel.shape[1:]
+        del copy.query, copy.key, copy.value
+        return copy
+
+    def init_cache(self, batch: int, length: int, *, beams: int = 1) -> KVCache:
+        """Make an empty cache for `length` positions of `batch` sentences, `beams` hypotheses each."""
+        rows = () if batch == 1 else (batch,)
+        heads, width, entries = self.cfg.resolved_kv_heads, self.cfg.width, length * beams
+        zeros = lambda *shape: jnp.zeros((*rows, heads, *shape), self.cfg.dtypes["dtype"])  # noqa: E731
+        ancestry = jnp.full((*rows, beams, length), -1, jnp.int32) if beams > 1 else None
+        key, value = zeros(width, entries), zeros(entries, width)
+        return KVCache(key, value, jnp.zeros((), jnp.int32), ancestry)
 
     def __call__(
         self,
@@ -107,23 +102,24 @@ class Attention(nnx.Module):
           key: for attention dropout; None means none.
         """
         cfg = self.cfg
-        q = self.query(x)
-        q = self.query_norm(q) if cfg.qk_norm else q
-        kv = memory if isinstance(memory, Memory) else self.project(x if memory is None else memory)
+        if memory is None:
+            q, k, v = self._query_key_value(x)
+        else:
+            memory = memory if isinstance(memory, Memory) else self.project(memory)
+            q, (k, v) = self._normed("query", self.query(x)), memory.by_position()
         if cfg.rotary is not None and memory is None:
             if positions is None:
                 positions = jnp.arange(x.shape[-2]) + (0 if cache is None else cache.index)
             frequencies = cfg.rotary.frequencies(cfg.width, cfg.rotary.base)
-            q, kv = rotary(q, positions, frequencies), replace(kv, key=rotary(kv.key, positions, frequencies))
+            q, k = rotary(q, positions, frequencies), rotary(k, positions, frequencies)
         if cache is not None:
-            mask = (mask or Mask()) & Mask(causal=True, offset=cache.index)
-            cache = cache.append(kv.key, kv.value)
-            kv = Memory(cache.key, cache.value)
+            mask, cache = cache.visible(mask, x.shape[-2]), cache.append(k, v)
+            k, v = cache.by_position()
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
         rows = q.shape
-        if memory is not None and q.ndim == 4 and kv.key.shape[0] != rows[0]:
-            q = q.reshape(kv.key.shape[0], -1, *rows[2:])
-        y = cfg.attend(q, kv.key, kv.value, mask, bias, scale=cfg.scale, **extra)
+        if q.shape[:-3] != k.shape[:-3]:  # the hypotheses of a sentence look at the same keys
+            q = q.reshape(*k.shape[:-3], -1, *rows[-2:])
+        y = cfg.attend(q, k, v, mask, bias, scale=cfg.scale, **extra)
         y = constrain(y.reshape(rows), "batch", "length", "heads", None)
         y = self.out(y)
         return y if cache is None else (y, cache)

@@ -6,7 +6,8 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from flax_transformer.nn.attention import Attention, KVCache, Memory
+from flax_transformer.nn.attention import Attention
+from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.config import BlockConfig
 from flax_transformer.nn.feedforward import FeedForward
 from flax_transformer.nn.norm import make_norm
@@ -30,6 +31,12 @@ class Block(nnx.Module):
             self.cross_norm = make_norm(cfg, rngs=rngs)
         self.feedforward = FeedForward(cfg, rngs=rngs)
         self.feedforward_norm = make_norm(cfg, rngs=rngs)
+
+    def for_decoding(self) -> "Block":
+        """Copy the block as decoding on a CPU wants it: see `Attention.for_decoding`."""
+        copy = jax.tree.map(lambda leaf: leaf, self)
+        copy.attention = self.attention.for_decoding()
+        return copy
 
     def _residual(self, x: Array, norm: Callable, sublayer: Callable, key: PRNGKeyArray | None) -> Array:
         """Apply a sublayer with dropout, residual and normalisation in the configured order."""

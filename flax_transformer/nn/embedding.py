@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -90,5 +91,12 @@ class Embedding(nnx.Module):
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """Compute logits as products with the token embeddings (Press & Wolf 2017)."""
-        x, table = self.token.promote_dtype((x, self.token.embedding[...]), dtype=self.token.dtype)
-        return flat_dot_general(x, table.T, (((x.ndim - 1,), (0,)), ((), ())))
+        columns = self.columns[...] if hasattr(self, "columns") else self.token.embedding[...].T
+        x, columns = self.token.promote_dtype((x, columns), dtype=self.token.dtype)
+        return flat_dot_general(x, columns, (((x.ndim - 1,), (0,)), ((), ())))
+
+    def for_decoding(self) -> "Embedding":
+        """Copy with the table transposed beside it, as decoding on a CPU wants to multiply with it."""
+        copy = jax.tree.map(lambda leaf: leaf, self)
+        copy.columns = nnx.Param(self.token.embedding[...].T)
+        return copy

@@ -37,12 +37,28 @@ def init_stack(make: Callable[[nnx.Rngs], nnx.Module], depth: int, *, key: PRNGK
 
 def stack_depth(blocks: Any) -> int:
     """Count the blocks of a stack."""
-    return jax.tree.leaves(blocks)[0].shape[0]
+    return len(blocks) if isinstance(blocks, nnx.List) else jax.tree.leaves(blocks)[0].shape[0]
 
 
 def layer(blocks: Any, index: int) -> Any:
     """Take one block out of a stack."""
     return jax.tree.map(lambda leaf: leaf[index], blocks)
+
+
+def unstack(blocks: Any) -> nnx.List:
+    """Take a stack apart, for loops that use it many times on a CPU.
+
+    There every use of a stack copies each block's weights out of it, which in decoding costs as much as the
+    products with them. Training and accelerators have no use for it.
+    """
+    return nnx.List([layer(blocks, i) for i in range(stack_depth(blocks))])
+
+
+def map_stack(function: Callable[[Any], Any], blocks: Any) -> Any:
+    """Apply a function to every block; results are stacked, or a tuple where the blocks are taken apart."""
+    if isinstance(blocks, nnx.List):
+        return tuple(function(block) for block in blocks)
+    return jax.vmap(function)(blocks)
 
 
 def apply_stack(
@@ -56,6 +72,8 @@ def apply_stack(
     **kwargs: Any,
 ) -> Any:
     """Run x through the blocks in order, as one `lax.scan` over the layer axis.
+
+    Blocks that `unstack` took apart run one after another; what has a layer axis is then a tuple.
 
     Args:
       args, kwargs: passed to every block; what is wrapped in `PerLayer` is sliced, one entry for each.
@@ -85,5 +103,12 @@ def apply_stack(
 
     if remat != "none":
         step = jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True)
-    x, cache_out = jax.lax.scan(step, x, (blocks, keys, sliced, cache), unroll=unroll)
-    return x if cache is None else (x, cache_out)
+    if isinstance(blocks, nnx.List):
+        after = []
+        for i, block in enumerate(blocks):
+            k = None if keys is None else keys[i]
+            x, state = step(x, (block, k, [s[i] for s in sliced], None if cache is None else cache[i]))
+            after.append(state)
+        return x if cache is None else (x, tuple(after))
+    x, after = jax.lax.scan(step, x, (blocks, keys, sliced, cache), unroll=unroll)
+    return x if cache is None else (x, after)

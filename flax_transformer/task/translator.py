@@ -6,7 +6,7 @@ Axes: B sentences, S source tokens, n hypotheses of a sentence.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 import jax
@@ -16,7 +16,8 @@ from jaxtyping import Array, Int
 
 from flax_transformer.data import Tokenizer
 from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, greedy
-from flax_transformer.models.seq2seq import Seq2Seq, reorder
+from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
+from flax_transformer.ops.platform import platform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +77,18 @@ def decode_batch(
       vocab: real tokens; rows of the output table beyond them are padding and never chosen.
     """
 
+    memory = model.encode(source, lengths)
+
     def step(cache, token):
         logits, cache = model.step(cache, token)
         return logits[:, :vocab], cache
 
-    memory = model.encode(source, lengths)
-    copies = config.beams if isinstance(config, Beam) else 1
-    cache = model.init_cache(memory, lengths, config.max_length, copies=copies)
+    beams = config.beams if isinstance(config, Beam) else 1
+    cache = model.init_cache(memory, lengths, config.stages[0], beams=beams)
     prompt = jnp.full((source.shape[0],), bos, jnp.int32)
     if isinstance(config, Beam):
-        return beam_search(step, cache, prompt, config, reorder=reorder)
-    return greedy(step, cache, prompt, config)
+        return beam_search(step, cache, prompt, config, reorder=DecoderCache.reorder, grow=DecoderCache.grow)
+    return greedy(step, cache, prompt, config, grow=DecoderCache.grow)
 
 
 def padded_length(length: int) -> int:
@@ -117,6 +119,11 @@ class Translator:
                 results[row] = hypotheses
         return results
 
+    @cached_property
+    def _decoder(self) -> Seq2Seq:
+        """The model as the decoding loops want it here."""
+        return jax.jit(Seq2Seq.for_decoding)(self.model) if platform() == "cpu" else self.model
+
     def _batch(self, encoded: list[list[int]], search: Search) -> list[list[Hypothesis]]:
         rows = search.batch if len(encoded) > 1 else 1
         length = padded_length(max(map(len, encoded)))
@@ -127,7 +134,7 @@ class Translator:
         # Rows that only fill the batch repeat the first sentence: they end when it does.
         source[len(encoded) :], lengths[len(encoded) :] = source[0], lengths[0]
         found = decode_batch(
-            self.model, source, lengths, config=search.config(length, self.tokenizer), bos=self.tokenizer.bos,
+            self._decoder, source, lengths, config=search.config(length, self.tokenizer), bos=self.tokenizer.bos,
             vocab=self.tokenizer.vocab_size,
         )  # fmt: skip
         found = jax.device_get(found)

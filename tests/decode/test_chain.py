@@ -213,3 +213,37 @@ def test_settings_are_static():
     assert hash(Sampling(max_length=3, eos=(1, 2))) == hash(Sampling(max_length=3, eos=(1, 2)))
     with pytest.raises(AttributeError):
         Greedy(max_length=3, eos=1).max_length = 4
+
+
+def test_a_growing_cache_changes_nothing_and_grows_only_when_needed():
+    """A step that writes into its cache would clamp, and read what it overwrote, had it not grown in time."""
+    grown = []
+
+    def step(cache, token):
+        logits, inner = markov({"table": cache["table"], "state": cache["state"]}, token)
+        room = jax.lax.dynamic_update_index_in_dim(cache["room"], token, cache["t"], axis=1)
+        # Whatever was written first must still be there.
+        lost = (room[:, 0] != cache["first"]) & (cache["t"] > 0)
+        logits = jnp.where(lost[:, None], jnp.arange(V) * 100.0, logits)
+        first = jnp.where(cache["t"] == 0, token, cache["first"])
+        return logits, {**inner, "room": room, "first": first, "t": cache["t"] + 1}
+
+    def grow(cache, length):
+        jax.debug.callback(lambda: grown.append(length))
+        return {**cache, "room": jnp.pad(cache["room"], ((0, 0), (0, length - cache["room"].shape[1])))}
+
+    def cache(room):
+        return {**start(0, 2), "room": jnp.zeros((2, room), int), "first": jnp.zeros(2, int), "t": jnp.zeros((), int)}
+
+    prompt = jnp.array([3, 4])
+    for eos, expected in (((), [32, 64, 100]), ((0, 2, 4, 5), [32])):
+        config = Greedy(max_length=100, eos=eos, pad=PAD)
+        assert config.stages == (32, 64, 100)
+        whole = jax.jit(lambda c, config=config: greedy(step, c, prompt, config))(cache(100))
+        grown.clear()
+        staged = jax.jit(lambda c, config=config: greedy(step, c, prompt, config, grow=grow))(cache(32))
+        jax.effects_barrier()
+        assert sorted(grown) == expected
+        jax.tree.map(np.testing.assert_array_equal, staged, whole)
+    assert Greedy(max_length=7, eos=0).stages == (7,)
+    assert Greedy(max_length=32, eos=0).stages == (32,)

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.decode import Beam, Greedy
-from flax_transformer.models.seq2seq import Seq2Seq, reorder, transformer_base, transformer_big, transformer_tiny
+from flax_transformer.models.seq2seq import Seq2Seq, transformer_base, transformer_big, transformer_tiny
 from flax_transformer.nn import BlockConfig, EmbeddingConfig
 from flax_transformer.task.translator import decode_batch
 from flax_transformer.train.state import parameter_count
@@ -113,12 +113,12 @@ def test_dropout_needs_a_key(model, batch):
 def test_reorder_moves_hypotheses_and_leaves_memory(model, batch):
     source, _, lengths = batch
     memory = model.encode(source, lengths)
-    cache = model.init_cache(memory, lengths, 4, copies=2)
+    cache = model.init_cache(memory, lengths, 4, beams=2)
     rows = jnp.array([1, 0, 2, 3, 5, 4])
     tokens = jnp.arange(6) + 4
     _, cache = model.step(cache, tokens)
-    moved = reorder(cache, rows)
-    direct = model.init_cache(memory, lengths, 4, copies=2)
+    moved = cache.reorder(rows)
+    direct = model.init_cache(memory, lengths, 4, beams=2)
     _, direct = model.step(direct, tokens[rows])
     np.testing.assert_allclose(model.step(moved, tokens)[0], model.step(direct, tokens)[0], rtol=1e-5, atol=1e-5)
 
@@ -191,3 +191,43 @@ def test_learned_positions_have_an_end():
     cfg = replace(cfg, embedding=replace(cfg.embedding, position="learned", max_length=5))
     with pytest.raises(ValueError, match="the input is longer than the positions: 7 tokens, 5 positions"):
         Seq2Seq(cfg, rngs=nnx.Rngs(0))(jnp.ones((1, 7), int), jnp.ones((1, 2), int))
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_laid_out_for_decoding_is_the_model(norm_position, tied, batch):
+    model = Seq2Seq(replace(narrow(small(), norm_position=norm_position), tied_output=tied), rngs=nnx.Rngs(0))
+    source, _, lengths = batch
+    for config in (Greedy(max_length=40, eos=()), Beam(max_length=40, eos=2, beams=3, n_best=2)):
+        expected = decode_batch(model, source, lengths, config=config, bos=1, vocab=40)
+        found = decode_batch(model.for_decoding(), source, lengths, config=config, bos=1, vocab=40)
+        np.testing.assert_array_equal(found.tokens, expected.tokens)
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+def test_a_single_sentence_decodes_as_in_a_batch(model, batch):
+    source, _, lengths = batch
+    for config in (Greedy(max_length=6, eos=()), Beam(max_length=6, eos=2, beams=3, n_best=3)):
+        together = decode_batch(model, source, lengths, config=config, bos=1, vocab=40)
+        alone = decode_batch(model, source[:1], lengths[:1], config=config, bos=1, vocab=40)
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[0])
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_no_step_copies_the_cache(rows, beams):
+    """A loop that copies its cache costs what the cache has room for; 48 positions are like no other axis here."""
+    model = nnx.eval_shape(lambda: Seq2Seq(small(), rngs=nnx.Rngs(0)).for_decoding())
+    limits = {"max_length": 30, "eos": 2}
+    config = Beam(**limits, beams=beams) if beams > 1 else Greedy(**limits)
+    source = jax.ShapeDtypeStruct((rows, 7), "int32")
+    lowered = decode_batch.lower(model, source, jax.ShapeDtypeStruct((rows,), "int32"), config=config, bos=1, vocab=40)
+    hlo = lowered.compile().as_text()
+    width = small().decoder.width
+    entries = 30 * beams
+    shapes = (f"{width},{entries}]", f"{entries},{width}]")
+    body = hlo[: hlo.index("\nENTRY ")]
+    copies = [
+        line for line in body.splitlines() if " copy(" in line and any(s in line.split(" copy(")[0] for s in shapes)
+    ]
+    assert copies == []
