@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 Axes = tuple[str | None, ...]
 
@@ -106,9 +106,16 @@ def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Pin an activation's layout by logical names; a no-op while no mesh is set (`jax.set_mesh`).
 
-    Names are for the trailing axes when there are fewer of them than `x` has.
+    Names are for the trailing axes when there are fewer of them than `x` has. Only mesh axes that the compiler lays out
+    are spoken of: not those a mesh lacks, and not those of a `jax.shard_map` around, where x is already a part.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
-    return jax.lax.with_sharding_constraint(x, to_spec(axes[-x.ndim :]))
+    auto = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
+    table = {axis: _keep(place, auto) for axis, place in AXIS_TO_MESH.items()}
+    return jax.lax.with_sharding_constraint(x, to_spec(axes[-x.ndim :], table)) if auto else x
+
+
+def _keep(place: str | tuple[str, ...], axes: set[str]) -> tuple[str, ...]:
+    return tuple(axis for axis in ((place,) if isinstance(place, str) else place) if axis in axes)

@@ -67,3 +67,21 @@ def test_scalars_and_keys_are_replicated():
 def test_constrain_is_a_no_op_without_a_mesh():
     x = jnp.ones((2, 3))
     assert constrain(x, "batch", None) is x
+
+
+@pytest.mark.parametrize("axes", [("data",), ("rows",), ("tensor", "data", "rows")])
+def test_constrain_speaks_only_of_axes_the_mesh_has(axes):
+    x, mesh = jnp.ones((4, 3, 2)), AbstractMesh((2,) * len(axes), axes, axis_types=(AxisType.Auto,) * len(axes))
+    with jax.sharding.use_abstract_mesh(mesh):
+        jaxpr = jax.make_jaxpr(lambda x: constrain(x, "batch", None, "heads"))(x)
+    (spec,) = (eqn.params["sharding"].spec for eqn in jaxpr.eqns)
+    named = {name for place in spec for name in ((place,) if isinstance(place, str) else place or ())}
+    assert named == set(axes) & {"data", "tensor"}
+
+
+@pytest.mark.parametrize("kind", [AxisType.Manual, AxisType.Explicit])
+def test_constrain_leaves_alone_what_the_compiler_does_not_lay_out(kind):
+    """Inside `jax.shard_map` axes are manual: an array there is a part already."""
+    x, mesh = jnp.ones((4, 2)), AbstractMesh((2, 2), ("data", "tensor"), axis_types=(kind,) * 2)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert jax.make_jaxpr(lambda x: constrain(x, "batch", "heads"))(x).eqns == []
