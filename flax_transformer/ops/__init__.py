@@ -2,6 +2,7 @@
 
 from flax_transformer.ops.activation import activation
 from flax_transformer.ops.attention import attention, explain_attention
+from flax_transformer.ops.capture import capture
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.loss import chunked_cross_entropy, cross_entropy
 from flax_transformer.ops.mask import Mask
@@ -24,6 +25,7 @@ __all__ = [
     "alibi",
     "attention",
     "attention_weights",
+    "capture",
     "causal_relative_buckets",
     "chunked_cross_entropy",
     "cross_entropy",

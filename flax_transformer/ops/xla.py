@@ -8,6 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 from einops import rearrange
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from flax_transformer.ops.dropout import Dropout, keep_mask, keep_scale
@@ -29,7 +30,8 @@ def xla_attention(
     dropout: Dropout | None,
 ) -> Float[Array, "*B T N H"]:
     """Attend by materialising the scores."""
-    weights = attention_weights(q, k, mask, bias, scale=scale)
+    # Marked for `ops.capture`; compiled, the mark is nothing.
+    weights = checkpoint_name(attention_weights(q, k, mask, bias, scale=scale), "attention_weights")
     if dropout is not None and dropout.rate > 0:
         keep = keep_mask(dropout.key, weights.shape, dropout.rate)
         weights = jnp.where(keep, weights * keep_scale(dropout.rate), 0)

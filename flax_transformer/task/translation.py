@@ -30,11 +30,13 @@ from flax_transformer.data import (
 )
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.ops import chunked_cross_entropy
+from flax_transformer.report import read_run
 from flax_transformer.task.experiment import Experiment, Task, write_samples
+from flax_transformer.task.report import write_plain_report, write_report
 from flax_transformer.task.score import Scores, score
 from flax_transformer.task.translator import Hypothesis, Search, Translator
-from flax_transformer.train.checkpoint import Checkpoints, average_models
-from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
+from flax_transformer.train.checkpoint import CheckpointError, Checkpoints, average_models
+from flax_transformer.train.folder import FolderError, RunFolder, read_config, read_experiment
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.progress import duration
 
@@ -226,6 +228,7 @@ class Translation(Experiment):
         writer.write(self.train.steps, "test", {**scores.metrics(), "sentences_per_second": len(pairs) / seconds})
         samples = [_sample(pair, hypothesis) for pair, hypothesis in zip(pairs, hypotheses, strict=True)]
         write_samples(folder, samples)
+        write_report(folder, translator)
         for line in _summary(self, folder, samples, scores, seconds):
             print(line, flush=True)
 
@@ -270,6 +273,7 @@ def _summary(
         yield f"{bleu}, chrF {scores.chrf:.1f}, tokenised BLEU {scores.tokenized_bleu:.2f}"
     yield ""
     yield f"run folder: {folder.root}"
+    yield f"report: {folder.report}"
     yield "try next:"
     yield f"  echo '{samples[0]['source']}' | {_program()} translate {folder.root}"
     yield f"  {_program()} show {folder.root}"
@@ -307,3 +311,41 @@ def load_translator(workdir: str) -> tuple[Translator, Translation]:
         else:
             model = average_models(checkpoints, model, steps)
     return Translator(model, tokenizer), experiment
+
+
+def remake_report(workdir: str) -> Path:
+    """Write report.html of a run as it stands: finished or not, of translation or of anything else.
+
+    A translation run that has not finished gets samples translated on the spot by its newest checkpoint.
+
+    Raises:
+      FolderError: when it is no run folder.
+      OSError: when the page cannot be written.
+    """
+    folder = RunFolder(Path(workdir))
+    read_config(folder)
+    try:
+        experiment = read_experiment(folder)
+    except FolderError:  # of a program that is not here; its numbers can be shown all the same
+        return write_plain_report(folder)
+    if not isinstance(experiment, Translation):
+        return write_plain_report(folder)
+    try:
+        translator, _ = load_translator(workdir)
+    except (FolderError, CheckpointError, ValueError) as error:
+        return write_plain_report(folder, [f"There are no samples and no pictures of attention: {error}."])
+    if read_run(folder).samples:
+        return write_report(folder, translator)
+    try:
+        test = experiment.data.read("test")
+    except (ValueError, RuntimeError, OSError) as error:
+        return write_report(folder, translator, notes=[f"There are no samples: {error}."])
+    pairs = [test[i] for i in range(0, len(test), max(len(test) // experiment.samples, 1))][: experiment.samples]
+    hypotheses = [best[0] for best in translator([pair["source"] for pair in pairs], experiment.search)]
+    samples = [_sample(pair, hypothesis) for pair, hypothesis in zip(pairs, hypotheses, strict=True)]
+    return write_report(
+        folder,
+        translator,
+        samples,
+        [f"The samples are by the newest checkpoint, {len(pairs)} of {len(test):,} test sentences."],
+    )

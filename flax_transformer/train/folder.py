@@ -52,6 +52,11 @@ class RunFolder:
         """One JSON object a line: what the model made of an input, beside the reference."""
         return self.root / "samples.jsonl"
 
+    @property
+    def report(self) -> Path:
+        """The page that shows the run."""
+        return self.root / "report.html"
+
     def begun(self) -> bool:
         """Tell whether there is a checkpoint to go on from."""
         return self.checkpoints.is_dir() and any(path.name.isdigit() for path in self.checkpoints.iterdir())

@@ -92,6 +92,29 @@ def _values_and_gradients(f, args, pull):
     return jax.tree.leaves((value, back(pull)))
 
 
+def test_chunked_gradients_are_as_near_to_float64_as_whole_ones():
+    random = np.random.default_rng(0)
+    M, V, D = 1024, 2000, 32
+    hidden, embedding = random.standard_normal((M, D)), random.standard_normal((V, D)) * D**-0.5
+    hidden, embedding = jnp.asarray(hidden, jnp.float32), jnp.asarray(embedding, jnp.float32)
+    labels = jnp.asarray(random.integers(0, V, M))
+    wide = [np.asarray(x, np.float64) for x in (hidden, embedding)]
+    exact = np.exp(wide[0] @ wide[1].T)
+    exact /= exact.sum(1, keepdims=True)
+    exact[np.arange(M), labels] -= 1
+    exact = exact.T @ wide[0]
+
+    def distance(loss):
+        gradient = jax.jit(jax.grad(lambda e: loss(e)[0]))(embedding)
+        return np.abs(np.asarray(gradient, np.float64) - exact).max() / np.abs(exact).max()
+
+    whole = distance(lambda e: cross_entropy(hidden @ e.T, labels))
+    chunked = distance(lambda e: chunked_cross_entropy(hidden, e, labels, chunk=128))
+    # Sums of sums round less than one long sum.
+    assert chunked < 1e-6
+    assert chunked < 1.1 * whole
+
+
 def test_chunked_accepts_no_weights_and_refuses_empty_chunks():
     hidden, embedding, labels, _ = inputs()
     full = cross_entropy(hidden @ embedding.T, labels)

@@ -1,0 +1,19 @@
+"""What a run looks like: one page with its numbers, samples and attention; pictures of attention.
+
+It knows no model and no task: it takes numbers and tokens. Nothing here imports matplotlib until a figure is made.
+"""
+
+from flax_transformer.report.attention import AttentionMaps, attention_figure, save_attention
+from flax_transformer.report.page import Picture, Report, render, write_page
+from flax_transformer.report.run import read_run
+
+__all__ = [
+    "AttentionMaps",
+    "Picture",
+    "Report",
+    "attention_figure",
+    "read_run",
+    "render",
+    "save_attention",
+    "write_page",
+]

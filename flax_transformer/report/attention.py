@@ -1,0 +1,93 @@
+"""Attention weights of one sentence, with the tokens they are between, and their picture.
+
+Axes: L layers, N heads, T queries (rows), S keys (columns).
+"""
+
+import math
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+WIDEST = 4
+"""Heads beside each other in a figure."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """Who looks at whom: the weights of every layer and head, and the tokens along both sides.
+
+    >>> AttentionMaps("cross", np.full((1, 2, 1, 2), 0.5), rows=("Hund",), columns=("a", "dog")).weights.shape
+    (1, 2, 1, 2)
+    """
+
+    name: str
+    weights: Float[np.ndarray, "L N T S"]
+    rows: tuple[str, ...]
+    """The T tokens that look."""
+    columns: tuple[str, ...]
+    """The S tokens that are looked at."""
+    caption: str = ""
+    """What rows and columns are, in a sentence."""
+
+    def __post_init__(self):
+        if self.weights.ndim != 4 or self.weights.shape[2:] != (len(self.rows), len(self.columns)):
+            raise ValueError(
+                f"attention weights must be [layers, heads, rows, columns] with a token for each row and column, got "
+                f"{self.weights.shape} with {len(self.rows)} and {len(self.columns)} tokens"
+            )
+
+
+def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
+    """Draw every head of a layer.
+
+    Returns:
+      A `matplotlib.figure.Figure` that belongs to no window: a notebook shows it, `savefig` writes it.
+
+    Raises:
+      ValueError: when there is no such layer.
+
+    >>> maps = AttentionMaps("cross", np.full((1, 2, 1, 2), 0.5), rows=("Hund",), columns=("a", "dog"))
+    >>> [axes.get_title() for axes in attention_figure(maps).axes]
+    ['head 1', 'head 2', '']
+    """
+    from matplotlib.figure import Figure
+
+    depth, heads, T, S = maps.weights.shape
+    if not -depth <= layer < depth:
+        raise ValueError(f"layer must be between 0 and {depth - 1}, or count from the end, got {layer}")
+    layer %= depth
+    across = min(heads, WIDEST)
+    down = math.ceil(heads / across)
+    labels = 0.07 * np.array([max(map(len, maps.rows)), max(map(len, maps.columns))]) + 0.15
+    cell = float(np.clip(3.2 / max(T, S), 0.13, 0.32))
+    width, height = cell * S + labels[0], cell * T + labels[1] + 0.25
+    figure = Figure(figsize=(max(across * width + 0.9, 4.5), down * height + 0.4), dpi=150, layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False)
+    for head, axes in enumerate(grid.flat):
+        if head >= heads:
+            axes.remove()
+            continue
+        image = axes.imshow(maps.weights[layer, head], cmap="Blues", vmin=0, vmax=1)
+        axes.set_title(f"head {head + 1}", fontsize=9)
+        axes.set_xticks(range(S), maps.columns, rotation=90)
+        axes.set_yticks(range(T), maps.rows)
+        axes.tick_params(labelsize=min(8, 60 * cell), length=0)
+        for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+            text.set_parse_math(False)  # a token may be "$"
+        axes.spines[:].set_color("#c8ccd2")
+    figure.suptitle(f"{maps.name} attention, layer {layer + 1} of {depth}", fontsize=11)
+    figure.colorbar(image, ax=list(figure.axes), shrink=0.6, aspect=30, pad=0.01).ax.tick_params(labelsize=8)
+    return figure
+
+
+def save_attention(maps: AttentionMaps, path: str | os.PathLike, *, layer: int = -1) -> None:
+    """Write `attention_figure` as PNG, or what else the file's ending asks of matplotlib."""
+    figure = attention_figure(maps, layer=layer)
+    with warnings.catch_warnings():
+        # matplotlib's font lacks some scripts; their tokens are drawn as boxes, and the page shows them right.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        figure.savefig(path)

@@ -1,0 +1,181 @@
+"""One self-contained HTML page: curves, metrics, samples, attention, configuration. It asks the network for nothing.
+
+The page is its data as JSON beside a fixed script, which writes every text as text, never as markup.
+"""
+
+import base64
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.report.attention import AttentionMaps
+
+POINTS = 1_000
+"""Records of a split that the page holds; of more, one in n."""
+
+SAMPLES = 40
+"""Samples that the page holds: half spread evenly, half those the model was least sure of."""
+
+WEIGHTS = 2_000_000
+"""Bytes of attention weights that the page holds, two a weight; pictures beyond are left out."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The attention of one sentence."""
+
+    source: str
+    output: str
+    maps: tuple[AttentionMaps, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a page shows; a part that is None has no place on it, one that is empty is said to be missing."""
+
+    title: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What stands under the title, by name."""
+    notes: tuple[str, ...] = ()
+    """What the reader must know, a sentence each."""
+    records: Sequence[Mapping[str, Any]] | None = None
+    """As in metrics.jsonl: `step`, `split`, then metrics; None or NaN is a gap."""
+    samples: Sequence[Mapping[str, Any]] | None = None
+    """As in samples.jsonl: `source`, `target`, `hypothesis`, and `tokens` with their `logprobs`."""
+    pictures: Sequence[Picture] | None = None
+    config: Mapping[str, Any] | None = None
+    headline: str = ""
+    """The test metric that comes first."""
+
+
+def render(report: Report) -> str:
+    """Make the page."""
+    notes = list(report.notes)
+    data = {
+        "title": report.title,
+        "facts": list(report.facts.items()),
+        "headline": report.headline,
+        "series": None if report.records is None else _series(report.records, notes),
+        "samples": None if report.samples is None else _samples(report.samples),
+        "pictures": None if report.pictures is None else _pictures(report.pictures, notes),
+        "config": report.config,
+    }
+    # "<" is all that could end the script element early or open a comment in it.
+    text = json.dumps(_finite({**data, "notes": notes}), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    page = _part("page.html")
+    page = page.replace("{{css}}", _part("page.css")).replace("{{js}}", _part("attention.js") + _part("page.js"))
+    page = page.replace("{{data}}", text.replace("<", "\\u003c"))  # last, as the data may hold anything
+    return page.encode("utf-8", "replace").decode("utf-8")  # half a character, cut out of its pair
+
+
+def write_page(path: str | os.PathLike, report: Report) -> Path:
+    """Write the page; the file appears whole or not at all."""
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(render(report), encoding="utf-8", newline="\n")
+    partial.replace(path)
+    return path
+
+
+def _part(name: str) -> str:
+    return resources.files("flax_transformer.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """Spell numbers that JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _series(records: Sequence[Mapping[str, Any]], notes: list[str]) -> dict[str, dict[str, list]]:
+    """Turn records into columns by split, in the order of steps; of records of one step the last one counts."""
+    splits: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for record in records:
+        splits.setdefault(record["split"], {})[record["step"]] = record
+    series = {}
+    for split, by_step in splits.items():
+        steps = sorted(by_step)
+        if len(steps) > POINTS:
+            every = math.ceil(len(steps) / POINTS)
+            notes.append(f"Of {len(steps):,} {split} records the page holds one in {every}, and the last one.")
+            steps = sorted({*steps[::every], steps[-1]})
+        names = dict.fromkeys(name for step in steps for name in by_step[step] if name not in ("step", "split"))
+        columns = {name: [_short(by_step[step].get(name)) for step in steps] for name in names}
+        series[split] = {"step": steps, **columns}
+    return series
+
+
+def _short(value: Any) -> float | None:
+    """Keep 6 digits of a number, and nothing of anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}")
+
+
+def _samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    every = max(math.ceil(len(samples) / (SAMPLES // 2)), 1)
+    unsure = sorted(range(len(samples)), key=lambda i: _confidence(samples[i]))
+    chosen = list(range(len(samples)))
+    if len(samples) > SAMPLES:
+        chosen = sorted({*chosen[::every], *unsure[: SAMPLES // 2]})
+    names = ("source", "target", "hypothesis", "tokens")
+    shown = [
+        {
+            "number": i + 1,
+            **{name: samples[i].get(name) for name in names},
+            "logprobs": _logprobs(samples[i]),
+        }
+        for i in chosen
+    ]
+    return {"total": len(samples), "shown": shown}
+
+
+def _logprobs(sample: Mapping[str, Any]) -> list[float | None]:
+    values = sample.get("logprobs")
+    return [_short(value) for value in values] if isinstance(values, list | tuple) else []
+
+
+def _confidence(sample: Mapping[str, Any]) -> float:
+    values = [value for value in _logprobs(sample) if value is not None]
+    return sum(values) / len(values) if values else 0.0
+
+
+def _pictures(pictures: Sequence[Picture], notes: list[str]) -> list[dict]:
+    kept, room = [], WEIGHTS
+    for picture in pictures:
+        size = 2 * sum(maps.weights.size for maps in picture.maps)
+        if size > room and kept:
+            notes.append("Some attention pictures are left out, to keep the page small.")
+            break
+        room -= size
+        kept.append(
+            {"source": picture.source, "output": picture.output, "maps": [_maps(maps) for maps in picture.maps]}
+        )
+    return kept
+
+
+def _maps(maps: AttentionMaps) -> dict[str, Any]:
+    """Pack weights as 16-bit integers: steps of 1/65535, finer than any digit shown."""
+    weights = np.nan_to_num(np.clip(maps.weights, 0, 1))
+    packed = np.round(weights * 65535).astype("<u2").tobytes()
+    return {
+        "name": maps.name,
+        "caption": maps.caption,
+        "rows": maps.rows,
+        "columns": maps.columns,
+        "layers": weights.shape[0],
+        "heads": weights.shape[1],
+        "weights": base64.b64encode(packed).decode(),
+    }

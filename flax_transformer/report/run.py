@@ -1,0 +1,75 @@
+"""A run folder as a report: what its files say, whole or not."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from flax_transformer.report.page import Report
+from flax_transformer.train.folder import RunFolder, read_config
+
+
+def read_run(folder: RunFolder) -> Report:
+    """Read configuration, metrics and samples; whatever is missing, damaged or not a number becomes a note.
+
+    Raises:
+      FolderError: when it is no run folder.
+    """
+    config = read_config(folder)
+    notes: list[str] = []
+    records = [record for record in _lines(folder.metrics, notes) if _is_record(record)]
+    samples = _lines(folder.samples, notes)
+    if not records:
+        notes.append("There are no metrics yet.")
+    notes += _gaps(records)
+    done = max((record["step"] for record in records if record["split"] == "train"), default=0)
+    steps = config.get("train", {}).get("steps")
+    finished = any(record["split"] == "test" for record in records)
+    if not finished:
+        notes.append(f"The run has not finished: it stands at step {done:,}{f' of {steps:,}' if steps else ''}.")
+    return Report(
+        title=folder.root.resolve().name,
+        facts={"experiment": str(config.get("type", "?")).split(":")[-1], "steps": f"{done:,}"},
+        notes=tuple(notes),
+        records=records,
+        samples=samples if finished else [],  # an earlier end's samples are not this run's any more
+        config=config,
+        headline=str(config.get("headline", "")),
+    )
+
+
+def _lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """Read JSON objects, one a line; count what cannot be read, such as a line cut short by a kill."""
+    if not path.is_file():
+        return []
+    found, bad = [], 0
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        if not line:
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if isinstance(value, dict):
+            found.append(value)
+        else:
+            bad += 1
+    if bad:
+        notes.append(f"{bad:,} line{'s' if bad > 1 else ''} of {path.name} could not be read.")
+    return found
+
+
+def _is_record(value: dict[str, Any]) -> bool:
+    step = value.get("step")
+    return isinstance(step, int) and not isinstance(step, bool) and isinstance(value.get("split"), str)
+
+
+def _gaps(records: list[dict[str, Any]]) -> list[str]:
+    """Say for which metrics, from which step on, there are values that are no numbers."""
+    first: dict[tuple[str, str], int] = {}
+    for record in records:
+        for name, value in record.items():
+            number = isinstance(value, int | float) and math.isfinite(value)
+            if name not in ("step", "split") and not number:
+                first.setdefault((record["split"], name), record["step"])
+    return [f"{split} {name} was not a finite number at step {step:,}." for (split, name), step in first.items()]

@@ -1,0 +1,148 @@
+"""What the heads of a translation model look at, sentence by sentence.
+
+Axes: L layers, N heads, S source tokens, T target tokens.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from flax_transformer.data import Tokenizer
+from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.ops import capture
+from flax_transformer.parallel import MeshConfig, make_mesh
+from flax_transformer.report import AttentionMaps, Picture
+from flax_transformer.task.translator import Search, Translator, padded_length
+
+LONGEST = 128
+"""Tokens a sentence may have to be drawn."""
+
+KINDS = {
+    "encoder self": "Rows: source tokens; columns: the source tokens they look at.",
+    "decoder self": "Rows: the token being written; columns: the tokens it reads, those written before it.",
+    "cross": "Rows: the token being written; columns: the source tokens it looks at.",
+}
+
+
+@jax.jit
+def _weights(
+    model: Seq2Seq, source: Int[Array, "B S"], lengths: Int[Array, "B"], target: Int[Array, "B T"]
+) -> list[Float[Array, "L B N _ _"]]:
+    encode, decode = capture(Seq2Seq.encode, "attention_weights"), capture(Seq2Seq.decode, "attention_weights")
+    memory, encoder = encode(model, source, lengths)
+    decoder = decode(model, target, memory, lengths)[1]
+    return [*_stacked(encoder, 1), *_stacked(decoder, 2)]
+
+
+def _stacked(found: list[Array], kinds: int) -> list[Array]:
+    """Give an array of all layers for each kind, whether the layers ran as a scan or one by one."""
+    if all(weights.ndim == 5 for weights in found):
+        return found
+    return [jnp.stack(found[kind::kinds]) for kind in range(kinds)]
+
+
+def attention_maps(translator: Translator, source: Sequence[int], target: Sequence[int]) -> tuple[AttentionMaps, ...]:
+    """Compute encoder self-, decoder self- and cross-attention while the decoder is fed a translation.
+
+    It runs on the CPU by the `xla` backend, whatever the model was trained on, as only that one has the weights.
+
+    Args:
+      source: token ids, end token included.
+      target: token ids to be written, end token included where there is one.
+
+    Raises:
+      ValueError: when a side is empty or too long to draw, or the model attends by a function that does not show its
+        weights.
+    """
+    for side, ids in (("source", source), ("translation", target)):
+        if not 0 < len(ids) <= LONGEST:
+            raise ValueError(f"a {side} must have 1 to {LONGEST} tokens to be drawn, got {len(ids)}")
+    tokenizer = translator.tokenizer
+    read = [tokenizer.bos, *target[:-1]]
+    rows = [_padded(ids, tokenizer.pad) for ids in (source, read)]
+    # The mesh, even of one device, is what `attention` goes by in choosing its backend.
+    with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
+        model = jax.tree.map(np.asarray, translator.model)
+        found = jax.device_get(_weights(model, rows[0], jnp.array([len(source)]), rows[1]))
+    if len(found) != len(KINDS):
+        raise ValueError(
+            f"attention can be drawn where every layer attends by `ops.attention`, which marks its weights; got "
+            f"{len(found)} marked values for {', '.join(KINDS)}"
+        )
+    sides = {"source": spell(tokenizer, source), "read": spell(tokenizer, read), "written": spell(tokenizer, target)}
+    tokens = (("source", "source"), ("written", "read"), ("written", "source"))
+    return tuple(
+        AttentionMaps(
+            name, weights[:, 0, :, : len(sides[row]), : len(sides[column])], sides[row], sides[column], caption=caption
+        )
+        for (name, caption), weights, (row, column) in zip(KINDS.items(), found, tokens, strict=True)
+    )
+
+
+def draw(translator: Translator, source: str, tokens: Sequence[str]) -> Picture:
+    """Make the picture of a sentence and its translation, the latter as a `Hypothesis` has it.
+
+    Raises:
+      ValueError: as `attention_maps` does.
+    """
+    tokenizer = translator.tokenizer
+    ids = [*tokenizer.encode([source])[0], tokenizer.eos]
+    known = [tokenizer.inner.token_to_id(token) for token in tokens]
+    if None in known:
+        raise ValueError(f"the vocabulary must hold every token of a translation, got {tokens[known.index(None)]!r}")
+    return Picture(source, tokenizer.decode([known])[0], attention_maps(translator, ids, known))
+
+
+def draw_sentence(translator: Translator, sentence: str, search: Search) -> tuple[Picture, dict]:
+    """Translate a sentence; give its picture, and the translation as a sample with readable tokens.
+
+    Raises:
+      ValueError: when the sentence or its translation is empty or too long to be drawn.
+    """
+    tokenizer = translator.tokenizer
+    count = len(tokenizer.encode([sentence])[0])
+    if not sentence.strip() or not count:
+        raise ValueError(f"the sentence must not be empty, got {sentence!r}")
+    if count >= LONGEST:
+        raise ValueError(f"a sentence must have fewer than {LONGEST} tokens to be drawn, got {count}")
+    best = translator([sentence], search)[0][0]
+    return draw(translator, sentence, best.tokens[:LONGEST]), {
+        "source": sentence,
+        "hypothesis": best.text,
+        "tokens": spell(tokenizer, token_ids(tokenizer, best.tokens)),
+        "logprobs": best.logprobs,
+    }
+
+
+def token_ids(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[int]:
+    """Look tokens up; those that are not in the vocabulary become `<unk>`."""
+    ids = map(tokenizer.inner.token_to_id, tokens)
+    return [tokenizer.unk if token is None else token for token in ids]
+
+
+def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, ...]:
+    """Spell tokens for people: as text, with · where a space goes before; bytes that are no character stay as they are.
+
+    >>> from flax_transformer.data import train_byte_bpe
+    >>> tokenizer = train_byte_bpe(["über uns"] * 2, vocab_size=300)
+    >>> spell(tokenizer, [*tokenizer.encode(["über uns"])[0], tokenizer.eos])
+    ('über', '·uns', '</s>')
+    """
+    special = (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk)
+    spelt, after_word = [], False
+    for token, name in zip(ids, tokenizer.tokens(ids), strict=True):
+        text = name if token in special else tokenizer.decode([[token]])[0]
+        text = name if "\ufffd" in text else text
+        space = text.startswith(" ") or (after_word and token != tokenizer.eos)
+        spelt.append("·" + text.removeprefix(" ") if space else text)
+        after_word = name.endswith("</w>")
+    return tuple(spelt)
+
+
+def _padded(ids: Sequence[int], pad: int) -> np.ndarray:
+    row = np.full((1, padded_length(len(ids))), pad, np.int32)
+    row[0, : len(ids)] = ids
+    return row

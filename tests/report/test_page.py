@@ -1,0 +1,281 @@
+"""The page holds what it was given, in any text, and shows it in a browser."""
+
+import base64
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flax_transformer.report import AttentionMaps, Picture, Report, render, write_page
+
+BREAK = "document.title='broken'"
+NASTY = f'</script><script>{BREAK}</script><img src=x onerror="{BREAK}"><!-- & \u2028 {{{{js}}}}'
+random = np.random.default_rng(0)
+
+
+def maps(name="cross", layers=2, heads=3, rows=("ein", "·Hund", "</s>"), columns=("a", "·dog")):
+    weights = random.random((layers, heads, len(rows), len(columns))).astype(np.float32)
+    return AttentionMaps(name, weights / weights.sum(-1, keepdims=True), rows, columns, caption=f"caption of {name}")
+
+
+def records(steps=(100, 200, 300, 400)):
+    rows = []
+    for i, step in enumerate(steps):
+        values = {"loss": 4.0 / (i + 1), "learning_rate": 0.001 * i, "gradient_norm": 0.5 + i, "tokens_per_second": 9e3}
+        rows.append({"step": step, "split": "train", **values})
+    rows.append({"step": 200, "split": "validation", "loss": 2.5, "perplexity": 12.0})
+    rows.append({"step": 400, "split": "validation", "loss": 1.5, "perplexity": 4.0})
+    return [*rows, {"step": 400, "split": "test", "bleu": 37.4, "exact_match": 12.5}]
+
+
+def sample(**changes):
+    given = {
+        "source": "a dog",
+        "target": "ein Hund",
+        "hypothesis": "ein Haus",
+        "tokens": ("ein", "·Haus", "</s>"),
+        "logprobs": (-0.01, -1.6094379, -0.2),
+    }
+    return {**given, **changes}
+
+
+REPORT = Report(
+    title="numbers",
+    facts={"parameters": "1,234"},
+    records=records(),
+    samples=[sample(), sample(source="a cat", target="eine Katze", hypothesis="eine Katze", tokens=("eine", "·Katze"))],
+    pictures=[
+        Picture("a dog", "ein Hund", (maps("encoder self"), maps("cross"))),
+        Picture("a cat", "Katze", (maps(),)),
+    ],
+    config={"type": "here:Thing", "train": {"type": "there:TrainConfig", "steps": 400, "act": {"function": "m:relu"}}},
+    headline="bleu",
+)
+
+
+def data(page):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1))
+
+
+def test_weights_are_kept_to_half_a_step_of_16_bits():
+    given = REPORT.pictures[0].maps[1]
+    kept = data(render(REPORT))["pictures"][0]["maps"][1]
+    values = np.frombuffer(base64.b64decode(kept["weights"]), "<u2").reshape(given.weights.shape) / 65535
+    assert np.abs(values - given.weights).max() <= 0.5 / 65535 + 1e-7
+    assert (kept["rows"], kept["columns"]) == (list(given.rows), list(given.columns))
+
+
+def test_series_are_columns_in_the_order_of_steps_and_the_last_record_of_a_step_counts():
+    page = data(render(replace(REPORT, records=[*records((300, 100)), {"step": 100, "split": "train", "loss": None}])))
+    assert page["series"]["train"] == {
+        "step": [100, 300],
+        "loss": [None, 4.0],
+        "learning_rate": [None, 0.0],
+        "gradient_norm": [None, 0.5],
+        "tokens_per_second": [None, 9000.0],
+    }
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "text", True, [1]])
+def test_what_is_no_number_is_a_gap(value):
+    report = Report(title="x", records=[{"step": 1, "split": "train", "loss": value}], config={"rate": value})
+    assert data(render(report))["series"]["train"] == {"step": [1], "loss": [None]}
+
+
+def test_a_long_run_is_thinned_and_says_so():
+    page = data(render(replace(REPORT, records=records(range(0, 25_000, 10)))))
+    steps = page["series"]["train"]["step"]
+    assert len(steps) <= 1_001
+    assert (steps[0], steps[-1]) == (0, 24_990)
+    assert page["notes"] == ["Of 2,500 train records the page holds one in 3, and the last one."]
+
+
+def test_samples_are_spread_and_the_least_sure_are_among_them():
+    many = [sample(source=str(i), logprobs=(-0.1 - (i == 777), -0.1)) for i in range(1_000)]
+    found = data(render(replace(REPORT, samples=many)))["samples"]
+    sources = [int(one["source"]) for one in found["shown"]]
+    assert found["total"] == 1_000
+    assert len(sources) <= 40
+    assert 777 in sources
+    assert sources == sorted(sources)
+    assert max(np.diff(sources)) <= 50
+
+
+def base_sized():
+    """A page of the base model: 6 layers, 8 heads, sentences of 40 tokens, a long run."""
+    long = tuple(f"·word{i}" for i in range(40))
+    kinds = [maps(kind, 6, 8, long, long) for kind in ("encoder self", "decoder self", "cross")]
+    picture = Picture("a " * 40, "b " * 40, tuple(kinds))
+    samples = [sample(source="a " * 40, tokens=long, logprobs=(-0.1,) * 40)] * 3_000
+    return replace(REPORT, pictures=[picture] * 3, records=records(range(0, 100_000, 50)), samples=samples)
+
+
+def test_a_base_model_fits_in_three_megabytes():
+    assert 1e6 < len(render(base_sized()).encode()) <= 3e6
+
+
+def test_pictures_beyond_the_budget_are_left_out_and_it_says_so():
+    report = base_sized()
+    page = data(render(replace(report, pictures=report.pictures * 3)))
+    assert 3 <= len(page["pictures"]) < 9
+    assert any("left out" in note for note in page["notes"])
+
+
+def nasty_report():
+    texts = (NASTY, f"·{NASTY}", "\ud83d")
+    return Report(
+        title=NASTY,
+        facts={NASTY: NASTY},
+        notes=(NASTY,),
+        records=[*records(), {"step": 1, "split": NASTY, NASTY: 1.0}],
+        samples=[sample(source=NASTY, target=NASTY + "!", hypothesis=NASTY, tokens=texts)],
+        pictures=[Picture(NASTY, NASTY, (maps(NASTY, rows=texts, columns=texts[:2]),))],
+        config={NASTY: NASTY, "inner": {NASTY: [NASTY], "type": NASTY}},
+        headline=NASTY,
+    )
+
+
+def test_text_cannot_end_the_data_early():
+    page = render(nasty_report())
+    assert page.count("</script>") == 2
+    assert "<img" not in page
+    found = data(page)
+    assert found["title"] == NASTY
+    assert found["samples"]["shown"][0]["tokens"] == [NASTY, f"·{NASTY}", "?"]
+
+
+def test_the_file_is_whole(tmp_path):
+    path = write_page(tmp_path / "report.html", REPORT)
+    assert path.read_text() == render(REPORT)
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+# ---- in a browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def show(chromium, tmp_path):
+    """Open a report; nothing may complain or be fetched."""
+
+    def open_(report, **options):
+        path = write_page(tmp_path / "report.html", report)
+        chromium.open(path, **options)
+        return chromium
+
+    yield open_
+    assert chromium.complaints() == []
+    assert chromium.requests() == [(tmp_path / "report.html").resolve().as_uri()]
+
+
+def test_every_part_is_on_the_page(show):
+    text = show(REPORT).text()
+    parts = "numbers,37.4,BLEU,Curves,gradient norm,Samples,ein Haus,the same,Attention,caption of cross,Metrics"
+    for part in ("1,234", *parts.split(","), "Configuration"):
+        assert part in text, part
+    assert "1.5 at 400" in text  # validation loss, last
+    assert show(REPORT).run("document.querySelectorAll('.chart svg path').length") == 6
+
+
+def test_hovering_a_curve_gives_its_values(show):
+    page = show(REPORT)
+    assert page.hover(*page.middle(".chart svg", 0.98)) == "step 400\ntrain 1\nvalidation 1.5"
+    assert page.hover(*page.middle(".chart svg", 0.2)) == "step 100\ntrain 4"
+    assert page.hover(5, 5) == ""
+
+
+def test_hovering_a_heat_map_gives_the_weight(show):
+    page = show(REPORT)
+    weights = REPORT.pictures[0].maps[1].weights
+    box = page.run("(() => { const c = document.querySelector('.map canvas'); c.scrollIntoView({block: 'center'});"
+                   "const b = c.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })()")  # fmt: skip
+    # The cells of a 3 × 2 map end at the canvas' lower right corner and are at most 40 pixels wide.
+    assert page.hover(box[2] - 12, box[3] - 12) == f"</s> → ·dog\nweight {weights[1, 0, 2, 1]:.4f}"
+    assert page.hover(box[2] - 12, box[3] - 92) == f"ein → ·dog\nweight {weights[1, 0, 0, 1]:.4f}"
+    assert "ein looks at ·dog by" in page.text()
+    assert page.hover(5, 5) == ""
+
+
+def test_the_overview_and_the_keys_choose(show):
+    page = show(REPORT)
+    page.click("[aria-label='layer 1, head 3']")
+    page.run("document.querySelector('.map canvas').focus()")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        page.press(key)
+    tip = page.run("document.getElementById('tip').textContent")
+    assert tip == f"·Hund → ·dog\nweight {REPORT.pictures[0].maps[1].weights[0, 2, 1, 1]:.4f}"
+    page.click("[aria-label='layer 1, mean of heads']")
+    assert "cross, layer 1, mean of heads" in page.text()
+    page.run("document.querySelector('.chart svg').focus()")
+    page.press("End")
+    assert page.run("document.getElementById('tip').textContent").startswith("step 400")
+
+
+def test_hovering_a_token_gives_its_probability(show):
+    page = show(REPORT)
+    assert page.hover(*page.middle(".tokens span:nth-child(2)")) == "·Haus\nprobability 0.2\nlog-probability -1.609"
+    shades = page.run(
+        "[...document.querySelectorAll('.tokens')[0].children].map(t => getComputedStyle(t).backgroundColor)"
+    )
+    alpha = [float(re.search(r"([\d.]+)\)$", shade).group(1)) for shade in shades]
+    assert alpha[1] > alpha[2] > alpha[0]
+
+
+def test_samples_can_be_sorted_and_sifted(show):
+    page = show(replace(REPORT, samples=[*REPORT.samples, *[sample(source=f"number {i}") for i in range(20)]]))
+    count = "document.querySelectorAll('.sample').length"
+    assert page.run(count) == 8
+    page.click(".more")
+    assert page.run(count) == 22
+    page.click("[aria-label='order of samples'] button:nth-child(3)")
+    assert page.run(count) == 21
+    assert "eine Katze" not in page.text()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_light_and_dark_follow_the_system(show, dark):
+    page = show(REPORT, dark=dark)
+    luminance = "getComputedStyle(document.body).{}.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0)"
+    ground, ink = (page.run(luminance.format(name)) for name in ("backgroundColor", "color"))
+    assert (ground < ink) == dark
+    assert abs(ground - ink) > 450
+    corner = "document.querySelector('.heads canvas').getContext('2d').getImageData(0, 0, 1, 1).data[0]"
+    strong = REPORT.pictures[0].maps[1].weights[0, 0, 0, 0]
+    first, last = (26, 170) if dark else (255, 12)
+    assert page.run(corner) == pytest.approx(first + (last - first) * np.sqrt(strong), abs=1)
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_no_page_is_wider_than_its_window(show, width):
+    for report in (base_sized(), nasty_report()):
+        page = show(report, width=width, height=740)
+        assert page.run("document.documentElement.scrollWidth") <= width
+        assert page.run("document.querySelector('.map canvas').getBoundingClientRect().width") > 100
+
+
+def test_text_stays_text(show):
+    page = show(nasty_report())
+    assert page.run("document.title") != "broken"
+    assert page.run("document.querySelectorAll('img').length") == 0
+    assert page.run("document.querySelectorAll('script').length") == 2
+    assert page.text().count("<img src=x onerror=") >= 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"records": []}, "No numbers have been written yet"),
+        ({"samples": []}, "None: they are written when a run ends"),
+        ({"pictures": []}, "No pictures"),
+        ({"notes": ("The run has not finished.",)}, "The run has not finished."),
+        ({"records": [{"step": 3, "split": "train", "loss": 1.25}]}, "1.25 at 3"),
+        ({"records": [{"step": 3, "split": "train", "loss": None}]}, "No numbers have been written yet"),
+        ({"samples": [{}, {"source": 3, "tokens": None, "logprobs": "x"}]}, "Samples"),
+        ({"records": None, "samples": None, "pictures": None, "config": None}, "numbers"),
+    ],
+)
+def test_what_is_missing_is_said_and_breaks_nothing(show, changes, says):
+    page = show(replace(REPORT, **changes))
+    assert says in page.text()
+    assert ("Curves" in page.text()) == (changes.get("records", REPORT.records) is not None)
