@@ -1,9 +1,9 @@
 """Modules that bind weights to ops; each is a pytree, calling it a pure function."""
 
 from flax_transformer.nn.attention import Attention as Attention
-from flax_transformer.nn.attention import KVCache as KVCache
-from flax_transformer.nn.attention import Memory as Memory
 from flax_transformer.nn.block import Block as Block
+from flax_transformer.nn.cache import KVCache as KVCache
+from flax_transformer.nn.cache import Memory as Memory
 from flax_transformer.nn.config import BlockConfig as BlockConfig
 from flax_transformer.nn.config import Precision as Precision
 from flax_transformer.nn.config import Rotary as Rotary
@@ -16,4 +16,7 @@ from flax_transformer.nn.stack import PerLayer as PerLayer
 from flax_transformer.nn.stack import apply_stack as apply_stack
 from flax_transformer.nn.stack import init_stack as init_stack
 from flax_transformer.nn.stack import layer as layer
+from flax_transformer.nn.stack import map_stack as map_stack
 from flax_transformer.nn.stack import stack_depth as stack_depth
+from flax_transformer.nn.stack import unstack as unstack
+from flax_transformer.nn.summary import summary as summary

@@ -1,24 +1,17 @@
-"""A run folder in words: configuration, parameters by module, newest metrics."""
+"""A run folder or a preset in words: configuration, parameters by module, newest metrics."""
 
+import inspect
 import json
-import math
 from pathlib import Path
 
-import jax.numpy as jnp
+from flax import nnx
 
+from flax_transformer.models.preset import find_preset, module_of, presets
+from flax_transformer.nn.summary import Summary, summary
 from flax_transformer.train.checkpoint import Checkpoints
+from flax_transformer.train.config import to_json
 from flax_transformer.train.folder import RunFolder, read_config
 from flax_transformer.train.progress import number
-
-
-def size(count: int) -> str:
-    """Spell bytes.
-
-    >>> size(512), size(9_800_000), size(999_999)
-    ('512 B', '9.8 MB', '1 MB')
-    """
-    power = next(p for p in range(5) if count < 999.5 * 1000**p or p == 4)
-    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def config_lines(config: dict, depth: int = 0) -> list[str]:
@@ -36,34 +29,6 @@ def config_lines(config: dict, depth: int = 0) -> list[str]:
         else:
             lines.append(f"{indent}{name}: {value}")
     return lines
-
-
-def parameter_lines(checkpoints: Checkpoints) -> list[str]:
-    """List the model's parameters with shape, count, bytes and share, and a subtotal a module."""
-    shapes = {
-        name.removeprefix("model."): leaf for name, leaf in checkpoints.shapes().items() if name.startswith("model.")
-    }
-    total = sum(math.prod(leaf.shape) for leaf in shapes.values())
-    modules: dict[str, dict[str, tuple[int, ...]]] = {}
-    for name, leaf in sorted(shapes.items()):
-        module, _, rest = name.partition(".")
-        modules.setdefault(module, {})[rest] = leaf
-    rows = []
-    for module, leaves in modules.items():
-        count = sum(math.prod(leaf.shape) for leaf in leaves.values())
-        bytes_ = sum(math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for leaf in leaves.values())
-        rows.append((module, "", f"{count:,}", size(bytes_), f"{100 * count / total:.1f} %"))
-        for rest, leaf in leaves.items():
-            n = math.prod(leaf.shape)
-            bytes_ = n * jnp.dtype(leaf.dtype).itemsize
-            rows.append(
-                (f"  {rest}", "×".join(map(str, leaf.shape)), f"{n:,}", size(bytes_), f"{100 * n / total:.1f} %")
-            )
-    everything = sum(math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for leaf in shapes.values())
-    rows.append(("total", "", f"{total:,}", size(everything), ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    align = (str.ljust, str.ljust, str.rjust, str.rjust, str.rjust)
-    return ["  ".join(f(cell, w) for f, cell, w in zip(align, row, widths, strict=True)).rstrip() for row in rows]
 
 
 def metric_lines(path: Path) -> list[str]:
@@ -87,14 +52,35 @@ def metric_lines(path: Path) -> list[str]:
     return lines or ["none yet"]
 
 
-def describe(workdir: str) -> None:
-    """Print what a run folder holds.
+def describe(target: str) -> None:
+    """Print what a run folder holds, or what a preset is.
 
     Raises:
-      FolderError: when it is no run folder.
-      CheckpointError: when its newest checkpoint cannot be read.
+      FolderError: when it is a folder without a run.
+      ValueError: when it is neither a folder nor a preset; the message has the nearest names.
+      CheckpointError: when the run's newest checkpoint cannot be read.
     """
-    folder = RunFolder(Path(workdir))
+    path = Path(target)
+    if (path / "config.json").exists() or (path.exists() and target not in presets()):
+        _describe_run(RunFolder(path))
+    else:
+        _describe_preset(target)
+
+
+def _describe_preset(name: str) -> None:
+    """Print a preset's configuration and parameters; nothing is allocated."""
+    try:
+        preset = find_preset(name)
+    except ValueError as error:
+        raise ValueError(f"there is no run folder {name}, and {error}") from error
+    config = preset()
+    module = module_of(config)
+    print(f"{name}: {module.__name__}\n{inspect.getdoc(preset).splitlines()[0]}\n")
+    print("\n".join(config_lines(to_json(config))))
+    print(f"\nparameters\n{summary(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))}")
+
+
+def _describe_run(folder: RunFolder) -> None:
     config = read_config(folder)
     print(f"{folder.root}: {config.get('type', '?').split(':')[-1]}\n")
     print("\n".join(config_lines(config)))
@@ -102,8 +88,14 @@ def describe(workdir: str) -> None:
     if folder.checkpoints.is_dir():
         with Checkpoints(folder.checkpoints, keep=None) as checkpoints:
             steps = checkpoints.steps()
-            print("\n".join(parameter_lines(checkpoints)) if steps else "no checkpoint yet")
+            print(_parameters(checkpoints) if steps else "no checkpoint yet")
             print(f"\ncheckpoints: {', '.join(map(str, steps)) or 'none'}")
     else:
         print("no checkpoint yet")
     print("\nmetrics\n" + "\n".join(metric_lines(folder.metrics)))
+
+
+def _parameters(checkpoints: Checkpoints) -> Summary:
+    """Read the model's shapes off the newest checkpoint, without the code that made it."""
+    shapes = checkpoints.shapes().items()
+    return summary({name.removeprefix("model."): leaf for name, leaf in shapes if name.startswith("model.")})

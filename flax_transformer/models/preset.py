@@ -1,0 +1,67 @@
+"""Presets by name: the public functions in the files of this folder that return a config."""
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from flax import nnx
+
+
+def presets() -> dict[str, Callable[[], Any]]:
+    """List every preset, in alphabetical order.
+
+    >>> list(presets())
+    [...'transformer_base', 'transformer_big', 'transformer_tiny'...]
+    """
+    found = {name: function for file in _files() for name, function in vars(file).items() if _is_preset(file, function)}
+    return dict(sorted(found.items()))
+
+
+def find_preset(name: str) -> Callable[[], Any]:
+    """Look a preset up.
+
+    Raises:
+      ValueError: when there is none of that name; the message has the nearest ones.
+
+    >>> find_preset("transformer_base")().encoder_depth
+    6
+    """
+    known = presets()
+    if name not in known:
+        near = difflib.get_close_matches(name, known)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+        raise ValueError(f"no preset is called {name!r}; {hint}")
+    return known[name]
+
+
+def module_of(config: Any) -> type[nnx.Module]:
+    """Give the module a config is for: the first in the config's file that is made from one."""
+    kind = type(config)
+    for module in vars(importlib.import_module(kind.__module__)).values():
+        if inspect.isclass(module) and issubclass(module, nnx.Module) and _takes(module, kind):
+            return module
+    raise ValueError(f"{kind.__module__} has no module made from a {kind.__name__}")
+
+
+def _files() -> list[ModuleType]:
+    package = importlib.import_module(__name__.rpartition(".")[0])
+    return [
+        importlib.import_module(f"{package.__name__}.{file.name}") for file in pkgutil.iter_modules(package.__path__)
+    ]
+
+
+def _is_preset(file: ModuleType, function: Any) -> bool:
+    if not inspect.isfunction(function) or function.__module__ != file.__name__ or function.__name__.startswith("_"):
+        return False
+    signature = inspect.signature(function)
+    returns = signature.return_annotation
+    own = inspect.isclass(returns) and returns.__module__ == file.__name__ and returns.__name__.endswith("Config")
+    return own and all(p.default is not p.empty for p in signature.parameters.values())
+
+
+def _takes(module: type[nnx.Module], config: type) -> bool:
+    return config in (parameter.annotation for parameter in inspect.signature(module.__init__).parameters.values())

@@ -1,0 +1,40 @@
+"""Presets are found by name, without a list that somebody must keep."""
+
+import jax
+import pytest
+from flax import nnx
+
+from flax_transformer.models import preset
+from flax_transformer.models.preset import find_preset, module_of, presets
+from flax_transformer.models.seq2seq import Seq2Seq, transformer_base
+
+
+def test_presets_are_found_and_helpers_are_not():
+    known = presets()
+    assert known["transformer_base"] is transformer_base
+    assert {"transformer_tiny", "transformer_big"} <= set(known)
+    assert not {"reorder", "_paper", "find_preset", "presets"} & set(known)
+    assert list(known) == sorted(known)
+
+
+def test_every_preset_makes_a_model_without_memory():
+    for name in presets():
+        config = find_preset(name)()
+        model = nnx.eval_shape(lambda config=config: module_of(config)(config, rngs=nnx.Rngs(0)))
+        assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(model))
+
+
+def test_a_config_knows_its_module():
+    assert module_of(transformer_base()) is Seq2Seq
+
+
+def test_a_config_without_a_module_is_refused():
+    with pytest.raises(ValueError, match=r"test_preset has no module made from a Lonely"):
+        module_of(type("Lonely", (), {"__module__": __name__})())
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match=r"'transformer_bsae'; did you mean transformer_base"):
+        find_preset("transformer_bsae")
+    with pytest.raises(ValueError, match=r"'xyz'; there are .*transformer_base, transformer_big"):
+        preset.find_preset("xyz")
