@@ -2,26 +2,29 @@
 
     python benchmarks/torch_peer.py [--rounds 8] [--json FILE]
 
-Both train the same shapes: post-norm, dropout 0.1, tied embeddings, label smoothing 0.1, Adam, float32, V = 8,000;
-`transformer_tiny` on 128 × 32 tokens a side and `transformer_base` on 32 × 32. PyTorch runs eagerly. A ratio above 1
-says how many times faster ours is; it compares medians of steps that took turns, so that a noisy machine hurts both.
+All train the same shapes: post-norm, dropout 0.1, tied embeddings, label smoothing 0.1, Adam, V = 8,000;
+`transformer_tiny` on 128 × 32 tokens a side and `transformer_base` on 32 × 32. PyTorch runs eagerly and through
+`torch.compile`: on the CPU in float32, on a GPU in bfloat16 with its own choice of attention and with cuDNN's. A ratio
+above 1 says how many times faster ours is; it compares medians of steps that took turns.
 """
 
 import argparse
-import json
 import math
 import os
-import platform
 import statistics
-import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import jax
 import numpy as np
 import torch
 from flax import nnx
+from results import turns, write
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig, transformer_base, transformer_tiny
+from flax_transformer.nn import Precision
 from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
@@ -29,10 +32,8 @@ from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
 
 VOCAB = 8_000
-CASES = {
-    "transformer_tiny": (transformer_tiny(VOCAB, dropout=0.1), 128, 32),
-    "transformer_base": (transformer_base(VOCAB, dropout=0.1), 32, 32),
-}
+CASES = {"transformer_tiny": (transformer_tiny, 128, 32), "transformer_base": (transformer_base, 32, 32)}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Peer(torch.nn.Module):
@@ -57,7 +58,7 @@ class Peer(torch.nn.Module):
         return self.dropout(x + self.positions[: tokens.shape[1]])
 
     def forward(self, source, target, padding):
-        causal = torch.nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        causal = torch.nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
         hidden = self.core(
             self.embed(source), self.embed(target), tgt_mask=causal, src_key_padding_mask=padding,
             memory_key_padding_mask=padding, tgt_is_causal=True,
@@ -91,18 +92,31 @@ def our_step(cfg: Seq2SeqConfig, batch: dict):
     return run
 
 
-def torch_step(cfg: Seq2SeqConfig, batch: dict):
-    model = Peer(cfg).train()
+def torch_step(cfg: Seq2SeqConfig, batch: dict, prepare: Callable, backends: list | None):
+    """Make PyTorch's step.
+
+    Args:
+      prepare: what is done to forward and loss: nothing, or `torch.compile`.
+      backends: of scaled dot-product attention; None leaves the choice to PyTorch.
+    """
+    model = Peer(cfg).train().to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
     loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
-    source, target = torch.tensor(batch["source"]).long(), torch.tensor(batch["target"]).long()
+    source, target = (torch.tensor(batch[side]).long().to(DEVICE) for side in ("source", "target"))
     padding = torch.arange(source.shape[1])[None] >= torch.tensor(batch["source_length"])[:, None]
-    padding = torch.zeros(padding.shape).masked_fill(padding, -torch.inf)
+    padding = torch.zeros(padding.shape).masked_fill(padding, -torch.inf).to(DEVICE)
+
+    @prepare
+    def forward():
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
+            logits = model(source, target[:, :-1], padding)
+        return loss(logits.float().reshape(-1, VOCAB), target[:, 1:].reshape(-1))
 
     def run():
         optimizer.zero_grad(set_to_none=True)
-        value = loss(model(source, target[:, :-1], padding).reshape(-1, VOCAB), target[:, 1:].reshape(-1))
-        value.backward()
+        with sdpa_kernel(backends) if backends else nullcontext():
+            value = forward()
+            value.backward()
         optimizer.step()
         return value.item()
 
@@ -110,28 +124,29 @@ def torch_step(cfg: Seq2SeqConfig, batch: dict):
 
 
 def compare(name: str, rounds: int) -> dict:
-    cfg, rows, length = CASES[name]
+    preset, rows, length = CASES[name]
+    cfg = preset(VOCAB, dropout=0.1, precision=Precision(compute="bfloat16" if DEVICE == "cuda" else "float32"))
     batch = make_batch(rows, length)
-    steps = {"ours": our_step(cfg, batch), "torch": torch_step(cfg, batch)}
-    seconds: dict[str, list[float]] = {who: [] for who in steps}
+    steps = {
+        "ours": our_step(cfg, batch),
+        "eager": torch_step(cfg, batch, lambda f: f, None),
+        "compiled": torch_step(cfg, batch, torch.compile, None),
+    }
+    if DEVICE == "cuda":
+        steps["compiled, cuDNN"] = torch_step(cfg, batch, torch.compile, [SDPBackend.CUDNN_ATTENTION])
     for who, step in steps.items():
         first, second = step(), step()
         if not second < first:
             raise RuntimeError(f"{who} does not learn: loss {first} then {second}")
-    for _ in range(rounds):
-        for who, step in steps.items():
-            began = time.perf_counter()
-            step()
-            seconds[who].append(time.perf_counter() - began)
-    pairs = [b / a for a, b in zip(seconds["ours"], seconds["torch"], strict=True)]
-    return {
-        "case": name,
-        "rows": rows,
-        "length": length,
-        "ratio": statistics.median(seconds["torch"]) / statistics.median(seconds["ours"]),
-        "ratio_range": [min(pairs), max(pairs)],
-        "rounds": rounds,
-    }
+    seconds = turns(steps, rounds)
+    result = {"case": name, "rows": rows, "length": length, "rounds": rounds}
+    for peer in list(steps)[1:]:
+        pairs = [b / a for a, b in zip(seconds["ours"], seconds[peer], strict=True)]
+        result[peer] = {
+            "ratio": statistics.median(seconds[peer]) / statistics.median(seconds["ours"]),
+            "ratio_range": [min(pairs), max(pairs)],
+        }
+    return result
 
 
 def main() -> None:
@@ -144,22 +159,14 @@ def main() -> None:
     for name in CASES:
         result = compare(name, options.rounds)
         results.append(result)
-        low, high = result["ratio_range"]
-        print(
-            f"{name}: training step {result['ratio']:.2f}× PyTorch eager (single rounds {low:.2f} to {high:.2f})",
-            flush=True,
+        told = (
+            f"{value['ratio']:.2f}× PyTorch {peer} (single {value['ratio_range'][0]:.2f} to "
+            f"{value['ratio_range'][1]:.2f})"
+            for peer, value in result.items()
+            if isinstance(value, dict)
         )
-    environment = {
-        "jax": jax.__version__,
-        "torch": torch.__version__,
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "tunables": os.environ.get("GLIBC_TUNABLES", ""),
-        "date": time.strftime("%Y-%m-%d"),
-    }
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"environment": environment, "results": results}, file, indent=1)
+        print(f"{name}: training step {', '.join(told)}", flush=True)
+    write(options.json, results, compared=("torch",))
 
 
 if __name__ == "__main__":

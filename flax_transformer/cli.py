@@ -1,12 +1,13 @@
-"""The command line: `flax-transformer translate | evaluate | show`.
+"""The command line: `flax-transformer translate | evaluate | show | report | attention | bench`.
 
 Only this file and what it imports at its top is loaded for `--help`; a command imports what it needs when it runs.
 """
 
 import json
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -79,15 +80,139 @@ def evaluate(
     print(json.dumps(result, indent=2))
 
 
-def show(workdir: Folder, /) -> None:
-    """Print a run's configuration, its parameters by module, and its newest metrics.
+def show(target: Folder, /) -> None:
+    """Print configuration and parameters by module of a run or a preset, and a run's newest metrics.
 
     Args:
-      workdir: Folder of any run.
+      target: Folder of any run, or the name of a preset as transformer_base.
     """
     from flax_transformer.task.show import describe
 
-    describe(workdir)
+    describe(target)
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a benchmark runs on; the target decides what is not given."""
+
+    batch: int | None = None
+    """Rows; 32 for a preset."""
+    length: int | None = None
+    """Tokens a row, on each side of a translation; 32 for a preset."""
+    vocab: int | None = None
+    """Tokens in the vocabulary."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """What matrices are multiplied in."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """`parallel.MeshConfig`, spelled again so that `--help` needs no JAX."""
+
+    data: int = -1
+    """Devices along each axis; one may be -1, which takes all that are left."""
+    fsdp: int = 1
+    tensor: int = 1
+    sequence: int = 1
+
+
+def bench(
+    target: Folder,
+    /,
+    size: Annotated[Size, tyro.conf.arg(name="")] = Size(),
+    what: tuple[Literal["forward", "train", "decode"], ...] = ("forward", "train", "decode"),
+    steps: int = 20,
+    mesh: Mesh = Mesh(),
+    json: Path | None = None,
+    compare: Path | None = None,
+) -> None:
+    """Measure compiling and running a model: seconds, tokens a second, utilisation, memory, recompilations.
+
+    Args:
+      target: A preset such as transformer_tiny, an experiment file, FILE:NAME for one of several in it, or attention
+        for its kernels (see bench-attention --help).
+      size: Shapes and type.
+      what: Programs to measure.
+      steps: Runs that count, of each program.
+      mesh: Devices to spread over; the experiment's own, or all, by default.
+      json: File to write the numbers to.
+      compare: File written by --json earlier; ratios are printed, and what is slower beyond the spread.
+    """
+    from flax_transformer.bench.run import bench as run
+    from flax_transformer.bench.target import Size as Checked
+    from flax_transformer.parallel import MeshConfig
+
+    sizes = Checked(**asdict(size))
+    devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
+    run(target, sizes, what=what, steps=steps, mesh=devices, to=json, earlier=compare)
+
+
+def bench_attention(
+    lengths: tuple[int, ...] = (128, 512, 2048),
+    batch: int = 1,
+    heads: int = 8,
+    kv_heads: int | None = None,
+    width: int = 64,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    causal: bool = False,
+    json: Path | None = None,
+) -> None:
+    """Time every attention backend that can serve a shape, forward and backward; say why others cannot.
+
+    Args:
+      lengths: Positions, queries and keys alike.
+      batch: Rows.
+      heads: Query heads.
+      kv_heads: Key/value heads; as many by default.
+      width: Of a head.
+      dtype: Of queries, keys and values.
+      causal: Whether queries see only earlier keys.
+      json: File to write the numbers to.
+    """
+    from flax_transformer.bench.attention import bench_attention as run
+    from flax_transformer.bench.attention import render_attention
+    from flax_transformer.bench.report import save
+
+    options = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "width": width, "dtype": dtype, "causal": causal}
+    record = run(lengths, **options)
+    print(render_attention(record))
+    save(record, json)
+
+
+def report(workdir: Folder, /) -> None:
+    """Write report.html into a run's folder: curves, metrics, samples, attention, configuration. Prints its path.
+
+    Args:
+      workdir: Folder of any run, finished or not.
+    """
+    from flax_transformer.task.translation import remake_report
+
+    print(remake_report(workdir))
+
+
+def attention(
+    workdir: Folder,
+    sentence: Annotated[str, tyro.conf.Positional],
+    /,
+    output: Path | None = None,
+    layer: int | None = None,
+) -> None:
+    """Translate a sentence and draw what every head looks at, as a page and as PNGs. Prints their paths.
+
+    Args:
+      workdir: Folder of a translation run.
+      sentence: Sentence to translate.
+      output: Folder to write to; "attention" in the run's folder by default.
+      layer: Layer that the PNGs show, counted from 1; the last one by default.
+    """
+    from flax_transformer.task.report import write_attention
+    from flax_transformer.task.translation import load_translator
+
+    translator, experiment = load_translator(workdir)
+    folder = Path(workdir) / "attention" if output is None else output
+    name = Path(workdir).resolve().name
+    for path in write_attention(translator, sentence, experiment.search, folder, run=name, layer=layer):
+        print(path)
 
 
 def _read_lines(path: Path | None) -> list[str]:
@@ -118,8 +243,11 @@ def _open(workdir: str, beam: int | None, length_penalty: float | None, n_best: 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0, or 1 after an error said in one sentence on standard error."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:2] == ["bench", "attention"]:
+        arguments[:2] = ["bench-attention"]
     app = tyro.extras.SubcommandApp()
-    for command in (translate, evaluate, show):
+    for command in (translate, evaluate, show, bench, bench_attention, report, attention):
         app.command(command)
     try:
         app.cli(args=arguments, prog="flax-transformer", description="Transformers in JAX: use and look at runs.")

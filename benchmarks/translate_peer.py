@@ -1,0 +1,166 @@
+"""Translating beside Hugging Face `generate` and CTranslate2, equal weights, alternating in one process.
+
+    pip install torch==2.13.0 transformers ctranslate2
+    python benchmarks/translate_peer.py [--rounds 8] [--json FILE]
+
+`transformer_tiny` and `transformer_base` with random weights and V = 8,000 translate 32 sentences, and one, of 24
+tokens into 32 tokens each, greedily and by beam search with 4 beams, in float32 on the CPU. All three compute the same
+Transformer (Marian's: post-norm, tied embeddings, sinusoidal positions) and must find the same tokens. A ratio above 1
+says how many times faster ours is: medians of runs that took turns.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from dataclasses import replace
+
+import ctranslate2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import transformers
+from ctranslate2.converters.transformers import BartLoader
+from flax import nnx
+from results import turns, write
+
+from flax_transformer.decode import Beam, Greedy, PowerPenalty
+from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig, transformer_base, transformer_tiny
+from flax_transformer.parallel import path_name
+from flax_transformer.task.translator import decode_batch
+
+VOCAB, EOS, UNK, START = 8_000, 0, 1, 2
+SOURCE, TARGET = 24, 32
+PAUSE = 0.3
+PRESETS = {"transformer_tiny": transformer_tiny, "transformer_base": transformer_base}
+NAMES = {
+    "attention": "self_attn", "cross": "encoder_attn", "attention_norm": "self_attn_layer_norm",
+    "cross_norm": "encoder_attn_layer_norm", "feedforward_norm": "final_layer_norm", "up": "fc1", "down": "fc2",
+    "query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj", "kernel": "weight", "scale": "weight",
+    "bias": "bias",
+}  # fmt: skip
+
+
+def make_marian(cfg: Seq2SeqConfig) -> transformers.MarianMTModel:
+    """Make Marian with random weights, wide enough apart that no two tokens are equally likely."""
+    torch.manual_seed(0)
+    block = cfg.encoder
+    config = transformers.MarianConfig(
+        vocab_size=VOCAB, d_model=block.embed, encoder_layers=cfg.encoder_depth, decoder_layers=cfg.decoder_depth,
+        encoder_attention_heads=block.heads, decoder_attention_heads=block.heads, encoder_ffn_dim=block.hidden,
+        decoder_ffn_dim=block.hidden, activation_function="relu", scale_embedding=True, max_position_embeddings=64,
+        pad_token_id=START, bos_token_id=START, eos_token_id=EOS, decoder_start_token_id=START,
+        forced_eos_token_id=None, init_std=0.06,
+    )  # fmt: skip
+    model = transformers.MarianMTModel(config).eval()
+    # No end token: every sentence then takes exactly the tokens it is given.
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def copy_weights(marian: transformers.MarianMTModel, cfg: Seq2SeqConfig) -> Seq2Seq:
+    weights = {name: value.detach().numpy() for name, value in marian.state_dict().items()}
+
+    def fill(path, leaf):
+        side, *parts = path_name(path).split(".")
+        if side == "embedding":
+            return jnp.asarray(weights["model.shared.weight"])
+        name = ".".join(NAMES[part] for part in parts if part != "feedforward")
+        layers = [weights[f"model.{side}.layers.{i}.{name}"] for i in range(leaf.shape[0])]
+        return jnp.stack([(w.T if w.ndim == 2 else w).reshape(leaf.shape[1:]) for w in layers])
+
+    return jax.tree_util.tree_map_with_path(fill, nnx.eval_shape(lambda: Seq2Seq(cfg, rngs=nnx.Rngs(0))))
+
+
+def make_ctranslate2(marian: transformers.MarianMTModel) -> ctranslate2.Translator:
+    """Convert in memory through CTranslate2's own loader; its vocabulary is the numbers as words."""
+    marian.config.normalize_before = marian.config.normalize_embedding = False
+    words = [str(i) for i in range(VOCAB)]
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        spec = BartLoader().get_model_spec(marian)
+        spec.config.bos_token = spec.config.decoder_start_token = words[START]
+        spec.config.eos_token, spec.config.unk_token = words[EOS], words[UNK]
+        spec.config.add_source_eos = False
+        spec.register_source_vocabulary(words)
+        spec.register_target_vocabulary(words)
+        spec.validate()
+        spec.optimize()
+        spec.save(folder)
+        return ctranslate2.Translator(folder, compute_type="float32", intra_threads=os.cpu_count(), inter_threads=1)
+
+
+def runners(name: str, rows: int, beams: int):
+    """Make the three translators of a case; each call returns its tokens, [rows, TARGET]."""
+    cfg = PRESETS[name](VOCAB, dropout=0.0)
+    cfg = replace(cfg, embedding=replace(cfg.embedding, position="sinusoidal_halves"))
+    marian = make_marian(cfg)
+    model, translator = jax.jit(Seq2Seq.for_decoding)(copy_weights(marian, cfg)), make_ctranslate2(marian)
+    source = np.random.default_rng(0).integers(4, VOCAB, (rows, SOURCE)).astype(np.int32)
+    lengths = np.full(rows, SOURCE, np.int32)
+    tensor, words = torch.tensor(source).long(), [[str(i) for i in row] for row in source]
+    seen = torch.ones_like(tensor)
+    limits = {"max_length": TARGET, "eos": (), "pad": START}
+    config = Greedy(**limits) if beams == 1 else Beam(**limits, beams=beams, length_penalty=PowerPenalty())
+
+    def ours():
+        found = decode_batch(model, source, lengths, config=config, bos=START, vocab=VOCAB)
+        return np.asarray(found.tokens[:, 0])
+
+    @torch.inference_mode()
+    def hugging_face():
+        found = marian.generate(
+            tensor, attention_mask=seen, num_beams=beams, do_sample=False, max_new_tokens=TARGET, length_penalty=1.0
+        )
+        return found[:, 1:].numpy()
+
+    def ct2():
+        found = translator.translate_batch(
+            words, beam_size=beams, length_penalty=1.0, min_decoding_length=TARGET, max_decoding_length=TARGET,
+            max_batch_size=rows,
+        )  # fmt: skip
+        return np.array([[int(word) for word in result.hypotheses[0]] for result in found])
+
+    return {"ours": ours, "hugging_face": hugging_face, "ctranslate2": ct2}
+
+
+def compare(name: str, rows: int, beams: int, rounds: int) -> dict:
+    translators = runners(name, rows, beams)
+    tokens = {who: run() for who, run in translators.items()}
+    seconds = turns(translators, rounds, PAUSE)
+    median = {who: statistics.median(times) for who, times in seconds.items()}
+    result = {"case": name, "sentences": rows, "beams": beams, "rounds": rounds}
+    for peer in ("hugging_face", "ctranslate2"):
+        pairs = [theirs / mine for mine, theirs in zip(seconds["ours"], seconds[peer], strict=True)]
+        result[peer] = {
+            "ratio": median[peer] / median["ours"],
+            "ratio_range": [min(pairs), max(pairs)],
+            "same_tokens": float((tokens[peer] == tokens["ours"]).mean()),
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    torch.set_num_threads(os.cpu_count() or 1)
+    transformers.logging.set_verbosity_error()
+    results = []
+    for name in PRESETS:
+        for rows in (32, 1):
+            for beams in (1, 4):
+                result = compare(name, rows, beams, options.rounds * (1 if rows > 1 else 4))
+                results.append(result)
+                told = (
+                    f"{result[peer]['ratio']:.2f}× {label} (single {result[peer]['ratio_range'][0]:.2f} to "
+                    f"{result[peer]['ratio_range'][1]:.2f}, same tokens {100 * result[peer]['same_tokens']:.1f} %)"
+                    for peer, label in (("hugging_face", "Hugging Face"), ("ctranslate2", "CTranslate2"))
+                )
+                print(f"{name}, {rows} sentences, {beams} beams: {', '.join(told)}", flush=True)
+    write(options.json, results, compared=("torch", "transformers", "ctranslate2"))
+
+
+if __name__ == "__main__":
+    main()

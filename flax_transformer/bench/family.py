@@ -1,0 +1,101 @@
+"""What forward, training and decoding mean for the models of each config type; a new family is one entry."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from flax_transformer.bench.flops import TRAINING, stack_flops
+from flax_transformer.decode import Greedy
+from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from flax_transformer.task.translation import translation_loss
+from flax_transformer.task.translator import decode_batch
+
+Batch = dict[str, Any]
+
+FIRST = 4
+"""Generated tokens begin here, after the marks for padding, begin and end."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one call of a program does."""
+
+    tokens: int
+    """Positions that come out: logits, labels or generated tokens, padding included."""
+    flops: int
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the models of one config type are fed, trained and counted."""
+
+    batch: Callable[[Any, int, int], Batch]
+    """`batch(config, rows, length)`: generated tokens, every row full."""
+    shape: Callable[[Any, Batch], dict[str, int]]
+    """`shape(config, batch)`: the sizes that decide how long it takes."""
+    forward: Callable[[Any, Batch], Any]
+    """Logits, without dropout."""
+    objective: Callable[..., Any]
+    decode: Callable[[Any, Batch], Any]
+    """Greedy decoding without an end, as many tokens as the batch has labels a row."""
+    count: Callable[[Any, Batch], dict[str, Count]]
+    """`count(model, batch)`: by program; abstract arrays will do."""
+
+
+def _batch(config: Seq2SeqConfig, rows: int, length: int) -> Batch:
+    random = np.random.default_rng(0)
+    full = np.full(rows, length, np.int32)
+
+    def draw(vocab: int, columns: int) -> np.ndarray:
+        return random.integers(min(FIRST, vocab - 1), vocab, (rows, columns)).astype(np.int32)
+
+    source = draw((config.source_embedding or config.embedding).vocab, length)
+    target = draw(config.embedding.vocab, length + 1)
+    return {"source": source, "source_length": full, "target": target, "target_length": full}
+
+
+def _shape(config: Seq2SeqConfig, batch: Batch) -> dict[str, int]:
+    rows, source = batch["source"].shape
+    return {"rows": rows, "source": source, "target": batch["target"].shape[1] - 1, "vocab": config.embedding.vocab}
+
+
+def _forward(model: Seq2Seq, batch: Batch) -> jax.Array:
+    return model(batch["source"], batch["target"][:, :-1], batch["source_length"])
+
+
+def _decode(model: Seq2Seq, batch: Batch) -> Any:
+    config = Greedy(max_length=batch["target"].shape[1] - 1, eos=())
+    vocab = model.cfg.embedding.vocab
+    return decode_batch(model, batch["source"], batch["source_length"], config=config, bos=1, vocab=vocab)
+
+
+def _count(model: Seq2Seq, batch: Batch) -> dict[str, Count]:
+    cfg, shape = model.cfg, _shape(model.cfg, batch)
+    rows, source, target = shape["rows"], shape["source"], shape["target"]
+    encoder = stack_flops(model.encoder, cfg.encoder, rows, source)
+    output = 2 * rows * target * cfg.embedding.vocab * cfg.embedding.embed
+    forward = encoder + stack_flops(model.decoder, cfg.decoder, rows, target, source) + output
+    pairs = target * (target + 1) // 2
+    decode = encoder + stack_flops(model.decoder, cfg.decoder, rows, target, source, pairs=pairs) + output
+    tokens = rows * target
+    return {
+        "forward": Count(tokens, forward),
+        "train": Count(tokens, TRAINING * forward),
+        "decode": Count(tokens, decode),
+    }
+
+
+def smoothed_translation_loss(model: Seq2Seq, batch: Batch, *, key: Any = None) -> tuple[jax.Array, dict]:
+    """Give the loss of the 2017 paper, with label smoothing 0.1, all logits in few chunks."""
+    return translation_loss(model, batch, key=key, label_smoothing=0.1)
+
+
+FAMILIES: dict[type, Family] = {
+    Seq2SeqConfig: Family(
+        batch=_batch, shape=_shape, forward=_forward, objective=smoothed_translation_loss,
+        decode=_decode, count=_count,
+    ),
+}  # fmt: skip

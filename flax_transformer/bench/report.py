@@ -1,0 +1,106 @@
+"""A benchmark's record as a table for people."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flax_transformer.bench.environment import describe
+
+
+def seconds(value: float | int | None) -> str:
+    """Spell a time in the unit that suits it.
+
+    >>> seconds(0.00321), seconds(12.345), seconds(0.000045)
+    ('3.21 ms', '12.3 s', '45.0 µs')
+    """
+    if value is None:
+        return "–"
+    for size, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= size or unit == "µs":
+            return f"{three(value / size)} {unit}"
+
+
+def amount(value: float | int | None, unit: str = "") -> str:
+    """Spell a large number with a decimal prefix.
+
+    >>> amount(1_234_000, "B"), amount(12)
+    ('1.23 MB', '12.0')
+    """
+    if value is None:
+        return "–"
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{three(value / size)} {prefix}{unit}"
+    return f"{three(value)} {unit}".rstrip()
+
+
+def three(value: float | int) -> str:
+    """Spell a number with three digits, or all before the point."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _percent(value: float | int | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+ROWS: tuple[tuple[str, Callable[[dict], str]], ...] = (
+    ("step, median", lambda p: seconds(p["step"]["median"])),
+    ("  from 5 %", lambda p: seconds(p["step"]["low"])),
+    ("  to 95 %", lambda p: seconds(p["step"]["high"])),
+    ("tokens a second", lambda p: "–" if p["tokens"] is None else f"{p['tokens_per_second']:,.0f}"),
+    ("model FLOPs a step", lambda p: amount(p["flops"])),
+    ("FLOP/s", lambda p: amount(p["flops_per_second"])),
+    ("MFU", lambda p: _percent(p["mfu"])),
+    ("memory a device, peak", lambda p: amount(p["peak_bytes"], "B")),
+    ("  of it temporary", lambda p: amount(p["temporary_bytes"], "B")),
+    ("trace", lambda p: seconds(p["trace"])),
+    ("lower", lambda p: seconds(p["lower"])),
+    ("compile", lambda p: seconds(p["compile"])),
+    ("  from the cache", lambda p: seconds(p["compile_cached"])),
+    ("first run", lambda p: seconds(p["first"])),
+    ("call returns after", lambda p: seconds(p["dispatch"]["median"])),
+    ("cost of a call", lambda p: seconds(p["overhead"]["median"])),
+    ("recompilations", lambda p: str(p["recompiles"])),
+)
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """Align columns, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    lines = []
+    for row in (heads, *rows):
+        cells = [f"{cell:>{width + 3}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append(f"{row[0]:<{widths[0]}}{''.join(cells)}".rstrip())
+    return "\n".join(lines)
+
+
+def save(record: dict[str, Any], path: Path | None) -> None:
+    """Write a record as JSON; None writes nothing."""
+    if path is not None:
+        path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def render(record: dict[str, Any]) -> str:
+    """Lay a record out as text, with what its words mean."""
+    target, programs = record["target"], record["programs"]
+    shape = ", ".join(f"{name} {size:,}" for name, size in target["shape"].items())
+    mesh = " × ".join(f"{axis} {size}" for axis, size in target["mesh"].items() if size > 1)
+    rows = [[name, *(spell(program) for program in programs.values())] for name, spell in ROWS]
+    leaves = ", ".join(str(program["leaves"]) for program in programs.values())
+    steps = next(iter(programs.values()))["steps"] if programs else 0
+    variables = record["environment"]["variables"]
+    lines = [
+        "",
+        f"{target['name']}   {target['parameters']:,} parameters, {target['dtype']}, {shape}",
+        f"{describe(record['environment'])}{f', mesh {mesh}' if mesh else ''}",
+        *([" ".join(f"{name}={value}" for name, value in variables.items())] if variables else []),
+        "",
+        table(["", *programs], rows),
+        "",
+        f"step: {steps} of them; training with the host one step ahead, the others one call at a time",
+        f"FLOPs: {record['formula']}",
+        f"MFU: FLOP/s as a share of {amount(record['peak']['flops'], 'FLOP/s')} ({record['peak']['source']})",
+        f"cost of a call: a program that does nothing, given the same {leaves} arrays",
+    ]
+    return "\n".join(lines)

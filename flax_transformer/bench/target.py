@@ -1,0 +1,206 @@
+"""From a name to what is measured: a preset, or the experiment of a file with the batch shapes it trains on."""
+
+import dataclasses
+import importlib.util
+import inspect
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+
+from flax_transformer.bench.family import FAMILIES, Batch, Count
+from flax_transformer.models.preset import find_preset, module_of
+from flax_transformer.nn import Precision
+from flax_transformer.parallel import MeshConfig
+from flax_transformer.task.experiment import Experiment
+from flax_transformer.task.translation import ROWS, Translation, translation_loss
+from flax_transformer.train.folder import RunFolder
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+ADAM = OptimizerConfig(learning_rate=1e-4, schedule=ScheduleConfig(name="constant"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A model and one batch, with what can be done to them."""
+
+    name: str
+    dtype: str
+    """What matrices are multiplied in."""
+    init: Callable[[jax.Array], Any]
+    batch: Batch
+    shape: dict[str, int]
+    forward: Callable[[Any, Batch], Any]
+    objective: Callable[..., Any]
+    decode: Callable[[Any, Batch], Any] | None = None
+    """None: there is no telling how."""
+    count: Callable[[Any, Batch], dict[str, Count]]
+    optimizer: OptimizerConfig = ADAM
+    steps: int = 1_000
+    """Of the run whose schedule the optimizer follows."""
+    mesh: MeshConfig = MeshConfig()
+    accumulate: int = 1
+    ema: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What the command line asks for; None leaves it to the target."""
+
+    batch: int | None = None
+    length: int | None = None
+    vocab: int | None = None
+    dtype: str | None = None
+
+    def __post_init__(self):
+        for name in ("batch", "length", "vocab"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be a positive number, got {value}")
+        if self.vocab is not None and self.vocab < 2:
+            raise ValueError(f"vocab must be at least 2, got {self.vocab}")
+
+
+def find_target(name: str, size: Size) -> Workload:
+    """Make the workload of a preset (`transformer_tiny`) or an experiment (`experiments/wmt14.py:base`).
+
+    Raises:
+      ValueError: when there is no such thing; the nearest names are told.
+    """
+    path, _, which = name.partition(":")
+    if path.endswith(".py"):
+        return _from_experiment(name, find_experiment(Path(path), which), size)
+    make = find_preset(name)
+    if size.vocab is not None and "vocab" not in inspect.signature(make).parameters:
+        raise ValueError(f"{name} has no vocabulary to set, got vocab={size.vocab}")
+    config = make() if size.vocab is None else make(size.vocab)
+    return _from_config(name, config, size)
+
+
+def find_experiment(path: Path, which: str = "") -> Experiment:
+    """Load the experiment an experiment file defines: a global, or an entry of a global dict, named `which`.
+
+    Raises:
+      ValueError: when there is no such file or experiment, or several and none is named.
+    """
+    if not path.is_file():
+        raise ValueError(f"an experiment must be a Python file, there is none at {path}")
+    spec = importlib.util.spec_from_file_location(f"_bench_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    found = {}
+    for name, value in vars(module).items():
+        if isinstance(value, Experiment):
+            found[name] = value
+        elif isinstance(value, dict):
+            found |= {str(key): entry for key, entry in value.items() if isinstance(entry, Experiment)}
+    if not found:
+        raise ValueError(f"{path} must define an Experiment as a global, it has none")
+    if len(found) == 1 and not which:
+        return next(iter(found.values()))
+    if which not in found:
+        asked = f"it has no {which!r}" if which else "say which"
+        raise ValueError(f"{path} has the experiments {', '.join(found)}; {asked}, as in {path}:{next(iter(found))}")
+    return found[which]
+
+
+def with_compute(config: Any, dtype: str | None) -> Any:
+    """Change the compute type wherever a config, at any depth, has a `Precision`; None changes nothing.
+
+    >>> with_compute(Precision(), "bfloat16").compute
+    'bfloat16'
+    """
+    if dtype is None:
+        return config
+    if isinstance(config, Precision):
+        return replace(config, compute=dtype)
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        names = (field.name for field in dataclasses.fields(config) if field.init)
+        return replace(config, **{name: with_compute(getattr(config, name), dtype) for name in names})
+    return config
+
+
+def _compute(config: Any) -> str:
+    """Find the compute type: of the first `Precision` in a config."""
+    if isinstance(config, Precision):
+        return config.compute
+    if dataclasses.is_dataclass(config):
+        found = (_compute(getattr(config, field.name)) for field in dataclasses.fields(config))
+        return next((dtype for dtype in found if dtype), "")
+    return ""
+
+
+def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
+    family = FAMILIES.get(type(config))
+    if family is None:
+        known = ", ".join(kind.__name__ for kind in FAMILIES)
+        raise ValueError(f"{name} must be of a family that can be measured ({known}), got {type(config).__name__}")
+    config = with_compute(config, size.dtype)
+    batch = changes.pop("batch", None) or family.batch(config, size.batch or 32, size.length or 32)
+    return Workload(
+        name=name,
+        dtype=_compute(config),
+        **{
+            "init": lambda key: module_of(config)(config, rngs=nnx.Rngs(key)),
+            "batch": batch,
+            "shape": family.shape(config, batch),
+            "forward": family.forward,
+            "objective": family.objective,
+            "decode": family.decode,
+            "count": family.count,
+            **changes,
+        },
+    )
+
+
+def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
+    training = {
+        "optimizer": experiment.optimizer,
+        "steps": experiment.train.steps,
+        "mesh": experiment.mesh,
+        "accumulate": experiment.train.accumulate,
+        "ema": experiment.train.ema,
+    }
+    if isinstance(experiment, Translation):
+        return _from_translation(name, experiment, size, training)
+    if size != Size(dtype=size.dtype):
+        raise ValueError(f"{name} decides its own shapes: batch, length and vocab are for presets and translation")
+    config = with_compute(getattr(experiment, "model", None), size.dtype)
+    if size.dtype is not None:
+        experiment = replace(experiment, model=config)
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
+        task = experiment.task(RunFolder(Path(folder)))
+        batch = jax.tree.map(jax.numpy.asarray, next(iter(task.batches)))
+    training |= {"init": task.init, "objective": task.objective, "batch": batch}
+    if type(config) in FAMILIES:
+        return _from_config(name, config, Size(), **training)
+    leading = jax.tree.leaves(batch)[0].shape
+    return Workload(
+        name=name,
+        dtype=_compute(config) or "float32",
+        shape={"rows": leading[0]},
+        forward=lambda model, rows: task.objective(model, rows, key=None)[0],
+        count=lambda model, rows: {},
+        **training,
+    )
+
+
+def _from_translation(name: str, experiment: Translation, size: Size, training: dict) -> Workload:
+    """Take the longest batches of a translation experiment, and a vocabulary from its merges: no data is read."""
+    length = size.length or experiment.batch.max_tokens
+    rows = max(experiment.batch.tokens // length // ROWS, 1) * ROWS
+    vocab = size.vocab or 260 + experiment.bpe.merges
+    objective = partial(
+        translation_loss, label_smoothing=experiment.label_smoothing, chunk=experiment.loss_chunk
+    )  # fmt: skip
+    size = Size(batch=size.batch or rows, length=length, dtype=size.dtype)
+    return _from_config(name, experiment.build(vocab), size, objective=objective, **training)

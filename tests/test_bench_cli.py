@@ -1,0 +1,87 @@
+"""`flax-transformer bench` as it is typed."""
+
+import dataclasses
+import json
+from dataclasses import replace
+
+import pytest
+
+from flax_transformer import cli
+from flax_transformer.bench.target import Size
+from flax_transformer.models import preset
+from flax_transformer.models.seq2seq import transformer_tiny
+from flax_transformer.parallel import MeshConfig
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("flax_transformer.bench.device.measured_peak", lambda dtype: 1e12)
+    shallow = lambda vocab=16: replace(transformer_tiny(vocab), encoder_depth=1, decoder_depth=1)  # noqa: E731
+    monkeypatch.setattr(preset, "presets", lambda: {"shallow": shallow, "transformer_tiny": transformer_tiny})
+
+    def call(*arguments):
+        capsys.readouterr()
+        try:
+            cli.main([str(argument) for argument in arguments])
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return call
+
+
+def test_options_are_those_of_the_library():
+    for mine, theirs in ((cli.Mesh, MeshConfig), (cli.Size, Size)):
+        assert [(f.name, f.default) for f in dataclasses.fields(mine)] == [
+            (f.name, f.default) for f in dataclasses.fields(theirs)
+        ]
+
+
+def test_measure_write_and_compare(run, tmp_path):
+    size = ("shallow", "--batch", 2, "--length", 4, "--vocab", 16, "--steps", 2)
+    code, out, err = run("bench", *size, "--what", "forward", "--json", tmp_path / "a.json")
+    assert (code, err) == (0, "")
+    assert "shallow   333,312 parameters, float32, rows 2, source 4, target 4, vocab 16" in out
+    assert list(json.loads((tmp_path / "a.json").read_text())["programs"]) == ["forward"]
+    code, out, err = run("bench", *size, "--what", "forward", "train", "--compare", tmp_path / "a.json")
+    assert (code, err) == (0, "")
+    assert "compared with" in out
+    assert "forward: step" in out
+    assert "train: step" not in out
+
+
+def test_a_mesh_of_too_many_devices_is_refused(run):
+    code, _, err = run("bench", "transformer_tiny", "--mesh.data", 1, "--mesh.fsdp", 64)
+    assert code == 1
+    assert "the mesh must not be larger than the devices" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("transformer_huge",), "error: no preset is called 'transformer_huge'"),
+        (("transformer_tiny", "--batch", "0"), "error: batch must be a positive number, got 0"),
+        (("transformer_tiny", "--steps", "-1"), "error: steps must be a positive number, got -1"),
+        (("transformer_tiny", "--compare", "none.json"), "error: a comparison needs an earlier result"),
+        (("attention", "--heads", "0"), "error: heads must be a positive number, got 0"),
+        (("attention", "--heads", "3", "--kv-heads", "2"), "error: query heads must be a multiple of kv heads"),
+    ],
+)
+def test_bad_options_end_in_one_sentence(run, arguments, message):
+    code, _, err = run("bench", *arguments)
+    assert code == 1
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+def test_attention_is_a_target(run, tmp_path):
+    code, out, err = run(
+        "bench", "attention", "--lengths", 8, "--heads", 2, "--width", 8, "--causal", "--json", tmp_path / "a.json"
+    )
+    assert (code, err) == (0, "")
+    assert "halved as causal" in out
+    assert len(json.loads((tmp_path / "a.json").read_text())["results"]) == 4
