@@ -21,16 +21,19 @@ def write(path: str | None, results: list[dict], *, compared: tuple[str, ...] = 
     Path(path).write_text(json.dumps({"environment": where, "results": results}, indent=1) + "\n")
 
 
-def turns(runs: dict, rounds: int, pause: float = 0.0) -> dict[str, list[float]]:
+def turns(runs: dict, rounds: int, *, warm: bool = False) -> dict[str, list[float]]:
     """Time functions that take turns, so that a noisy machine hurts all alike; each returns when its work is done.
 
     Args:
-      pause: seconds between turns; the threads of OpenMP libraries keep a core busy for a while after their work.
+      warm: pause before each turn, as the threads of OpenMP libraries keep a core busy for a while after their work,
+        and run once untimed, so that nobody pays for the caches the others have filled.
     """
     seconds: dict[str, list[float]] = {who: [] for who in runs}
     for _ in range(rounds):
         for who, run in runs.items():
-            time.sleep(pause)
+            if warm:
+                time.sleep(0.3)
+                run()
             began = time.perf_counter()
             run()
             seconds[who].append(time.perf_counter() - began)

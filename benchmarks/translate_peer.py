@@ -32,7 +32,6 @@ from flax_transformer.task.translator import decode_batch
 
 VOCAB, EOS, UNK, START = 8_000, 0, 1, 2
 SOURCE, TARGET = 24, 32
-PAUSE = 0.3
 PRESETS = {"transformer_tiny": transformer_tiny, "transformer_base": transformer_base}
 NAMES = {
     "attention": "self_attn", "cross": "encoder_attn", "attention_norm": "self_attn_layer_norm",
@@ -127,7 +126,7 @@ def runners(name: str, rows: int, beams: int):
 def compare(name: str, rows: int, beams: int, rounds: int) -> dict:
     translators = runners(name, rows, beams)
     tokens = {who: run() for who, run in translators.items()}
-    seconds = turns(translators, rounds, PAUSE)
+    seconds = turns(translators, rounds, warm=True)
     median = {who: statistics.median(times) for who, times in seconds.items()}
     result = {"case": name, "sentences": rows, "beams": beams, "rounds": rounds}
     for peer in ("hugging_face", "ctranslate2"):

@@ -7,7 +7,7 @@ True
 
 import importlib
 
-__all__ = ["data", "decode", "models", "nn", "ops", "parallel", "task", "train"]
+__all__ = ["bench", "data", "decode", "models", "nn", "ops", "parallel", "report", "task", "train"]
 
 
 def __getattr__(name: str):

@@ -199,8 +199,9 @@ class Seq2Seq(nnx.Module):
         The copy has all the weights again; nothing else can be done with it.
         """
         copy = jax.tree.map(lambda leaf: leaf, self)
-        copy.encoder = unstack(self.encoder)
-        copy.decoder = nnx.List([block.for_decoding() for block in unstack(self.decoder)])
+        copy.encoder, copy.decoder = (
+            nnx.List([block.for_decoding() for block in unstack(blocks)]) for blocks in (self.encoder, self.decoder)
+        )
         output = "embedding" if self.cfg.tied_output else "head"
         setattr(copy, output, getattr(self, output).for_decoding())
         return copy

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-WIDEST = 4
-"""Heads beside each other in a figure."""
+WIDEST = 11.0
+"""Inches a figure has at most, unless one head needs more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +60,11 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
     if not -depth <= layer < depth:
         raise ValueError(f"layer must be between 0 and {depth - 1}, or count from the end, got {layer}")
     layer %= depth
-    across = min(heads, WIDEST)
-    down = math.ceil(heads / across)
     labels = 0.07 * np.array([max(map(len, maps.rows)), max(map(len, maps.columns))]) + 0.15
     cell = float(np.clip(3.2 / max(T, S), 0.13, 0.32))
     width, height = cell * S + labels[0], cell * T + labels[1] + 0.25
+    across = max(1, min(heads, int(WIDEST / width)))
+    down = math.ceil(heads / across)
     figure = Figure(figsize=(max(across * width + 0.9, 4.5), down * height + 0.4), dpi=150, layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
     for head, axes in enumerate(grid.flat):

@@ -89,7 +89,7 @@ def test_a_translation_is_drawn_as_it_was_found(made):
 
 def test_blocks_taken_apart_show_the_same(made):
     source, target = ids("a small dog"), ids("ein Hund")
-    apart = Translator(made.model.unstacked(), TOKENIZER)
+    apart = Translator(made.model.for_decoding(), TOKENIZER)
     for a, b in zip(attention_maps(made, source, target), attention_maps(apart, source, target), strict=True):
         np.testing.assert_allclose(a.weights, b.weights, atol=1e-6)
 
