@@ -11,7 +11,7 @@ from flax_transformer.bench.flops import TRAINING, stack_flops
 from flax_transformer.decode import Greedy
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.task.translation import translation_loss
-from flax_transformer.task.translator import decode_batch
+from flax_transformer.task.translator import decode_batch, ready
 
 Batch = dict[str, Any]
 
@@ -39,6 +39,8 @@ class Family:
     forward: Callable[[Any, Batch], Any]
     """Logits, without dropout."""
     objective: Callable[..., Any]
+    ready: Callable[[Any], Any]
+    """The model as `decode` wants it on this platform."""
     decode: Callable[[Any, Batch], Any]
     """Greedy decoding without an end, as many tokens as the batch has labels a row."""
     count: Callable[[Any, Batch], dict[str, Count]]
@@ -96,6 +98,6 @@ def smoothed_translation_loss(model: Seq2Seq, batch: Batch, *, key: Any = None) 
 FAMILIES: dict[type, Family] = {
     Seq2SeqConfig: Family(
         batch=_batch, shape=_shape, forward=_forward, objective=smoothed_translation_loss,
-        decode=_decode, count=_count,
+        ready=ready, decode=_decode, count=_count,
     ),
 }  # fmt: skip

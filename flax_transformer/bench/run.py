@@ -130,7 +130,7 @@ def prepare(workload: Workload, what: tuple[str, ...], mesh: Mesh | None) -> tup
     if "forward" in what:
         programs["forward"] = Program(jax.jit(workload.forward), (state.model, batch))
     if "decode" in what and workload.decode is not None:
-        programs["decode"] = Program(jax.jit(workload.decode), (state.model, batch))
+        programs["decode"] = Program(jax.jit(workload.decode), (workload.ready(state.model), batch))
     if training:
         step = make_train_step(
             workload.objective, optimizer, accumulate=workload.accumulate, ema=workload.ema

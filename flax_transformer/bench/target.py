@@ -42,6 +42,8 @@ class Workload:
     objective: Callable[..., Any]
     decode: Callable[[Any, Batch], Any] | None = None
     """None: there is no telling how."""
+    ready: Callable[[Any], Any] = lambda model: model
+    """Lays the model out for `decode`."""
     count: Callable[[Any, Batch], dict[str, Count]]
     optimizer: OptimizerConfig = ADAM
     steps: int = 1_000
@@ -156,6 +158,7 @@ def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload
             "forward": family.forward,
             "objective": family.objective,
             "decode": family.decode,
+            "ready": family.ready,
             "count": family.count,
             **changes,
         },

@@ -91,6 +91,11 @@ def decode_batch(
     return greedy(step, cache, prompt, config, grow=DecoderCache.grow)
 
 
+def ready(model: Seq2Seq) -> Seq2Seq:
+    """Lay a model out as the decoding loops want it on this platform: on a CPU `for_decoding`, else as it is."""
+    return jax.jit(Seq2Seq.for_decoding)(model) if platform() == "cpu" else model
+
+
 def padded_length(length: int) -> int:
     """Round up to one of few lengths, each compiled once: multiples of 8, above 32 of a quarter of a power of 2."""
     step = max(8, 2 ** (math.ceil(math.log2(max(length, 1))) - 2))
@@ -121,8 +126,7 @@ class Translator:
 
     @cached_property
     def _decoder(self) -> Seq2Seq:
-        """The model as the decoding loops want it here."""
-        return jax.jit(Seq2Seq.for_decoding)(self.model) if platform() == "cpu" else self.model
+        return ready(self.model)
 
     def _batch(self, encoded: list[list[int]], search: Search) -> list[list[Hypothesis]]:
         rows = search.batch if len(encoded) > 1 else 1
