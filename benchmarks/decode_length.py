@@ -7,14 +7,11 @@ where attention really reads more. Random weights, V = 8,000, float32; the end t
 ratio of 1 says that a token costs the same.
 """
 
-import argparse
-import statistics
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from results import turns, write
+from results import arguments, ratios, spell, turns, write
 
 from flax_transformer.decode import Beam, Decoded, Greedy, beam_search, greedy
 from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq, transformer_base, transformer_tiny
@@ -50,30 +47,23 @@ def compare(name: str, rows: int, beams: int, full: bool, rounds: int) -> dict:
         tokens[limit] = int(run(model, source).lengths.max())
         runs[limit] = lambda run=run: jax.block_until_ready(run(model, source))
     seconds = {limit: [s / tokens[limit] for s in times] for limit, times in turns(runs, rounds).items()}
-    pairs = [long / short for short, long in zip(seconds[256], seconds[1024], strict=True)]
     return {
         "case": name, "sentences": rows, "beams": beams, "tokens": tokens, "rounds": rounds,
-        "ratio": statistics.median(seconds[1024]) / statistics.median(seconds[256]),
-        "ratio_range": [min(pairs), max(pairs)],
+        **ratios(seconds, ours=256)[1024],
     }  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json")
-    options = parser.parse_args()
+    options = arguments(__doc__, 3)
     results = []
     for name in PRESETS:
         for rows, beams in ((1, 1), (8, 1), (1, 4)):
             for full in (False, True):
                 result = compare(name, rows, beams, full, options.rounds)
                 results.append(result)
-                low, high = result["ratio_range"]
+                short, long = result["tokens"].values()
                 print(
-                    f"{name}, {rows} sentences, {beams} beams, {result['tokens'][256]} and {result['tokens'][1024]} "
-                    f"tokens: {result['ratio']:.2f} (single rounds {low:.2f} to {high:.2f})",
-                    flush=True,
+                    f"{name}, {rows} sentences, {beams} beams, {short} and {long} tokens: {spell(result)}", flush=True
                 )
     write(options.json, results)
 

@@ -1,7 +1,9 @@
 """What every benchmark writes: where it ran, and what came out."""
 
+import argparse
 import importlib.metadata
 import json
+import statistics
 import time
 from pathlib import Path
 
@@ -38,3 +40,29 @@ def turns(runs: dict, rounds: int, *, warm: bool = False) -> dict[str, list[floa
             run()
             seconds[who].append(time.perf_counter() - began)
     return seconds
+
+
+def ratios(seconds: dict[str, list[float]], ours: str = "ours") -> dict[str, dict]:
+    """Say how many times as long as ours each other took: the ratio of medians, and the range of single rounds."""
+    mine = seconds[ours]
+    result = {}
+    for who, theirs in seconds.items():
+        if who != ours:
+            pairs = [b / a for a, b in zip(mine, theirs, strict=True)]
+            median = statistics.median(theirs) / statistics.median(mine)
+            result[who] = {"ratio": median, "ratio_range": [min(pairs), max(pairs)]}
+    return result
+
+
+def spell(value: dict) -> str:
+    """Spell one of `ratios`."""
+    low, high = value["ratio_range"]
+    return f"{value['ratio']:.2f}× (single {low:.2f} to {high:.2f})"
+
+
+def arguments(description: str | None, rounds: int) -> argparse.Namespace:
+    """Read the options every benchmark has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--json")
+    return parser.parse_args()

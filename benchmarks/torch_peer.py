@@ -8,10 +8,8 @@ All train the same shapes: post-norm, dropout 0.1, tied embeddings, label smooth
 above 1 says how many times faster ours is; it compares medians of steps that took turns.
 """
 
-import argparse
 import math
 import os
-import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -20,7 +18,7 @@ import jax
 import numpy as np
 import torch
 from flax import nnx
-from results import turns, write
+from results import arguments, ratios, spell, turns, write
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig, transformer_base, transformer_tiny
@@ -139,32 +137,17 @@ def compare(name: str, rounds: int) -> dict:
         if not second < first:
             raise RuntimeError(f"{who} does not learn: loss {first} then {second}")
     seconds = turns(steps, rounds)
-    result = {"case": name, "rows": rows, "length": length, "rounds": rounds}
-    for peer in list(steps)[1:]:
-        pairs = [b / a for a, b in zip(seconds["ours"], seconds[peer], strict=True)]
-        result[peer] = {
-            "ratio": statistics.median(seconds[peer]) / statistics.median(seconds["ours"]),
-            "ratio_range": [min(pairs), max(pairs)],
-        }
-    return result
+    return {"case": name, "rows": rows, "length": length, "rounds": rounds, **ratios(seconds)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--json")
-    options = parser.parse_args()
+    options = arguments(__doc__, 8)
     torch.set_num_threads(os.cpu_count() or 1)
     results = []
     for name in CASES:
         result = compare(name, options.rounds)
         results.append(result)
-        told = (
-            f"{value['ratio']:.2f}× PyTorch {peer} (single {value['ratio_range'][0]:.2f} to "
-            f"{value['ratio_range'][1]:.2f})"
-            for peer, value in result.items()
-            if isinstance(value, dict)
-        )
+        told = (f"PyTorch {peer} {spell(value)}" for peer, value in result.items() if isinstance(value, dict))
         print(f"{name}: training step {', '.join(told)}", flush=True)
     write(options.json, results, compared=("torch",))
 

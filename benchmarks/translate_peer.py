@@ -9,9 +9,7 @@ Transformer (Marian's: post-norm, tied embeddings, sinusoidal positions) and mus
 says how many times faster ours is: medians of runs that took turns.
 """
 
-import argparse
 import os
-import statistics
 import tempfile
 from dataclasses import replace
 
@@ -23,7 +21,7 @@ import torch
 import transformers
 from ctranslate2.converters.transformers import BartLoader
 from flax import nnx
-from results import turns, write
+from results import arguments, ratios, spell, turns, write
 
 from flax_transformer.decode import Beam, Greedy, PowerPenalty
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig, transformer_base, transformer_tiny
@@ -127,23 +125,14 @@ def compare(name: str, rows: int, beams: int, rounds: int) -> dict:
     translators = runners(name, rows, beams)
     tokens = {who: run() for who, run in translators.items()}
     seconds = turns(translators, rounds, warm=True)
-    median = {who: statistics.median(times) for who, times in seconds.items()}
     result = {"case": name, "sentences": rows, "beams": beams, "rounds": rounds}
-    for peer in ("hugging_face", "ctranslate2"):
-        pairs = [theirs / mine for mine, theirs in zip(seconds["ours"], seconds[peer], strict=True)]
-        result[peer] = {
-            "ratio": median[peer] / median["ours"],
-            "ratio_range": [min(pairs), max(pairs)],
-            "same_tokens": float((tokens[peer] == tokens["ours"]).mean()),
-        }
+    for peer, value in ratios(seconds).items():
+        result[peer] = {**value, "same_tokens": float((tokens[peer] == tokens["ours"]).mean())}
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--json")
-    options = parser.parse_args()
+    options = arguments(__doc__, 8)
     torch.set_num_threads(os.cpu_count() or 1)
     transformers.logging.set_verbosity_error()
     results = []
@@ -153,11 +142,10 @@ def main() -> None:
                 result = compare(name, rows, beams, options.rounds * (1 if rows > 1 else 4))
                 results.append(result)
                 told = (
-                    f"{result[peer]['ratio']:.2f}× {label} (single {result[peer]['ratio_range'][0]:.2f} to "
-                    f"{result[peer]['ratio_range'][1]:.2f}, same tokens {100 * result[peer]['same_tokens']:.1f} %)"
-                    for peer, label in (("hugging_face", "Hugging Face"), ("ctranslate2", "CTranslate2"))
+                    f"{peer} {spell(result[peer])}, {100 * result[peer]['same_tokens']:.1f} % of the tokens the same"
+                    for peer in ("hugging_face", "ctranslate2")
                 )
-                print(f"{name}, {rows} sentences, {beams} beams: {', '.join(told)}", flush=True)
+                print(f"{name}, {rows} sentences, {beams} beams: {'; '.join(told)}", flush=True)
     write(options.json, results, compared=("torch", "transformers", "ctranslate2"))
 
 

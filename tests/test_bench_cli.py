@@ -13,25 +13,11 @@ from flax_transformer.models.seq2seq import transformer_tiny
 from flax_transformer.parallel import MeshConfig
 
 
-@pytest.fixture
-def run(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+@pytest.fixture(autouse=True)
+def small_presets(monkeypatch):
     monkeypatch.setattr("flax_transformer.bench.device.measured_peak", lambda dtype: 1e12)
     shallow = lambda vocab=16: replace(transformer_tiny(vocab), encoder_depth=1, decoder_depth=1)  # noqa: E731
     monkeypatch.setattr(preset, "presets", lambda: {"shallow": shallow, "transformer_tiny": transformer_tiny})
-
-    def call(*arguments):
-        capsys.readouterr()
-        try:
-            cli.main([str(argument) for argument in arguments])
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return code, said.out, said.err
-
-    return call
 
 
 def test_options_are_those_of_the_library():

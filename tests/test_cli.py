@@ -1,6 +1,5 @@
 """The command line on a small trained run."""
 
-import io
 import json
 import os
 import subprocess
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from flax_transformer import cli
 from flax_transformer.data.corpus import Numbers
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.nn import BlockConfig, EmbeddingConfig
@@ -47,26 +45,6 @@ def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli") / "run"
     train(EXPERIMENT, folder)
     return folder
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Call the command line; give its exit code and what it said."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments, stdin=b""):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capsys.readouterr()
-        try:
-            cli.main([str(argument) for argument in arguments])
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return code, said.out, said.err
-
-    return call
 
 
 def text(lines):

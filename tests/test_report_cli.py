@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flax_transformer import cli
 from flax_transformer.data.corpus import Numbers
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.nn import BlockConfig, EmbeddingConfig
@@ -55,21 +54,6 @@ def finished(trained):
 @pytest.fixture
 def workdir(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*arguments):
-        capsys.readouterr()
-        try:
-            cli.main([str(argument) for argument in arguments])
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
 
 
 def data(path):

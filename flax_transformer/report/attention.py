@@ -63,8 +63,8 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
     labels = 0.07 * np.array([max(map(len, maps.rows)), max(map(len, maps.columns))]) + 0.15
     cell = float(np.clip(3.2 / max(T, S), 0.13, 0.32))
     width, height = cell * S + labels[0], cell * T + labels[1] + 0.25
-    across = max(1, min(heads, int(WIDEST / width)))
-    down = math.ceil(heads / across)
+    down = math.ceil(heads / max(1, int(WIDEST / width)))
+    across = math.ceil(heads / down)
     figure = Figure(figsize=(max(across * width + 0.9, 4.5), down * height + 0.4), dpi=150, layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
     for head, axes in enumerate(grid.flat):
