@@ -54,18 +54,24 @@ def test_a_block_shows_what_its_projections_give(case):
         np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("remat", ["none", "full", "dots"])
-@pytest.mark.parametrize("unroll", [1, 2, True])
-def test_a_stack_shows_every_layer(case, remat, unroll):
-    stack, x, memory = case
-    run = partial(stack_run, remat=remat, unroll=unroll)
-    y, found = jax.jit(capture(run, WEIGHTS))(stack, x, memory)
-    np.testing.assert_allclose(y, jax.jit(run)(stack, x, memory), atol=1e-5)
-    h = x
+@pytest.fixture(scope="module")
+def layers_by_hand(case):
+    stack, h, memory = case
+    show, step, expected = jax.jit(by_hand), jax.jit(block_run), []
     for i in range(3):
-        for got, expected in zip(found, by_hand(layer(stack, i), h, memory), strict=True):
-            np.testing.assert_allclose(got[i], expected, atol=2e-6)
-        h = block_run(layer(stack, i), h, memory)
+        expected.append(show(layer(stack, i), h, memory))
+        h = step(layer(stack, i), h, memory)
+    return h, expected
+
+
+@pytest.mark.parametrize(("remat", "unroll"), [("none", 1), ("none", 2), ("none", True), ("full", 1), ("dots", True)])
+def test_a_stack_shows_every_layer(case, layers_by_hand, remat, unroll):
+    y, found = jax.jit(capture(partial(stack_run, remat=remat, unroll=unroll), WEIGHTS))(*case)
+    last, by_layer = layers_by_hand
+    np.testing.assert_allclose(y, last, atol=1e-5)
+    for i, expected in enumerate(by_layer):
+        for got, weights in zip(found, expected, strict=True):
+            np.testing.assert_allclose(got[i], weights, atol=2e-6)
 
 
 def test_weights_are_distributions_over_what_is_visible(case):
