@@ -103,9 +103,6 @@ def beam_search(
         satisfied = finished.done.all() if config.early_stopping is True else False
         rows = (jnp.arange(kept.beam.shape[0])[:, None] * beams + kept.beam).reshape(-1)
         token = kept.token.reshape(-1)
-        history = state.history
-        if history is not None:
-            history = jax.lax.dynamic_update_index_in_dim(history[rows], token, state.t, axis=1)
         return _State(
             t=state.t + 1,
             running=hopeful.any() & ~ends.all() & ~jnp.asarray(satisfied),
@@ -115,7 +112,7 @@ def beam_search(
             links=_write(state.links, kept, state.t),
             finished=finished,
             hopeful=hopeful,
-            history=history,
+            history=_extend(state.history, rows, token, state.t),
         )
 
     start = _start(cache, prompt, config, with_history=process is not None)
@@ -197,6 +194,13 @@ def _can_improve(score: Float[Array, "B W"], finished: _Finished, bound: Float[A
 
 def _take(tree: Any, index: Int[Array, "B K"]) -> Any:
     return jax.tree.map(lambda x: jnp.take_along_axis(x, index, axis=-1), tree)
+
+
+def _extend(
+    history: Int[Array, "R M"] | None, rows: Int[Array, "R"], token: Int[Array, "R"], t: Int[Array, ""]
+) -> Int[Array, "R M"] | None:
+    """Select the tokens so far, where a processor wants them, and add the newest."""
+    return None if history is None else jax.lax.dynamic_update_index_in_dim(history[rows], token, t, axis=1)
 
 
 def _write(links: _Links, new: _Links, t: Int[Array, ""]) -> _Links:
