@@ -59,7 +59,8 @@ def _is_preset(file: ModuleType, function: Any) -> bool:
         return False
     signature = inspect.signature(function)
     returns = signature.return_annotation
-    own = inspect.isclass(returns) and returns.__module__ == file.__name__ and returns.__name__.endswith("Config")
+    package = file.__name__.rpartition(".")[0]
+    own = inspect.isclass(returns) and returns.__module__.startswith(package) and returns.__name__.endswith("Config")
     return own and all(p.default is not p.empty for p in signature.parameters.values())
 
 

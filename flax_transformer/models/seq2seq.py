@@ -3,25 +3,28 @@
 Axes: B batch, S source positions, T target positions, D width, V vocabulary.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.models.output import Output, output_table
 from flax_transformer.nn import (
     Block,
     BlockConfig,
+    Caches,
     Embedding,
     EmbeddingConfig,
-    KVCache,
     Memory,
     PerLayer,
     Precision,
+    RelativeBias,
+    RelativeConfig,
     apply_stack,
+    cache_length,
+    each_cache,
     init_stack,
     make_norm,
     map_stack,
@@ -43,8 +46,14 @@ class Seq2SeqConfig:
     encoder_depth: int = 6
     decoder_depth: int = 6
     source_embedding: EmbeddingConfig | None = None
+    """With `own_table=False` it has positions and a norm of its own, but the decoder's token table."""
+    relative: RelativeConfig | None = None
+    """Relative positions, as biases that all layers of a side share (T5)."""
     tied_output: bool = True
     """Whether the output layer is the decoder's embedding table."""
+    output_scale: float = 1.0
+    """What hidden states are multiplied by before the output layer."""
+    output_bias: bool = False
     unroll: int | bool = 1
     remat: str = "none"
 
@@ -71,22 +80,18 @@ class Seq2SeqConfig:
 class DecoderCache:
     """What incremental decoding carries: each layer's keys and values, and the projected source."""
 
-    layers: KVCache | tuple[KVCache, ...]
+    layers: Caches
     memory: Memory | tuple[Memory, ...]
     memory_mask: Mask
     index: Int[Array, ""]
 
     def reorder(self, rows: Int[Array, "R"]) -> "DecoderCache":
         """Select hypotheses: row i continues what row `rows[i]` was, of the same sentence, whose memory stays."""
-        return replace(self, layers=_each(lambda cache: cache.reorder(rows), self.layers))
+        return replace(self, layers=each_cache(lambda cache: cache.reorder(rows), self.layers))
 
     def grow(self, length: int) -> "DecoderCache":
         """Make room for `length` tokens in all."""
-        return replace(self, layers=_each(lambda cache: cache.grow(length), self.layers))
-
-
-def _each(function: Callable[[KVCache], KVCache], layers: KVCache | tuple[KVCache, ...]) -> Any:
-    return tuple(map(function, layers)) if isinstance(layers, tuple) else function(layers)
+        return replace(self, layers=each_cache(lambda cache: cache.grow(length), self.layers))
 
 
 class Seq2Seq(nnx.Module):
@@ -103,55 +108,79 @@ class Seq2Seq(nnx.Module):
             self.encoder_norm = make_norm(cfg.encoder, rngs=rngs)
         if cfg.decoder.norm_position == "pre":
             self.decoder_norm = make_norm(cfg.decoder, rngs=rngs)
+        if cfg.relative is not None:
+            for side, block in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
+                bias = RelativeBias(
+                    cfg.relative, block.heads, causal=side == "decoder", precision=block.precision, rngs=rngs
+                )
+                setattr(self, f"{side}_relative", bias)
         if not cfg.tied_output:
-            self.head = Embedding(cfg.embedding, rngs=rngs)
+            self.head = Embedding(output_table(cfg.embedding), rngs=rngs)
+        if cfg.output_bias:
+            self.output_bias = nnx.Param(jnp.zeros(cfg.embedding.vocab, cfg.decoder.dtypes["param_dtype"]))
+
+    def _relative(self, side: str, T: int, S: int, offset: Int[Array, ""] | int = 0) -> Float[Array, "N T S"] | None:
+        return None if self.cfg.relative is None else getattr(self, f"{side}_relative")(T, S, offset)
 
     def encode(
-        self, source: Int[Array, "*B S"], lengths: Int[Array, "*B"] | None = None, *, key: PRNGKeyArray | None = None
+        self,
+        source: Int[Array, "*B S"],
+        lengths: Int[Array, "*B"] | Mask | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B S D"]:
-        """Encode source tokens into a memory; positions from `lengths` on are padding."""
+        """Encode source tokens into a memory.
+
+        Args:
+          lengths: of the source; positions from there on are padding. Or a mask.
+        """
         keys = (None, None) if key is None else jax.random.split(key)
-        embedding = self.embedding if self.cfg.source_embedding is None else self.source_embedding
-        x = embedding(source, key=keys[0])
-        mask = None if lengths is None else Mask(lengths=lengths)
-        x = apply_stack(self.encoder, x, mask=mask, key=keys[1], unroll=self.cfg.unroll, remat=self.cfg.remat)
+        if self.cfg.source_embedding is None:
+            x = self.embedding(source, key=keys[0])
+        else:
+            table = None if self.cfg.source_embedding.own_table else self.embedding
+            x = self.source_embedding(source, table=table, key=keys[0])
+        x = apply_stack(
+            self.encoder, x, mask=source_mask(lengths), bias=self._relative("encoder", *2 * x.shape[-2:-1]),
+            key=keys[1], unroll=self.cfg.unroll, remat=self.cfg.remat,
+        )  # fmt: skip
         return self.encoder_norm(x) if self.cfg.encoder.norm_position == "pre" else x
 
     def decode(
         self,
         target: Int[Array, "*B T"],
         memory: Float[Array, "*B S D"],
-        lengths: Int[Array, "*B"] | None = None,
+        lengths: Int[Array, "*B"] | Mask | None = None,
         *,
+        mask: Mask | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
         """Compute the decoder's hidden states for all target positions at once.
 
         Args:
-          lengths: of the source.
+          lengths: of the source, or a mask.
+          mask: what of the target is hidden beside the future.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(target, key=keys[0])
-        mask = None if lengths is None else Mask(lengths=lengths)
         x = apply_stack(
-            self.decoder, x, memory, mask=Mask(causal=True), memory_mask=mask, key=keys[1], unroll=self.cfg.unroll,
+            self.decoder, x, memory, mask=Mask(causal=True) & mask, memory_mask=source_mask(lengths),
+            bias=self._relative("decoder", *2 * x.shape[-2:-1]), key=keys[1], unroll=self.cfg.unroll,
             remat=self.cfg.remat,
         )  # fmt: skip
         return self.decoder_norm(x) if self.cfg.decoder.norm_position == "pre" else x
 
-    def output_table(self) -> Float[Array, "V D"]:
-        """Give the table that hidden states are multiplied with to make logits."""
-        return (self.embedding if self.cfg.tied_output else self.head).token.embedding[...]
-
-    def logits(self, hidden: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
-        """Turn the decoder's hidden states into scores over the vocabulary."""
-        return (self.embedding if self.cfg.tied_output else self.head).attend(hidden)
+    def output(self, hidden: Float[Array, "*B T D"]) -> Output:
+        """Give what logits are made of, from the decoder's hidden states."""
+        scaled = hidden if self.cfg.output_scale == 1 else hidden * jnp.asarray(self.cfg.output_scale, hidden.dtype)
+        bias = self.output_bias[...] if self.cfg.output_bias else None
+        return Output(scaled, self.embedding if self.cfg.tied_output else self.head, bias)
 
     def __call__(
         self,
         source: Int[Array, "*B S"],
         target: Int[Array, "*B T"],
-        lengths: Int[Array, "*B"] | None = None,
+        lengths: Int[Array, "*B"] | Mask | None = None,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T V"]:
@@ -159,38 +188,39 @@ class Seq2Seq(nnx.Module):
 
         Args:
           target: decoder input, beginning with the start token.
-          lengths: of the source.
+          lengths: of the source, or a mask.
           key: for dropout; None means none.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         memory = self.encode(source, lengths, key=keys[0])
-        return self.logits(self.decode(target, memory, lengths, key=keys[1]))
+        return self.output(self.decode(target, memory, lengths, key=keys[1])).logits()
 
     def init_cache(
-        self, memory: Float[Array, "B S D"], lengths: Int[Array, "B"] | None, length: int, *, beams: int = 1
+        self, memory: Float[Array, "B S D"], lengths: Int[Array, "B"] | Mask | None, length: int, *, beams: int = 1
     ) -> DecoderCache:
         """Prepare to decode: project the memory once for every layer, and make room for `length` tokens.
 
         Args:
-          lengths: of the source.
+          lengths: of the source, or a mask.
           beams: hypotheses a sentence; they share its memory, and `step` takes their tokens after one another.
         """
         return DecoderCache(
             map_stack(lambda block: block.attention.init_cache(memory.shape[0], length, beams=beams), self.decoder),
             map_stack(lambda block: block.cross.project(memory), self.decoder),
-            Mask() if lengths is None else Mask(lengths=lengths),
+            source_mask(lengths) or Mask(),
             jnp.zeros((), jnp.int32),
         )
 
     def step(self, cache: DecoderCache, token: Int[Array, "B"]) -> tuple[Float[Array, "B V"], DecoderCache]:
         """Decode one token: logits of the next one, and the cache with this one in it."""
         x = self.embedding(token[:, None], positions=cache.index[None])
+        bias = self._relative("decoder", 1, cache_length(cache.layers), cache.index)
         x, layers = apply_stack(
-            self.decoder, x, PerLayer(cache.memory), memory_mask=cache.memory_mask, cache=cache.layers,
+            self.decoder, x, PerLayer(cache.memory), memory_mask=cache.memory_mask, bias=bias, cache=cache.layers,
             unroll=self.cfg.unroll,
         )  # fmt: skip
         x = self.decoder_norm(x) if self.cfg.decoder.norm_position == "pre" else x
-        return self.logits(x)[:, 0], replace(cache, layers=layers, index=cache.index + 1)
+        return self.output(x).logits()[:, 0], replace(cache, layers=layers, index=cache.index + 1)
 
     def for_decoding(self) -> "Seq2Seq":
         """Copy the model, laid out for decoding on a CPU: the same function, its matrices as the loops multiply them.
@@ -205,6 +235,11 @@ class Seq2Seq(nnx.Module):
         output = "embedding" if self.cfg.tied_output else "head"
         setattr(copy, output, getattr(self, output).for_decoding())
         return copy
+
+
+def source_mask(lengths: Int[Array, "*B"] | Mask | None) -> Mask | None:
+    """Make a mask of the source's lengths, unless it is one."""
+    return lengths if lengths is None or isinstance(lengths, Mask) else Mask(lengths=lengths)
 
 
 def _paper(

@@ -1,5 +1,7 @@
 """Multi-head attention: self, cross, and one token at a time with a cache (Vaswani et al. 2017, §3.2)."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -7,12 +9,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.config import BlockConfig
-from flax_transformer.nn.linear import flat_dot_general
+from flax_transformer.nn.linear import flat_dot_general, initializer
 from flax_transformer.ops import Dropout, Mask, rotary
 from flax_transformer.parallel import constrain
 
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
-_output_init = nnx.initializers.xavier_uniform()
 
 
 class Attention(nnx.Module):
@@ -24,10 +25,13 @@ class Attention(nnx.Module):
     def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
         qkv_bias = cfg.bias if cfg.qkv_bias is None else cfg.qkv_bias
 
+        out_bias = cfg.bias if cfg.out_bias is None else cfg.out_bias
+        init = initializer(cfg, _projection_init)
+
         def project(heads: int) -> nnx.LinearGeneral:
             return nnx.LinearGeneral(
-                cfg.embed, (heads, cfg.width), use_bias=qkv_bias, kernel_init=_projection_init,
-                dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes,
+                cfg.embed, (heads, cfg.width), use_bias=qkv_bias, kernel_init=init, dot_general=flat_dot_general,
+                rngs=rngs, **cfg.dtypes,
             )  # fmt: skip
 
         self.cfg = cfg
@@ -37,9 +41,11 @@ class Attention(nnx.Module):
             project(cfg.resolved_kv_heads),
         )
         self.out = nnx.LinearGeneral(
-            (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=cfg.bias, kernel_init=_output_init,
+            (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=out_bias, kernel_init=initializer(cfg),
             dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes,
         )  # fmt: skip
+        if cfg.scale is not None:  # products begin as large as with the usual scale
+            self.query.kernel[...] /= cfg.scale * math.sqrt(cfg.width)
         if cfg.qk_norm:
             self.query_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)
             self.key_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)
@@ -113,7 +119,8 @@ class Attention(nnx.Module):
             frequencies = cfg.rotary.frequencies(cfg.width, cfg.rotary.base)
             q, k = rotary(q, positions, frequencies), rotary(k, positions, frequencies)
         if cache is not None:
-            mask, cache = cache.visible(mask, x.shape[-2]), cache.append(k, v)
+            mask, bias = cache.visible(mask, x.shape[-2]), cache.spread(bias)
+            cache = cache.append(k, v)
             k, v = cache.by_position()
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
         rows = q.shape

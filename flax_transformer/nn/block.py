@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.attention import Attention
@@ -16,7 +17,7 @@ from flax_transformer.parallel import constrain
 
 
 class Block(nnx.Module):
-    """One layer of an encoder, a decoder, or both.
+    """One layer of an encoder, a decoder, or both; `ops.capture(f, "hidden_states")` gives what each layer is given.
 
     Post-norm is norm(x + f(x)), the paper's; pre-norm is x + f(norm(x)), and whoever stacks pre-norm blocks
     normalises once more at the end.
@@ -76,7 +77,7 @@ class Block(nnx.Module):
                 f"a block with cross={self.cfg.cross} {rule}, got memory={'none' if memory is None else 'one'}"
             )
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
-        after = cache
+        x, after = checkpoint_name(x, "hidden_states"), cache
 
         def attend(h: Array, k: PRNGKeyArray | None) -> Array:
             nonlocal after

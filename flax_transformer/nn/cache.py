@@ -4,7 +4,8 @@ Keys are kept as [*B K H S] and values as [*B K S H], the order in which attenti
 transposes them.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -42,9 +43,10 @@ class Memory:
 class KVCache(Memory):
     """Keys and values of the positions seen so far; the first `index` of S are filled.
 
-    In beam search the W hypotheses of a sentence share one row: position s of slot w is entry s·W + w. When hypotheses
-    are selected, nothing but `ancestry` moves: it says in which slot each of them finds each of its positions, -1
-    where there is none yet. A hypothesis looks at the sentence's whole row, and the mask hides what is not its own.
+    In beam search the W hypotheses of a sentence share one row: first the P `shared` positions of its prompt, then W
+    slots for every position, so that position s of slot w is entry P + (s - P)·W + w. When hypotheses are selected,
+    nothing but `ancestry` moves: it says in which slot each of them finds each of its own positions, -1 where there is
+    none yet. A hypothesis looks at the sentence's whole row, and the mask hides what is not its own.
 
     A single sentence has no batch axis: on a CPU XLA copies the whole cache at every step to get rid of an axis of
     size 1.
@@ -52,6 +54,8 @@ class KVCache(Memory):
 
     index: Int[Array, "*L"]
     ancestry: Int[Array, "*B W _"] | None = None
+    shared: int = field(default=0, metadata={"static": True})
+    """P, positions that all hypotheses have in common."""
 
     @property
     def beams(self) -> int:
@@ -61,7 +65,7 @@ class KVCache(Memory):
     @property
     def length(self) -> int:
         """S, the positions there is room for."""
-        return self.value.shape[-2] // self.beams
+        return self.shared + (self.value.shape[-2] - self.shared) // self.beams
 
     @property
     def batched(self) -> bool:
@@ -75,7 +79,8 @@ class KVCache(Memory):
           key, value: R = B·W rows, the W hypotheses of a sentence after one another.
         """
         *_, T, K, H = key.shape
-        at, shape = self.index * self.beams, (*self.value.shape[:-3], T * self.beams, K, H)
+        at = self.shared + (self.index - self.shared) * self.beams
+        shape = (*self.value.shape[:-3], T * self.beams, K, H)
 
         def write(old: Array, new: Array, pattern: str, axis: int) -> Array:
             new = rearrange(new.reshape(-1, self.beams, T, K, H), "B W T K H -> B T W K H").reshape(shape)
@@ -83,14 +88,14 @@ class KVCache(Memory):
 
         key = write(self.key, key, "... S K H -> ... K H S", -1)
         value = write(self.value, value, "... S K H -> ... K S H", -2)
-        return KVCache(key, value, self.index + T, self._ancestry(T))
+        return replace(self, key=key, value=value, index=self.index + T, ancestry=self._ancestry(T))
 
     def _ancestry(self, T: int) -> Int[Array, "*B W S"] | None:
         """Note that each hypothesis finds the T positions after `index` in its own slot."""
         if self.ancestry is None:
             return None
         slots = jnp.broadcast_to(jnp.arange(self.beams)[:, None], (*self.ancestry.shape[:-1], T))
-        return jax.lax.dynamic_update_slice_in_dim(self.ancestry, slots, self.index, axis=-1)
+        return jax.lax.dynamic_update_slice_in_dim(self.ancestry, slots, self.index - self.shared, axis=-1)
 
     def visible(self, mask: Mask | None, T: int) -> Mask:
         """Say what T queries that are about to be appended may see: nothing unwritten, no future, no other hypothesis.
@@ -104,11 +109,31 @@ class KVCache(Memory):
         W, seen = self.beams, mask.materialize(T, self.length)
         seen = seen.reshape((1,) * (4 - seen.ndim) + seen.shape)
         seen = rearrange(seen, "(B W) N T S -> B N W T S 1", W=W if seen.shape[0] > 1 else 1)
+        common, own = jnp.split(seen, [self.shared], axis=-2)
         if self.ancestry is not None:
-            own = self._ancestry(T).reshape(-1, 1, W, 1, self.length, 1) == jnp.arange(W)
-            seen = seen & own
-        dense = rearrange(seen, "B N W T S slot -> B N (W T) (S slot)")
+            own = own & (self._ancestry(T).reshape(-1, 1, W, 1, self.length - self.shared, 1) == jnp.arange(W))
+            common = jnp.broadcast_to(common, (*own.shape[:-2], *common.shape[-2:]))
+        dense = [rearrange(part, "B N W T S slot -> B N (W T) (S slot)") for part in (common, own)]
+        dense = jnp.concatenate(dense, axis=-1)
         return Mask(dense=dense if self.batched else dense[0])
+
+    def spread(self, bias: Float[Array, "..."] | None) -> Float[Array, "..."] | None:
+        """Lay a bias [..., T, S] out as attention over the cache has its queries and keys."""
+        if bias is None or self.ancestry is None:
+            return bias
+        common, own = jnp.split(bias, [self.shared], axis=-1)
+        own = jnp.repeat(own, self.beams, axis=-1)
+        return jnp.concatenate([jnp.concatenate([common, own], axis=-1)] * self.beams, axis=-2)
+
+    def fork(self, beams: int, length: int) -> "KVCache":
+        """Let `beams` hypotheses continue every sentence, up to `length` positions; the cache is full of their prompt.
+
+        The prompt is kept once a sentence.
+        """
+        if beams == 1:
+            return self.grow(length)
+        ancestry = jnp.full((*self.value.shape[:-3], beams, 0), -1, jnp.int32)
+        return replace(self, ancestry=ancestry, shared=self.length).grow(length)
 
     def reorder(self, rows: Int[Array, "R"]) -> "KVCache":
         """Let row i continue what row `rows[i]` was, a hypothesis of the same sentence."""
@@ -138,3 +163,17 @@ class KVCache(Memory):
             value=pad(self.value, -2, more * self.beams, 0),
             ancestry=None if self.ancestry is None else pad(self.ancestry, -1, more, -1),
         )
+
+
+Caches = KVCache | tuple[KVCache, ...]
+"""Of all layers: one with a layer axis, or one a layer where the stack is taken apart."""
+
+
+def each_cache(function: Callable[[KVCache], KVCache], layers: Caches) -> Caches:
+    """Change the cache of every layer."""
+    return tuple(map(function, layers)) if isinstance(layers, tuple) else function(layers)
+
+
+def cache_length(layers: Caches) -> int:
+    """Give the positions there is room for."""
+    return (layers[0] if isinstance(layers, tuple) else layers).length

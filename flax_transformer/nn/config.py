@@ -58,6 +58,8 @@ class BlockConfig:
     """Biases of the linear layers."""
     qkv_bias: bool | None = None
     """Biases of query, key and value; None: as `bias`."""
+    out_bias: bool | None = None
+    """Bias of attention's output layer; None: as `bias`."""
     qk_norm: bool = False
     """RMSNorm over the width of every query and key head."""
     scale: float | None = None
@@ -69,6 +71,8 @@ class BlockConfig:
     """On attention probabilities."""
     activation_dropout: float = 0.0
     """Inside the feed-forward layer, after the activation."""
+    init_std: float | None = None
+    """Standard deviation kernels start with; None: Xavier's."""
     attend: Callable = attention
     """Any module-level function with the signature of `ops.attention`."""
     precision: Precision = Precision()

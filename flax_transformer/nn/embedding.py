@@ -26,12 +26,25 @@ class EmbeddingConfig:
     position: Literal["sinusoidal", "sinusoidal_halves", "learned", "none"] = "sinusoidal"
     max_length: int = 1024
     """Positions of a learned table; sinusoids have no limit."""
+    offset: int = 0
+    """Rows of a learned table before that of position 0."""
+    types: int = 0
+    """Kinds of tokens, each with an embedding that is added (BERT's first and second sentence)."""
+    own_table: bool = True
+    """Without one, tokens are looked up in the table of another embedding, which each call is given."""
+    norm: bool = False
+    """LayerNorm after the sum, before dropout."""
+    norm_eps: float = 1e-5
     scaled: bool = True
     """Multiply token embeddings by sqrt(D) (Vaswani et al. 2017, §3.4)."""
     dropout: float = 0.0
+    init_std: float | None = None
+    """Standard deviation tables start with; None: 1 / sqrt(D)."""
     precision: Precision = Precision()
 
     def __post_init__(self):
+        if self.offset < 0 or self.types < 0:
+            raise ValueError(f"offset and types must not be negative, got {self.offset} and {self.types}")
         if self.vocab < 1 or self.embed < 1 or self.max_length < 1:
             raise ValueError(
                 f"vocab, embed and max_length must be at least 1, got {self.vocab}, {self.embed}, {self.max_length}"
@@ -47,23 +60,37 @@ class Embedding(nnx.Module):
 
     def __init__(self, cfg: EmbeddingConfig, *, rngs: nnx.Rngs):
         kinds = {"dtype": jnp.dtype(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
-        init = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")  # standard deviation 1/sqrt(D)
+        paper = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")  # standard deviation 1/sqrt(D)
+        init = paper if cfg.init_std is None else nnx.initializers.normal(cfg.init_std)
+
+        def table(rows: int) -> nnx.Embed:
+            return nnx.Embed(rows, cfg.embed, embedding_init=init, rngs=rngs, **kinds)
+
         self.cfg = cfg
-        self.token = nnx.Embed(cfg.vocab, cfg.embed, embedding_init=init, rngs=rngs, **kinds)
+        if cfg.own_table:
+            self.token = table(cfg.vocab)
         if cfg.position == "learned":
-            self.position = nnx.Embed(cfg.max_length, cfg.embed, embedding_init=init, rngs=rngs, **kinds)
+            self.position = table(cfg.max_length + cfg.offset)
+        if cfg.types:
+            self.type = table(cfg.types)
+        if cfg.norm:
+            self.norm = nnx.LayerNorm(cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **kinds)
 
     def __call__(
         self,
         tokens: Int[Array, "*B T"],
         *,
         positions: Int[Array, "*#B T"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        table: "Embedding | None" = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
         """Embed token ids.
 
         Args:
           positions: of the tokens; 0, 1, … by default.
+          types: of the tokens, where there are types; 0 by default.
+          table: whose token table to look up in; its own by default.
           key: for dropout; None means none.
 
         Raises:
@@ -76,13 +103,16 @@ class Embedding(nnx.Module):
             )
         if positions is None:
             positions = jnp.arange(tokens.shape[-1])
-        x = constrain(self._look_up(constrain(tokens, "batch", "length")), "batch", "length", None)
+        tokens = constrain(tokens, "batch", "length")
+        x = constrain((self if table is None else table)._look_up(tokens), "batch", "length", None)
         x = x * jnp.asarray(math.sqrt(cfg.embed), x.dtype) if cfg.scaled else x
         if cfg.position == "learned":
-            x = x + self.position(positions)
+            x = x + self.position(positions + cfg.offset)
         elif cfg.position in SINUSOIDS:
             x = x + SINUSOIDS[cfg.position](positions, cfg.embed).astype(x.dtype)
-        return dropout(x, cfg.dropout, key)
+        if cfg.types:
+            x = x + self.type(jnp.zeros(tokens.shape[-1:], jnp.int32) if types is None else types)
+        return dropout(self.norm(x) if cfg.norm else x, cfg.dropout, key)
 
     def _look_up(self, tokens: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
         """Take rows of the table, whole in width: looked up in parts, they would have to be moved to their tokens."""

@@ -4,11 +4,9 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.nn.config import BlockConfig
-from flax_transformer.nn.linear import flat_dot_general
+from flax_transformer.nn.linear import flat_dot_general, initializer
 from flax_transformer.ops import activation, dropout
 from flax_transformer.parallel import constrain
-
-_init = nnx.initializers.xavier_uniform()
 
 
 class FeedForward(nnx.Module):
@@ -20,7 +18,7 @@ class FeedForward(nnx.Module):
                 inputs,
                 outputs,
                 use_bias=cfg.bias,
-                kernel_init=_init,
+                kernel_init=initializer(cfg),
                 dot_general=flat_dot_general,
                 rngs=rngs,
                 **cfg.dtypes,

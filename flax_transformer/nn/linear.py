@@ -1,10 +1,20 @@
-"""How linear layers multiply: as one product of two matrices, whatever the number of axes."""
+"""How linear layers start, and how they multiply: as one product of two matrices, whatever the number of axes."""
 
 import math
 from typing import Any
 
 import jax
+from flax import nnx
 from jax.typing import DTypeLike
+
+from flax_transformer.nn.config import BlockConfig
+
+_xavier = nnx.initializers.xavier_uniform()
+
+
+def initializer(cfg: BlockConfig, default: nnx.Initializer = _xavier) -> nnx.Initializer:
+    """Give what a block's kernels start from: its own standard deviation, or the default of the 2017 model."""
+    return default if cfg.init_std is None else nnx.initializers.normal(cfg.init_std)
 
 
 def flat_dot_general(

@@ -57,11 +57,12 @@ def chunked_cross_entropy(
     labels: Int[Array, "*B"],
     weights: Shaped[Array, "*B"] | None = None,
     *,
+    bias: Float[Array, "V"] | None = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     chunk: int = 512,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Compute `cross_entropy(hidden @ embedding.T, …)` without ever holding the logits of all tokens.
+    """Compute `cross_entropy(hidden @ embedding.T + bias, …)` without ever holding the logits of all tokens.
 
     Logits exist for `chunk` tokens at a time, in the backward pass too: their gradient is taken while they are there,
     so nothing is computed twice.
@@ -83,39 +84,41 @@ def chunked_cross_entropy(
         return jnp.moveaxis(flat.reshape(chunk, -1, *tail), 0, 1)
 
     chunks = cut(hidden, hidden.shape[-1:]), cut(labels, ()), cut(weights, ())
-    return _chunked((label_smoothing, z_loss), embedding, *chunks), jnp.sum(weights)
+    return _chunked((label_smoothing, z_loss), (embedding, bias), *chunks), jnp.sum(weights)
 
 
-def _chunk_loss(settings, embedding, hidden, labels, weights):
+def _chunk_loss(settings, output, hidden, labels, weights):
     label_smoothing, z_loss = settings
+    embedding, bias = output
     logits = jnp.einsum("...d,vd->...v", hidden, embedding, preferred_element_type=jnp.float32)
+    logits = logits if bias is None else logits + bias.astype(logits.dtype)
     return cross_entropy(logits, labels, weights, label_smoothing=label_smoothing, z_loss=z_loss)[0]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunked(settings, embedding, hidden, labels, weights):
+def _chunked(settings, output, hidden, labels, weights):
     def add(total, chunk):
-        return total + _chunk_loss(settings, embedding, *chunk), None
+        return total + _chunk_loss(settings, output, *chunk), None
 
     return jax.lax.scan(add, jnp.float32(0), (hidden, labels, weights))[0]
 
 
-def _chunked_forward(settings, embedding, hidden, labels, weights):
+def _chunked_forward(settings, output, hidden, labels, weights):
     slope = jax.value_and_grad(partial(_chunk_loss, settings), (0, 1, 3))
 
     def add(carry, chunk):
-        total, by_embedding = carry
-        loss, (more, by_hidden, by_weights) = slope(embedding, *chunk)
-        return (total + loss, by_embedding + more), (by_hidden, by_weights)
+        total, by_output = carry
+        loss, (more, by_hidden, by_weights) = slope(output, *chunk)
+        return (total + loss, jax.tree.map(jnp.add, by_output, more)), (by_hidden, by_weights)
 
-    start = jnp.float32(0), jnp.zeros(embedding.shape, jnp.float32)
-    (total, by_embedding), (by_hidden, by_weights) = jax.lax.scan(add, start, (hidden, labels, weights))
-    return total, (by_embedding.astype(embedding.dtype), by_hidden, by_weights)
+    start = jnp.float32(0), jax.tree.map(lambda part: jnp.zeros(part.shape, jnp.float32), output)
+    (total, by_output), (by_hidden, by_weights) = jax.lax.scan(add, start, (hidden, labels, weights))
+    return total, (jax.tree.map(lambda slope, part: slope.astype(part.dtype), by_output, output), by_hidden, by_weights)
 
 
 def _chunked_backward(settings, slopes, pull):
-    by_embedding, by_hidden, by_weights = (slope * pull.astype(slope.dtype) for slope in slopes)
-    return by_embedding, by_hidden, None, by_weights
+    by_output, by_hidden, by_weights = jax.tree.map(lambda slope: slope * pull.astype(slope.dtype), slopes)
+    return by_output, by_hidden, None, by_weights
 
 
 _chunked.defvjp(_chunked_forward, _chunked_backward)

@@ -24,8 +24,13 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)down\.kernel$", ("hidden", "embed")),
     (r"(^|\.)(out|down)\.bias$", (None,)),
     (r"(^|\.)(token|head)\.embedding$", ("vocab", "embed")),
-    (r"(^|\.)position\.embedding$", (None, "embed")),
+    (r"(^|\.)(position|type)\.embedding$", (None, "embed")),
+    (r"(^|\.)bucket\.embedding$", (None, "heads")),
+    (r"(^|\.)(dense|output)\.kernel$", ("embed", None)),
+    (r"(^|\.)(dense|output)\.bias$", (None,)),
+    (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),
+    (r"\.(kernel|embedding)\.(a|b)$", ()),  # low-rank factors are small, so they stay whole
 )
 """Parameter-path patterns (searched, first match wins) and the logical axes of what they name."""
 
@@ -67,13 +72,20 @@ def to_spec(axes: Axes, axis_to_mesh: dict[str, str | tuple[str, ...]] | None = 
     return PartitionSpec(*(table.get(axis) if axis is not None else None for axis in axes))
 
 
-def _check_divides(
-    name: str, shape: tuple[int, ...], axes: Axes, spec: PartitionSpec, mesh: Mesh | AbstractMesh
-) -> None:
-    for size, axis, place in zip(shape, axes, spec, strict=True):
-        parts = math.prod(mesh.shape[part] for part in ((place,) if isinstance(place, str) else place or ()))
-        if size % parts:
-            raise ValueError(f"{axis} must be a multiple of its mesh axis: {name} has {axis}={size}, {place}={parts}")
+def _parts(axis: str | None, mesh: Mesh | AbstractMesh) -> int:
+    place = AXIS_TO_MESH.get(axis) or ()
+    return math.prod(mesh.shape[part] for part in ((place,) if isinstance(place, str) else place))
+
+
+def _fit(name: str, shape: tuple[int, ...], axes: Axes, mesh: Mesh | AbstractMesh) -> Axes:
+    """Check that every axis can be split as asked; a vocabulary, whose size nobody chose for it, stays whole if not."""
+    for size, axis in zip(shape, axes, strict=True):
+        parts = _parts(axis, mesh)
+        if size % parts and axis != "vocab":
+            raise ValueError(
+                f"{axis} must be a multiple of its mesh axis: {name} has {axis}={size}, {AXIS_TO_MESH[axis]}={parts}"
+            )
+    return tuple(None if size % _parts(axis, mesh) else axis for size, axis in zip(shape, axes, strict=True))
 
 
 def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh, rules: tuple[tuple[str, Axes], ...] = RULES) -> Any:
@@ -90,10 +102,8 @@ def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh, rules: tuple[tuple[str,
         if leaf.ndim == 0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return NamedSharding(mesh, PartitionSpec())
         name = path_name(path)
-        axes = logical_axes(name, leaf.ndim, rules)
-        spec = to_spec(axes)
-        _check_divides(name, leaf.shape, axes, spec, mesh)
-        return NamedSharding(mesh, spec)
+        axes = _fit(name, leaf.shape, logical_axes(name, leaf.ndim, rules), mesh)
+        return NamedSharding(mesh, to_spec(axes))
 
     return jax.tree_util.tree_map_with_path(place, tree)
 

@@ -111,9 +111,11 @@ def translation_loss(
       chunk: tokens whose logits exist at a time.
     """
     hidden, weights = target_states(model, batch, key=key)
+    output = model.output(hidden)
     total, count = chunked_cross_entropy(
-        hidden, model.output_table(), batch["target"][:, 1:], weights, label_smoothing=label_smoothing, chunk=chunk
-    )
+        output.hidden, output.table, batch["target"][:, 1:], weights, bias=output.bias,
+        label_smoothing=label_smoothing, chunk=chunk,
+    )  # fmt: skip
     return total, {"count": count}
 
 
@@ -121,7 +123,10 @@ def translation_loss(
 def _evaluate(model: Seq2Seq, batch: dict[str, Any], label_smoothing: float) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sum the loss as trained on and without smoothing, and count the labels."""
     hidden, weights = target_states(model, batch)
-    score = partial(chunked_cross_entropy, hidden, model.output_table(), batch["target"][:, 1:], weights)
+    output = model.output(hidden)
+    score = partial(
+        chunked_cross_entropy, output.hidden, output.table, batch["target"][:, 1:], weights, bias=output.bias
+    )
     return score(label_smoothing=label_smoothing)[0], *score()
 
 

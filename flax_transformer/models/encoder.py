@@ -1,0 +1,113 @@
+"""An encoder: BERT, RoBERTa, DistilBERT and their kin are choices of its config; and its head for masked tokens.
+
+Axes: B batch, T positions, D width, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.models.head import Head, HeadConfig
+from flax_transformer.models.output import Output
+from flax_transformer.nn import Block, BlockConfig, Embedding, EmbeddingConfig, apply_stack, init_stack, make_norm
+from flax_transformer.nn.linear import initializer
+from flax_transformer.ops import Mask, activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """An embedding and a stack of blocks that see everything."""
+
+    embedding: EmbeddingConfig
+    block: BlockConfig
+    depth: int = 12
+    unroll: int | bool = 1
+    remat: str = "none"
+
+    def __post_init__(self):
+        if self.embedding.embed != self.block.embed:
+            raise ValueError(
+                f"all parts must have one model width, got embedding={self.embedding.embed}, block={self.block.embed}"
+            )
+        if self.block.cross:
+            raise ValueError("an encoder attends to no memory, got block.cross=True")
+        if self.depth < 1:
+            raise ValueError(f"depth must be at least 1, got {self.depth}")
+
+
+class Encoder(nnx.Module):
+    """Hidden states of tokens that all see each other."""
+
+    def __init__(self, cfg: EncoderConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.embedding = Embedding(cfg.embedding, rngs=rngs)
+        self.blocks = init_stack(lambda r: Block(cfg.block, rngs=r), cfg.depth, key=rngs.params())
+        if cfg.block.norm_position == "pre":
+            self.norm = make_norm(cfg.block, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        mask: Mask | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Encode tokens.
+
+        Args:
+          mask: what is hidden, padding above all.
+          types: of the tokens: 0 in the first sentence, 1 in the second.
+          positions: of the tokens; 0, 1, … by default.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
+        x = apply_stack(
+            self.blocks, x, mask=mask, positions=positions, key=keys[1], unroll=self.cfg.unroll, remat=self.cfg.remat
+        )
+        return self.norm(x) if self.cfg.block.norm_position == "pre" else x
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLMConfig:
+    """An encoder that guesses hidden tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
+
+    encoder: EncoderConfig
+    next_sentence: bool = False
+    """Whether it also guesses, from the first token, if one sentence follows the other."""
+
+
+class MaskedLM(nnx.Module):
+    """A dense layer, its activation and norm, and the embedding table as output layer."""
+
+    def __init__(self, cfg: MaskedLMConfig, *, rngs: nnx.Rngs):
+        block, vocab = cfg.encoder.block, cfg.encoder.embedding.vocab
+        self.cfg = cfg
+        self.encoder = Encoder(cfg.encoder, rngs=rngs)
+        self.dense = nnx.Linear(block.embed, block.embed, kernel_init=initializer(block), rngs=rngs, **block.dtypes)
+        self.norm = make_norm(block, rngs=rngs)
+        self.output_bias = nnx.Param(jnp.zeros(vocab, block.dtypes["param_dtype"]))
+        if cfg.next_sentence:
+            self.sentence = Head(HeadConfig(embed=block.embed, outputs=2, pool="first", dense="tanh"), rngs=rngs)
+
+    def output(self, hidden: Float[Array, "*B T D"]) -> Output:
+        """Give what logits of the tokens at those positions are made of."""
+        x = activation(self.cfg.encoder.block.activation)(self.dense(hidden))
+        return Output(self.norm(x), self.encoder.embedding, self.output_bias[...])
+
+    def __call__(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        mask: Mask | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T V"]:
+        """Compute the logits of the token at each position; arguments as `Encoder`'s."""
+        return self.output(self.encoder(tokens, mask=mask, types=types, positions=positions, key=key)).logits()

@@ -1,0 +1,103 @@
+"""What stands on top of a model to classify: sequences, tokens, the two ends of an answer, the best of several choices.
+
+Axes: B batch, T positions, D width, E outputs.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.models.preset import module_of
+from flax_transformer.nn import Precision
+from flax_transformer.ops import activation, dropout
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """A linear layer on the hidden states of every position or of one, perhaps with a dense layer before it."""
+
+    embed: int
+    outputs: int
+    """Classes, or 2 for the ends of an answer, 1 for choices, 0 for the dense layer alone (BERT's pooler)."""
+    pool: Literal["every", "first", "last"] = "every"
+    """Of which position: every one, the first, or the last that the caller names."""
+    dense: str | None = None
+    """Activation of a dense layer D → D before; None: no such layer."""
+    dropout: float = 0.0
+    """Before each layer but BERT's kind of pooler, which has it after."""
+    dropout_first: bool = False
+    """Dropout before the dense layer too."""
+    bias: bool = True
+    init_std: float = 0.02
+    precision: Precision = Precision()
+
+    def __post_init__(self):
+        if self.outputs < 0 or (self.outputs == 0 and self.dense is None):
+            raise ValueError(f"a head needs outputs or a dense layer, got outputs={self.outputs}, dense={self.dense}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.dense is not None:
+            activation(self.dense)
+
+
+class Head(nnx.Module):
+    """Scores from hidden states."""
+
+    def __init__(self, cfg: HeadConfig, *, rngs: nnx.Rngs):
+        kinds = {"dtype": jnp.dtype(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
+        kinds["kernel_init"] = nnx.initializers.normal(cfg.init_std)
+        self.cfg = cfg
+        if cfg.dense is not None:
+            self.dense = nnx.Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
+        if cfg.outputs:
+            self.output = nnx.Linear(cfg.embed, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
+
+    def pool(self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None) -> Float[Array, "..."]:
+        """Choose the position and apply the dense layer, without dropout."""
+        cfg = self.cfg
+        if cfg.pool == "last":
+            last = jnp.full(hidden.shape[:-2], hidden.shape[-2] - 1) if last is None else last
+            hidden = jnp.take_along_axis(hidden, last[..., None, None], axis=-2)[..., 0, :]
+        elif cfg.pool == "first":
+            hidden = hidden[..., 0, :]
+        return hidden if cfg.dense is None else activation(cfg.dense)(self.dense(hidden))
+
+    def __call__(
+        self,
+        hidden: Float[Array, "*B T D"],
+        last: Int[Array, "*B"] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "..."]:
+        """Score: [*B, T, E] of every position, or [*B, E] of one.
+
+        Args:
+          last: the position that `pool="last"` looks at; the very last by default.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        hidden = dropout(hidden, self.cfg.dropout, keys[0]) if self.cfg.dropout_first else hidden
+        pooled = self.pool(hidden, last)
+        return self.output(dropout(pooled, self.cfg.dropout, keys[1])) if self.cfg.outputs else pooled
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig:
+    """A model without an output layer of its own, and a head."""
+
+    backbone: Any
+    """The config of an `Encoder`, a `Causal` or a `Seq2Seq`."""
+    head: HeadConfig
+
+
+class Classifier(nnx.Module):
+    """A backbone with a head: `model.head(model.backbone(tokens, …))`."""
+
+    def __init__(self, cfg: ClassifierConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.backbone = module_of(cfg.backbone)(cfg.backbone, rngs=rngs)
+        self.head = Head(cfg.head, rngs=rngs)

@@ -1,0 +1,47 @@
+"""Relative positions as a learned bias on attention scores (Raffel et al. 2020, https://arxiv.org/abs/1910.10683)."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from flax_transformer.nn.config import Precision
+from flax_transformer.ops import causal_relative_buckets, relative_buckets
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeConfig:
+    """Buckets of distances: half hold one distance each, the rest grow logarithmically up to `max_distance`."""
+
+    buckets: int = 32
+    max_distance: int = 128
+
+    def __post_init__(self):
+        if self.buckets < 4 or self.buckets % 2:
+            raise ValueError(f"buckets must be an even number of at least 4, got {self.buckets}")
+        if self.max_distance <= self.buckets // 2:
+            raise ValueError(
+                f"max_distance must be above half the buckets, got max_distance={self.max_distance}, "
+                f"buckets={self.buckets}"
+            )
+
+
+class RelativeBias(nnx.Module):
+    """One number for every bucket and head; a decoder's buckets are all of the past."""
+
+    def __init__(self, cfg: RelativeConfig, heads: int, *, causal: bool, precision: Precision, rngs: nnx.Rngs):
+        self.cfg, self.causal = cfg, causal
+        kinds = {"dtype": jnp.dtype(precision.compute), "param_dtype": jnp.dtype(precision.params)}
+        self.bucket = nnx.Embed(cfg.buckets, heads, embedding_init=nnx.initializers.normal(0.02), rngs=rngs, **kinds)
+
+    def __call__(self, T: int, S: int, offset: Int[Array, ""] | int = 0) -> Float[Array, "N T S"]:
+        """Give the bias of T queries on S keys.
+
+        Args:
+          offset: position of the first query among the keys.
+        """
+        distance = jnp.arange(S) - (jnp.arange(T)[:, None] + offset)
+        sort = causal_relative_buckets if self.causal else relative_buckets
+        rows = sort(distance, buckets=self.cfg.buckets, max_distance=self.cfg.max_distance)
+        return jnp.moveaxis(self.bucket(rows), -1, 0)
