@@ -1,11 +1,12 @@
 """The output layer of every language model: products with a table, perhaps scaled, perhaps with a bias."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 from jaxtyping import Array, Float
 
-from flax_transformer.nn import Embedding, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig
 
 
 def output_table(cfg: EmbeddingConfig) -> EmbeddingConfig:
@@ -18,9 +19,12 @@ def output_table(cfg: EmbeddingConfig) -> EmbeddingConfig:
 class Output:
     """Hidden states and what they are multiplied with: all that logits, or a loss without logits, need."""
 
-    hidden: Float[Array, "*B T D"]
-    embedding: Embedding
-    bias: Float[Array, "V"] | None = None
+    hidden: Any
+    """[*B, T, D]."""
+    embedding: Any
+    """The `Embedding` whose table it is."""
+    bias: Any = None
+    """[V], or None."""
 
     @property
     def table(self) -> Float[Array, "V D"]:

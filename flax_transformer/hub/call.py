@@ -1,0 +1,216 @@
+"""How models of ours are called with Hugging Face's keyword names, and what they return under its names.
+
+Axes: B batch, T positions, S source positions, N heads, D width, V vocabulary, E outputs, A choices.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.hub.family import Fields
+from flax_transformer.ops import Mask
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a model is given, under Hugging Face's names; arrays, or whatever a transform puts in their place."""
+
+    input_ids: Any
+    """Int [*B, T]."""
+    attention_mask: Any = None
+    """Int [*B, T]: 1 where there is a token, 0 where there is padding, on either side."""
+    token_type_ids: Any = None
+    """Int [*B, T]."""
+    position_ids: Any = None
+    """Int [*B, T]."""
+    decoder_input_ids: Any = None
+    """Int [B, T]."""
+    decoder_attention_mask: Any = None
+    """Int [B, T]."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class ModelOutput:
+    """What a model returns, under Hugging Face's names; what it does not have is None."""
+
+    logits: Any = None
+    """[B, T, V] of tokens, [B, E] of classes, [B, T, E] of each token's classes, [B, A] of choices."""
+    last_hidden_state: Any = None
+    """[B, T, D]; of the decoder, where there are two sides."""
+    pooler_output: Any = None
+    """[B, D]."""
+    start_logits: Any = None
+    """[B, T]."""
+    end_logits: Any = None
+    """[B, T]."""
+    prediction_logits: Any = None
+    """[B, T, V]."""
+    seq_relationship_logits: Any = None
+    """[B, 2]; 0 is "follows"."""
+    encoder_last_hidden_state: Any = None
+    """[B, S, D]."""
+    hidden_states: Any = None
+    """L + 1 times [B, T, D]: what every layer is given, then what the last gives, normalised where the model does."""
+    encoder_hidden_states: Any = None
+    decoder_hidden_states: Any = None
+    attentions: Any = None
+    """L times [B, N, T, T]: every layer's attention weights."""
+    encoder_attentions: Any = None
+    decoder_attentions: Any = None
+    cross_attentions: Any = None
+
+    def keys(self) -> list[str]:
+        """Name what there is."""
+        return [field.name for field in dataclasses.fields(self) if getattr(self, field.name) is not None]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.keys():
+            raise KeyError(f"this model returns {', '.join(self.keys())}, not {name}")
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+
+def visible(attention_mask: Int[Array, "*B T"] | None) -> Mask | None:
+    """Turn an attention mask into ours."""
+    return None if attention_mask is None else Mask(dense=(attention_mask != 0)[..., None, None, :])
+
+
+def last_token(inputs: Inputs, pad: int | None) -> Int[Array, "*B"]:
+    """Find the last position that is not the padding token, as Hugging Face does to classify by it."""
+    ids = inputs.input_ids
+    if pad is None:
+        return jnp.full(ids.shape[:-1], ids.shape[-1] - 1)
+    return jnp.max(jnp.where(ids != pad, jnp.arange(ids.shape[-1]), 0), axis=-1)
+
+
+def split_keys(key: PRNGKeyArray | None) -> tuple[PRNGKeyArray | None, PRNGKeyArray | None]:
+    """Split a key, if there is one."""
+    return (None, None) if key is None else tuple(jax.random.split(key))
+
+
+def causal_hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
+    """Run a decoder-only model."""
+    return model.encode(inputs.input_ids, mask=visible(inputs.attention_mask), positions=inputs.position_ids, key=key)
+
+
+def causal_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states, as GPT2Model and LlamaModel do."""
+    return ModelOutput(last_hidden_state=causal_hidden(model, inputs, key))
+
+
+def causal_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give logits of the token after each, as GPT2LMHeadModel and LlamaForCausalLM do."""
+    hidden = causal_hidden(model, inputs, key)
+    return ModelOutput(logits=model.output(hidden).logits(), last_hidden_state=hidden)
+
+
+def causal_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Classify by the last token that is not padding, or every token, on a decoder-only model."""
+    keys = split_keys(key)
+    hidden = causal_hidden(model.backbone, inputs, keys[0])
+    last = last_token(inputs, fields.get("pad_token_id"))
+    return ModelOutput(logits=model.head(hidden, last, key=keys[1]), last_hidden_state=hidden)
+
+
+def causal_span(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Score every token as either end of an answer, on a decoder-only model."""
+    return ends(causal_classifier(model, inputs, key, fields))
+
+
+def encoder_hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
+    """Run an encoder."""
+    return model(
+        inputs.input_ids, mask=visible(inputs.attention_mask), types=inputs.token_type_ids,
+        positions=inputs.position_ids, key=key,
+    )  # fmt: skip
+
+
+def encoder_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states, as DistilBertModel does."""
+    return ModelOutput(last_hidden_state=encoder_hidden(model, inputs, key))
+
+
+def pooled_encoder(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states and what the pooler makes of the first, as BertModel does."""
+    keys = split_keys(key)
+    hidden = encoder_hidden(model.backbone, inputs, keys[0])
+    return ModelOutput(last_hidden_state=hidden, pooler_output=model.head(hidden, key=keys[1]))
+
+
+def masked_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give logits of each token, as BertForMaskedLM does."""
+    hidden = encoder_hidden(model.encoder, inputs, key)
+    return ModelOutput(logits=model.output(hidden).logits(), last_hidden_state=hidden)
+
+
+def pretraining(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give logits of each token and of one sentence following the other, as BertForPreTraining does."""
+    hidden = encoder_hidden(model.encoder, inputs, key)
+    return ModelOutput(
+        prediction_logits=model.output(hidden).logits(), seq_relationship_logits=model.sentence(hidden),
+        last_hidden_state=hidden,
+    )  # fmt: skip
+
+
+def encoder_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Classify a sequence, or every token."""
+    keys = split_keys(key)
+    hidden = encoder_hidden(model.backbone, inputs, keys[0])
+    return ModelOutput(logits=model.head(hidden, key=keys[1]), last_hidden_state=hidden)
+
+
+def encoder_span(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Score every token as either end of an answer, as BertForQuestionAnswering does."""
+    return ends(encoder_classifier(model, inputs, key, fields))
+
+
+def ends(found: ModelOutput) -> ModelOutput:
+    """Split two scores a token into those of an answer's first and last token."""
+    start, end = found.logits[..., 0], found.logits[..., 1]
+    return replace(found, logits=None, start_logits=start, end_logits=end)
+
+
+def multiple_choice(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Score the choices of each row: everything that is given is [B, A, T]."""
+    flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), inputs)
+    found = encoder_classifier(model, flat, key, fields)
+    return replace(found, logits=found.logits.reshape(inputs.input_ids.shape[:-1]))
+
+
+def decoder_hidden(
+    model: Any, inputs: Inputs, key: PRNGKeyArray | None = None
+) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
+    """Run an encoder-decoder: what either side gives.
+
+    Raises:
+      ValueError: without `decoder_input_ids`.
+    """
+    if inputs.decoder_input_ids is None:
+        raise ValueError("an encoder-decoder needs decoder_input_ids, got none")
+    keys = split_keys(key)
+    source = visible(inputs.attention_mask)
+    memory = model.encode(inputs.input_ids, source, key=keys[0])
+    mask = visible(inputs.decoder_attention_mask)
+    return memory, model.decode(inputs.decoder_input_ids, memory, source, mask=mask, key=keys[1])
+
+
+def seq2seq_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states of both sides, as T5Model and BartModel do."""
+    memory, hidden = decoder_hidden(model, inputs, key)
+    return ModelOutput(last_hidden_state=hidden, encoder_last_hidden_state=memory)
+
+
+def seq2seq_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give logits of the token after each of the target, as T5ForConditionalGeneration does."""
+    memory, hidden = decoder_hidden(model, inputs, key)
+    logits = model.output(hidden).logits()
+    return ModelOutput(logits=logits, last_hidden_state=hidden, encoder_last_hidden_state=memory)

@@ -1,0 +1,154 @@
+"""What a family of checkpoints is: its config fields, its tables and its architectures, one value a family."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from flax_transformer.hub.table import Table
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Fields(Mapping):
+    """A checkpoint's config.json: hashable, equal where the text is, every field kept, known or not."""
+
+    text: str
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Fields":
+        """Wrap what was read from config.json."""
+        return cls(json.dumps(data, sort_keys=True))
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The fields, a copy of nothing: do not change it."""
+        return json.loads(self.text)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.data[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self.data:
+            raise AttributeError(f"config.json has no field {name!r}")
+        return self.data[name]
+
+    def updated(self, changes: Mapping[str, Any]) -> "Fields":
+        """Give a copy with some fields changed."""
+        return Fields.of({**self.data, **changes})
+
+    def number(self, name: str, default: Any = _REQUIRED) -> Any:
+        """Read a number that is not negative; without a default it must be there.
+
+        Raises:
+          ValueError: when it is missing or something else.
+        """
+        value = self.data.get(name, default)
+        if value is default and default is not _REQUIRED:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+            found = "is missing" if value is _REQUIRED else f"is {value!r}"
+            raise ValueError(f"config.json must give {name} as a number of at least 0, it {found}")
+        return value
+
+    def integer(self, name: str, default: Any = _REQUIRED) -> Any:
+        """Read a whole number, as `number` does."""
+        value = self.number(name, default)
+        if value is not default and value != int(value):
+            raise ValueError(f"config.json must give {name} as a whole number, it is {value!r}")
+        return value if value is default else int(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Read true or false."""
+        value = self.data.get(name, default)
+        if not isinstance(value, bool):
+            raise ValueError(f"config.json must give {name} as true or false, it is {value!r}")
+        return value
+
+    def only(self, **allowed: Any) -> None:
+        """Demand that fields, where they are given, have the one value that is supported."""
+        for name, value in allowed.items():
+            if name in self.data and self.data[name] != value:
+                raise ValueError(f"config.json has {name}={self.data[name]!r}, of which only {value!r} is supported")
+
+    def activation(self, name: str, default: str) -> str:
+        """Read the name of an activation, in our spelling."""
+        value = self.data.get(name, default)
+        if value not in ACTIVATIONS:
+            raise ValueError(f"config.json has {name}={value!r}; supported are {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[value]
+
+    @property
+    def labels(self) -> int:
+        """How many classes a classifier has."""
+        names = self.data.get("id2label")
+        return len(names) if isinstance(names, dict) else self.integer("num_labels", 2)
+
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "swish",
+    "tanh": "tanh",
+    "linear": "identity",
+}
+"""Hugging Face's names of activations and ours."""
+
+SPELLING = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+"""Our names of activations and Hugging Face's."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One class of `transformers`: which model of ours it is, and how it is called."""
+
+    config: Callable[[Fields], Any]
+    """`config(fields)`: the config of our model."""
+    call: Callable[..., Any]
+    """`call(model, inputs, key) -> ModelOutput`."""
+    head: Table = ()
+    """Rows beside the backbone's."""
+    at: str = ""
+    """Where the backbone is in our model, with a dot at its end."""
+    base: bool = False
+    """The backbone alone, whose tensors have no prefix."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors that a checkpoint of a larger class may have besides, for which there is no use here."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """All checkpoints of one `model_type`."""
+
+    model_type: str
+    architectures: Mapping[str, Architecture]
+    table: Table
+    """Of the backbone, without prefixes."""
+    write: Callable[[Any], dict[str, Any]]
+    """`write(config of the backbone)`: the fields of config.json that say the same."""
+    prefix: str = ""
+    """Before the names of the backbone's tensors, with a dot at its end, except in a checkpoint of the base class."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors that say nothing: buffers that the model computes."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of names in old checkpoints, and what stands there now (`re.sub`)."""
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """Tensors that are another one again, by tying: name of the copy, name of the one in the table."""
+
+    def rows(self, architecture: Architecture) -> Table:
+        """Give the table of one architecture, prefixes and all."""
+        prefix = "" if architecture.base else self.prefix
+        return tuple(row.under(architecture.at, prefix) for row in self.table) + architecture.head

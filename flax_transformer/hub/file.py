@@ -1,0 +1,154 @@
+"""Checkpoint folders: config.json and safetensors, one file or shards with an index, read lazily and written whole."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+SHARD_BYTES = 5 * 1000**3
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm")
+"""What is downloaded: nothing that could be code."""
+
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def find_folder(path_or_id: str | os.PathLike, revision: str | None = None) -> Path:
+    """Give the folder of a checkpoint: a local one as it is, a hub id downloaded at a revision.
+
+    Raises:
+      FileNotFoundError: when it is neither a folder nor a hub id.
+      ValueError: when a revision is asked of a local folder, or the hub has no such thing.
+    """
+    path = Path(path_or_id)
+    if path.is_dir():
+        if revision is not None:
+            raise ValueError(f"only a hub id has revisions, got the folder {path} and revision {revision!r}")
+        return path
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(path_or_id)) or str(path_or_id).startswith("."):
+        raise FileNotFoundError(f"no folder {path}, and no hub id: those are NAME or OWNER/NAME")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(path_or_id), revision=revision, allow_patterns=list(PATTERNS)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"no folder {path}, and the hub did not give {path_or_id}: {reason}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: not a JSON object; names the file.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no {path.name} in {path.parent}")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(data).__name__}")
+    return data
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that is in a file: shape and type are known, `read` brings it into memory."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[], np.ndarray]
+
+
+@contextmanager
+def open_tensors(folder: Path) -> Iterator[dict[str, Tensor]]:
+    """Open the weights of a folder, memory-mapped; nothing is read yet.
+
+    Raises:
+      FileNotFoundError: no safetensors.
+      ValueError: a pickle instead, a broken or missing shard, or a tensor of another type than the floats.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    tensors: dict[str, Tensor] = {}
+    with ExitStack() as stack:
+        for file in _files(folder):
+            try:
+                opened = stack.enter_context(safe_open(file, framework="numpy"))
+                for name in opened.keys():  # noqa: SIM118
+                    part = opened.get_slice(name)
+                    dtype = DTYPES.get(part.get_dtype(), part.get_dtype())
+                    if name in tensors:
+                        raise ValueError(f"a tensor must be in one file, {name} is in {file} and in another")
+                    tensors[name] = Tensor(tuple(part.get_shape()), dtype, _reader(opened, name))
+            except (SafetensorError, OSError) as error:
+                raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
+        yield tensors
+
+
+def _reader(opened: Any, name: str) -> Callable[[], np.ndarray]:
+    return lambda: opened.get_tensor(name)
+
+
+def _files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        index = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
+            raise ValueError(f"{folder / INDEX} must have a weight_map from tensor to file name")
+        files = sorted(set(index.values()))
+        outside = [name for name in files if Path(name).name != name]
+        if outside:
+            raise ValueError(f"shards must lie beside their index, {folder / INDEX} names {outside[0]!r}")
+        missing = [name for name in files if not (folder / name).is_file()]
+        if missing:
+            raise ValueError(f"{folder} lacks {', '.join(missing)}, which its index names")
+        return [folder / name for name in files]
+    pickles = [file.name for pattern in PICKLES for file in sorted(folder.glob(pattern))]
+    if pickles:
+        raise ValueError(
+            f"{folder} has only {', '.join(pickles[:3])}; such files can run code when opened and are not read. "
+            "Convert them where you trust them: AutoModel.from_pretrained(…).save_pretrained(…) of transformers "
+            "writes safetensors"
+        )
+    raise FileNotFoundError(f"no {WEIGHTS} or {INDEX} in {folder}")
+
+
+def write_tensors(folder: Path, sizes: Mapping[str, int], make: Callable[[str], np.ndarray]) -> None:
+    """Write tensors to `model.safetensors`, or to shards of at most 5 GB and an index.
+
+    Args:
+      sizes: bytes of each tensor.
+      make: brings one into memory; a shard's are made together.
+    """
+    from safetensors.numpy import save_file
+
+    shards: list[list[str]] = [[]]
+    room = SHARD_BYTES
+    for name, size in sizes.items():
+        if size > room and shards[-1]:
+            shards.append([])
+            room = SHARD_BYTES
+        shards[-1].append(name)
+        room -= size
+    files = [WEIGHTS]
+    if len(shards) > 1:
+        files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+    for file, names in zip(files, shards, strict=True):
+        save_file({name: make(name) for name in names}, folder / file, metadata={"format": "pt"})
+    if len(shards) > 1:
+        where = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,222 @@
+"""Checkpoints in and out: `load` a folder or hub id, `save` what `transformers` opens, `wrap` a model made here."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from flax_transformer.hub.family import Architecture, Family, Fields
+from flax_transformer.hub.file import CONFIG, find_folder, open_tensors, read_json, write_tensors
+from flax_transformer.hub.file import Tensor as StoredTensor
+from flax_transformer.hub.pretrained import Pretrained
+from flax_transformer.hub.registry import find_architecture, find_family
+from flax_transformer.hub.tokenizer import load_hub_tokenizer
+from flax_transformer.hub.weights import compare, load_model, renamer, resolve, tensors_of
+from flax_transformer.models.preset import module_of
+from flax_transformer.nn import Precision
+
+GENERATION = "generation_config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lenient:
+    """What may be otherwise than config.json and the table say; nothing is, unless it is named here.
+
+    >>> Lenient(architecture="BertForSequenceClassification", initialise=("^classifier",), config={"num_labels": 5})
+    Lenient(architecture='BertForSequenceClassification', ...)
+    """
+
+    architecture: str | None = None
+    """Instead of `architectures[0]` of config.json."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of config.json to change."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of tensor names, and what to put there (`re.sub`)."""
+    ignore: tuple[str, ...] = ()
+    """Patterns of tensors that may be there besides."""
+    initialise: tuple[str, ...] = ()
+    """Patterns of tensors that may be missing; their parameters begin as in a new model."""
+    seed: int = 0
+    """Of what is initialised."""
+
+
+def load(
+    path_or_id: str | os.PathLike,
+    *,
+    dtype: str | None = None,
+    mesh: Mesh | None = None,
+    revision: str | None = None,
+    lenient: Lenient | None = None,
+) -> Pretrained:
+    """Load a Hugging Face checkpoint from a folder or the hub.
+
+    Shards are memory-mapped, and every parameter goes straight to the devices that keep it.
+
+    Args:
+      dtype: float32, bfloat16 or float16, of parameters and computation; the checkpoint's own by default.
+      mesh: devices to spread over by the sharding table; the default device without one.
+      revision: branch, tag or commit of a hub id.
+      lenient: exceptions from "every tensor is there, in its shape, and no other".
+
+    Raises:
+      FileNotFoundError: no such folder, or no config.json or safetensors in it.
+      ValueError: an unsupported architecture or option, tensors that differ (all are listed), a broken file.
+    """
+    folder = find_folder(path_or_id, revision)
+    lenient = Lenient() if lenient is None else lenient
+    fields = Fields.of({**read_json(folder / CONFIG), **lenient.config})
+    if lenient.architecture is not None:
+        fields = fields.updated({"architectures": [lenient.architecture]})
+    family, architecture = find_family(fields)
+    with open_tensors(folder) as stored:
+        config = with_precision(architecture.config(fields), dtype or _common_dtype(stored))
+        kind = module_of(config)
+        fresh = lambda: kind(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
+        model = nnx.eval_shape(fresh)
+        entries = resolve(family.rows(architecture), model)
+        expected = {name for entry in entries for name in entry.names}
+        tensors, differences = _matched(stored, expected, family, architecture, lenient)
+        may_miss = lambda name: any(re.search(pattern, name) for pattern in lenient.initialise)  # noqa: E731
+        differences += compare(entries, tensors, may_miss)
+        if differences:
+            shown = "".join(f"\n  {line}" for line in differences)
+            raise ValueError(
+                f"{folder} is not a whole {fields['architectures'][0]}: {len(differences)} "
+                f"difference{'s' if len(differences) > 1 else ''}{shown}"
+            )
+        model = load_model(model, entries, tensors, mesh, fresh)
+    generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+    return Pretrained(model, fields, load_hub_tokenizer(folder), Fields.of(generation))
+
+
+def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
+    """Write config.json, safetensors and tokenizer files that `transformers` opens, with the names it uses itself.
+
+    Files are complete before they appear in the folder.
+
+    Raises:
+      ValueError: when the model is not what its config says.
+    """
+    family, architecture = pretrained.family, pretrained.architecture
+    parts = tensors_of(pretrained.model, resolve(family.rows(architecture), pretrained.model))
+    dtype = str(jax.tree.leaves(pretrained.model)[0].dtype)
+    config = {**{k: v for k, v in pretrained.config.items() if k != "torch_dtype"}, "dtype": dtype}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as made:
+        part = Path(made)
+        write_tensors(part, {name: size for name, (size, _) in parts.items()}, lambda name: parts[name][1]())
+        _write_json(part / CONFIG, config)
+        if pretrained.generation:
+            _write_json(part / GENERATION, dict(pretrained.generation))
+        if pretrained.tokenizer is not None:
+            pretrained.tokenizer.save(part)
+        for old in folder.glob("model*.safetensors*"):
+            old.unlink()
+        for file in part.iterdir():
+            shutil.move(file, folder / file.name)
+
+
+def wrap(model: Any, architecture: str, *, tokenizer: Any = None, **fields: Any) -> Pretrained:
+    """Give a model made here its place among the checkpoints, to call, generate with and `save`.
+
+    Args:
+      model: of this package; its config must be one that the architecture can have.
+      architecture: a class of `transformers`, as "GPT2LMHeadModel".
+      tokenizer: a `HubTokenizer`.
+      fields: of config.json besides those that say what the model is: `pad_token_id`, `id2label` and so on.
+
+    Raises:
+      ValueError: an unknown architecture, or a model that it cannot be.
+    """
+    family, known = find_architecture(architecture)
+    head = getattr(model.cfg, "head", None)
+    backbone = getattr(model.cfg, known.at.rstrip(".")) if known.at else model.cfg
+    labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}
+    config = {
+        "model_type": family.model_type,
+        "architectures": [architecture],
+        **family.write(backbone),
+        **labels,
+        **fields,
+    }
+    pretrained = Pretrained(model, Fields.of(config), tokenizer)
+    precision = str(jax.tree.leaves(model)[0].dtype)
+    again = with_precision(pretrained.architecture.config(pretrained.config), precision)
+    entries = resolve(family.rows(pretrained.architecture), model)
+    shape = nnx.eval_shape(lambda: module_of(again)(again, rngs=nnx.Rngs(0)))
+    expected = [entry.shapes for entry in resolve(family.rows(pretrained.architecture), shape)]
+    if [entry.shapes for entry in entries] != expected:
+        raise ValueError(f"a {architecture} cannot be the model given: its config.json would describe another one")
+    return pretrained
+
+
+def with_precision(config: Any, dtype: str) -> Any:
+    """Put one number format for parameters and computation into a config and all configs inside."""
+    if isinstance(config, Precision):
+        return Precision(compute=dtype, params=dtype)
+    if not dataclasses.is_dataclass(config):
+        return config
+    return replace(
+        config, **{f.name: with_precision(getattr(config, f.name), dtype) for f in dataclasses.fields(config)}
+    )
+
+
+def _common_dtype(tensors: Mapping[str, StoredTensor]) -> str:
+    sizes: dict[str, int] = {}
+    for tensor in tensors.values():
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + int(np.prod(tensor.shape))
+    floats = {name: size for name, size in sizes.items() if name in ("float32", "bfloat16", "float16")}
+    return max(floats, key=floats.get, default="float32")
+
+
+def _matched(
+    stored: Mapping[str, StoredTensor],
+    expected: set[str],
+    family: Family,
+    architecture: Architecture,
+    lenient: Lenient,
+) -> tuple[dict[str, StoredTensor], list[str]]:
+    """Give stored tensors the names the table has, and leave out what may be; list copies that are none."""
+    rename = renamer({**lenient.rename, **family.renamed})
+    ignored = re.compile("|".join((*family.ignored, *architecture.ignored, *lenient.ignore)) or r"(?!)")
+    tensors: dict[str, StoredTensor] = {}
+    for name, tensor in stored.items():
+        name = _prefixed(rename(name), expected, family.prefix)
+        if name in expected or not ignored.search(name):
+            tensors[name] = tensor
+    differences = []
+    for copy, original in family.copies.items():
+        copy, original = _prefixed(copy, expected, family.prefix), _prefixed(original, expected, family.prefix)
+        if copy not in tensors or copy in expected:
+            continue
+        tensor = tensors.pop(copy)
+        if original not in tensors:
+            tensors[original] = tensor
+        elif tensor.shape != tensors[original].shape or not np.array_equal(tensor.read(), tensors[original].read()):
+            differences.append(f"not a copy: {copy} must equal {original}, to which it is tied")
+    return tensors, differences
+
+
+def _prefixed(name: str, expected: set[str], prefix: str) -> str:
+    """Add or drop the backbone's prefix where the table has the name that way."""
+    if name in expected or not prefix:
+        return name
+    if name.startswith(prefix) and name.removeprefix(prefix) in expected:
+        return name.removeprefix(prefix)
+    return prefix + name if prefix + name in expected else name
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,95 @@
+"""A model with its published config and tokenizer: a pytree, and a function of Hugging Face's inputs."""
+
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from flax_transformer.hub.call import Inputs, ModelOutput
+from flax_transformer.hub.family import Architecture, Family, Fields
+from flax_transformer.hub.registry import find_family
+from flax_transformer.ops import capture
+
+_NAMES = tuple(each.name for each in fields(Inputs))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Pretrained:
+    """`pretrained(input_ids=…, attention_mask=…).logits`; `pretrained.model` is our module underneath.
+
+    Its leaves are the model's parameters; config and tokenizer are static.
+    """
+
+    model: Any
+    config: Fields = field(metadata={"static": True})
+    """Everything in config.json; `architectures[0]` says what the model is."""
+    tokenizer: Any = field(default=None, metadata={"static": True})
+    """A `HubTokenizer`, or None where the checkpoint has none."""
+    generation: Fields = field(default=Fields("{}"), metadata={"static": True})
+    """Everything in generation_config.json."""
+
+    @property
+    def family(self) -> Family:
+        """The family of checkpoints it belongs to."""
+        return find_family(self.config)[0]
+
+    @property
+    def architecture(self) -> Architecture:
+        """What stands for the class of `transformers` that is its own."""
+        return find_family(self.config)[1]
+
+    def __call__(
+        self,
+        *,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+        key: PRNGKeyArray | None = None,
+        **inputs: Int[Array | np.ndarray, "..."] | None,
+    ) -> ModelOutput:
+        """Run the model on token ids [B, T]; compiled, and usable inside any other transform.
+
+        Args:
+          output_hidden_states: also give what every layer is given, and the last hidden states.
+          output_attentions: also give every layer's attention weights.
+          key: for dropout; None means none.
+          inputs: input_ids, attention_mask, token_type_ids, position_ids, decoder_input_ids, decoder_attention_mask.
+
+        Raises:
+          ValueError: an input of another name, or ids longer than the model has positions.
+        """
+        if "input_ids" not in inputs or (unknown := [name for name in inputs if name not in _NAMES]):
+            wrong = ", ".join(unknown) if "input_ids" in inputs else "no input_ids"
+            raise ValueError(f"a model is called with input_ids and perhaps {', '.join(_NAMES[1:])}; got {wrong}")
+        given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items() if value is not None})
+        names = ("hidden_states",) * output_hidden_states + ("attention_weights",) * output_attentions
+        return _call(self, given, key, names=names)
+
+    def generate(self, input_ids: Any, attention_mask: Any = None, *, key: PRNGKeyArray | None = None, **settings: Any):
+        """Generate token ids; see `hub.generate.generate`."""
+        from flax_transformer.hub.generate import generate
+
+        return generate(self, input_ids, attention_mask, key=key, **settings)
+
+
+@partial(jax.jit, static_argnames="names")
+def _call(pretrained: Pretrained, inputs: Inputs, key: PRNGKeyArray | None, *, names: tuple[str, ...]) -> ModelOutput:
+    call, fields = pretrained.architecture.call, pretrained.config
+    run = lambda model, inputs, key: call(model, inputs, key, fields)  # noqa: E731
+    seen = {name: capture(run, name)(pretrained.model, inputs, key)[1] for name in names}
+    output = run(pretrained.model, inputs, key)
+    both = output.encoder_last_hidden_state is not None
+    found: dict[str, Any] = {}
+    if "hidden_states" in seen:
+        sides = ("encoder_", "decoder_") if both else ("",)
+        last = (output.encoder_last_hidden_state, output.last_hidden_state)[-len(sides) :]
+        for side, stack, end in zip(sides, seen["hidden_states"], last, strict=True):
+            found[f"{side}hidden_states"] = (*stack, end)
+    if "attention_weights" in seen:
+        kinds = ("encoder_attentions", "decoder_attentions", "cross_attentions") if both else ("attentions",)
+        found |= dict(zip(kinds, map(tuple, seen["attention_weights"]), strict=True))
+    return replace(output, **found)

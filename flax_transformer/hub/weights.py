@@ -1,0 +1,173 @@
+"""Tensors to parameters and back, leaf by leaf."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from flax_transformer.hub.file import DTYPES, Tensor
+from flax_transformer.hub.table import Row, Shape, Table
+from flax_transformer.parallel import path_name, tree_shardings
+
+PIECE = 256 * 2**20
+"""Bytes of a stack that are gathered on the host at a time; larger stacks go to the device layer by layer."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of a table with what it means for one model."""
+
+    row: Row
+    shapes: tuple[Shape, ...]
+    """Of our parameters, of one layer."""
+    depth: int | None
+    """How many layers, or None where there is no layer axis."""
+
+    @property
+    def names(self) -> list[str]:
+        """Their tensors, by layer."""
+        return [self.row.theirs] if self.depth is None else [self.row.theirs.format(i) for i in range(self.depth)]
+
+    @property
+    def shape(self) -> Shape:
+        """Of each of their tensors."""
+        return self.row.layout.shape(self.shapes)
+
+
+def resolve(table: Table, model: Any) -> list[Entry]:
+    """Match a table with a (possibly abstract) model; rows for parameters that it has not are left out.
+
+    Raises:
+      ValueError: when a parameter has no row or several.
+    """
+    leaves = dict(_leaves(model))
+    entries, seen = [], set()
+    for row in table:
+        if row.ours[0] not in leaves:
+            continue
+        shapes = tuple(leaves[path].shape for path in row.ours)
+        depth = shapes[0][0] if row.stacked else None
+        entries.append(Entry(row, shapes if depth is None else tuple(shape[1:] for shape in shapes), depth))
+        twice = seen.intersection(row.ours)
+        if twice:
+            raise ValueError(f"a parameter must have one row in the weight table, {sorted(twice)[0]} has several")
+        seen.update(row.ours)
+    if rest := leaves.keys() - seen:
+        raise ValueError(f"every parameter must have a row in the weight table, {', '.join(sorted(rest))} have none")
+    return entries
+
+
+def _leaves(model: Any) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model):
+        yield path_name(path), leaf
+
+
+def compare(entries: list[Entry], tensors: Mapping[str, Tensor], fresh: Callable[[str], bool]) -> list[str]:
+    """List everything in which a checkpoint is not what the table says.
+
+    Args:
+      fresh: whether a tensor may be missing, its parameter to be initialised.
+    """
+    expected = {name: entry.shape for entry in entries for name in entry.names}
+    found = []
+    for name, shape in expected.items():
+        if name not in tensors:
+            found += [] if fresh(name) else [f"missing: {name} {list(shape)}"]
+        elif tensors[name].shape != shape:
+            found.append(f"misshapen: {name} is {list(tensors[name].shape)}, must be {list(shape)}")
+        elif tensors[name].dtype not in DTYPES.values():
+            found.append(f"not a float: {name} is {tensors[name].dtype}")
+    return found + [f"extra: {name} {list(tensors[name].shape)}" for name in tensors if name not in expected]
+
+
+def load_model(
+    model: Any, entries: list[Entry], tensors: Mapping[str, Tensor], mesh: Mesh | None, fresh: Callable[[], Any]
+) -> Any:
+    """Fill an abstract model from tensors, every parameter straight onto the devices that keep it.
+
+    Args:
+      fresh: makes an initialised model, for parameters that no tensor has.
+    """
+    here = SingleDeviceSharding(jax.devices()[0])
+    places = jax.tree.map(lambda _: here, model) if mesh is None else tree_shardings(model, mesh)
+    abstract, places = dict(_leaves(model)), dict(_leaves(places))
+    filled: dict[str, jax.Array] = {}
+    for entry in entries:
+        if entry.names[0] not in tensors:
+            continue
+        read = lambda name, e=entry: e.row.layout.split(tensors[name].read(), e.shapes)  # noqa: E731
+        wanted = [(abstract[path], places[path]) for path in entry.row.ours]
+        arrays = _gather(read, entry, wanted)
+        filled.update(zip(entry.row.ours, arrays, strict=True))
+    if missing := [path for path in abstract if path not in filled]:
+        make = lambda: {path: leaf for path, leaf in _leaves(fresh()) if path in missing}  # noqa: E731
+        filled |= jax.jit(make, out_shardings={path: places[path] for path in missing})()
+    return jax.tree.unflatten(jax.tree.structure(model), [filled[path] for path in abstract])
+
+
+def _gather(read: Callable[[str], list[np.ndarray]], entry: Entry, wanted: list[tuple[Any, Any]]) -> list[jax.Array]:
+    if entry.depth is None:
+        return [_put(part, leaf.dtype, place) for part, (leaf, place) in zip(read(entry.names[0]), wanted, strict=True)]
+    if sum(leaf.size * leaf.dtype.itemsize for leaf, _ in wanted) <= PIECE:
+        hosts = [np.empty(leaf.shape, leaf.dtype) for leaf, _ in wanted]
+        for i, name in enumerate(entry.names):
+            for host, part in zip(hosts, read(name), strict=True):
+                host[i] = part
+        return [_put(host, leaf.dtype, place) for host, (leaf, place) in zip(hosts, wanted, strict=True)]
+    stacks = [jax.jit(partial(jnp.zeros, x.shape, x.dtype), out_shardings=place)() for x, place in wanted]
+    for i, name in enumerate(entry.names):
+        for j, (part, (leaf, place)) in enumerate(zip(read(name), wanted, strict=True)):
+            stacks[j] = _insert(stacks[j], _put(part, leaf.dtype, _of_layer(place)), i)
+            stacks[j].block_until_ready()  # one layer on its way at a time
+    return stacks
+
+
+@partial(jax.jit, donate_argnums=0)
+def _insert(stack: jax.Array, part: jax.Array, index: int) -> jax.Array:
+    return jax.lax.dynamic_update_index_in_dim(stack, part, index, 0)
+
+
+def _of_layer(place: Any) -> Any:
+    return NamedSharding(place.mesh, PartitionSpec(*place.spec[1:])) if isinstance(place, NamedSharding) else place
+
+
+def _put(host: np.ndarray, dtype: Any, place: Any) -> jax.Array:
+    host = host.astype(dtype, copy=False)
+    if place.is_fully_addressable:
+        return jax.device_put(host, place)
+    return jax.make_array_from_callback(host.shape, place, lambda index: host[index])
+
+
+def tensors_of(model: Any, entries: list[Entry]) -> dict[str, tuple[int, Callable[[], np.ndarray]]]:
+    """Give, for each tensor of a checkpoint, its bytes and how to make it from a model."""
+    leaves = dict(_leaves(model))
+    found = {}
+    for entry in entries:
+        parts = [leaves[path] for path in entry.row.ours]
+        size = sum(part.size // (entry.depth or 1) * part.dtype.itemsize for part in parts)
+        for i, name in enumerate(entry.names):
+            found[name] = (size, partial(_join, entry, parts, None if entry.depth is None else i))
+    return found
+
+
+def _join(entry: Entry, parts: list[jax.Array], index: int | None) -> np.ndarray:
+    """Bring one layer's parameters to the host as one tensor of theirs."""
+    return entry.row.layout.join([np.asarray(part if index is None else part[index]) for part in parts])
+
+
+def renamer(patterns: Mapping[str, str]) -> Callable[[str], str]:
+    """Make a function that rewrites names by patterns, in order."""
+    compiled = [(re.compile(pattern), to) for pattern, to in patterns.items()]
+
+    def rename(name: str) -> str:
+        for pattern, to in compiled:
+            name = pattern.sub(to, name)
+        return name
+
+    return rename

@@ -1,0 +1,85 @@
+"""Compare a checkpoint that `transformers` made with ours, call for call: every output, every layer, and back again."""
+
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from flax_transformer import hub
+
+
+def compare(model, folder, **inputs):
+    """Save a torch model, load it here, and demand the same outputs, layers, tensors, and a round trip.
+
+    Positions that a mask hides are not compared: what a model says about padding has no meaning.
+    Gives the checkpoint and its output.
+    """
+    theirs, back = Path(folder) / "theirs", Path(folder) / "back"
+    model.eval().save_pretrained(theirs)
+    expected = forward(model, inputs)
+    ours = hub.load(theirs)
+    got = ours(**inputs, output_hidden_states=True)
+    missing = [name for name in expected if name not in got.keys()]  # noqa: SIM118
+    assert not missing, f"transformers returns {missing} too"
+    for name, value in expected.items():
+        close(name, value, got[name], inputs)
+    hub.save(ours, back)
+    same_tensors(theirs, back)
+    again = forward(type(model).from_pretrained(back).eval(), inputs)
+    for name, value in expected.items():
+        for a, b in zip(as_tuple(value), as_tuple(again[name]), strict=True):
+            np.testing.assert_array_equal(a, b)
+    return ours, got
+
+
+def forward(model, inputs):
+    import torch
+
+    with torch.no_grad():
+        tensors = {name: torch.as_tensor(np.asarray(value)) for name, value in inputs.items()}
+        output = model(**tensors, output_hidden_states=True, use_cache=False)
+    numpy = lambda value: tuple(v.numpy() for v in value) if isinstance(value, tuple) else value.numpy()  # noqa: E731
+    return {name: numpy(value) for name, value in output.items() if name != "past_key_values"}
+
+
+def as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+def close(name, expected, got, inputs):
+    expected, got = as_tuple(expected), as_tuple(got)
+    assert len(expected) == len(got), f"{name}: {len(expected)} arrays, {len(got)} here"
+    for i, (a, b) in enumerate(zip(expected, got, strict=True)):
+        b = np.asarray(b)
+        assert a.shape == b.shape, f"{name} {i}: {a.shape}, {b.shape} here"
+        shown = seen(name, a, inputs)
+        error = np.abs(a - b)[shown].max() / np.abs(a[shown]).max()
+        assert error <= 1e-5, f"{name} {i}: relative error {error}"
+
+
+def seen(name, array, inputs):
+    """Say which positions of an output are real."""
+    decoding = "decoder_input_ids" in inputs and not name.startswith("encoder")
+    mask = inputs.get("decoder_attention_mask" if decoding else "attention_mask")
+    if mask is None or array.shape[: mask.ndim] != mask.shape:
+        return ...
+    return np.asarray(mask) != 0
+
+
+def same_tensors(theirs, back):
+    a, b = (load_file(folder / "model.safetensors") for folder in (theirs, back))
+    assert sorted(a) == sorted(b)
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+        assert a[name].dtype == b[name].dtype
+
+
+def random_ids(vocab, rows, length, *, seed=0, low=3):
+    return np.random.default_rng(seed).integers(low, vocab, (rows, length))
+
+
+def padded(lengths, length, side="right"):
+    """Give an attention mask for rows of these lengths."""
+    at = np.arange(length)[None]
+    lengths = np.asarray(lengths)[:, None]
+    return ((at < lengths) if side == "right" else (at >= length - lengths)).astype(np.int64)
