@@ -1,48 +1,44 @@
-"""The stream of training batches: Grain reader threads over a batch plan, one position for any number of processes."""
+"""The stream of training batches: Grain reader threads over a plan, one position for any number of processes."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from flax_transformer.data.batch import Batch, BucketPlan, Tokenized, collate
 
+Arrays = dict[str, Shaped[np.ndarray, "..."]]
 
-class BatchStream(Iterator[Batch]):
+
+class Stream(Iterator[Arrays]):
     """Endless batches from a global step on; the position can be saved as JSON and restored.
 
-    Every process makes the same plan and lays out only its own contiguous rows of each global batch, so the global
-    batches, and a saved position, do not depend on how many processes there are.
+    A subclass says how the batch of a step is made and what it is made of. Every process lays out only its own
+    contiguous rows of each global batch, so the global batches, and a saved position, do not depend on how many
+    processes there are.
     """
 
     def __init__(
-        self,
-        plan: BucketPlan,
-        examples: Tokenized,
-        *,
-        process_index: int = 0,
-        process_count: int = 1,
-        start: int = 0,
-        threads: int = 2,
-        prefetch: int = 8,
+        self, *, process_index: int = 0, process_count: int = 1, start: int = 0, threads: int = 2, prefetch: int = 8
     ) -> None:
         if not 0 <= process_index < process_count:
             raise ValueError(f"process_index must be in 0..{process_count - 1}, got {process_index}")
-        if plan.examples != len(examples):
-            raise ValueError(f"plan and examples must be of one size, got {plan.examples} and {len(examples)} pairs")
-        uneven = {boundary: rows for boundary, rows in plan.batch_sizes.items() if rows % process_count}
-        if uneven:
-            raise ValueError(
-                f"rows of every batch must be a multiple of the processes, got {process_count} processes and rows by "
-                f"boundary {uneven}; make the plan with multiple={process_count}"
-            )
-        self._plan, self._examples = plan, examples
         self._process = (process_index, process_count)
         self._reading = (threads, prefetch)
         self._step = start
         self._batches: Any = None
 
-    def __next__(self) -> Batch:
+    @abstractmethod
+    def make(self, step: int) -> Arrays:
+        """Lay out this process's rows of a global batch; a pure function, called by several threads."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Name all that the batches depend on, in values JSON can hold."""
+
+    def __next__(self) -> Arrays:
         if self._batches is None:
             self._batches = self._read_from(self._step)
         batch = next(self._batches)
@@ -56,7 +52,7 @@ class BatchStream(Iterator[Batch]):
 
     def get_state(self) -> dict[str, Any]:
         """Describe position and pipeline in values JSON can hold."""
-        return {"step": self._step, **self._identity()}
+        return {"step": self._step, **self.identity()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue at a saved position.
@@ -64,7 +60,7 @@ class BatchStream(Iterator[Batch]):
         Raises:
             ValueError: the state was saved by a pipeline of other data, tokenizer or options; names each difference.
         """
-        mine = self._identity()
+        mine = self.identity()
         names = sorted((mine.keys() | state.keys()) - {"step"})
         differ = [
             f"{name}: saved {state.get(name)!r}, now {mine.get(name)!r}"
@@ -85,7 +81,44 @@ class BatchStream(Iterator[Batch]):
             self._batches.close()
         self._batches = None
 
-    def _identity(self) -> dict[str, Any]:
+    def _read_from(self, step: int) -> Iterator[Arrays]:
+        import grain
+
+        endless = grain.MapDataset.range(step, np.iinfo(np.int64).max)
+        threads, prefetch = self._reading
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
+        return iter(endless.map(lambda step: self.make(int(step))).to_iter_dataset(options))
+
+
+class BatchStream(Stream):
+    """Batches of token pairs by a bucket plan, which every process makes alike."""
+
+    def __init__(
+        self,
+        plan: BucketPlan,
+        examples: Tokenized,
+        *,
+        process_index: int = 0,
+        process_count: int = 1,
+        start: int = 0,
+        threads: int = 2,
+        prefetch: int = 8,
+    ) -> None:
+        super().__init__(
+            process_index=process_index, process_count=process_count, start=start, threads=threads, prefetch=prefetch
+        )
+        if plan.examples != len(examples):
+            raise ValueError(f"plan and examples must be of one size, got {plan.examples} and {len(examples)} pairs")
+        uneven = {boundary: rows for boundary, rows in plan.batch_sizes.items() if rows % process_count}
+        if uneven:
+            raise ValueError(
+                f"rows of every batch must be a multiple of the processes, got {process_count} processes and rows by "
+                f"boundary {uneven}; make the plan with multiple={process_count}"
+            )
+        self._plan, self._examples = plan, examples
+
+    def identity(self) -> dict[str, Any]:
+        """Name the plan, the pairs and the tokenizer."""
         plan = self._plan
         return {
             "seed": plan.seed,
@@ -96,16 +129,9 @@ class BatchStream(Iterator[Batch]):
             "tokenizer": self._examples.tokenizer,
         }
 
-    def _read_from(self, step: int) -> Iterator[Batch]:
-        import grain
-
-        endless = grain.MapDataset.range(step, np.iinfo(np.int64).max)
-        threads, prefetch = self._reading
-        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
-        return iter(endless.map(self._make).to_iter_dataset(options))
-
-    def _make(self, step: int) -> Batch:
-        boundary, indices = self._plan[int(step)]
+    def make(self, step: int) -> Batch:
+        """Lay out this process's rows of the batch the plan has for a step."""
+        boundary, indices = self._plan[step]
         index, count = self._process
         rows = len(indices) // count
         return collate(self._examples, indices[index * rows : (index + 1) * rows], boundary)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,33 @@ class Tokenizer:
         return hashlib.sha256(self.json().encode()).hexdigest()
 
 
+@contextmanager
+def unreadable_is_value_error(path: str | os.PathLike) -> Iterator[None]:
+    """Turn whatever the Rust library raises on a crafted file, panics too, into a ValueError that names the file."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic is a BaseException
+        raise ValueError(f"{path} is not a readable {Path(path).name}: {error}") from error
+
+
+def parse_tokenizer(content: bytes, path: str | os.PathLike) -> Any:
+    """Make a ``tokenizers.Tokenizer`` of the content of ``tokenizer.json``, without its padding and truncation.
+
+    Raises:
+        ValueError: not a tokenizer; names `path`.
+    """
+    import tokenizers
+
+    with unreadable_is_value_error(path):
+        inner = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+        inner.no_padding()
+        inner.no_truncation()
+        inner.decode(inner.encode("a b").ids)  # some broken files only show when used
+    return inner
+
+
 def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
     """Read ``tokenizer.json``.
 
@@ -79,17 +107,9 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
         FileNotFoundError: no such file.
         ValueError: not a tokenizer, or one without this library's special tokens; names the file.
     """
-    import tokenizers
-
     if not Path(path).is_file():
         raise FileNotFoundError(f"no tokenizer file {path}")
-    try:
-        inner = tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
-        inner.decode(inner.encode("a b").ids)  # some broken files only show when used
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the Rust library panics with a BaseException on crafted files
-        raise ValueError(f"{path} is not a readable tokenizer.json: {error}") from error
+    inner = parse_tokenizer(Path(path).read_bytes(), path)
     ids = [inner.token_to_id(token) for token in SPECIAL]
     if None in ids:
         missing = ", ".join(token for token, id in zip(SPECIAL, ids, strict=True) if id is None)

@@ -1,0 +1,130 @@
+import ast
+import gzip
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flax_transformer.data import load_tokenizer, train_byte_bpe
+from flax_transformer.data.text import (
+    LabelledText,
+    PlainText,
+    encode_documents,
+    read_labelled,
+    read_text,
+    split_text,
+    standard_library,
+    train_characters,
+)
+
+
+def test_the_standard_library_is_large_python_and_the_same_every_time():
+    documents = standard_library()
+    assert sum(map(len, documents)) > 8_000_000
+    assert documents == standard_library()
+    for document in documents[::100]:
+        ast.parse(document)
+    assert not any("class TestCase(unittest" in document for document in documents)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=20), max_size=8), st.floats(0.01, 0.99))
+def test_a_split_loses_nothing(documents, holdout):
+    train, validation = split_text(documents, holdout)
+    whole = "".join(documents)
+    assert "".join(train) + "".join(validation) == whole
+    assert len("".join(train)) == int(len(whole) * (1 - holdout))
+    assert all(train)
+    assert all(validation)
+
+
+def test_a_file_is_split_at_nine_tenths(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("0123456789" * 10, encoding="utf-8")
+    corpus = PlainText(text=str(path))
+    assert corpus.read("train") == ["0123456789" * 9]
+    assert corpus.read("validation") == ["0123456789"]
+    with pytest.raises(ValueError, match="split must be one of train, validation, got 'test'"):
+        corpus.read("test")
+    with pytest.raises(ValueError, match=r"holdout must be a share in \(0, 1\), got 1.0"):
+        PlainText(holdout=1.0)
+
+
+def test_texts_are_read_as_they_are(tmp_path):
+    text = "a\r\nb\u2028c\n\n"
+    (tmp_path / "plain.txt").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (tmp_path / "packed.txt.gz").write_bytes(gzip.compress(text.encode()))
+    assert read_text(tmp_path / "plain.txt") == read_text(tmp_path / "packed.txt.gz") == text
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        (b"good\t1\nb\xffd\t0\n", "line 2: not UTF-8 (invalid start byte)"),
+        (b"good\t1\nbad\n", "line 2: a line must be text TAB label, got 1 columns"),
+        (b"good\t1\tx\n", "line 1: a line must be text TAB label, got 3 columns"),
+        (b"good\t1\n\nbad\t0\n", "line 2: a line must be text TAB label, got 1 columns"),
+        (b"good\t1\nbad\t2\n", "line 2: the label must be one of 0, 1, got '2'"),
+        (b"good\t1\n \t0\n", "line 2: the text must not be empty"),
+    ],
+)
+def test_broken_files_are_named_with_line_and_rule(tmp_path, data, message):
+    path = tmp_path / "train.tsv"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=re.escape(str(path)) + ".*" + re.escape(message)):
+        read_labelled(path, ("0", "1"))
+
+
+def test_labelled_sentences(tmp_path):
+    (tmp_path / "dev.tsv").write_bytes("a fine film\tgood\r\nnot so\u0085fine\tbad\n".encode())
+    corpus = LabelledText(root=str(tmp_path), labels=("bad", "good"))
+    rows = corpus.read("validation")
+    assert [rows[k] for k in range(len(rows))] == [
+        {"text": "a fine film", "label": 1},
+        {"text": "not so\u0085fine", "label": 0},
+    ]
+    with pytest.raises(FileNotFoundError, match=r"no file .*train.tsv; nearest names there: dev.tsv"):
+        corpus.read("train")
+    with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
+        corpus.read("dev")
+    with pytest.raises(ValueError, match="labels must be at least two and differ"):
+        LabelledText(root="", labels=("0", "0"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=5).filter(any))
+def test_characters_are_lossless_on_their_alphabet(texts):
+    tokenizer = train_characters(texts)
+    assert tokenizer.vocab_size == 4 + len(set("".join(texts)))
+    rows = tokenizer.encode(texts)
+    assert [len(row) for row in rows] == [len(text) for text in texts]
+    assert tokenizer.decode(rows) == texts
+
+
+def test_a_tokenizer_of_characters_is_saved_and_loaded(tmp_path):
+    text = "</s> and\t<pad>\n"
+    tokenizer = train_characters([text])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = load_tokenizer(tmp_path / "tokenizer.json")
+    assert again.fingerprint() == tokenizer.fingerprint()
+    assert again.decode(again.encode([text])) == [text]
+    assert again.encode(["?"]) == [[again.unk]]
+    with pytest.raises(ValueError, match="to take characters from are empty"):
+        train_characters([""])
+
+
+def test_long_documents_are_encoded_in_blocks_to_the_same_tokens():
+    lines = [f"line {k} of many\n" for k in range(12_000)]
+    document = "".join(lines)
+    assert len(document) > 3 << 16
+    tokenizer = train_characters(lines)
+    rows = encode_documents([document, "", "many"], tokenizer)
+    assert rows.flat.dtype == np.uint16
+    assert rows[0].tolist() == tokenizer.encode([document])[0]
+    assert rows.lengths.tolist() == [len(document), 0, 4]
+    pieces = train_byte_bpe(lines[:100], vocab_size=300)
+    assert encode_documents([document], pieces)[0].tolist() == pieces.encode([document])[0]
