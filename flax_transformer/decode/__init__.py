@@ -1,11 +1,14 @@
-"""Decoding any model through one step function: greedy, sampling, beam search."""
+"""Decoding any model through one step function: greedy, sampling, beam search; streaming, constraints."""
 
 from flax_transformer.decode.beam import beam_search, gather_rows
 from flax_transformer.decode.chain import greedy, sample
 from flax_transformer.decode.config import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, Sampling
+from flax_transformer.decode.process import Constraints, make_process
+from flax_transformer.decode.stream import stream
 
 __all__ = [
     "Beam",
+    "Constraints",
     "Decoded",
     "GNMTPenalty",
     "Greedy",
@@ -14,5 +17,7 @@ __all__ = [
     "beam_search",
     "gather_rows",
     "greedy",
+    "make_process",
     "sample",
+    "stream",
 ]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flax_transformer.decode.chain import Grow, Process, Step, is_end, sizes, staged
+from flax_transformer.decode.chain import Grow, Process, Step, ends_with, is_end, sizes, staged
 from flax_transformer.decode.config import Beam, Decoded
 from flax_transformer.ops.sampling import largest
 
@@ -78,8 +78,8 @@ def beam_search(
     `process(logprobs: [B·W, V], tokens: [B·W, M], t) -> logprobs` changes log-probabilities here, after the softmax
     and before the beams' scores are added, and the result is not normalised again.
 
-    Lengths count generated tokens, end token included and prompt excluded. Each step looks at the best 2·W
-    continuations (more with several end tokens); only those of the first W ranks may finish. At `max_length`
+    Lengths count generated tokens, end token or stop sequence included and prompt excluded. Each step looks at the
+    best 2·W continuations (more with several end tokens); only those of the first W ranks may finish. At `max_length`
     what still runs counts as finished. Of equal scores the earlier beam, then the lower token wins.
     """
     beams, length = config.beams, config.max_length
@@ -95,6 +95,8 @@ def beam_search(
         total, links = _continuations(state.score, logprobs.reshape(-1, beams, logprobs.shape[-1]), config)
         links = links._replace(token=links.token.astype(prompt.dtype))
         ends = is_end(links.token, config) | (state.t + 1 >= length)
+        if config.stop:
+            ends |= _stopped(state, links, config)
 
         finished = _finish(state, total, links, ends, penalty[state.t], config)
         score, order = jax.lax.top_k(total + ends * _WORST, beams)
@@ -115,7 +117,7 @@ def beam_search(
             history=_extend(state.history, rows, token, state.t),
         )
 
-    start = _start(cache, prompt, config, with_history=process is not None)
+    start = _start(cache, prompt, config, with_history=process is not None or bool(config.stop))
     return _read(staged(lambda state: state.running, advance, start, *sizes(config, grow)), config)
 
 
@@ -161,6 +163,14 @@ def _continuations(
     return total, _Links(token=index % vocabulary, logprob=logprob, beam=index // vocabulary)
 
 
+def _stopped(state: _State, links: _Links, config: Beam) -> Bool[Array, "B C"]:
+    """Say which continuations complete a stop sequence."""
+    begun = ends_with(state.history, state.t, tuple(sequence[:-1] for sequence in config.stop))
+    begun = jnp.take_along_axis(begun.reshape(*state.score.shape, -1), links.beam[..., None], axis=1)
+    last = jnp.array([sequence[-1] for sequence in config.stop], links.token.dtype)
+    return (begun & (links.token[..., None] == last)).any(-1)
+
+
 def _finish(
     state: _State,
     total: Float[Array, "B C"],
@@ -199,7 +209,7 @@ def _take(tree: Any, index: Int[Array, "B K"]) -> Any:
 def _extend(
     history: Int[Array, "R M"] | None, rows: Int[Array, "R"], token: Int[Array, "R"], t: Int[Array, ""]
 ) -> Int[Array, "R M"] | None:
-    """Select the tokens so far, where a processor wants them, and add the newest."""
+    """Select the tokens so far, where a processor or a stop sequence wants them, and add the newest."""
     return None if history is None else jax.lax.dynamic_update_index_in_dim(history[rows], token, t, axis=1)
 
 

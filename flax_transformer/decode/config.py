@@ -16,9 +16,9 @@ SHORTEST = 32
 class Decoded(NamedTuple):
     """Generated sequences, always with a hypothesis axis: [B, n, M]; greedy and sampling have n = 1.
 
-    `tokens` leaves out the prompt, contains the end token where one was generated, and is padded after it.
-    `lengths` counts the generated tokens, end token included. `logprobs` are per token, under the distribution the
-    token was chosen from (after `process` and, in sampling, the filters), 0 at padding; their sum is the
+    `tokens` leaves out the prompt, contains the end token or stop sequence where one was generated, and is padded
+    after it. `lengths` counts the generated tokens, these included. `logprobs` are per token, under the distribution
+    the token was chosen from (after `process` and, in sampling, the filters), 0 at padding; their sum is the
     log-probability of the sequence. `scores` is what hypotheses are ranked by: that sum, in beam search divided by
     the length penalty. Where a row has fewer than n hypotheses, the rest score below -1e6 and mean nothing.
     """
@@ -68,17 +68,22 @@ class GNMTPenalty:
 class Greedy:
     """Take the most probable token each time; the base of the other two.
 
-    `max_length` is the number of generated tokens at most. `eos` is the token that ends a sequence, several such
-    tokens, or `()` for none. `pad` fills up finished rows; it is also what the step is fed for them.
+    `max_length` is the number of generated tokens at most: `max_new_tokens` in Hugging Face `generate`, whose own
+    `max_length` counts the prompt too (with an encoder, the decoder's start token is the prompt). `eos` is the token
+    that ends a sequence, several such tokens, or `()` for none. `pad` fills up finished rows; it is also what the step
+    is fed for them. A row also ends once its generated tokens end with one of the `stop` sequences, which it keeps.
     """
 
     max_length: int
     eos: int | tuple[int, ...]
     pad: int = 0
+    stop: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
+        if any(not sequence or min(sequence) < 0 for sequence in self.stop):
+            raise ValueError(f"stop sequences must have tokens, none of them negative, got {self.stop}")
         if any(token < 0 for token in (self.pad, *self.ends)):
             raise ValueError(f"eos and pad must not be negative, got eos={self.eos}, pad={self.pad}")
 

@@ -1,5 +1,6 @@
 """GPT-2 checkpoints (Radford et al. 2019)."""
 
+import math
 from typing import Any
 
 from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
@@ -17,7 +18,7 @@ def read(fields: Fields) -> CausalConfig:
         tie_word_embeddings=True,
     )  # fmt: skip
     embed = fields.integer("n_embd", 768)
-    std = fields.number("initializer_range", 0.02)
+    std, depth = fields.number("initializer_range", 0.02), fields.integer("n_layer", 12)
     return CausalConfig(
         embedding=EmbeddingConfig(
             vocab=fields.integer("vocab_size", 50257), embed=embed, position="learned", scaled=False,
@@ -25,12 +26,13 @@ def read(fields: Fields) -> CausalConfig:
         ),
         block=BlockConfig(
             embed=embed, heads=fields.integer("n_head", 12), norm_position="pre", init_std=std,
+            residual_init_std=std / math.sqrt(2 * max(depth, 1)),
             hidden=fields.integer("n_inner", None) or 4 * embed,
             norm_eps=fields.number("layer_norm_epsilon", 1e-5),
             activation=fields.activation("activation_function", "gelu_new"),
             dropout=fields.number("resid_pdrop", 0.1), attention_dropout=fields.number("attn_pdrop", 0.1),
         ),
-        depth=fields.integer("n_layer", 12),
+        depth=depth,
     )  # fmt: skip
 
 

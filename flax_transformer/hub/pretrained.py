@@ -1,7 +1,7 @@
 """A model with its published config and tokenizer: a pytree, and a function of Hugging Face's inputs."""
 
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from flax_transformer.hub.call import Inputs, ModelOutput
 from flax_transformer.hub.family import Architecture, Family, Fields
 from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
+from flax_transformer.ops.platform import platform
 
 _NAMES = tuple(each.name for each in fields(Inputs))
 
@@ -42,6 +43,13 @@ class Pretrained:
     def architecture(self) -> Architecture:
         """What stands for the class of `transformers` that is its own."""
         return find_family(self.config)[1]
+
+    @cached_property
+    def decoder(self) -> Any:
+        """The model, laid out for the decoding loops of this platform; on a CPU a copy, which is kept."""
+        if platform() != "cpu" or isinstance(jax.tree.leaves(self.model)[0], jax.core.Tracer):
+            return self.model
+        return jax.jit(type(self.model).for_decoding)(self.model)
 
     def __call__(
         self,

@@ -131,6 +131,11 @@ class Causal(nnx.Module):
         """Compute the logits of the token after each position; arguments as `encode`'s."""
         return self.output(self.encode(tokens, mask=mask, positions=positions, key=key)).logits()
 
+    def init_cache(self, batch: int, length: int, *, beams: int = 1) -> CausalCache:
+        """Make an empty cache for `length` positions of `batch` sequences, `beams` hypotheses each."""
+        layers = map_stack(lambda block: block.attention.init_cache(batch, length, beams=beams), self.blocks)
+        return CausalCache(layers, jnp.zeros((), jnp.int32))
+
     def prefill(
         self, tokens: Int[Array, "B P"], padding: Bool[Array, "B P"] | None = None
     ) -> tuple[Float[Array, "B V"], CausalCache]:
@@ -141,9 +146,7 @@ class Causal(nnx.Module):
         Args:
           padding: True where there is no token; the last position must have one.
         """
-        rows, length = tokens.shape
-        empty = map_stack(lambda block: block.attention.init_cache(rows, length), self.blocks)
-        x, cache = self._advance(tokens, CausalCache(empty, jnp.zeros((), jnp.int32), padding))
+        x, cache = self._advance(tokens, replace(self.init_cache(*tokens.shape), padding=padding))
         return self.output(x[:, -1:]).logits()[:, 0], cache
 
     def _advance(self, tokens: Int[Array, "R T"], cache: CausalCache) -> tuple[Float[Array, "R T D"], CausalCache]:

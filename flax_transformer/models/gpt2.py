@@ -1,5 +1,7 @@
 """GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"): a pre-norm decoder."""
 
+import math
+
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
 
@@ -16,7 +18,8 @@ def _gpt2(
         ),
         block=BlockConfig(
             embed=embed, heads=heads, hidden=4 * embed, norm_position="pre", activation="gelu_tanh", dropout=dropout,
-            attention_dropout=dropout, init_std=0.02, precision=precision,
+            attention_dropout=dropout, init_std=0.02, residual_init_std=0.02 / math.sqrt(2 * depth),
+            precision=precision,
         ),
         depth=depth,
     )  # fmt: skip

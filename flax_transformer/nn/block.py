@@ -39,11 +39,11 @@ class Block(nnx.Module):
         copy.attention = self.attention.for_decoding()
         return copy
 
-    def _residual(self, x: Array, norm: Callable, sublayer: Callable, key: PRNGKeyArray | None) -> Array:
+    def _residual(self, x: Array, norm: Callable, sublayer: Callable, rate: float, key: PRNGKeyArray | None) -> Array:
         """Apply a sublayer with dropout, residual and normalisation in the configured order."""
         inner, outer = (None, None) if key is None else jax.random.split(key)
         pre = self.cfg.norm_position == "pre"
-        y = x + dropout(sublayer(norm(x) if pre else x, inner), self.cfg.dropout, outer)
+        y = x + dropout(sublayer(norm(x) if pre else x, inner), rate, outer)
         return constrain(y if pre else norm(y), "batch", "length", None)
 
     def __call__(
@@ -86,9 +86,10 @@ class Block(nnx.Module):
                 y, after = y
             return y
 
-        x = self._residual(x, self.attention_norm, attend, keys[0])
+        x = self._residual(x, self.attention_norm, attend, self.cfg.resolved_out_dropout, keys[0])
         if self.cfg.cross:
             look = lambda h, k: self.cross(h, memory, mask=memory_mask, key=k)  # noqa: E731
-            x = self._residual(x, self.cross_norm, look, keys[1])
-        x = self._residual(x, self.feedforward_norm, lambda h, k: self.feedforward(h, key=k), keys[2])
+            x = self._residual(x, self.cross_norm, look, self.cfg.resolved_out_dropout, keys[1])
+        feed = lambda h, k: self.feedforward(h, key=k)  # noqa: E731
+        x = self._residual(x, self.feedforward_norm, feed, self.cfg.dropout, keys[2])
         return x if cache is None else (x, after)

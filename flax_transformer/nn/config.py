@@ -1,7 +1,8 @@
 """What a block is made of: one frozen value, hashable, validated at the door."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ class Rotary:
 
     base: float = 10_000.0
     frequencies: Callable = rotary_frequencies
-    """`frequencies(width, base) -> [width / 2]`, a module-level function."""
+    """`frequencies(width, base) -> [width / 2]`: a module-level function, `LinearScaling(…)` or `Llama3Scaling(…)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +68,16 @@ class BlockConfig:
     rotary: Rotary | None = None
     dropout: float = 0.0
     """On each sublayer's output, before the residual is added."""
+    out_dropout: float | None = None
+    """On attention's output, before the residual is added; None: as `dropout`."""
     attention_dropout: float = 0.0
     """On attention probabilities."""
     activation_dropout: float = 0.0
     """Inside the feed-forward layer, after the activation."""
     init_std: float | None = None
     """Standard deviation kernels start with; None: Xavier's."""
+    residual_init_std: float | None = None
+    """That of the layers that write to the residual stream; None: as `init_std`."""
     attend: Callable = attention
     """Any module-level function with the signature of `ops.attention`."""
     precision: Precision = Precision()
@@ -92,6 +97,8 @@ class BlockConfig:
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if not 0 <= self.resolved_out_dropout < 1:
+            raise ValueError(f"out_dropout must be in [0, 1), got {self.out_dropout}")
         activation(self.activation)
 
     @property
@@ -100,9 +107,26 @@ class BlockConfig:
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
+    def resolved_out_dropout(self) -> float:
+        """Dropout on attention's output, resolved."""
+        return self.dropout if self.out_dropout is None else self.out_dropout
+
+    @property
     def width(self) -> int:
         """H, resolved."""
         return self.embed // self.heads if self.head_width is None else self.head_width
+
+    def resolved(self) -> "BlockConfig":
+        """Spell out what None stands for, so that blocks that are the same are equal."""
+        given = lambda value, default: default if value is None else value  # noqa: E731
+        return replace(
+            self,
+            kv_heads=self.resolved_kv_heads,
+            head_width=self.width,
+            qkv_bias=given(self.qkv_bias, self.bias),
+            out_bias=given(self.out_bias, self.bias),
+            scale=given(self.scale, 1 / math.sqrt(self.width)),
+        )
 
     @property
     def dtypes(self) -> dict:

@@ -13,19 +13,19 @@ class FeedForward(nnx.Module):
     """Two linear layers D → F → D with an activation between, or three when gated."""
 
     def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
-        def linear(inputs: int, outputs: int) -> nnx.Linear:
+        def linear(inputs: int, outputs: int, *, residual: bool = False) -> nnx.Linear:
             return nnx.Linear(
                 inputs,
                 outputs,
                 use_bias=cfg.bias,
-                kernel_init=initializer(cfg),
+                kernel_init=initializer(cfg, residual=residual),
                 dot_general=flat_dot_general,
                 rngs=rngs,
                 **cfg.dtypes,
             )
 
         self.cfg = cfg
-        self.up, self.down = linear(cfg.embed, cfg.hidden), linear(cfg.hidden, cfg.embed)
+        self.up, self.down = linear(cfg.embed, cfg.hidden), linear(cfg.hidden, cfg.embed, residual=True)
         if cfg.gated:
             self.gate = linear(cfg.embed, cfg.hidden)
 

@@ -12,9 +12,14 @@ from flax_transformer.nn.config import BlockConfig
 _xavier = nnx.initializers.xavier_uniform()
 
 
-def initializer(cfg: BlockConfig, default: nnx.Initializer = _xavier) -> nnx.Initializer:
-    """Give what a block's kernels start from: its own standard deviation, or the default of the 2017 model."""
-    return default if cfg.init_std is None else nnx.initializers.normal(cfg.init_std)
+def initializer(cfg: BlockConfig, default: nnx.Initializer = _xavier, *, residual: bool = False) -> nnx.Initializer:
+    """Give what a block's kernels start from: its own standard deviation, or the default of the 2017 model.
+
+    Args:
+      residual: whether the layer writes to the residual stream.
+    """
+    std = cfg.residual_init_std if residual and cfg.residual_init_std is not None else cfg.init_std
+    return default if std is None else nnx.initializers.normal(std)
 
 
 def flat_dot_general(

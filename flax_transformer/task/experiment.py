@@ -5,12 +5,14 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 import jax
 
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
+from flax_transformer.train.finetune import adopt_state, freeze
 from flax_transformer.train.folder import FolderError, RunFolder, open_folder
 from flax_transformer.train.loop import Batches, Interrupted, NotFinite, TrainConfig, fit
 from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writer, Writers
@@ -24,14 +26,16 @@ from flax_transformer.train.step import Objective, jit_train_step, make_train_st
 class Task:
     """What the training loop must be given, made from an experiment once its data is open."""
 
-    init: Callable[[jax.Array], Any]
-    """`init(key) -> model`."""
+    init: Callable[[jax.Array], Any] | None
+    """`init(key) -> model`, of a new model."""
     objective: Objective
     batches: Batches
     evaluate: Callable[[Any, int], dict[str, float]]
     """`evaluate(model, step) -> metrics` on validation data."""
     finish: Callable[[Any, Writer], None]
     """`finish(model, writer)`: test the final model and show what it does."""
+    model: Any = None
+    """A model to begin from, in place of a new one; training takes its arrays over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +86,10 @@ def train(experiment: Experiment, workdir: str | os.PathLike) -> Any:
     optimizer = make_optimizer(experiment.optimizer, config.steps)
     mesh = mesh if mesh.size > 1 else None
     with Checkpoints(folder.checkpoints, keep=config.keep) as checkpoints:
-        state = init_state(task.init, optimizer, jax.random.key(config.seed), ema=config.ema > 0, mesh=mesh)
-        step = make_train_step(task.objective, optimizer, accumulate=config.accumulate, ema=config.ema)
+        begin = partial(init_state, task.init) if task.model is None else partial(adopt_state, task.model)
+        state = begin(optimizer, jax.random.key(config.seed), ema=config.ema > 0, mesh=mesh)
+        objective = freeze(task.objective, experiment.optimizer.trainable)
+        step = make_train_step(objective, optimizer, accumulate=config.accumulate, ema=config.ema)
         done = checkpoints.steps()
         writer = make_writer(experiment, folder, after=done[-1] if done else 0)
         _introduce(folder, parameter_count(state.model), mesh)

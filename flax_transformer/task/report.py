@@ -63,6 +63,16 @@ def write_plain_report(folder: RunFolder, notes: Sequence[str] = ()) -> Path:
     return write_page(folder.report, replace(report, samples=None, notes=(*report.notes, *notes)))
 
 
+def write_text_report(folder: RunFolder) -> Path:
+    """Write report.html of a run on text: numbers, samples as they are, configuration.
+
+    Raises:
+      FolderError: when it is no run folder.
+      OSError: when the page cannot be written.
+    """
+    return write_page(folder.report, read_run(folder))
+
+
 def write_attention(
     translator: Translator, sentence: str, search: Search, output: Path, *, run: str = "", layer: int | None = None
 ) -> list[Path]:

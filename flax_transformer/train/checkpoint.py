@@ -64,6 +64,18 @@ def _cause(error: BaseException) -> str:
     return "no space left on device" if "No space left" in text else f"{type(error).__name__}: {text}"
 
 
+def _preservation(keep: int | None) -> Any:
+    """Make the policy of what stays: everything, or the newest `keep` and the one of the lowest score."""
+    from orbax.checkpoint import v1 as ocp
+
+    policies = ocp.training.preservation_policies
+    if keep is None:
+        return policies.PreserveAll()
+    worth = lambda metrics: -metrics["score"]  # noqa: E731
+    best = policies.BestN(get_metric_fn=worth, n=1, keep_checkpoints_without_metrics=False)
+    return policies.AnyPreservationPolicy([policies.LatestN(keep), best])
+
+
 def _files(step_folder: Path) -> list[Path]:
     return sorted(path for path in step_folder.rglob("*") if path.is_file())
 
@@ -78,7 +90,7 @@ def _sha256(path: Path) -> str:
 
 
 class Checkpoints:
-    """The checkpoints of one run, `folder/STEP`, the newest `keep` of them.
+    """The checkpoints of one run, `folder/STEP`: the newest `keep` of them, and the best of those saved with a score.
 
     Saving is asynchronous: it goes on while training does, and what went wrong is raised by the next call of `check`,
     `save`, `wait` or `close`. Use as a context manager, or close it.
@@ -94,7 +106,6 @@ class Checkpoints:
         if keep is not None and keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self.folder, self._keep = Path(folder).absolute(), keep
-        policies = ocp.training.preservation_policies
         self._thread: threading.Thread | None = None
         self._failed: tuple[int, BaseException] | None = None
         trees = ocp.options.PyTreeOptions
@@ -110,7 +121,7 @@ class Checkpoints:
                 self.folder,
                 context=context,
                 save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
-                preservation_policy=policies.PreserveAll() if keep is None else policies.LatestN(keep),
+                preservation_policy=_preservation(keep),
                 cleanup_tmp_directories=keep is not None,
             )
         except OSError as error:
@@ -126,11 +137,12 @@ class Checkpoints:
         """List the steps there are checkpoints of, oldest first."""
         return [checkpoint.step for checkpoint in self._orbax.checkpoints]
 
-    def save(self, step: int, state: Any, meta: dict) -> None:
+    def save(self, step: int, state: Any, meta: dict, *, score: float | None = None) -> None:
         """Begin to save; what is already saved at this step stays.
 
         Args:
           meta: JSON-able: position in the data, and whatever else a restart needs.
+          score: lower is better; the best of all scored checkpoints is kept when it is no longer among the newest.
 
         Raises:
           CheckpointError: when an earlier save failed, or this one could not begin.
@@ -142,7 +154,10 @@ class Checkpoints:
             return
         try:
             pending = self._orbax.save_checkpointables_async(
-                step, {"state": to_arrays(state), "meta": meta}, force=True
+                step,
+                {"state": to_arrays(state), "meta": meta},
+                force=True,
+                metrics=None if score is None else {"score": score},
             )
         except Exception as error:
             raise CheckpointError(self._sentence(step, error)) from error

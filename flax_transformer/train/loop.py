@@ -1,12 +1,13 @@
 """The training loop: steps, reports, evaluations, checkpoints, and every way a run may end."""
 
 import math
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -38,7 +39,11 @@ class TrainConfig:
     patience: int | None = None
     """Stop after this many evaluations without a better `monitor`; None never does."""
     monitor: str = "loss"
-    """The validation metric that patience watches; lower is better for a loss, higher for anything else."""
+    """The validation metric that patience and keep_best watch; lower is better for a loss or a perplexity, higher for
+    anything else."""
+    keep_best: bool = False
+    """End with the parameters that were best by `monitor`, not the last ones; their checkpoint is kept beside the
+    newest."""
 
     def __post_init__(self):
         for name in ("steps", "log_every", "eval_every", "checkpoint_every", "keep", "average", "accumulate"):
@@ -48,6 +53,8 @@ class TrainConfig:
             raise ValueError(
                 f"cannot average more checkpoints than are kept, got average={self.average}, keep={self.keep}"
             )
+        if self.average > 1 and self.keep_best:
+            raise ValueError(f"the final model is the best or an average, got keep_best and average={self.average}")
         if not 0 <= self.ema < 1:
             raise ValueError(f"train.ema must be in [0, 1), got {self.ema}")
         if self.patience is not None and self.patience < 1:
@@ -139,20 +146,22 @@ def _all_finite(tree: Any) -> jax.Array:
 
 
 class _Patience:
-    """Counts evaluations without improvement."""
+    """Remembers the best evaluation, and counts those since without improvement."""
 
     def __init__(self, config: TrainConfig, saved: dict):
-        self._sign = 1 if "loss" in config.monitor else -1
+        self._sign = 1 if re.search("loss|perplexity", config.monitor) else -1
         self._config, self.best, self.bad = config, saved.get("best"), saved.get("bad", 0)
+        self.best_step = saved.get("best_step")
 
-    def see(self, metrics: dict[str, float]) -> None:
+    def see(self, step: int, metrics: dict[str, float]) -> None:
         if self._config.monitor not in metrics:
-            if self._config.patience is None:
+            if self._config.patience is None and not self._config.keep_best:
                 return
-            raise ValueError(f"patience watches {self._config.monitor!r}, evaluation gave {', '.join(metrics)}")
+            watcher = "keep_best" if self._config.patience is None else "patience"
+            raise ValueError(f"{watcher} watches {self._config.monitor!r}, evaluation gave {', '.join(metrics)}")
         value = self._sign * metrics[self._config.monitor]
-        if self.best is None or value < self.best:
-            self.best, self.bad = value, 0
+        if math.isfinite(value) and (self.best is None or value < self.best):
+            self.best, self.best_step, self.bad = value, step, 0
         else:
             self.bad += 1
 
@@ -161,7 +170,7 @@ class _Patience:
         return self._config.patience is not None and self.bad >= self._config.patience
 
     def saved(self) -> dict:
-        return {"best": self.best, "bad": self.bad}
+        return {"best": self.best, "best_step": self.best_step, "bad": self.bad}
 
 
 class _Run:
@@ -214,13 +223,28 @@ class _Run:
         self._writer.write(self.step, "validation", measured)
         shown = "  ".join(f"{name} {number(value)}" for name, value in measured.items())
         self.progress.say(f"step {self.step}  validation  {shown}")
-        self.patience.see(measured)
+        self.patience.see(self.step, measured)
 
     def save(self) -> None:
         if not _all_finite(self.state.model):
             raise NotFinite(f"parameters stopped being finite at step {self.step}")
         position = {"data": self._batches.get_state(), "patience": self.patience.saved()}
-        self._checkpoints.save(self.step, self.state, position)
+        score = self.patience.best if self.is_best else None
+        self._checkpoints.save(self.step, self.state, position, score=score)
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the parameters are those of the best evaluation, and to be kept for it."""
+        return self._config.keep_best and self.patience.best_step == self.step
+
+    def best(self) -> TrainState:
+        """Give the last state, with the best parameters where they are kept."""
+        step = self.patience.best_step
+        if not self._config.keep_best or step in (None, self.step):
+            return self.state
+        self.progress.say(f"the final model is that of step {step}, the best by {self._config.monitor}")
+        parameters = {"model": self.state.model, "ema": self.state.ema}
+        return replace(self.state, **self._checkpoints.restore(parameters, step)[0])
 
 
 def fit(
@@ -234,13 +258,16 @@ def fit(
     evaluate: Callable[[Any, int], dict[str, float]],
     schedule: Callable[[int], Any],
 ) -> TrainState:
-    """Train until `config.steps`, from the newest checkpoint if there is one.
+    """Train until `config.steps`, or until patience ends, from the newest checkpoint if there is one.
 
     Args:
       state: a new state; its arrays are replaced when a checkpoint is found.
       train_step: compiled; it may reuse the memory of the state it is given.
       evaluate: `evaluate(model, step)` gives validation metrics.
       schedule: the learning rate, to be reported.
+
+    Returns:
+      The last state; with `keep_best` its model and average are those of the best evaluation.
 
     Raises:
       NotFinite: at the first step whose loss, gradient or parameters are not finite; no checkpoint is made of it or
@@ -260,7 +287,7 @@ def fit(
                     run.report()
                 if due[1]:
                     run.validate()
-                if due[2] or run.patience.exhausted or interrupted.is_set():
+                if due[2] or run.is_best or run.patience.exhausted or interrupted.is_set():
                     run.save()
                 if interrupted.is_set():
                     checkpoints.wait()
@@ -271,6 +298,7 @@ def fit(
             run.progress.say(f"stopped at step {run.step}: no better {config.monitor} in {config.patience} evaluations")
         run.save()
         checkpoints.wait()
+        return run.best()
     except (NotFinite, OSError) as error:
         checkpoints.wait()
         kept = checkpoints.steps()
@@ -278,4 +306,3 @@ def fit(
         raise kind(f"{error}; the last good checkpoint is {f'step {kept[-1]}' if kept else 'none'}") from error
     finally:
         run.progress.close()
-    return run.state

@@ -1,15 +1,22 @@
 """Optimizers by name, with clipping, a weight-decay mask and a schedule, all of them Optax's own."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import optax
 from optax import contrib
 
 from flax_transformer.parallel import path_name
+from flax_transformer.train.finetune import (
+    LayerOrder,
+    check_pattern,
+    decay_by_layer,
+    path_mask,
+    train_only,
+    unfreeze_gradually,
+)
 from flax_transformer.train.schedule import ScheduleConfig, make_schedule
 
 
@@ -30,6 +37,14 @@ class OptimizerConfig:
     """Weight decay touches parameters whose path matches; not biases, norms or embeddings by default."""
     clip_norm: float | None = None
     """Scale gradients down to this global norm."""
+    trainable: str = ""
+    """Only parameters whose path matches are trained, and only they have optimizer state; empty trains all."""
+    layer_decay: float = 1.0
+    """Each layer learns this much slower than the one above it; heads at the full rate, embeddings the slowest."""
+    unfreeze_every: int = 0
+    """Train the heads first, and one more layer down after every so many steps; 0 trains all from the beginning."""
+    layers: LayerOrder = LayerOrder()
+    """What layer_decay and unfreeze_every take for layers."""
 
     def __post_init__(self):
         if self.learning_rate <= 0:
@@ -41,13 +56,23 @@ class OptimizerConfig:
         for name in ("b1", "b2", "momentum"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
-        re.compile(self.decay_pattern)
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay must be in (0, 1], got {self.layer_decay}")
+        if self.unfreeze_every < 0:
+            raise ValueError(f"unfreeze_every must not be negative, got {self.unfreeze_every}")
+        check_pattern("decay_pattern", self.decay_pattern)
+        check_pattern("trainable", self.trainable)
 
 
-def path_mask(pattern: str) -> Callable[[Any], Any]:
-    """Make a function from a model to a tree of booleans: whether each parameter's path matches `pattern`."""
-    matches = lambda path, _: bool(re.search(pattern, path_name(path)))  # noqa: E731
-    return lambda tree: jax.tree_util.tree_map_with_path(matches, tree)
+def kernel_axes(name: str, rank: int) -> tuple[int, int]:
+    """Count a kernel's input and output axes, its last ones; those before them are layers.
+
+    >>> kernel_axes("encoder.attention.query.kernel", 4)  # [L, D, N, H]
+    (1, 2)
+    """
+    if rank > 2 and re.search(r"(^|\.)(query|key|value)\.kernel$", name):
+        return 1, 2
+    return (2, 1) if rank > 2 and re.search(r"(^|\.)out\.kernel$", name) else (1, 1)
 
 
 def _decay(c: OptimizerConfig) -> optax.GradientTransformation:
@@ -66,12 +91,9 @@ def _muon(c: OptimizerConfig) -> optax.GradientTransformation:
         name = path_name(path)
         if not name.endswith("kernel"):
             return None
-        rank = leaf.ndim
-        if re.search(r"(query|key|value)\.kernel$", name):
-            return contrib.MuonDimensionNumbers(rank - 3, (rank - 2, rank - 1))
-        if name.endswith("out.kernel"):
-            return contrib.MuonDimensionNumbers((rank - 3, rank - 2), rank - 1)
-        return contrib.MuonDimensionNumbers(rank - 2, rank - 1)
+        inputs, outputs = kernel_axes(name, leaf.ndim)
+        numbers = tuple(range(leaf.ndim))
+        return contrib.MuonDimensionNumbers(numbers[-inputs - outputs : -outputs], numbers[-outputs:])
 
     dimensions = lambda tree: jax.tree_util.tree_map_with_path(axes, tree)  # noqa: E731
     muon = contrib.muon(
@@ -104,4 +126,9 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     """
     schedule = make_schedule(config.schedule, config.learning_rate, steps)
     clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
-    return optax.chain(clip, _direction(config), _decay(config), optax.scale_by_learning_rate(schedule))
+    optimizer = optax.chain(clip, _direction(config), _decay(config), optax.scale_by_learning_rate(schedule))
+    if config.layer_decay < 1:
+        optimizer = optax.chain(optimizer, decay_by_layer(config.layer_decay, config.layers))
+    if config.unfreeze_every:
+        optimizer = optax.chain(optimizer, unfreeze_gradually(config.unfreeze_every, config.layers))
+    return train_only(config.trainable, optimizer) if config.trainable else optimizer

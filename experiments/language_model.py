@@ -1,0 +1,30 @@
+"""Write text: train a decoder-only Transformer on characters or byte pairs.
+
+    python experiments/language_model.py --workdir runs/shakespeare --data.text SHAKESPEARE/input.txt
+
+Without `--data.text` the corpus is the sources of Python's own standard library. The defaults are nanoGPT's
+configuration for a CPU: 4 layers, 128 wide, 64 characters of context, 12 windows a batch, 2,000 steps.
+"""
+
+from flax_transformer.models.gpt2 import gpt2_tiny
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.language import LanguageModel
+from flax_transformer.task.text import Vocabulary
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+EXPERIMENT = LanguageModel(
+    model=gpt2_tiny(),
+    vocabulary=Vocabulary(unit="character"),
+    rows=12,
+    length=64,
+    optimizer=OptimizerConfig(
+        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.1), b1=0.9,
+        b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0,
+    ),
+    train=TrainConfig(steps=2_000, log_every=100, eval_every=500, checkpoint_every=500),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    launch(EXPERIMENT)

@@ -1,0 +1,215 @@
+"""Constraints on what is generated, as Hugging Face `generate` understands them, for every loop's `process`.
+
+Axes: R rows of logits (B prompts, or B·W in beam search), V vocabulary, P prompt tokens, M `max_length`, S = P + M.
+Everything has a fixed shape; what has been generated so far is the first t of M tokens.
+Repetition penalty: Keskar et al. 2019, https://arxiv.org/abs/1909.05858. No repeated n-gram: Paulus et al. 2017,
+https://arxiv.org/abs/1705.04304.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from flax_transformer.decode.chain import Process, ends_with
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraints:
+    """What generated sequences must and must not contain; the defaults ask for nothing.
+
+    The names are those of Hugging Face where the meaning is. Where constraints contradict each other the later field
+    wins, which is the order in which they are applied.
+    """
+
+    repetition_penalty: float = 1.0
+    """Divides positive logits of tokens seen before, multiplies negative ones: above 1 they become less likely."""
+    no_repeat_ngram: int = 0
+    """n of the n-grams that may occur only once, prompt included; 0 for no such rule."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that may not be completed. A sequence that is just an end token is no bad word."""
+    min_length: int = 0
+    """Generated tokens before an end token may follow: `min_new_tokens` there, whose `min_length` counts the prompt."""
+    eos: int | tuple[int, ...] = ()
+    """The end tokens that `min_length` holds back: those of the decoding config."""
+    first: int | None = None
+    """Token forced at the start: `forced_bos_token_id`, which is there ignored after prompts longer than one token."""
+    last: int | tuple[int, ...] | None = None
+    """Token forced where `max_length` is reached, or several to choose from, all equal: `forced_eos_token_id`."""
+    suppress: tuple[int, ...] = ()
+    """Tokens that are never generated."""
+
+    def __post_init__(self) -> None:
+        if not self.repetition_penalty > 0:
+            raise ValueError(f"repetition_penalty must be positive (1 changes nothing), got {self.repetition_penalty}")
+        if min(self.no_repeat_ngram, self.min_length) < 0:
+            raise ValueError(
+                f"no_repeat_ngram and min_length must not be negative, got {self.no_repeat_ngram} and {self.min_length}"
+            )
+        if not all(self.bad_words):
+            raise ValueError(f"bad_words must have at least one token each, got {self.bad_words}")
+        if min(self.tokens, default=0) < 0:
+            raise ValueError(f"tokens must not be negative, got {min(self.tokens)}")
+        if self.min_length and not self.ends:
+            raise ValueError(f"min_length needs eos, the tokens it holds back, got min_length={self.min_length}")
+        if forced := {*_several(self.first), *_several(self.last)} & {*self.suppress}:
+            raise ValueError(f"a token cannot be both forced and suppressed, got {sorted(forced)}")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The end tokens as a tuple."""
+        return _several(self.eos)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens named in any constraint."""
+        forced = (*_several(self.first), *_several(self.last))
+        return (*sum(self.bad_words, ()), *self.ends, *forced, *self.suppress)
+
+
+def make_process(
+    constraints: Constraints, prompt: Int[Array, "B P"] | None = None, padding: Int[Array, "B"] | None = None
+) -> Process | None:
+    """Make the `process` that keeps `greedy`, `sample` or `beam_search` within the constraints; None if there are none.
+
+    Args:
+      prompt: what precedes the generated tokens and counts as seen; to an encoder-decoder the decoder's start token.
+        Rows shorter than P are padded at their beginning. In beam search each row is that of W hypotheses.
+      padding: pad tokens at the beginning of each row, which then are not penalised as repeated. N-grams and bad words
+        look at them even so, as they do in Hugging Face.
+
+    The result is a pytree, so that it can be passed through `jax.jit` and shares its compiled programs.
+
+    >>> process = make_process(Constraints(no_repeat_ngram=2, suppress=(0,)), jnp.array([[3, 1, 3]]))
+    >>> process(jnp.zeros((1, 4)), jnp.zeros((1, 9), int), jnp.array(0)).tolist()
+    [[-inf, -inf, 0.0, 0.0]]
+    """
+    if padding is not None and (prompt is None or padding.shape != prompt.shape[:1]):
+        shape = None if prompt is None else prompt.shape
+        raise ValueError(f"padding must be one number for each row of the prompt, got {padding.shape}, prompt={shape}")
+    c = constraints
+    forced = c.first is not None or c.last is not None
+    if not (c.repetition_penalty != 1 or c.no_repeat_ngram or c.bad_words or c.min_length or forced or c.suppress):
+        return None
+    return _Constrained(constraints, prompt, padding)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Constrained:
+    constraints: Constraints = field(metadata={"static": True})
+    prompt: Int[Array, "B P"] | None
+    padding: Int[Array, "B"] | None
+
+    def __call__(
+        self, logits: Float[Array, "R V"], tokens: Int[Array, "R M"], t: Int[Array, ""]
+    ) -> Float[Array, "R V"]:
+        c, vocabulary = self.constraints, logits.shape[-1]
+        if max(c.tokens, default=0) >= vocabulary:
+            raise ValueError(f"tokens must be below the vocabulary size, got {max(c.tokens)}, V={vocabulary}")
+        words = tuple(word for word in c.bad_words if word not in {(end,) for end in c.ends})
+        seen, first, count = self._seen(tokens, t)
+
+        if c.repetition_penalty != 1:
+            logits = penalize_repetition(logits, seen, first, count, c.repetition_penalty)
+        if c.no_repeat_ngram:
+            logits = forbid_repeated_ngram(logits, seen, count, c.no_repeat_ngram)
+        if words:
+            logits = forbid_words(logits, seen, count, words)
+        if c.min_length:
+            logits = jnp.where(_among(c.ends, vocabulary) & (t < c.min_length), -jnp.inf, logits)
+        if c.first is not None:
+            logits = jnp.where(t == 0, _only(c.first, vocabulary), logits)
+        if c.last is not None:
+            logits = jnp.where(t == tokens.shape[-1] - 1, _only(c.last, vocabulary), logits)
+        if c.suppress:
+            logits = jnp.where(_among(c.suppress, vocabulary), -jnp.inf, logits)
+        return logits
+
+    def _seen(self, tokens: Int[Array, "R M"], t: Int[Array, ""]) -> tuple[Array, Array | int, Array]:
+        """Put the prompt before the generated tokens; say too where they begin in each row, and where they end."""
+        if self.prompt is None:
+            return tokens, 0, t
+        rows, length = self.prompt.shape
+        if len(tokens) % rows:
+            raise ValueError(f"rows must be a multiple of the prompt's, got R={len(tokens)}, B={rows}")
+        repeat = lambda x: jnp.repeat(x, len(tokens) // rows, axis=0)  # noqa: E731
+        seen = jnp.concatenate([repeat(self.prompt).astype(tokens.dtype), tokens], axis=-1)
+        return seen, 0 if self.padding is None else repeat(self.padding), length + t
+
+
+def penalize_repetition(
+    logits: Float[Array, "R V"],
+    tokens: Int[Array, "R S"],
+    first: int | Int[Array, "R"],
+    count: int | Int[Array, ""],
+    penalty: float,
+) -> Float[Array, "R V"]:
+    """Make the tokens at positions `first` to `count` less likely, each once however often it occurs.
+
+    >>> penalize_repetition(jnp.array([[4.0, 4.0, -4.0]]), jnp.array([[0, 2, 2, 1]]), 0, 3, 2.0).tolist()
+    [[2.0, 4.0, -8.0]]
+    """
+    position = jnp.arange(tokens.shape[-1])
+    inside = (position >= jnp.asarray(first)[..., None]) & (position < count)
+    old = jnp.take_along_axis(logits, tokens, axis=-1, mode="clip")
+    new = jnp.where(old < 0, old * penalty, old / penalty)
+    return _set(logits, jnp.where(inside, tokens, logits.shape[-1]), new)
+
+
+def forbid_repeated_ngram(
+    logits: Float[Array, "R V"], tokens: Int[Array, "R S"], count: int | Int[Array, ""], n: int
+) -> Float[Array, "R V"]:
+    """Forbid what would complete an n-gram that occurs among the first `count` tokens, in O(R·S·n).
+
+    >>> forbid_repeated_ngram(jnp.zeros((1, 4)), jnp.array([[1, 2, 3, 1, 0, 0]]), 4, 2).tolist()
+    [[0.0, 0.0, -inf, 0.0]]
+    """
+    windows = tokens.shape[-1] - n + 1
+    if windows < 1:
+        return logits
+    # Where there are fewer than n - 1 tokens yet, the slice is not the last ones; but then no window is complete.
+    last = jax.lax.dynamic_slice_in_dim(tokens, jnp.maximum(count - (n - 1), 0), n - 1, axis=-1)
+    match = jnp.arange(windows) + n <= count
+    for i in range(n - 1):
+        match &= tokens[:, i : i + windows] == last[:, i, None]
+    match = jnp.broadcast_to(match, (len(tokens), windows))
+    return _set(logits, jnp.where(match, tokens[:, n - 1 :], logits.shape[-1]), -jnp.inf)
+
+
+def forbid_words(
+    logits: Float[Array, "R V"],
+    tokens: Int[Array, "R S"],
+    count: int | Int[Array, ""],
+    words: tuple[tuple[int, ...], ...],
+) -> Float[Array, "R V"]:
+    """Forbid what would complete one of the words at the end of the first `count` tokens.
+
+    >>> forbid_words(jnp.zeros((1, 4)), jnp.array([[3, 1, 0]]), 2, ((2,), (1, 3), (2, 0))).tolist()
+    [[0.0, 0.0, -inf, -inf]]
+    """
+    begun = ends_with(tokens, count, tuple(word[:-1] for word in words))
+    last = jnp.array([word[-1] for word in words])
+    return _set(logits, jnp.where(begun, last, logits.shape[-1]), -jnp.inf)
+
+
+def _set(
+    logits: Float[Array, "R V"], tokens: Int[Array, "R K"], value: float | Float[Array, "R K"]
+) -> Float[Array, "R V"]:
+    """Set the logits of some tokens of each row; V stands for no token."""
+    return logits.at[jnp.arange(len(tokens))[:, None], tokens].set(value, mode="drop")
+
+
+def _several(tokens: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    return () if tokens is None else tokens if isinstance(tokens, tuple) else (tokens,)
+
+
+def _among(tokens: tuple[int, ...], vocabulary: int) -> np.ndarray:
+    return np.isin(np.arange(vocabulary), tokens)
+
+
+def _only(tokens: int | tuple[int, ...], vocabulary: int) -> np.ndarray:
+    """Logits that leave nothing else; 0, so that as log-probabilities they cost a hypothesis nothing."""
+    return np.where(_among(_several(tokens), vocabulary), np.float32(0), np.float32(-np.inf))

@@ -1,0 +1,75 @@
+"""What text models are trained on: pure functions of model and batch, sums and a `count` as the training step wants.
+
+Axes: B rows, T positions, E classes.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flax_transformer.ops import Mask, chunked_cross_entropy, cross_entropy
+
+Batch = dict[str, Any]
+Loss = tuple[jax.Array, dict[str, jax.Array]]
+
+
+def causal_loss(model: Any, batch: Batch, *, key: Any = None, chunk: int = 2048) -> Loss:
+    """Sum the cross-entropy of every next token.
+
+    Args:
+      batch: `tokens`, `labels` and `weights` [B, T]; packed rows also have `segments` and `positions`.
+      chunk: tokens whose logits exist at a time.
+    """
+    segments = batch.get("segments")
+    mask = None if segments is None else Mask(segments=(segments, segments))
+    hidden = model.encode(batch["tokens"], mask=mask, positions=batch.get("positions"), key=key)
+    return _tokens(model.output(hidden), batch, chunk)
+
+
+def masked_loss(model: Any, batch: Batch, *, key: Any = None, chunk: int = 2048) -> Loss:
+    """Sum the cross-entropy of every hidden token, and of next sentence prediction where the batch has its labels.
+
+    The mean over hidden tokens and the mean over rows are added, as BERT does.
+
+    Args:
+      batch: `tokens`, `labels`, `weights` [B, T], `length` [B], perhaps `token_types` [B, T] and
+        `next_sentence_label` [B] (0: it follows).
+      chunk: tokens whose logits exist at a time.
+    """
+    mask = Mask(lengths=batch["length"])
+    hidden = model.encoder(batch["tokens"], mask=mask, types=batch.get("token_types"), key=key)
+    total, metrics = _tokens(model.output(hidden), batch, chunk)
+    if "next_sentence_label" not in batch:
+        return total, metrics
+    rows = (batch["length"] > 0).astype(jnp.float32)
+    logits, labels = model.sentence(hidden), batch["next_sentence_label"]
+    # A mean over rows inside a sum over tokens: scaled so that dividing by the tokens gives the mean over rows.
+    scale = metrics["count"] / jnp.maximum(rows.sum(), 1)
+    sentence, right = cross_entropy(logits, labels, rows)[0], jnp.sum((logits.argmax(-1) == labels) * rows)
+    extra = {"masked_loss": total, "sentence_loss": scale * sentence, "sentence_accuracy": scale * right}
+    return total + scale * sentence, {**metrics, **extra}
+
+
+def classification_loss(model: Any, batch: Batch, *, key: Any = None) -> Loss:
+    """Sum the cross-entropy of each row's class, and count the right ones.
+
+    Args:
+      model: a `Classifier` of sequences on an encoder.
+      batch: `tokens` [B, T], `length` and `label` [B], perhaps `token_types` [B, T].
+    """
+    keys = (None, None) if key is None else jax.random.split(key)
+    hidden = model.backbone(
+        batch["tokens"], mask=Mask(lengths=batch["length"]), types=batch.get("token_types"), key=keys[0]
+    )
+    logits, labels = model.head(hidden, key=keys[1]), batch["label"]
+    rows = (batch["length"] > 0).astype(jnp.float32)
+    total, count = cross_entropy(logits, labels, rows)
+    return total, {"count": count, "accuracy": jnp.sum((logits.argmax(-1) == labels) * rows)}
+
+
+def _tokens(output: Any, batch: Batch, chunk: int) -> Loss:
+    total, count = chunked_cross_entropy(
+        output.hidden, output.table, batch["labels"], batch["weights"], bias=output.bias, chunk=chunk
+    )
+    return total, {"count": count}

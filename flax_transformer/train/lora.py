@@ -1,0 +1,178 @@
+"""Low-rank adaptation: a model's kernels W become W + α/r · A B, of which only A and B are trained (Hu et al. 2021).
+
+Axes: r rank, L layers; a kernel's other axes are its inputs and outputs, e.g. [L, D, N, H] for queries.
+"""
+
+import json
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+
+from flax_transformer.parallel import path_name
+from flax_transformer.train.finetune import check_pattern
+from flax_transformer.train.optimizer import kernel_axes
+from flax_transformer.train.step import Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Which kernels are adapted, and by how much."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    """The change is multiplied by alpha / rank."""
+    pattern: str = r"(query|value)\.kernel$"
+    """Kernels and embeddings whose path matches are adapted."""
+
+    def __post_init__(self):
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, got {self.rank}")
+        if self.alpha <= 0:
+            raise ValueError(f"alpha must be positive, got {self.alpha}")
+        check_pattern("pattern", self.pattern)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LowRank:
+    """The two factors of a kernel's change, scale · A B; `a` has the kernel's input axes, `b` its output axes."""
+
+    a: Any
+    """float32 [L, inputs…, r]."""
+    b: Any
+    """float32 [L, r, outputs…]."""
+    scale: float = field(metadata={"static": True})
+
+
+Lora = dict[str, LowRank]
+"""The factors by the path of the kernel they change."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Adapted:
+    """A model and its low-rank change, as one training state holds them; `trainable=r"^lora\\."` trains the latter."""
+
+    base: Any
+    lora: Any
+    """By path, as `init_lora` makes it."""
+
+
+def _leaves(model: Any) -> dict[str, Any]:
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model)}
+
+
+def init_lora(model: Any, config: LoraConfig, key: PRNGKeyArray) -> Lora:
+    """Make factors for a model: A normal with variance 1 / inputs, B zero, so that at first nothing changes.
+
+    Args:
+      model: arrays or abstract ones.
+
+    Raises:
+      ValueError: when the pattern matches no parameter, or one that is no kernel or embedding.
+    """
+    chosen = {name: leaf for name, leaf in _leaves(model).items() if re.search(config.pattern, name)}
+    if not chosen:
+        raise ValueError(f"the pattern must match a kernel, got {config.pattern!r}")
+    for name, leaf in chosen.items():
+        if not re.search(r"(^|\.)(kernel|embedding)$", name) or leaf.ndim < 2:
+            raise ValueError(f"only kernels and embeddings have low-rank changes, got {name} of shape {leaf.shape}")
+
+    def factors(name: str, leaf: Any, key: PRNGKeyArray) -> LowRank:
+        lead, inputs, outputs = _split(name, leaf.shape)
+        a = math.prod(inputs) ** -0.5 * jax.random.normal(key, (*lead, *inputs, config.rank))
+        return LowRank(a, jnp.zeros((*lead, config.rank, *outputs)), config.alpha / config.rank)
+
+    keys = jax.random.split(key, len(chosen))
+    return {name: factors(name, leaf, k) for (name, leaf), k in zip(chosen.items(), keys, strict=True)}
+
+
+def _split(name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Split a kernel's shape into layers, inputs and outputs."""
+    inputs, outputs = kernel_axes(name, len(shape))
+    lead = len(shape) - inputs - outputs
+    return shape[:lead], shape[lead : lead + inputs], shape[lead + inputs :]
+
+
+def merge_lora(model: Any, lora: Lora) -> Any:
+    """Give the model with its kernels changed, W + scale · A B, computed in float32 and rounded to W's type.
+
+    Pure and differentiable: `merge_lora(base, lora)` inside a loss trains `lora`; once, at the end, it gives a model
+    like any other. In bfloat16 W's rounding swallows small changes, so train and merge on float32 parameters.
+
+    Raises:
+      ValueError: listing every kernel the model lacks or has in another shape.
+    """
+    leaves = _leaves(model)
+    faults = [fault for name, pair in lora.items() if (fault := _misfit(name, pair, leaves.get(name)))]
+    if faults:
+        raise ValueError(f"the low-rank factors must fit the model, got {'; '.join(faults)}")
+
+    def change(path: tuple, leaf: Any) -> Any:
+        pair = lora.get(path_name(path))
+        if pair is None:
+            return leaf
+        lead = _split(path_name(path), leaf.shape)[0]
+        rank = pair.a.shape[-1]
+        a, b = pair.a.reshape(*lead, -1, rank), pair.b.reshape(*lead, rank, -1)
+        product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST).reshape(leaf.shape)
+        return (leaf.astype(jnp.float32) + pair.scale * product).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(change, model)
+
+
+def _misfit(name: str, pair: LowRank, leaf: Any) -> str:
+    if leaf is None:
+        return f"{name}, which the model lacks"
+    lead, inputs, outputs = _split(name, leaf.shape)
+    rank = pair.a.shape[-1]
+    wanted = ((*lead, *inputs, rank), (*lead, rank, *outputs))
+    fits = (pair.a.shape, pair.b.shape) == wanted
+    return "" if fits else f"{name} with factors {pair.a.shape} and {pair.b.shape}, not {wanted[0]} and {wanted[1]}"
+
+
+def adapt(objective: Objective) -> Objective:
+    """Make an objective of a model into one of an `Adapted` model, whose base gets no gradients."""
+
+    def adapted(model: Adapted, batch: Any, *, key: PRNGKeyArray | None = None) -> tuple[jax.Array, dict]:
+        return objective(merge_lora(jax.lax.stop_gradient(model.base), model.lora), batch, key=key)
+
+    return adapted
+
+
+def save_lora(lora: Lora, path: str | os.PathLike) -> None:
+    """Write the factors to a safetensors file, `PATH.a` and `PATH.b` for each kernel, float32."""
+    from safetensors.flax import save
+
+    arrays = {f"{name}.{which}": getattr(pair, which) for name, pair in lora.items() for which in ("a", "b")}
+    scales = json.dumps({name: pair.scale for name, pair in lora.items()})
+    partial = Path(f"{path}.partial")
+    partial.write_bytes(save(arrays, {"format": "flax_transformer.lora", "scales": scales}))
+    partial.replace(path)
+
+
+def load_lora(path: str | os.PathLike) -> Lora:
+    """Read what `save_lora` wrote.
+
+    Raises:
+      ValueError: naming the file, when it is damaged or holds something else.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="flax") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != "flax_transformer.lora":
+                raise ValueError(f"{path} holds no low-rank factors written by save_lora")
+            scales = dict(json.loads(metadata["scales"]))
+            pair = lambda name: (file.get_tensor(f"{name}.a"), file.get_tensor(f"{name}.b"))  # noqa: E731
+            return {name: LowRank(*pair(name), float(scale)) for name, scale in scales.items()}
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
