@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from flax_transformer.hub.table import Table
+from flax_transformer.hub.table import Table, under
 
 _REQUIRED = object()
 
@@ -125,6 +125,8 @@ class Architecture:
     """Where the backbone is in our model, with a dot at its end."""
     base: bool = False
     """The backbone alone, whose tensors have no prefix."""
+    prefix: str | None = None
+    """Before the names of the backbone's tensors, where it is not the family's."""
     ignored: tuple[str, ...] = ()
     """Patterns of tensors that a checkpoint of a larger class may have besides, for which there is no use here."""
 
@@ -148,7 +150,11 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)
     """Tensors that are another one again, by tying: name of the copy, name of the one in the table."""
 
+    def prefix_of(self, architecture: Architecture) -> str:
+        """Give what is before the names of the backbone's tensors in one architecture."""
+        own = self.prefix if architecture.prefix is None else architecture.prefix
+        return "" if architecture.base else own
+
     def rows(self, architecture: Architecture) -> Table:
         """Give the table of one architecture, prefixes and all."""
-        prefix = "" if architecture.base else self.prefix
-        return tuple(row.under(architecture.at, prefix) for row in self.table) + architecture.head
+        return under(self.table, architecture.at, self.prefix_of(architecture)) + architecture.head

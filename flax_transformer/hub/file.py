@@ -1,14 +1,17 @@
 """Checkpoint folders: config.json and safetensors, one file or shards with an index, read lazily and written whole."""
 
 import json
+import math
+import mmap
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -64,41 +67,54 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that is in a file: shape and type are known, `read` brings it into memory."""
+    """A tensor that is in a file: shape and type are known."""
 
     shape: tuple[int, ...]
     dtype: str
     read: Callable[[], np.ndarray]
+    """Gives a view of the file, not to be kept: the memory that views take is given back at the next call."""
 
 
-@contextmanager
-def open_tensors(folder: Path) -> Iterator[dict[str, Tensor]]:
+def open_tensors(folder: Path) -> dict[str, Tensor]:
     """Open the weights of a folder, memory-mapped; nothing is read yet.
 
     Raises:
       FileNotFoundError: no safetensors.
       ValueError: a pickle instead, a broken or missing shard, or a tensor of another type than the floats.
     """
+    tensors: dict[str, Tensor] = {}
+    for file in _files(folder):
+        for name, tensor in _open(file).items():
+            if name in tensors:
+                raise ValueError(f"a tensor must be in one file, {name} is in {file} and in another")
+            tensors[name] = tensor
+    return tensors
+
+
+def _open(file: Path) -> dict[str, Tensor]:
+    """Map one file; `safetensors` checks that it is whole, and where tensors lie stands in its header."""
     from safetensors import SafetensorError, safe_open
 
-    tensors: dict[str, Tensor] = {}
-    with ExitStack() as stack:
-        for file in _files(folder):
-            try:
-                opened = stack.enter_context(safe_open(file, framework="numpy"))
-                for name in opened.keys():  # noqa: SIM118
-                    part = opened.get_slice(name)
-                    dtype = DTYPES.get(part.get_dtype(), part.get_dtype())
-                    if name in tensors:
-                        raise ValueError(f"a tensor must be in one file, {name} is in {file} and in another")
-                    tensors[name] = Tensor(tuple(part.get_shape()), dtype, _reader(opened, name))
-            except (SafetensorError, OSError) as error:
-                raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
-        yield tensors
+    try:
+        with safe_open(file, framework="numpy"), open(file, "rb") as opened:
+            start = 8 + int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(start - 8))
+            content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            dtype, shape = DTYPES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])
+            tensors[name] = Tensor(
+                shape, dtype, partial(_view, content, start + entry["data_offsets"][0], shape, dtype)
+            )
+    return tensors
 
 
-def _reader(opened: Any, name: str) -> Callable[[], np.ndarray]:
-    return lambda: opened.get_tensor(name)
+def _view(content: mmap.mmap, offset: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    content.madvise(mmap.MADV_DONTNEED)  # pages once read count as memory of this process until they are let go
+    return np.frombuffer(content, jnp.dtype(dtype), math.prod(shape), offset).reshape(shape)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -109,7 +125,7 @@ def _files(folder: Path) -> list[Path]:
         if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
             raise ValueError(f"{folder / INDEX} must have a weight_map from tensor to file name")
         files = sorted(set(index.values()))
-        outside = [name for name in files if Path(name).name != name]
+        outside = [name for name in files if Path(name).name != name or name == ".."]
         if outside:
             raise ValueError(f"shards must lie beside their index, {folder / INDEX} names {outside[0]!r}")
         missing = [name for name in files if not (folder / name).is_file()]

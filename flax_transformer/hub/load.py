@@ -17,16 +17,18 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from flax_transformer.hub.family import Architecture, Family, Fields
-from flax_transformer.hub.file import CONFIG, find_folder, open_tensors, read_json, write_tensors
+from flax_transformer.hub.file import CONFIG, DTYPES, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.registry import find_architecture, find_family
 from flax_transformer.hub.tokenizer import load_hub_tokenizer
-from flax_transformer.hub.weights import compare, load_model, renamer, resolve, tensors_of
+from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import module_of
-from flax_transformer.nn import Precision
+from flax_transformer.nn import BlockConfig, Precision
 
 GENERATION = "generation_config.json"
+FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*")
+"""Fields of configs that change how a model trains or runs, and not what it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,24 +80,28 @@ def load(
     fields = Fields.of({**read_json(folder / CONFIG), **lenient.config})
     if lenient.architecture is not None:
         fields = fields.updated({"architectures": [lenient.architecture]})
+    fields.only(quantization_config=None)
+    if dtype not in (None, *DTYPES.values()):
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES.values())}, got {dtype!r}")
     family, architecture = find_family(fields)
-    with open_tensors(folder) as stored:
-        config = with_precision(architecture.config(fields), dtype or _common_dtype(stored))
-        kind = module_of(config)
-        fresh = lambda: kind(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
-        model = nnx.eval_shape(fresh)
-        entries = resolve(family.rows(architecture), model)
-        expected = {name for entry in entries for name in entry.names}
-        tensors, differences = _matched(stored, expected, family, architecture, lenient)
-        may_miss = lambda name: any(re.search(pattern, name) for pattern in lenient.initialise)  # noqa: E731
-        differences += compare(entries, tensors, may_miss)
-        if differences:
-            shown = "".join(f"\n  {line}" for line in differences)
-            raise ValueError(
-                f"{folder} is not a whole {fields['architectures'][0]}: {len(differences)} "
-                f"difference{'s' if len(differences) > 1 else ''}{shown}"
-            )
-        model = load_model(model, entries, tensors, mesh, fresh)
+    config = architecture.config(fields)
+    stored = open_tensors(folder)
+    config = with_precision(config, dtype or _common_dtype(stored))
+    kind = module_of(config)
+    fresh = lambda: kind(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
+    model = nnx.eval_shape(fresh)
+    entries = resolve(family.rows(architecture), model)
+    expected = {name for entry in entries for name in entry.names}
+    tensors, differences = _matched(stored, expected, family, architecture, lenient)
+    may_miss = lambda name: any(re.search(pattern, name) for pattern in lenient.initialise)  # noqa: E731
+    differences += compare(entries, tensors, may_miss)
+    if differences:
+        shown = "".join(f"\n  {line}" for line in differences)
+        raise ValueError(
+            f"{folder} is not a whole {fields['architectures'][0]}: {len(differences)} "
+            f"difference{'s' if len(differences) > 1 else ''}{shown}"
+        )
+    model = load_model(model, entries, tensors, mesh, fresh)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
     return Pretrained(model, fields, load_hub_tokenizer(folder), Fields.of(generation))
 
@@ -152,14 +158,28 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, **fields: Any)
         **fields,
     }
     pretrained = Pretrained(model, Fields.of(config), tokenizer)
-    precision = str(jax.tree.leaves(model)[0].dtype)
-    again = with_precision(pretrained.architecture.config(pretrained.config), precision)
-    entries = resolve(family.rows(pretrained.architecture), model)
-    shape = nnx.eval_shape(lambda: module_of(again)(again, rngs=nnx.Rngs(0)))
-    expected = [entry.shapes for entry in resolve(family.rows(pretrained.architecture), shape)]
-    if [entry.shapes for entry in entries] != expected:
-        raise ValueError(f"a {architecture} cannot be the model given: its config.json would describe another one")
+    again = pretrained.architecture.config(pretrained.config)
+    inner = getattr(again, known.at.rstrip(".")) if known.at else again
+    lost = unlike(backbone, inner)
+    if not lost:
+        shape = nnx.eval_shape(lambda: module_of(again)(again, rngs=nnx.Rngs(0)))
+        sizes = ([entry.shapes for entry in resolve(family.rows(known), each)] for each in (model, shape))
+        lost = [] if next(sizes) == next(sizes) else ["other shapes"]
+    if lost:
+        raise ValueError(
+            f"a {architecture} cannot be the model given; its config.json would describe one with {', '.join(lost)}"
+        )
     return pretrained
+
+
+def unlike(one: Any, other: Any, path: str = "") -> list[str]:
+    """List in what two configs are other functions of the parameters."""
+    if type(one) is not type(other) or not dataclasses.is_dataclass(one):
+        return [] if one == other else [f"{path.rstrip('.')} {other!r} instead of {one!r}"]
+    if isinstance(one, BlockConfig):
+        one, other = one.resolved(), other.resolved()
+    names = [f.name for f in dataclasses.fields(one) if not FREE.fullmatch(f.name)]
+    return [line for name in names for line in unlike(getattr(one, name), getattr(other, name), f"{path}{name}.")]
 
 
 def with_precision(config: Any, dtype: str) -> Any:
@@ -191,31 +211,31 @@ def _matched(
     """Give stored tensors the names the table has, and leave out what may be; list copies that are none."""
     rename = renamer({**lenient.rename, **family.renamed})
     ignored = re.compile("|".join((*family.ignored, *architecture.ignored, *lenient.ignore)) or r"(?!)")
+    prefixes = (family.prefix_of(architecture), family.prefix)
     tensors: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
-        name = _prefixed(rename(name), expected, family.prefix)
+        name = _prefixed(rename(name), expected, prefixes)
         if name in expected or not ignored.search(name):
             tensors[name] = tensor
     differences = []
     for copy, original in family.copies.items():
-        copy, original = _prefixed(copy, expected, family.prefix), _prefixed(original, expected, family.prefix)
+        copy, original = _prefixed(copy, expected, prefixes), _prefixed(original, expected, prefixes)
         if copy not in tensors or copy in expected:
             continue
         tensor = tensors.pop(copy)
         if original not in tensors:
             tensors[original] = tensor
-        elif tensor.shape != tensors[original].shape or not np.array_equal(tensor.read(), tensors[original].read()):
+        elif not same_tensor(tensor, tensors[original]):
             differences.append(f"not a copy: {copy} must equal {original}, to which it is tied")
     return tensors, differences
 
 
-def _prefixed(name: str, expected: set[str], prefix: str) -> str:
-    """Add or drop the backbone's prefix where the table has the name that way."""
-    if name in expected or not prefix:
+def _prefixed(name: str, expected: set[str], prefixes: tuple[str, ...]) -> str:
+    """Add, drop or change the backbone's prefix where the table has the name that way."""
+    if name in expected:
         return name
-    if name.startswith(prefix) and name.removeprefix(prefix) in expected:
-        return name.removeprefix(prefix)
-    return prefix + name if prefix + name in expected else name
+    bare = next((name.removeprefix(prefix) for prefix in prefixes if prefix and name.startswith(prefix)), name)
+    return next((prefix + bare for prefix in (*prefixes, "") if prefix + bare in expected), name)
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -14,6 +14,8 @@ MODULES = {
     "qwen3": "llama",
     "bert": "bert",
     "roberta": "roberta",
+    "xlm-roberta": "roberta",
+    "camembert": "roberta",
     "distilbert": "distilbert",
     "t5": "t5",
     "bart": "bart",
@@ -51,10 +53,10 @@ def find_architecture(name: str) -> tuple[Family, Architecture]:
     Raises:
       ValueError: when no family has it; the message lists those there are.
     """
-    known: dict[str, tuple[Family, Architecture]] = {}
+    known: list[str] = []
     for file in dict.fromkeys(MODULES.values()):
         for family in importlib.import_module(f"flax_transformer.hub.{file}").FAMILIES.values():
-            known |= {each: (family, architecture) for each, architecture in family.architectures.items()}
-    if name not in known:
-        raise ValueError(f"no architecture is called {name!r}; supported are {', '.join(known)}")
-    return known[name]
+            if name in family.architectures:
+                return family, family.architectures[name]
+            known += family.architectures
+    raise ValueError(f"no architecture is called {name!r}; supported are {', '.join(known)}")

@@ -48,7 +48,7 @@ class Layout:
     def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """Turn our parameters into their tensor, contiguous in memory."""
         if self.inputs is None:
-            return np.ascontiguousarray(parts[0])
+            return np.asarray(parts[0], order="C")
         flat = [part.reshape(*[math.prod(part.shape[: self.inputs])] * bool(self.inputs), -1) for part in parts]
         matrix = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=-1)
         return np.ascontiguousarray(matrix.T if self.transposed else matrix)

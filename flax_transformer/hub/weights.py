@@ -1,5 +1,6 @@
 """Tensors to parameters and back, leaf by leaf."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -72,18 +73,26 @@ def compare(entries: list[Entry], tensors: Mapping[str, Tensor], fresh: Callable
     """List everything in which a checkpoint is not what the table says.
 
     Args:
-      fresh: whether a tensor may be missing, its parameter to be initialised.
+      fresh: whether a tensor may be missing, with those of all other layers, their parameter to be initialised.
     """
     expected = {name: entry.shape for entry in entries for name in entry.names}
+    whole = (entry.names for entry in entries if not any(name in tensors for name in entry.names))
+    started = {name for names in whole for name in names if fresh(name)}
     found = []
     for name, shape in expected.items():
         if name not in tensors:
-            found += [] if fresh(name) else [f"missing: {name} {list(shape)}"]
+            found += [] if name in started else [f"missing: {name} {list(shape)}"]
         elif tensors[name].shape != shape:
             found.append(f"misshapen: {name} is {list(tensors[name].shape)}, must be {list(shape)}")
         elif tensors[name].dtype not in DTYPES.values():
             found.append(f"not a float: {name} is {tensors[name].dtype}")
     return found + [f"extra: {name} {list(tensors[name].shape)}" for name in tensors if name not in expected]
+
+
+def same_tensor(one: Tensor, other: Tensor) -> bool:
+    """Compare two tensors of a checkpoint."""
+    alike = (one.shape, one.dtype) == (other.shape, other.dtype)
+    return alike and np.array_equal(one.read().view(np.uint8), other.read().view(np.uint8))
 
 
 def load_model(
@@ -112,24 +121,36 @@ def load_model(
 
 
 def _gather(read: Callable[[str], list[np.ndarray]], entry: Entry, wanted: list[tuple[Any, Any]]) -> list[jax.Array]:
-    if entry.depth is None:
-        return [_put(part, leaf.dtype, place) for part, (leaf, place) in zip(read(entry.names[0]), wanted, strict=True)]
-    if sum(leaf.size * leaf.dtype.itemsize for leaf, _ in wanted) <= PIECE:
-        hosts = [np.empty(leaf.shape, leaf.dtype) for leaf, _ in wanted]
+    small = sum(leaf.size * leaf.dtype.itemsize for leaf, _ in wanted) <= PIECE
+    if entry.depth is None or small or all(_is_host(place) for _, place in wanted):
+        hosts = [_aligned(leaf.shape, leaf.dtype) for leaf, _ in wanted]
         for i, name in enumerate(entry.names):
             for host, part in zip(hosts, read(name), strict=True):
-                host[i] = part
-        return [_put(host, leaf.dtype, place) for host, (leaf, place) in zip(hosts, wanted, strict=True)]
+                host[... if entry.depth is None else i] = part
+        return [_put(host, place) for host, (_, place) in zip(hosts, wanted, strict=True)]
     stacks = [jax.jit(partial(jnp.zeros, x.shape, x.dtype), out_shardings=place)() for x, place in wanted]
     for i, name in enumerate(entry.names):
         for j, (part, (leaf, place)) in enumerate(zip(read(name), wanted, strict=True)):
-            stacks[j] = _insert(stacks[j], _put(part, leaf.dtype, _of_layer(place)), i)
+            stacks[j] = _insert(stacks[j], _put(part.astype(leaf.dtype), _of_layer(place)), jnp.int32(i))
             stacks[j].block_until_ready()  # one layer on its way at a time
     return stacks
 
 
+def _is_host(place: Any) -> bool:
+    """Say whether the parameter will stay where it is gathered."""
+    return len(place.device_set) == 1 and next(iter(place.device_set)).platform == "cpu"
+
+
+def _aligned(shape: Shape, dtype: Any) -> np.ndarray:
+    """Make an array that JAX takes as it is on a CPU, where it demands 64 bytes of alignment, and copies otherwise."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 @partial(jax.jit, donate_argnums=0)
-def _insert(stack: jax.Array, part: jax.Array, index: int) -> jax.Array:
+def _insert(stack: jax.Array, part: jax.Array, index: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_index_in_dim(stack, part, index, 0)
 
 
@@ -137,8 +158,8 @@ def _of_layer(place: Any) -> Any:
     return NamedSharding(place.mesh, PartitionSpec(*place.spec[1:])) if isinstance(place, NamedSharding) else place
 
 
-def _put(host: np.ndarray, dtype: Any, place: Any) -> jax.Array:
-    host = host.astype(dtype, copy=False)
+def _put(host: np.ndarray, place: Any) -> jax.Array:
+    """Bring an array that nobody else has onto devices."""
     if place.is_fully_addressable:
         return jax.device_put(host, place)
     return jax.make_array_from_callback(host.shape, place, lambda index: host[index])

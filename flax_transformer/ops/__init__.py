@@ -7,9 +7,10 @@ from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.loss import chunked_cross_entropy, cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.position import (
+    LinearScaling,
+    Llama3Scaling,
     alibi,
     causal_relative_buckets,
-    llama3_frequencies,
     relative_buckets,
     rotary,
     rotary_frequencies,
@@ -20,6 +21,8 @@ from flax_transformer.ops.xla import attention_weights
 
 __all__ = [
     "Dropout",
+    "LinearScaling",
+    "Llama3Scaling",
     "Mask",
     "activation",
     "alibi",
@@ -32,7 +35,6 @@ __all__ = [
     "dropout",
     "explain_attention",
     "keep_mask",
-    "llama3_frequencies",
     "relative_buckets",
     "rotary",
     "rotary_frequencies",

@@ -4,6 +4,7 @@ Axes: B batch, T query positions, S key positions, N heads, H head width, D mode
 """
 
 import math
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
@@ -55,32 +56,66 @@ def rotary_frequencies(width: int, base: float = 10000.0) -> Float[Array, "half"
     >>> rotary_frequencies(4)
     Array([1.  , 0.01], dtype=float32)
     """
+    return jnp.asarray(_frequencies(width, base))
+
+
+def _frequencies(width: int, base: float) -> np.ndarray:
     if width % 2:
         raise ValueError(f"rotary positions turn pairs of channels, so the width must be even, got {width}")
-    return 1.0 / (base ** (jnp.arange(0, width, 2, dtype=jnp.float32) / width))
+    # A position of many thousands blows up the last bit of a frequency. NumPy's is the same compiled or not and on
+    # every device: powers of float32 exponents, each step rounded correctly, as PyTorch's are.
+    exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    return np.float32(1) / np.power(float(base), exponents.astype(np.float64)).astype(np.float32)
 
 
-def llama3_frequencies(
-    width: int,
-    base: float = 500000.0,
-    *,
-    factor: float = 8.0,
-    low: float = 1.0,
-    high: float = 4.0,
-    original_length: int = 8192,
-) -> Float[Array, "half"]:
-    """Stretch the rotary frequencies for longer texts as Llama 3.1 does (https://arxiv.org/abs/2407.21783).
+@dataclass(frozen=True, kw_only=True)
+class LinearScaling:
+    """Rotary frequencies slowed for longer texts, all by one factor (Chen et al. 2023, arxiv.org/abs/2306.15595).
+
+    >>> print(LinearScaling(factor=4.0)(4, 10000.0))
+    [0.25   0.0025]
+    """
+
+    factor: float
+
+    def __post_init__(self):
+        if self.factor <= 0:
+            raise ValueError(f"frequencies are divided by a factor above 0, got {self.factor}")
+
+    def __call__(self, width: int, base: float) -> Float[Array, "half"]:
+        """Give the radians per position of each pair of channels."""
+        return jnp.asarray(_frequencies(width, base) / np.float32(self.factor))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama3Scaling:
+    """Rotary frequencies stretched for longer texts as Llama 3.1 does (https://arxiv.org/abs/2407.21783).
 
     Channels that turn more than `high` times over the original length stay, those that turn less than `low` times
     are slowed by `factor`, and those between are blended.
 
-    >>> print(llama3_frequencies(8, factor=8.0) / rotary_frequencies(8, 500000.0))
+    >>> print(Llama3Scaling(factor=8.0)(8, 500000.0) / rotary_frequencies(8, 500000.0))
     [1. 1. 0.37... 0.125 ]
     """
-    frequencies = rotary_frequencies(width, base)
-    rotations = original_length * frequencies / (2 * math.pi)
-    blend = jnp.clip((rotations - low) / (high - low), 0, 1)
-    return (1 - blend) * frequencies / factor + blend * frequencies
+
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    original_length: int = 8192
+
+    def __post_init__(self):
+        if self.factor <= 0 or self.original_length < 1 or not 0 < self.low < self.high:
+            raise ValueError(
+                "factor and original_length must be above 0 and low between 0 and high, got "
+                f"factor={self.factor}, original_length={self.original_length}, low={self.low}, high={self.high}"
+            )
+
+    def __call__(self, width: int, base: float) -> Float[Array, "half"]:
+        """Give the radians per position of each pair of channels."""
+        frequencies = _frequencies(width, base)
+        turns = self.original_length / (2 * np.float32(math.pi) / frequencies)
+        blend = np.clip((turns - self.low) / (self.high - self.low), 0, 1).astype(np.float32)
+        return jnp.asarray((1 - blend) * frequencies / np.float32(self.factor) + blend * frequencies)
 
 
 def rotary(

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from flax_transformer.ops import (
+    LinearScaling,
+    Llama3Scaling,
     alibi,
     attention,
     causal_relative_buckets,
-    llama3_frequencies,
     relative_buckets,
     rotary,
     rotary_frequencies,
@@ -51,25 +52,48 @@ def test_odd_widths_are_refused(function):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("scaling", [None, {"factor": 4.0, "low": 1.0, "high": 3.0, "original_length": 64}])
+@pytest.mark.parametrize(
+    "scaling", [None, LinearScaling(factor=3.0), Llama3Scaling(factor=4.0, low=1.0, high=3.0, original_length=64)]
+)
 def test_rotary_equals_llama(scaling):
     torch = pytest.importorskip("torch")
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
-    base, names = 5000.0, {"factor": "factor", "low": "low_freq_factor", "high": "high_freq_factor"}
-    parameters = {"rope_type": "default", "rope_theta": base}
-    frequencies = rotary_frequencies(16, base)
-    if scaling:
-        frequencies = llama3_frequencies(16, base, **scaling)
-        parameters |= {names[k]: v for k, v in scaling.items() if k in names}
-        parameters |= {"rope_type": "llama3", "original_max_position_embeddings": scaling["original_length"]}
+    base, parameters = 5000.0, {"rope_type": "default"}
+    if isinstance(scaling, LinearScaling):
+        parameters = {"rope_type": "linear", "factor": scaling.factor}
+    if isinstance(scaling, Llama3Scaling):
+        parameters = {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low,
+            "high_freq_factor": scaling.high,
+            "original_max_position_embeddings": scaling.original_length,
+        }
+    frequencies = (scaling or rotary_frequencies)(16, base)
+    parameters["rope_theta"] = base
     config = llama.LlamaConfig(hidden_size=64, num_attention_heads=4, rope_parameters=parameters)
     q = np.random.default_rng(0).normal(size=(2, 30, 4, 16)).astype(np.float32)
     position = np.stack([np.arange(30), np.arange(5, 35)])
     turn = llama.LlamaRotaryEmbedding(config)
     cos, sin = turn(torch.tensor(q), torch.tensor(position))
     expected, _ = llama.apply_rotary_pos_emb(torch.tensor(q), torch.tensor(q), cos, sin, unsqueeze_dim=2)
-    np.testing.assert_allclose(frequencies, turn.inv_freq.numpy(), rtol=1e-6)
+    np.testing.assert_array_max_ulp(np.asarray(frequencies), turn.inv_freq.numpy(), maxulp=2)
     np.testing.assert_allclose(rotary(jnp.asarray(q), jnp.asarray(position), frequencies), expected.numpy(), atol=1e-5)
+
+
+def test_rotary_frequencies_do_not_depend_on_compilation():
+    for function in (rotary_frequencies, Llama3Scaling(), LinearScaling(factor=2.0)):
+        compiled = jax.jit(function, static_argnums=(0, 1))(96, 500000.0)
+        np.testing.assert_array_equal(function(96, 500000.0), compiled)
+
+
+def test_scalings_are_values_and_check_themselves():
+    assert Llama3Scaling(factor=2.0) == Llama3Scaling(factor=2.0) != Llama3Scaling(factor=4.0)
+    assert len({LinearScaling(factor=2.0), LinearScaling(factor=2.0)}) == 1
+    with pytest.raises(ValueError, match=r"low between 0 and high, got .*low=4.0, high=4.0"):
+        Llama3Scaling(low=4.0)
+    with pytest.raises(ValueError, match="above 0, got 0"):
+        LinearScaling(factor=0.0)
 
 
 def test_rotary_scores_depend_on_distance_only():
