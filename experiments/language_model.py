@@ -20,7 +20,7 @@ EXPERIMENT = LanguageModel(
     rows=12,
     length=64,
     optimizer=OptimizerConfig(
-        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.1), b1=0.9,
+        name="adamw", learning_rate=2e-3, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.1), b1=0.9,
         b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0,
     ),
     train=TrainConfig(steps=2_000, log_every=100, eval_every=500, checkpoint_every=500),

@@ -1,4 +1,4 @@
-"""Every section of docs/composing.md runs as it stands, prints what the page says it prints, and stays short."""
+"""Every section of the pages that are programs runs as it stands, prints what the page says, and stays short."""
 
 import contextlib
 import io
@@ -11,37 +11,48 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-INTRODUCTION, *SECTIONS = re.split(r"^## ", (ROOT / "docs" / "composing.md").read_text(), flags=re.MULTILINE)
-SECTIONS = {section.partition("\n")[0]: section for section in SECTIONS}
+PAGES = ("composing", "checkpoints")
+
+
+def parts(page: str) -> tuple[str, dict[str, str]]:
+    """Split a page into what stands before its sections, and the sections by title."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    introduction, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    return introduction, {section.partition("\n")[0]: section for section in sections}
+
+
+SECTIONS = [(page, title) for page in PAGES for title in parts(page)[1]]
 
 
 def blocks(text: str, language: str = "python") -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def program(title: str) -> str:
-    return "\n".join(blocks(INTRODUCTION) + blocks(SECTIONS[title]))
+def program(page: str, title: str) -> str:
+    introduction, sections = parts(page)
+    return "\n".join(blocks(introduction) + blocks(sections[title]))
 
 
-@pytest.mark.parametrize("title", SECTIONS)
-def test_a_section_runs_and_prints_what_it_says(title):
+@pytest.mark.parametrize(("page", "title"), SECTIONS)
+def test_a_section_runs_and_prints_what_it_says(page, title):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(program(title), f"docs/composing.md: {title}", "exec"), {"__name__": "composing"})
-    assert out.getvalue() == "".join(blocks(SECTIONS[title], "text"))
+        exec(compile(program(page, title), f"docs/{page}.md: {title}", "exec"), {"__name__": page})
+    assert out.getvalue() == "".join(blocks(parts(page)[1][title], "text"))
 
 
-@pytest.mark.parametrize("title", SECTIONS)
-def test_a_section_is_short_and_compares(title):
-    (code,) = blocks(SECTIONS[title])
+@pytest.mark.parametrize(("page", "title"), SECTIONS)
+def test_a_section_is_short_and_compares(page, title):
+    section = parts(page)[1][title]
+    (code,) = blocks(section)
     assert len(code.splitlines()) <= 25
-    assert "same(" in code or "```text" in SECTIONS[title]
+    assert "same(" in code or "```text" in section
 
 
 def test_the_block_inside_shard_map_runs_on_eight_devices():
     env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     env["PYTHONPATH"] = str(ROOT)
-    code = program("Inside `shard_map`") + "\nprint(len(outputs.sharding.device_set))"
+    code = program("composing", "Inside `shard_map`") + "\nprint(len(outputs.sharding.device_set))"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "8\n"
@@ -49,6 +60,6 @@ def test_the_block_inside_shard_map_runs_on_eight_devices():
 
 def test_the_comparison_can_fail():
     names: dict = {}
-    exec("\n".join(blocks(INTRODUCTION)), names)
+    exec("\n".join(blocks(parts("composing")[0])), names)
     with pytest.raises(AssertionError):
         names["same"]({"a": names["x"]}, {"a": names["x"] + 1e-3})

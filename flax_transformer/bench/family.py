@@ -2,14 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from flax_transformer.bench.flops import TRAINING, stack_flops
-from flax_transformer.decode import Greedy
+from flax_transformer.decode import Greedy, greedy
+from flax_transformer.models.causal import Causal, CausalCache, CausalConfig
+from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from flax_transformer.nn import EmbeddingConfig
+from flax_transformer.ops import Mask
+from flax_transformer.ops.platform import platform
+from flax_transformer.task.objective import causal_loss, masked_loss
 from flax_transformer.task.translation import translation_loss
 from flax_transformer.task.translator import decode_batch, ready
 
@@ -41,8 +48,8 @@ class Family:
     objective: Callable[..., Any]
     ready: Callable[[Any], Any]
     """The model as `decode` wants it on this platform."""
-    decode: Callable[[Any, Batch], Any]
-    """Greedy decoding without an end, as many tokens as the batch has labels a row."""
+    decode: Callable[[Any, Batch], Any] | None
+    """Greedy decoding without an end, as many tokens as the batch has labels a row; None: it generates nothing."""
     count: Callable[[Any, Batch], dict[str, Count]]
     """`count(model, batch)`: by program; abstract arrays will do."""
 
@@ -95,9 +102,68 @@ def smoothed_translation_loss(model: Seq2Seq, batch: Batch, *, key: Any = None) 
     return translation_loss(model, batch, key=key, label_smoothing=0.1)
 
 
+def _tokens(config: Any, rows: int, length: int) -> Batch:
+    vocab = _embedding(config).vocab
+    random = np.random.default_rng(0)
+    tokens, labels = random.integers(min(FIRST, vocab - 1), vocab, (2, rows, length)).astype(np.int32)
+    full = np.full(rows, length, np.int32)
+    return {"tokens": tokens, "labels": labels, "weights": np.ones((rows, length), np.float32), "length": full}
+
+
+def _embedding(config: Any) -> EmbeddingConfig:
+    return getattr(config, "encoder", config).embedding
+
+
+def _token_shape(config: Any, batch: Batch) -> dict[str, int]:
+    rows, length = batch["tokens"].shape
+    return {"rows": rows, "length": length, "vocab": _embedding(config).vocab}
+
+
+def _continue(model: Causal, batch: Batch) -> Any:
+    config = Greedy(max_length=batch["tokens"].shape[1], eos=())
+    cache = model.init_cache(len(batch["tokens"]), config.stages[0])
+    return greedy(partial(Causal.step, model), cache, batch["tokens"][:, 0], config, grow=CausalCache.grow)
+
+
+def _ready_to_continue(model: Causal) -> Causal:
+    return jax.jit(Causal.for_decoding)(model) if platform() == "cpu" else model
+
+
+def _count_causal(model: Causal, batch: Batch) -> dict[str, Count]:
+    cfg, (rows, length) = model.cfg, batch["tokens"].shape
+    output = 2 * rows * length * cfg.embedding.vocab * cfg.embedding.embed
+    forward = stack_flops(model.blocks, cfg.block, rows, length) + output
+    decode = stack_flops(model.blocks, cfg.block, rows, length, pairs=length * (length + 1) // 2) + output
+    tokens = rows * length
+    return {
+        "forward": Count(tokens, forward),
+        "train": Count(tokens, TRAINING * forward),
+        "decode": Count(tokens, decode),
+    }
+
+
+def _guess(model: MaskedLM, batch: Batch) -> jax.Array:
+    return model(batch["tokens"], mask=Mask(lengths=batch["length"]))
+
+
+def _count_masked(model: MaskedLM, batch: Batch) -> dict[str, Count]:
+    cfg, (rows, length) = model.cfg.encoder, batch["tokens"].shape
+    head = cfg.block.embed * (cfg.block.embed + cfg.embedding.vocab)
+    forward = stack_flops(model.encoder.blocks, cfg.block, rows, length) + 2 * rows * length * head
+    return {"forward": Count(rows * length, forward), "train": Count(rows * length, TRAINING * forward)}
+
+
 FAMILIES: dict[type, Family] = {
     Seq2SeqConfig: Family(
         batch=_batch, shape=_shape, forward=_forward, objective=smoothed_translation_loss,
         ready=ready, decode=_decode, count=_count,
+    ),
+    CausalConfig: Family(
+        batch=_tokens, shape=_token_shape, forward=lambda model, batch: model(batch["tokens"]), objective=causal_loss,
+        ready=_ready_to_continue, decode=_continue, count=_count_causal,
+    ),
+    MaskedLMConfig: Family(
+        batch=_tokens, shape=_token_shape, forward=_guess, objective=masked_loss,
+        ready=lambda model: model, decode=None, count=_count_masked,
     ),
 }  # fmt: skip

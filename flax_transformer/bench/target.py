@@ -17,7 +17,7 @@ from flax import nnx
 
 from flax_transformer.bench.family import FAMILIES, Batch, Count
 from flax_transformer.models.preset import find_preset, module_of
-from flax_transformer.nn import Precision
+from flax_transformer.nn import Precision, with_precision
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.experiment import Experiment
 from flax_transformer.task.translation import ROWS, Translation, translation_loss
@@ -115,22 +115,6 @@ def find_experiment(path: Path, which: str = "") -> Experiment:
     return found[which]
 
 
-def with_compute(config: Any, dtype: str | None) -> Any:
-    """Change the compute type wherever a config, at any depth, has a `Precision`; None changes nothing.
-
-    >>> with_compute(Precision(), "bfloat16").compute
-    'bfloat16'
-    """
-    if dtype is None:
-        return config
-    if isinstance(config, Precision):
-        return replace(config, compute=dtype)
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        names = (field.name for field in dataclasses.fields(config) if field.init)
-        return replace(config, **{name: with_compute(getattr(config, name), dtype) for name in names})
-    return config
-
-
 def _compute(config: Any) -> str:
     """Find the compute type: of the first `Precision` in a config."""
     if isinstance(config, Precision):
@@ -146,7 +130,7 @@ def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload
     if family is None:
         known = ", ".join(kind.__name__ for kind in FAMILIES)
         raise ValueError(f"{name} must be of a family that can be measured ({known}), got {type(config).__name__}")
-    config = with_compute(config, size.dtype)
+    config = config if size.dtype is None else with_precision(config, compute=size.dtype)
     batch = changes.pop("batch", None) or family.batch(config, size.batch or 32, size.length or 32)
     return Workload(
         name=name,
@@ -177,8 +161,9 @@ def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
         return _from_translation(name, experiment, size, training)
     if size != Size(dtype=size.dtype):
         raise ValueError(f"{name} decides its own shapes: batch, length and vocab are for presets and translation")
-    config = with_compute(getattr(experiment, "model", None), size.dtype)
+    config = getattr(experiment, "model", None)
     if size.dtype is not None:
+        config = with_precision(config, compute=size.dtype)
         experiment = replace(experiment, model=config)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         task = experiment.task(RunFolder(Path(folder)))

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from flax_transformer.hub.registry import find_architecture, find_family
 from flax_transformer.hub.tokenizer import load_hub_tokenizer
 from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import module_of
-from flax_transformer.nn import BlockConfig, Precision
+from flax_transformer.nn import BlockConfig, with_precision
 
 GENERATION = "generation_config.json"
 FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*")
@@ -86,7 +86,8 @@ def load(
     family, architecture = find_family(fields)
     config = architecture.config(fields)
     stored = open_tensors(folder)
-    config = with_precision(config, dtype or _common_dtype(stored))
+    number = dtype or _common_dtype(stored)
+    config = with_precision(config, compute=number, params=number)
     kind = module_of(config)
     fresh = lambda: kind(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
     model = nnx.eval_shape(fresh)
@@ -180,17 +181,6 @@ def unlike(one: Any, other: Any, path: str = "") -> list[str]:
         one, other = one.resolved(), other.resolved()
     names = [f.name for f in dataclasses.fields(one) if not FREE.fullmatch(f.name)]
     return [line for name in names for line in unlike(getattr(one, name), getattr(other, name), f"{path}{name}.")]
-
-
-def with_precision(config: Any, dtype: str) -> Any:
-    """Put one number format for parameters and computation into a config and all configs inside."""
-    if isinstance(config, Precision):
-        return Precision(compute=dtype, params=dtype)
-    if not dataclasses.is_dataclass(config):
-        return config
-    return replace(
-        config, **{f.name: with_precision(getattr(config, f.name), dtype) for f in dataclasses.fields(config)}
-    )
 
 
 def _common_dtype(tensors: Mapping[str, StoredTensor]) -> str:

@@ -4,15 +4,26 @@ Axes: B batch, T positions, D width, V vocabulary.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from flax_transformer.models.head import Head, HeadConfig
-from flax_transformer.models.output import Output
-from flax_transformer.nn import Block, BlockConfig, Embedding, EmbeddingConfig, apply_stack, init_stack, make_norm
+from flax_transformer.models.head import ClassifierConfig, Head, HeadConfig
+from flax_transformer.models.output import Output, output_table
+from flax_transformer.nn import (
+    Block,
+    BlockConfig,
+    Embedding,
+    EmbeddingConfig,
+    RelativeBias,
+    RelativeConfig,
+    apply_stack,
+    init_stack,
+    make_norm,
+)
 from flax_transformer.nn.linear import initializer
 from flax_transformer.ops import Mask, activation
 
@@ -24,6 +35,8 @@ class EncoderConfig:
     embedding: EmbeddingConfig
     block: BlockConfig
     depth: int = 12
+    relative: RelativeConfig | None = None
+    """Relative positions, as biases that all layers share (T5)."""
     unroll: int | bool = 1
     remat: str = "none"
 
@@ -47,6 +60,10 @@ class Encoder(nnx.Module):
         self.blocks = init_stack(lambda r: Block(cfg.block, rngs=r), cfg.depth, key=rngs.params())
         if cfg.block.norm_position == "pre":
             self.norm = make_norm(cfg.block, rngs=rngs)
+        if cfg.relative is not None:
+            self.relative = RelativeBias(
+                cfg.relative, cfg.block.heads, causal=False, precision=cfg.block.precision, rngs=rngs
+            )
 
     def __call__(
         self,
@@ -67,10 +84,26 @@ class Encoder(nnx.Module):
         """
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
+        bias = None if self.cfg.relative is None else self.relative(*2 * x.shape[-2:-1])
         x = apply_stack(
-            self.blocks, x, mask=mask, positions=positions, key=keys[1], unroll=self.cfg.unroll, remat=self.cfg.remat
-        )
+            self.blocks, x, mask=mask, bias=bias, positions=positions, key=keys[1], unroll=self.cfg.unroll,
+            remat=self.cfg.remat,
+        )  # fmt: skip
         return self.norm(x) if self.cfg.block.norm_position == "pre" else x
+
+
+def with_head(encoder: EncoderConfig, **head: Any) -> ClassifierConfig:
+    """Put a head on an encoder, with its width, start and precision; `head` is what else a `HeadConfig` has.
+
+    BERT's pooler is `with_head(encoder, outputs=0, pool="first", dense="tanh")`.
+    """
+    return ClassifierConfig(backbone=encoder, head=_head(encoder, **head))
+
+
+def _head(encoder: EncoderConfig, **head: Any) -> HeadConfig:
+    block = encoder.block
+    start = {} if block.init_std is None else {"init_std": block.init_std}
+    return HeadConfig(embed=block.embed, precision=block.precision, **start, **head)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,27 +111,46 @@ class MaskedLMConfig:
     """An encoder that guesses hidden tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
 
     encoder: EncoderConfig
+    activation: str | None = None
+    """After the dense layer; None: that of the encoder's blocks."""
+    tied_output: bool = True
+    """Whether the output layer is the embedding table."""
     next_sentence: bool = False
     """Whether it also guesses, from the first token, if one sentence follows the other."""
 
+    def __post_init__(self):
+        activation(self.resolved_activation)
+
+    @property
+    def resolved_activation(self) -> str:
+        """The activation after the dense layer, resolved."""
+        return self.encoder.block.activation if self.activation is None else self.activation
+
 
 class MaskedLM(nnx.Module):
-    """A dense layer, its activation and norm, and the embedding table as output layer."""
+    """A dense layer, its activation and norm, and an output layer, by default the embedding table; all with biases."""
 
     def __init__(self, cfg: MaskedLMConfig, *, rngs: nnx.Rngs):
-        block, vocab = cfg.encoder.block, cfg.encoder.embedding.vocab
+        block, embedding = cfg.encoder.block, cfg.encoder.embedding
         self.cfg = cfg
         self.encoder = Encoder(cfg.encoder, rngs=rngs)
         self.dense = nnx.Linear(block.embed, block.embed, kernel_init=initializer(block), rngs=rngs, **block.dtypes)
         self.norm = make_norm(block, rngs=rngs)
-        self.output_bias = nnx.Param(jnp.zeros(vocab, block.dtypes["param_dtype"]))
+        bias = nnx.Param(jnp.zeros(embedding.vocab, block.dtypes["param_dtype"]))
+        if cfg.tied_output:
+            self.output_bias = bias
+        else:
+            self.head = Embedding(output_table(embedding), rngs=rngs)
+            self.head.output_bias = bias
         if cfg.next_sentence:
-            self.sentence = Head(HeadConfig(embed=block.embed, outputs=2, pool="first", dense="tanh"), rngs=rngs)
+            self.sentence = Head(_head(cfg.encoder, outputs=2, pool="first", dense="tanh"), rngs=rngs)
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits of the tokens at those positions are made of."""
-        x = activation(self.cfg.encoder.block.activation)(self.dense(hidden))
-        return Output(self.norm(x), self.encoder.embedding, self.output_bias[...])
+        x = self.norm(activation(self.cfg.resolved_activation)(self.dense(hidden)))
+        if self.cfg.tied_output:
+            return Output(x, self.encoder.embedding, self.output_bias[...])
+        return Output(x, self.head, self.head.output_bias[...])
 
     def __call__(
         self,

@@ -28,9 +28,9 @@ class HeadConfig:
     dense: str | None = None
     """Activation of a dense layer D → D before; None: no such layer."""
     dropout: float = 0.0
-    """Before each layer but BERT's kind of pooler, which has it after."""
+    """Before the output layer."""
     dropout_first: bool = False
-    """Dropout before the dense layer too."""
+    """Whether it is before the dense layer too."""
     bias: bool = True
     init_std: float = 0.02
     precision: Precision = Precision()

@@ -10,6 +10,7 @@ from flax_transformer.nn.cache import each_cache as each_cache
 from flax_transformer.nn.config import BlockConfig as BlockConfig
 from flax_transformer.nn.config import Precision as Precision
 from flax_transformer.nn.config import Rotary as Rotary
+from flax_transformer.nn.config import with_precision as with_precision
 from flax_transformer.nn.embedding import Embedding as Embedding
 from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
 from flax_transformer.nn.feedforward import FeedForward as FeedForward

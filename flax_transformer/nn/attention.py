@@ -41,8 +41,8 @@ class Attention(nnx.Module):
             project(cfg.resolved_kv_heads),
         )
         self.out = nnx.LinearGeneral(
-            (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=out_bias, kernel_init=initializer(cfg, residual=True),
-            dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes,
+            (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=out_bias,
+            kernel_init=initializer(cfg, residual=True), dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes,
         )  # fmt: skip
         if cfg.scale is not None:  # products begin as large as with the usual scale
             self.query.kernel[...] /= cfg.scale * math.sqrt(cfg.width)

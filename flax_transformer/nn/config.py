@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -19,6 +19,20 @@ class Precision:
 
     compute: Literal["float32", "bfloat16", "float16"] = "float32"
     params: Literal["float32", "bfloat16", "float16"] = "float32"
+
+
+def with_precision(config: Any, **kinds: str) -> Any:
+    """Change `compute`, `params` or both wherever a config, at any depth, has a `Precision`.
+
+    >>> with_precision(Precision(), compute="bfloat16")
+    Precision(compute='bfloat16', params='float32')
+    """
+    if isinstance(config, Precision):
+        return replace(config, **kinds)
+    if not is_dataclass(config) or isinstance(config, type):
+        return config
+    names = [field.name for field in fields(config) if field.init]
+    return replace(config, **{name: with_precision(getattr(config, name), **kinds) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)

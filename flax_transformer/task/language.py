@@ -1,21 +1,20 @@
 """Language modelling: running text in, a decoder-only model and what it writes out."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
 
 from flax_transformer import hub
-from flax_transformer.data import Tokenizer
 from flax_transformer.data.objective import Rows, Windows, each_once, shuffled
 from flax_transformer.data.text import PlainText, encode_documents
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.task.experiment import Experiment, Task
 from flax_transformer.task.objective import causal_loss
-from flax_transformer.task.text import Shown, Vocabulary, evaluate, stream, text_task
+from flax_transformer.task.text import Shown, TextRun, Vocabulary, evaluate, stream
 from flax_transformer.train.folder import RunFolder
 
 
@@ -55,45 +54,47 @@ class LanguageModel(Experiment):
         train = Windows(tokens=tokens["train"], length=self.length)
         held = Windows(tokens=tokens["validation"], length=self.length, stride=self.length)
         collate = Rows(length=self.length, pad=tokenizer.pad)
-        characters = sum(map(len, documents["validation"]))
-        return text_task(
-            folder,
+        validation = partial(each_once, held, rows=max(self.rows, 32), collate=collate)
+        return TextRun(
             config=replace(self.model, embedding=replace(self.model.embedding, vocab=tokenizer.vocab_size)),
             architecture="GPT2LMHeadModel",
             tokenizer=tokenizer,
             objective=causal_loss,
             batches=stream(shuffled(train, seed=self.train.seed), collate, self.rows),
-            validation=partial(each_once, held, rows=max(self.rows, 32), collate=collate),
-            show=partial(self._show, held, collate, characters, tokenizer),
-        )
+            validation=validation,
+            show=partial(self._show, validation, held, sum(map(len, documents["validation"]))),
+        ).task(folder)
 
-    def _show(
-        self, held: Windows, collate: Rows, characters: int, tokenizer: Tokenizer, pretrained: hub.Pretrained
-    ) -> Shown:
-        loss = evaluate(causal_loss, pretrained.model, each_once(held, rows=32, collate=collate))["loss"]
+    def _show(self, validation: Any, held: Windows, characters: int, pretrained: hub.Pretrained) -> Shown:
+        loss = evaluate(causal_loss, pretrained.model, validation())["loss"]
         bits = loss * len(held.tokens) / characters / math.log(2)
-        texts = self._samples(held, tokenizer, pretrained)
-        lines = [line for prompt, text in texts for line in ("", f"  {prompt!r} →", *_indented(text))]
+        samples, lines = continuations(pretrained, held, self.samples, self.train.seed)
         return Shown(
             metrics={"loss": loss, "perplexity": math.exp(min(loss, 100)), "bits_per_character": bits},
-            samples=[{"source": prompt, "hypothesis": text} for prompt, text in texts],
+            samples=samples,
             lines=(*lines, "", f"validation loss {loss:.4f} a token, {bits:.3f} bits a character"),
         )
 
-    def _samples(self, held: Windows, tokenizer: Tokenizer, pretrained: hub.Pretrained) -> list[tuple[str, str]]:
-        prompt = max(min(32, self.length // 2), 1)
-        starts = np.linspace(0, len(held) - 1, self.samples, dtype=int)
-        ids = np.stack([held[int(start)]["tokens"][:prompt] for start in starts]) if self.samples else np.zeros((0, 1))
-        if not len(ids):
-            return []
-        written = np.asarray(
-            pretrained.generate(
-                ids, do_sample=True, temperature=0.8, top_k=0, max_new_tokens=self.length - prompt + 1,
-                key=jax.random.key(self.train.seed),
-            )
-        )  # fmt: skip
-        return list(zip(tokenizer.decode(ids), tokenizer.decode(written[:, prompt:]), strict=True))
 
+def continuations(
+    pretrained: hub.Pretrained, held: Windows, count: int, seed: int
+) -> tuple[list[dict[str, str]], list[str]]:
+    """Let a language model go on from pieces of held-out text, drawing at temperature 0.8.
 
-def _indented(text: str) -> Sequence[str]:
-    return [f"    {line}" for line in text.splitlines()]
+    Returns:
+      Samples as the report shows them, and lines for the terminal.
+    """
+    if not count:
+        return [], []
+    prompt = max(min(32, held.length // 2), 1)
+    starts = np.linspace(0, len(held) - 1, count, dtype=int)
+    ids = np.stack([held[int(start)]["tokens"][:prompt] for start in starts])
+    options = {"do_sample": True, "temperature": 0.8, "top_k": 0, "max_new_tokens": held.length - prompt + 1}
+    written = np.asarray(pretrained.generate(ids, **options, key=jax.random.key(seed)))[:, prompt:]
+    pairs = list(zip(pretrained.tokenizer.decode(ids), pretrained.tokenizer.decode(written), strict=True))
+    lines = [
+        line
+        for before, after in pairs
+        for line in ("", f"  {before!r} →", *(f"    {line}" for line in after.splitlines()))
+    ]
+    return [{"source": before, "hypothesis": after} for before, after in pairs], lines

@@ -79,54 +79,66 @@ def _sums(objective: Objective, model: Any, batch: Any) -> dict[str, jax.Array]:
     return {"loss": loss, **metrics}
 
 
-def text_task(
-    folder: RunFolder,
-    *,
-    config: Any,
-    architecture: str,
-    tokenizer: Tokenizer | HubTokenizer,
-    objective: Objective,
-    batches: ExampleStream,
-    validation: Callable[[], Iterable[Any]],
-    show: Callable[[hub.Pretrained], Shown],
-    model: Any = None,
-    fields: Mapping[str, Any] | None = None,
-) -> Task:
-    """Make the task of an experiment on text.
+@dataclass(frozen=True, kw_only=True)
+class TextRun:
+    """What an experiment makes of its text, and what comes of the finished model.
 
-    The finished model is saved to `export` in the run's folder, as a checkpoint that `transformers` opens too.
-
-    Args:
-      config: of the model.
-      architecture: the class of `transformers` that the model is.
-      validation: gives the batches that validation metrics are averaged over.
-      show: tests the finished model.
-      model: what to begin from; a new one of the config by default.
-      fields: of the checkpoint's config.json, besides special tokens and what the model is.
+    That is saved to `export` in the run's folder, as a checkpoint that `transformers` opens too.
     """
-    own = tokenizer if isinstance(tokenizer, HubTokenizer) else HubTokenizer.of(tokenizer)
-    tokens = {f"{role}_token_id": getattr(own, role) for role in ("pad", "bos", "eos")}
 
-    def finish(model: Any, writer: Writer) -> None:
+    config: Any
+    """Of the model."""
+    architecture: str
+    """The class of `transformers` that the model is."""
+    tokenizer: Tokenizer | HubTokenizer
+    objective: Objective
+    """A module-level function, or a `partial` of one that is made once."""
+    batches: ExampleStream
+    validation: Callable[[], Iterable[Any]]
+    """Gives the batches that validation metrics are averaged over."""
+    show: Callable[[hub.Pretrained], Shown]
+    """Tests the finished model."""
+    model: Any = None
+    """What training begins from; a new model of the config by default."""
+    merge: Callable[[Any], Any] | None = None
+    """Makes the model that is exported of the one that was trained; None: they are one."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Of the checkpoint's config.json, besides special tokens and what the model is."""
+
+    def task(self, folder: RunFolder) -> Task:
+        """Make what training needs."""
+        return Task(
+            init=lambda key: module_of(self.config)(self.config, rngs=nnx.Rngs(key)),
+            objective=self.objective,
+            batches=self.batches,
+            evaluate=lambda model, step: evaluate(self.objective, model, self.validation()),
+            finish=partial(self._finish, folder),
+            model=self.model,
+        )
+
+    def export(self, model: Any) -> hub.Pretrained:
+        """Give a trained model its place among the checkpoints."""
+        own = self.tokenizer if isinstance(self.tokenizer, HubTokenizer) else HubTokenizer.of(self.tokenizer)
+        tokens = {f"{role}_token_id": getattr(own, role) for role in ("pad", "bos", "eos")}
+        model = model if self.merge is None else self.merge(model)
+        return hub.wrap(model, self.architecture, tokenizer=own, **{**tokens, **self.fields})
+
+    def _finish(self, folder: RunFolder, model: Any, writer: Writer) -> None:
         if jax.process_index() != 0:
             return
-        pretrained = hub.wrap(model, architecture, tokenizer=own, **{**tokens, **(fields or {})})
+        pretrained = self.export(model)
         hub.save(pretrained, folder.root / EXPORT)
-        shown = show(pretrained)
+        shown = self.show(pretrained)
         writer.write(_last_step(folder), "test", dict(shown.metrics))
         write_samples(folder, list(shown.samples))
         report = write_text_report(folder)
         for line in (*shown.lines, "", f"checkpoint: {folder.root / EXPORT}", f"report: {report}"):
             print(line, flush=True)
 
-    return Task(
-        init=lambda key: module_of(config)(config, rngs=nnx.Rngs(key)),
-        model=model,
-        objective=objective,
-        batches=batches,
-        evaluate=lambda model, step: evaluate(objective, model, validation()),
-        finish=finish,
-    )
+
+def text_task(folder: RunFolder, **parts: Any) -> Task:
+    """Make the task of an experiment on text; `parts` are the fields of `TextRun`."""
+    return TextRun(**parts).task(folder)
 
 
 def _last_step(folder: RunFolder) -> int:

@@ -13,9 +13,10 @@ import pytest
 from flax_transformer.bench.attention import attention_flops, bench_attention, render_attention
 from flax_transformer.bench.report import render
 from flax_transformer.bench.run import benchmark
-from flax_transformer.bench.target import Size, find_experiment, find_target, with_compute
+from flax_transformer.bench.target import Size, find_experiment, find_target
 from flax_transformer.models import preset
 from flax_transformer.models.seq2seq import Seq2SeqConfig, transformer_tiny
+from flax_transformer.nn import with_precision
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = Size(batch=2, length=4, vocab=16)
@@ -152,10 +153,10 @@ def test_an_experiment_of_an_unknown_model_trains_and_has_no_flops(tmp_path):
 
 
 def test_compute_type_changes_everywhere():
-    config = with_compute(transformer_tiny(), "bfloat16")
+    config = with_precision(transformer_tiny(), compute="bfloat16")
     parts = (config.embedding, config.encoder, config.decoder)
     assert {part.precision.compute for part in parts} == {"bfloat16"}
-    assert with_compute(transformer_tiny(), None) == transformer_tiny()
+    assert with_precision(transformer_tiny()) == transformer_tiny()
 
 
 def test_attention_backends_are_timed_or_say_why_not():

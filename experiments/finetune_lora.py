@@ -1,0 +1,26 @@
+"""Adapt a language model to other text with LoRA: low-rank factors are trained, the model stays as it was.
+
+    python experiments/language_model.py --workdir runs/python
+    python experiments/finetune_lora.py --workdir runs/lora --init runs/python/export --data.text SHAKESPEARE/input.txt
+
+The first command trains a model of Python's standard library, the second teaches it Shakespeare.
+"""
+
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.lora import LoraLanguageModel
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.lora import LoraConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+EXPERIMENT = LoraLanguageModel(
+    lora=LoraConfig(rank=8, alpha=16.0, pattern=r"(query|value|up|down)\.kernel$"),
+    optimizer=OptimizerConfig(
+        name="adamw", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1), b2=0.99,
+        eps=1e-8, trainable=r"^lora\.",
+    ),
+    train=TrainConfig(steps=1_000, log_every=100, eval_every=250, checkpoint_every=250),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    launch(EXPERIMENT)

@@ -1,0 +1,63 @@
+"""Architectures that are an encoder and something on top: classifiers, and models that guess hidden tokens."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flax_transformer.hub.call import ModelOutput, masked_lm
+from flax_transformer.hub.family import Architecture, Fields
+from flax_transformer.hub.table import Table
+from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig, with_head
+from flax_transformer.models.head import ClassifierConfig
+
+Reader = Callable[[Fields], EncoderConfig]
+Call = Callable[..., ModelOutput]
+
+
+def classifier(
+    read: Reader,
+    call: Call,
+    rows: Table,
+    outputs: int | None = None,
+    dropout: Mapping[str, float | None] | None = None,
+    *,
+    base: bool = False,
+    ignored: tuple[str, ...] = (),
+    **head: Any,
+) -> Architecture:
+    """Make the architecture of an encoder with a head.
+
+    Args:
+      read: makes the encoder's config of config.json.
+      rows: of the head.
+      outputs: of the head; None: as many as there are labels.
+      dropout: fields that give the rate before the output layer, the first that is there, and their defaults.
+      base: whether it is the base class, whose tensors have no prefix.
+      ignored: patterns of tensors that a larger class has besides.
+      head: what else a `HeadConfig` has.
+    """
+
+    def config(fields: Fields) -> ClassifierConfig:
+        rates = (fields.number(name, default) for name, default in (dropout or {}).items())
+        rate = next((rate for rate in rates if rate is not None), 0.0)
+        return with_head(read(fields), outputs=fields.labels if outputs is None else outputs, dropout=rate, **head)
+
+    return Architecture(config, call, rows, at="backbone.", base=base, ignored=ignored)
+
+
+def guesser(
+    read: Reader, rows: Table, call: Call = masked_lm, *, ignored: tuple[str, ...] = (), **options: Any
+) -> Architecture:
+    """Make the architecture of an encoder that guesses hidden tokens.
+
+    Args:
+      read: makes the encoder's config of config.json.
+      rows: of what is on top.
+      ignored: patterns of tensors that a larger class has besides.
+      options: what else a `MaskedLMConfig` has.
+    """
+
+    def config(fields: Fields) -> MaskedLMConfig:
+        tied = fields.flag("tie_word_embeddings", True)
+        return MaskedLMConfig(encoder=read(fields), tied_output=tied, **options)
+
+    return Architecture(config, call, rows, at="encoder.", ignored=ignored)

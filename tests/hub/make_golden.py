@@ -1,0 +1,103 @@
+"""Make the golden checkpoints: tiny random models of every family, and what transformers says about some tokens.
+
+    pip install torch==2.13.0 transformers
+    python tests/hub/make_golden.py
+
+Each folder of tests/hub/golden holds a checkpoint as `save_pretrained` writes it and `expected.npz`: inputs as
+`in_NAME`, outputs as `out_NAME` (layers stacked), tokens of `generate` as `greedy` and `beams`.
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+GOLDEN = Path(__file__).parent / "golden"
+V, TOKENS = 40, {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2}
+SMALL = {"vocab_size": V, "initializer_range": 0.3, **TOKENS}
+LLAMA = {
+    **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 32,
+}  # fmt: skip
+BERT = {
+    **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+BART = {
+    "vocab_size": V, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_position_embeddings": 32,
+    "init_std": 0.3, "decoder_start_token_id": 2, "forced_eos_token_id": None, **TOKENS,
+}  # fmt: skip
+T5 = {
+    "vocab_size": V, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 3, "initializer_factor": 1.0,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "pad_token_id": 3, "eos_token_id": 2,
+    "decoder_start_token_id": 3,
+}  # fmt: skip
+ROPE = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16}  # fmt: skip
+
+MODELS = {
+    "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
+    "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**LLAMA, rope_parameters=ROPE)),
+    "mistral": ("MistralForCausalLM", transformers.MistralConfig(**LLAMA, sliding_window=5, head_dim=6)),
+    "qwen2": ("Qwen2ForCausalLM", transformers.Qwen2Config(**LLAMA, tie_word_embeddings=True)),
+    "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**LLAMA, head_dim=6)),
+    "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
+    "roberta": ("RobertaForMaskedLM", transformers.RobertaConfig(**BERT)),
+    "distilbert": (
+        "DistilBertForQuestionAnswering",
+        transformers.DistilBertConfig(
+            dim=16, hidden_dim=24, n_layers=2, n_heads=2, max_position_embeddings=32, **SMALL
+        ),
+    ),
+    "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
+    "bart": ("BartForConditionalGeneration", transformers.BartConfig(**BART)),
+    "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
+}
+
+
+def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    left = "Causal" in kind or "LMHead" in kind
+    lengths, length = np.array([[9], [5]]), 9
+    mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
+    ids = np.where(mask, random.integers(4, V, (2, length)), 3)
+    given = {"input_ids": ids, "attention_mask": mask}
+    if name in ("t5", "bart", "marian"):
+        given["decoder_input_ids"] = random.integers(4, V, (2, 6))
+    if name == "bert":
+        given["token_type_ids"] = (np.arange(length) > 4)[None].repeat(2, 0).astype(np.int64)
+    return given
+
+
+def make(name: str) -> None:
+    kind, config = MODELS[name]
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)(config).eval()
+    folder = GOLDEN / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    given = inputs(name, kind)
+    tensors = {key: torch.as_tensor(value) for key, value in given.items()}
+    arrays = {f"in_{key}": value for key, value in given.items()}
+    with torch.no_grad():
+        for key, value in model(**tensors, output_hidden_states=True, use_cache=False).items():
+            if key != "past_key_values":
+                stacked = torch.stack(value) if isinstance(value, tuple) else value
+                arrays[f"out_{key}"] = stacked.numpy()
+        if hasattr(model, "generate") and model.can_generate():
+            prompt = {key: tensors[key] for key in ("input_ids", "attention_mask")}
+            options = {"max_new_tokens": 12, "do_sample": False}
+            arrays["greedy"] = model.generate(**prompt, **options).numpy()
+            arrays["beams"] = model.generate(**prompt, **options, num_beams=4, length_penalty=0.7).numpy()
+    np.savez_compressed(folder / "expected.npz", **arrays)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"{name}: {sorted(arrays)}, {size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    for each in MODELS:
+        make(each)

@@ -1,0 +1,107 @@
+"""DistilBERT against transformers: every class, odd sizes, padding on either side, and the round trip."""
+
+from dataclasses import replace
+
+import pytest
+from flax import nnx
+
+from flax_transformer import hub
+from flax_transformer.hub.distilbert import FAMILIES, read, write
+from flax_transformer.hub.family import Fields
+from flax_transformer.models.preset import module_of
+from tests.hub.oracle import close, compare, forward, padded, random_ids
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.parity
+
+V = 61
+CONFIGS = {
+    "plain": {"dim": 24, "n_layers": 3, "n_heads": 4, "hidden_dim": 40},
+    "odd": {"dim": 15, "n_layers": 1, "n_heads": 3, "hidden_dim": 22, "activation": "relu"},
+    "untied": {"dim": 14, "n_layers": 2, "n_heads": 1, "hidden_dim": 9, "tie_word_embeddings": False},
+    "sinusoidal": {"dim": 12, "n_layers": 2, "n_heads": 2, "hidden_dim": 9, "sinusoidal_pos_embds": True},
+}
+CLASSES = {
+    "DistilBertModel": 2,
+    "DistilBertForSequenceClassification": 5,
+    "DistilBertForTokenClassification": 3,
+    "DistilBertForQuestionAnswering": 2,
+}
+
+
+def make(kind, **options):
+    torch.manual_seed(1)
+    config = transformers.DistilBertConfig(vocab_size=V, max_position_embeddings=20, initializer_range=0.3, **options)
+    model = getattr(transformers, kind)(config)
+    with torch.no_grad():  # biases and norms, which begin at 0 and 1, shall say something too
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def batch(side="right", *, lengths=(9, 4, 1)):
+    mask = padded(lengths, 9, side)
+    return {"input_ids": random_ids(V, len(lengths), 9) * mask, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
+def test_masked_lm_equals_transformers(tmp_path, options, side):
+    compare(make("DistilBertForMaskedLM", **options), tmp_path, **batch(side))
+
+
+@pytest.mark.parametrize(("kind", "labels"), CLASSES.items())
+def test_every_class_equals_transformers(tmp_path, kind, labels):
+    options, side = ("plain", "left") if labels == 3 else ("odd", "right")
+    compare(make(kind, **CONFIGS[options], num_labels=labels), tmp_path, **batch(side))
+
+
+def test_multiple_choice_equals_transformers(tmp_path):
+    inputs = {name: value.reshape(2, 3, 9) for name, value in batch(lengths=(9, 4, 1, 7, 9, 2)).items()}
+    compare(make("DistilBertForMultipleChoice", **CONFIGS["sinusoidal"]), tmp_path, **inputs)
+
+
+def test_fine_tuning_begins_from_a_pretrained_checkpoint(tmp_path):
+    make("DistilBertForMaskedLM", **CONFIGS["plain"]).save_pretrained(tmp_path)
+    tuned = hub.Lenient(architecture="DistilBertForSequenceClassification", initialise=("classifier",))
+    assert hub.load(tmp_path, lenient=tuned)(**batch()).logits.shape == (3, 2)
+
+
+@pytest.mark.parametrize("kind", ["DistilBertForMaskedLM", "DistilBertForSequenceClassification"])
+def test_a_model_made_here_opens_in_transformers(tmp_path, kind):
+    fields = Fields.of(make("DistilBertModel", **CONFIGS["odd"]).config.to_dict())
+    config, inputs = FAMILIES["distilbert"].architectures[kind].config(fields), batch()
+    ours = hub.wrap(module_of(config)(config, rngs=nnx.Rngs(3)), kind)
+    hub.save(ours, tmp_path)
+    theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
+    assert not {*loading["missing_keys"], *loading["unexpected_keys"]}, loading
+    got = ours(**inputs, output_hidden_states=True)
+    for name, value in forward(theirs.eval(), inputs).items():
+        close(name, value, got[name], inputs)
+
+
+@pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
+def test_writing_a_config_is_the_inverse_of_reading_one(options):
+    config = read(Fields.of({**options, "dropout": 0.25, "initializer_range": 0.5}))
+    assert read(Fields.of(write(config))) == config
+
+
+def test_missing_fields_are_those_of_transformers():
+    assert read(Fields.of({})) == read(Fields.of(transformers.DistilBertConfig().to_dict()))
+
+
+def test_an_epsilon_that_no_field_can_say_is_refused():
+    config = read(Fields.of({}))
+    with pytest.raises(ValueError, match=r"norms have an epsilon of 1e-12, got 1e-12 and 0\.1"):
+        write(replace(config, block=replace(config.block, norm_eps=0.1)))
+
+
+def test_dropout_is_where_transformers_has_it():
+    fields = Fields.of({"dropout": 0.25, "seq_classif_dropout": 0.5, "qa_dropout": 0.125})
+    kinds = FAMILIES["distilbert"].architectures
+    rates = [kinds[kind].config(fields).head.dropout for kind in list(CLASSES)[1:]]
+    assert rates == [0.5, 0.25, 0.125]
+    block = kinds["DistilBertModel"].config(fields).block
+    assert (block.dropout, block.resolved_out_dropout) == (0.25, 0)
