@@ -11,32 +11,23 @@ says how many times faster ours is: medians of runs that took turns.
 
 import os
 import tempfile
-from dataclasses import replace
 
 import ctranslate2
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
 from ctranslate2.converters.transformers import BartLoader
-from flax import nnx
 from results import arguments, ratios, spell, turns, write
 
+from flax_transformer import hub
 from flax_transformer.decode import Beam, Greedy, PowerPenalty
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig, transformer_base, transformer_tiny
-from flax_transformer.parallel import path_name
 from flax_transformer.task.translator import decode_batch
 
 VOCAB, EOS, UNK, START = 8_000, 0, 1, 2
 SOURCE, TARGET = 24, 32
 PRESETS = {"transformer_tiny": transformer_tiny, "transformer_base": transformer_base}
-NAMES = {
-    "attention": "self_attn", "cross": "encoder_attn", "attention_norm": "self_attn_layer_norm",
-    "cross_norm": "encoder_attn_layer_norm", "feedforward_norm": "final_layer_norm", "up": "fc1", "down": "fc2",
-    "query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj", "kernel": "weight", "scale": "weight",
-    "bias": "bias",
-}  # fmt: skip
 
 
 def make_marian(cfg: Seq2SeqConfig) -> transformers.MarianMTModel:
@@ -56,18 +47,10 @@ def make_marian(cfg: Seq2SeqConfig) -> transformers.MarianMTModel:
     return model
 
 
-def copy_weights(marian: transformers.MarianMTModel, cfg: Seq2SeqConfig) -> Seq2Seq:
-    weights = {name: value.detach().numpy() for name, value in marian.state_dict().items()}
-
-    def fill(path, leaf):
-        side, *parts = path_name(path).split(".")
-        if side == "embedding":
-            return jnp.asarray(weights["model.shared.weight"])
-        name = ".".join(NAMES[part] for part in parts if part != "feedforward")
-        layers = [weights[f"model.{side}.layers.{i}.{name}"] for i in range(leaf.shape[0])]
-        return jnp.stack([(w.T if w.ndim == 2 else w).reshape(leaf.shape[1:]) for w in layers])
-
-    return jax.tree_util.tree_map_with_path(fill, nnx.eval_shape(lambda: Seq2Seq(cfg, rngs=nnx.Rngs(0))))
+def load(marian: transformers.MarianMTModel) -> Seq2Seq:
+    with tempfile.TemporaryDirectory() as folder:
+        marian.save_pretrained(folder)
+        return hub.load(folder).model
 
 
 def make_ctranslate2(marian: transformers.MarianMTModel) -> ctranslate2.Translator:
@@ -89,10 +72,8 @@ def make_ctranslate2(marian: transformers.MarianMTModel) -> ctranslate2.Translat
 
 def runners(name: str, rows: int, beams: int):
     """Make the three translators of a case; each call returns its tokens, [rows, TARGET]."""
-    cfg = PRESETS[name](VOCAB, dropout=0.0)
-    cfg = replace(cfg, embedding=replace(cfg.embedding, position="sinusoidal_halves"))
-    marian = make_marian(cfg)
-    model, translator = jax.jit(Seq2Seq.for_decoding)(copy_weights(marian, cfg)), make_ctranslate2(marian)
+    marian = make_marian(PRESETS[name](VOCAB))
+    model, translator = jax.jit(Seq2Seq.for_decoding)(load(marian)), make_ctranslate2(marian)
     source = np.random.default_rng(0).integers(4, VOCAB, (rows, SOURCE)).astype(np.int32)
     lengths = np.full(rows, SOURCE, np.int32)
     tensor, words = torch.tensor(source).long(), [[str(i) for i in row] for row in source]

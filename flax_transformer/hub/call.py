@@ -186,17 +186,27 @@ def multiple_choice(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields
     return replace(found, logits=found.logits.reshape(inputs.input_ids.shape[:-1]))
 
 
-def decoder_hidden(
-    model: Any, inputs: Inputs, key: PRNGKeyArray | None = None
-) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
-    """Run an encoder-decoder: what either side gives.
+def shifted(inputs: Inputs, fields: Fields) -> Inputs:
+    """Let the decoder read the source, one to the right, where it is given nothing, as BART does to restore a text.
 
     Raises:
-      ValueError: without `decoder_input_ids`.
+      ValueError: without `decoder_input_ids`, where config.json has no `decoder_start_token_id` to begin with.
     """
-    if inputs.decoder_input_ids is None:
-        raise ValueError("an encoder-decoder needs decoder_input_ids, got none")
-    keys = split_keys(key)
+    if inputs.decoder_input_ids is not None:
+        return inputs
+    if fields.get("decoder_start_token_id") is None:
+        raise ValueError(
+            "an encoder-decoder needs decoder_input_ids, or decoder_start_token_id in config.json; got none"
+        )
+    ids = jnp.roll(inputs.input_ids, 1, axis=-1).at[..., 0].set(fields.integer("decoder_start_token_id"))
+    return replace(inputs, decoder_input_ids=ids)
+
+
+def decoder_hidden(
+    model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields
+) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
+    """Run an encoder-decoder: what either side gives."""
+    inputs, keys = shifted(inputs, fields), split_keys(key)
     source = visible(inputs.attention_mask)
     memory = model.encode(inputs.input_ids, source, key=keys[0])
     mask = visible(inputs.decoder_attention_mask)
@@ -205,12 +215,27 @@ def decoder_hidden(
 
 def seq2seq_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Give hidden states of both sides, as T5Model and BartModel do."""
-    memory, hidden = decoder_hidden(model, inputs, key)
+    memory, hidden = decoder_hidden(model, inputs, key, fields)
     return ModelOutput(last_hidden_state=hidden, encoder_last_hidden_state=memory)
 
 
 def seq2seq_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Give logits of the token after each of the target, as T5ForConditionalGeneration does."""
-    memory, hidden = decoder_hidden(model, inputs, key)
+    memory, hidden = decoder_hidden(model, inputs, key, fields)
     logits = model.output(hidden).logits()
     return ModelOutput(logits=logits, last_hidden_state=hidden, encoder_last_hidden_state=memory)
+
+
+def seq2seq_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Classify by what the decoder makes of the last end token, as T5 and BART do, or every token."""
+    keys = split_keys(key)
+    memory, hidden = decoder_hidden(model.backbone, inputs, keys[0], fields)
+    ends = inputs.input_ids == fields.integer("eos_token_id")
+    last = jnp.max(jnp.where(ends, jnp.arange(ends.shape[-1]), 0), axis=-1)
+    logits = model.head(hidden, last, key=keys[1])
+    return ModelOutput(logits=logits, last_hidden_state=hidden, encoder_last_hidden_state=memory)
+
+
+def seq2seq_span(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Score every token as either end of an answer, as BartForQuestionAnswering does."""
+    return ends(seq2seq_classifier(model, inputs, key, fields))

@@ -4,7 +4,7 @@ Axes: B prompts, P prompt tokens, n sequences returned a prompt, M generated tok
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -12,7 +12,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jax.tree_util import Partial
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from flax_transformer.decode import (
     Beam,
@@ -25,6 +26,7 @@ from flax_transformer.decode import (
     greedy,
     make_process,
     sample,
+    stream,
 )
 from flax_transformer.hub.call import causal_lm, seq2seq_lm, visible
 from flax_transformer.hub.family import Fields
@@ -194,6 +196,58 @@ def generate(
       ValueError: a model that generates nothing, an empty prompt, padding after a prompt, sampling without a key, more
         tokens than the model has positions, or settings that make no sense.
     """
+    job = _prepare(pretrained, input_ids, attention_mask, key, settings)
+    decoded = _run(
+        pretrained.decoder, job.ids, job.mask, job.prompt, job.padding, key, start=job.start, config=job.config,
+        constraints=job.constraints,
+    )  # fmt: skip
+    return _sequences(job.prompt, decoded)
+
+
+def stream_tokens(
+    pretrained: Any,
+    input_ids: Int[Array | np.ndarray, "B P"],
+    attention_mask: Int[Array | np.ndarray, "B P"] | None = None,
+    *,
+    key: PRNGKeyArray | None = None,
+    chunk: int = 1,
+    **settings: Any,
+) -> Generator[Int[np.ndarray, "B C"], None, Decoded]:
+    """Yield the tokens that `generate` would, `chunk` of every row at a time, without prompts; rows end as there.
+
+    Raises:
+      ValueError: what `generate` raises, at once; and beams, whose tokens may change until the end.
+    """
+    job = _prepare(pretrained, input_ids, attention_mask, key, settings)
+    if isinstance(job.config, Beam):
+        raise ValueError(f"beam search cannot be streamed, got num_beams={job.config.beams}")
+    model, before = pretrained.decoder, job.prompt.shape[1] - 1
+    seen = job.padding if job.start is STARTS[causal_lm] else job.mask
+    cache = _begin(model, job.ids, seen, start=job.start, length=job.config.stages[0])
+    return stream(
+        Partial(type(model).step, model), cache, job.prompt[:, -1], job.config, key=key if job.sampled else None,
+        process=make_process(job.constraints, job.prompt, job.padding), grow=partial(_grow, before), chunk=chunk,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A call of `generate`, checked."""
+
+    start: "Start"
+    ids: Array
+    mask: Array | None
+    prompt: Array
+    padding: Array | None
+    config: Greedy
+    constraints: Constraints
+
+    @property
+    def sampled(self) -> bool:
+        return isinstance(self.config, Sampling)
+
+
+def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, settings: Mapping[str, Any]) -> _Job:
     chosen = make_settings(pretrained.config, pretrained.generation, settings)
     call = pretrained.architecture.call
     if call not in STARTS:
@@ -209,11 +263,7 @@ def generate(
     prompt, padding = STARTS[call].prompt(ids, mask, chosen)
     config = chosen.config(prompt.shape[1])
     _check_length(pretrained.model, prompt.shape[1] + config.max_length)
-    decoded = _run(
-        pretrained.decoder, ids, mask, prompt, padding, key, start=STARTS[call], config=config,
-        constraints=chosen.constraints(prompt.shape[1]),
-    )  # fmt: skip
-    return _sequences(prompt, decoded)
+    return _Job(STARTS[call], ids, mask, prompt, padding, config, chosen.constraints(prompt.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -284,7 +334,7 @@ def _run(
     cache = start.cache(model, ids, seen, config.stages[0], beams)
     options = {
         "process": make_process(constraints, prompt, padding),
-        "grow": lambda cache, length: cache.grow(before + length),
+        "grow": partial(_grow, before),
     }
     step, last = partial(type(model).step, model), prompt[:, -1]
     if isinstance(config, Beam):
@@ -292,6 +342,15 @@ def _run(
     if isinstance(config, Sampling):
         return sample(step, cache, last, key, config, **options)
     return greedy(step, cache, last, config, **options)
+
+
+@partial(jax.jit, static_argnames=("start", "length"))
+def _begin(model: Any, ids: Array, seen: Array | None, *, start: Start, length: int) -> Any:
+    return start.cache(model, ids, seen, length, 1)
+
+
+def _grow(before: int, cache: Any, length: int) -> Any:
+    return cache.grow(before + length)
 
 
 def _sequences(prompt: Array, decoded: Decoded) -> Array:
@@ -308,7 +367,8 @@ def _check_length(model: Any, length: int) -> None:
     table = model.cfg.embedding
     if table.position == "learned" and length - 1 > table.max_length:
         raise ValueError(
-            f"prompt and generated tokens must fit into the positions, got {length} tokens, {table.max_length} positions"
+            f"prompt and generated tokens must fit into the positions, got {length} tokens, "
+            f"{table.max_length} positions"
         )
 
 

@@ -6,7 +6,7 @@ layout: the order of axes, and whether several of ours lie in one tensor of thei
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,6 +64,10 @@ class Row:
     ours: tuple[str, ...]
     theirs: str
     layout: Layout = SAME
+    given: str = ""
+    """A parameter of ours without which the row does not hold."""
+    unless: str = ""
+    """A parameter of ours with which the row does not hold: another tensor has what it names."""
 
     @property
     def stacked(self) -> bool:
@@ -72,7 +76,13 @@ class Row:
 
     def under(self, ours: str, theirs: str) -> "Row":
         """Put a prefix before our paths and one before their name."""
-        return replace(self, ours=tuple(ours + path for path in self.ours), theirs=theirs + self.theirs)
+        given, unless = (path and ours + path for path in (self.given, self.unless))
+        moved = tuple(ours + path for path in self.ours)
+        return replace(self, ours=moved, theirs=theirs + self.theirs, given=given, unless=unless)
+
+    def holds(self, paths: Collection[str]) -> bool:
+        """Say whether a model with parameters of these paths has what the row names."""
+        return {self.ours[0], self.given or self.ours[0]} <= set(paths) and self.unless not in paths
 
 
 Table = tuple[Row, ...]

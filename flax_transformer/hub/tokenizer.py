@@ -79,20 +79,27 @@ class HubTokenizer:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "HubTokenizer":
-        """Present a tokenizer trained here in the form that checkpoints have; it adds no begin or end marks."""
-        names = {f"{role}_token": tokenizer.tokens([getattr(tokenizer, role)])[0] for role in SPECIAL[:4]}
-        config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            **names,
-            "clean_up_tokenization_spaces": False,
-            "model_input_names": ["input_ids", "attention_mask"],
-            "split_special_tokens": True,
-        }
-        files = {
-            "tokenizer.json": tokenizer.json().encode(),
-            "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
-        }
-        return _from_files(files, Path("."), {})
+        """Present a tokenizer trained here in the form that checkpoints have; it adds no begin or end marks.
+
+        With a mask token, special tokens are read in texts too: "the <mask> barks".
+        """
+        return _present(tokenizer.json(), _spelled(tokenizer))
+
+    @classmethod
+    def of_encoder(cls, tokenizer: Tokenizer) -> "HubTokenizer":
+        """Present a tokenizer trained here as BERT has its own: <s> text </s>, or <s> text </s> pair </s>.
+
+        <s> is [CLS], </s> is [SEP], and token types tell the second text from the first.
+        """
+        import tokenizers
+
+        engine, special = tokenizers.Tokenizer.from_str(tokenizer.json()), _spelled(tokenizer)
+        begin, end = special["bos"], special["eos"]
+        engine.post_processor = tokenizers.processors.TemplateProcessing(
+            single=[begin, "$A", end], pair=[begin, "$A", end, "$B:1", f"{end}:1"],
+            special_tokens=[(begin, tokenizer.bos), (end, tokenizer.eos)],
+        )  # fmt: skip
+        return _present(engine.to_str(), {**special, "cls": begin, "sep": end}, types=True)
 
     @property
     def vocab_size(self) -> int:
@@ -281,6 +288,27 @@ def load_hub_tokenizer(folder: str | os.PathLike) -> HubTokenizer | None:
     model = folder / "config.json"
     config = read_object({"config.json": model.read_bytes()}, "config.json", folder) if model.is_file() else {}
     return _from_files(files, folder, config)
+
+
+def _spelled(tokenizer: Tokenizer) -> dict[str, str]:
+    """Give the spelling of each special token there is, by its role."""
+    ids = {role: getattr(tokenizer, role, None) for role in SPECIAL}
+    return {role: tokenizer.tokens([id])[0] for role, id in ids.items() if id is not None}
+
+
+def _present(engine: str, special: Mapping[str, str], *, types: bool = False) -> HubTokenizer:
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{f"{role}_token": token for role, token in special.items()},
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", *["token_type_ids"] * types, "attention_mask"],
+        "split_special_tokens": "mask" not in special,
+    }
+    files = {
+        "tokenizer.json": engine.encode(),
+        "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
+    }
+    return _from_files(files, Path("."), {})
 
 
 def _from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, Any]) -> HubTokenizer:

@@ -50,7 +50,7 @@ def resolve(table: Table, model: Any) -> list[Entry]:
     leaves = dict(_leaves(model))
     entries, seen = [], set()
     for row in table:
-        if row.ours[0] not in leaves:
+        if not row.holds(leaves.keys()):
             continue
         shapes = tuple(leaves[path].shape for path in row.ours)
         depth = shapes[0][0] if row.stacked else None

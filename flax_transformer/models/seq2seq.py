@@ -115,7 +115,8 @@ class Seq2Seq(nnx.Module):
                 )
                 setattr(self, f"{side}_relative", bias)
         if not cfg.tied_output:
-            self.head = Embedding(output_table(cfg.embedding), rngs=rngs)
+            # Logits begin of order 1, however wide the embeddings start.
+            self.head = Embedding(replace(output_table(cfg.embedding), init_std=None), rngs=rngs)
         if cfg.output_bias:
             self.output_bias = nnx.Param(jnp.zeros(cfg.embedding.vocab, cfg.decoder.dtypes["param_dtype"]))
 

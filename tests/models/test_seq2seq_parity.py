@@ -1,17 +1,13 @@
 """The 2017 model against Hugging Face's Marian, which is the same architecture: logits and generated tokens."""
 
-from dataclasses import replace
+import tempfile
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
+from flax_transformer import hub
 from flax_transformer.decode import Beam, Greedy, PowerPenalty
-from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
-from flax_transformer.parallel import path_name
 from flax_transformer.task.translator import decode_batch
 
 torch = pytest.importorskip("torch")
@@ -33,36 +29,9 @@ def theirs(seed, activation):
 
 
 def ours(model):
-    """Copy Marian's weights, [out, in] matrices a layer, into stacks of [in, heads, width] kernels."""
-    config = model.config
-    block = BlockConfig(embed=D, heads=HEADS, hidden=config.encoder_ffn_dim, activation=config.activation_function)
-    made = Seq2Seq(
-        Seq2SeqConfig(
-            embedding=EmbeddingConfig(vocab=V, embed=D, position="sinusoidal_halves"),
-            encoder=block,
-            decoder=replace(block, hidden=config.decoder_ffn_dim, cross=True),
-            encoder_depth=2,
-            decoder_depth=3,
-        ),
-        rngs=nnx.Rngs(0),
-    )
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
-    names = {
-        "attention": "self_attn", "cross": "encoder_attn", "attention_norm": "self_attn_layer_norm",
-        "cross_norm": "encoder_attn_layer_norm", "feedforward_norm": "final_layer_norm", "up": "fc1", "down": "fc2",
-        "query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj", "kernel": "weight", "scale": "weight",
-        "bias": "bias",
-    }  # fmt: skip
-
-    def fill(path, leaf):
-        side, *parts = path_name(path).split(".")
-        if side == "embedding":
-            return jnp.asarray(weights["model.shared.weight"])
-        name = ".".join(names[part] for part in parts if part != "feedforward")
-        layers = [weights[f"model.{side}.layers.{i}.{name}"] for i in range(leaf.shape[0])]
-        return jnp.stack([(w.T if w.ndim == 2 else w).reshape(leaf.shape[1:]) for w in layers])
-
-    return jax.tree_util.tree_map_with_path(fill, made)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return hub.load(folder).model
 
 
 @pytest.fixture(scope="module", params=[(0, "relu"), (1, "swish"), (2, "gelu")], ids=lambda p: p[1])

@@ -1,0 +1,79 @@
+"""Marian against transformers: both classes, odd sizes, padding on either side, and the round trip."""
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_transformer import hub
+from flax_transformer.hub.family import Fields
+from flax_transformer.hub.marian import read, write
+from flax_transformer.models.seq2seq import Seq2Seq, transformer_tiny
+from tests.hub.oracle import close, compare, forward, padded, random_ids
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.parity
+
+V = 61
+CONFIGS = {
+    "plain": {"d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "heads": 4, "scale_embedding": True},
+    "odd": {"d_model": 14, "encoder_layers": 1, "decoder_layers": 1, "heads": 7, "activation_function": "swish"},
+    "relu": {"d_model": 10, "encoder_layers": 3, "decoder_layers": 1, "heads": 1, "activation_function": "relu"},
+}
+
+
+def make(kind, *, heads=2, **options):
+    torch.manual_seed(1)
+    config = transformers.MarianConfig(
+        vocab_size=V, max_position_embeddings=20, init_std=0.3, encoder_attention_heads=heads,
+        decoder_attention_heads=heads, encoder_ffn_dim=17, decoder_ffn_dim=22, pad_token_id=V - 1, eos_token_id=0,
+        decoder_start_token_id=V - 1, **options,
+    )  # fmt: skip
+    model = getattr(transformers, kind)(config)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_()
+    return model
+
+
+@pytest.mark.parametrize("side", ["left", "right", None])
+@pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
+def test_language_model_equals_transformers(tmp_path, options, side):
+    inputs = {"input_ids": random_ids(V, 3, 9), "decoder_input_ids": random_ids(V, 3, 6, seed=1)}
+    if side is not None:
+        inputs |= {"attention_mask": padded([9, 4, 1], 9, side), "decoder_attention_mask": padded([6, 1, 3], 6, side)}
+    compare(make("MarianMTModel", **options), tmp_path, **inputs)
+
+
+def test_the_base_class_equals_transformers_without_its_tables_of_sinusoids(tmp_path):
+    """There they are saved, and computed anew where they are missing."""
+    inputs = {"input_ids": random_ids(V, 2, 9), "decoder_input_ids": random_ids(V, 2, 20)}
+    model = make("MarianModel", **CONFIGS["plain"]).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    ours, expected = hub.load(tmp_path / "theirs"), forward(model, inputs)
+    got = ours(**inputs, output_hidden_states=True)
+    for name, value in expected.items():
+        close(name, value, got[name], inputs)
+    hub.save(ours, tmp_path / "back")
+    again = forward(transformers.MarianModel.from_pretrained(tmp_path / "back").eval(), inputs)
+    np.testing.assert_array_equal(again["last_hidden_state"], expected["last_hidden_state"])
+
+
+@pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
+def test_config_round_trip(options):
+    fields = Fields.of(make("MarianMTModel", **options, dropout=0.2).config.to_dict())
+    assert read(Fields.of(write(read(fields)))) == read(fields)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("share_encoder_decoder_embeddings", False), ("decoder_vocab_size", 7), ("normalize_embedding", True)],
+)
+def test_what_is_not_supported_is_refused_by_name(option, value):
+    with pytest.raises(ValueError, match=option):
+        read(Fields.of({option: value}))
+
+
+def test_a_model_with_its_sinusoids_in_another_order_is_not_marian():
+    model = Seq2Seq(transformer_tiny(V), rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="sinusoidal_halves, got sinusoidal"):
+        hub.wrap(model, "MarianMTModel")

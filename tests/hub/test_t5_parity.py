@@ -1,0 +1,121 @@
+"""T5 against transformers: every class, odd sizes, padding on either side, far positions, and the round trip."""
+
+import numpy as np
+import pytest
+
+from flax_transformer import hub
+from flax_transformer.hub.family import Fields
+from flax_transformer.hub.t5_config import read, read_encoder, write
+from tests.hub.oracle import compare, padded, random_ids
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.parity
+
+V, EOS = 61, 1
+CONFIGS = {
+    "plain": {"d_model": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 6, "d_ff": 40},
+    "odd": {"d_model": 15, "num_layers": 1, "num_heads": 3, "d_kv": 7, "d_ff": 22, "feed_forward_proj": "gelu"},
+    "eps": {
+        "d_model": 10, "num_layers": 2, "num_heads": 1, "d_kv": 4, "d_ff": 9, "layer_norm_epsilon": 0.1,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6,
+    },
+    "gated": {"d_model": 14, "num_layers": 2, "num_heads": 2, "d_kv": 5, "d_ff": 11, "feed_forward_proj": "gated-gelu"},
+    "gated_silu": {"d_model": 8, "num_layers": 1, "num_heads": 2, "d_kv": 3, "feed_forward_proj": "gated-silu"},
+}  # fmt: skip
+
+
+def make(kind, **options):
+    torch.manual_seed(1)
+    config = transformers.T5Config(vocab_size=V, decoder_start_token_id=0, **options)
+    model = getattr(transformers, kind)(config).eval()
+    for name, value in model.named_parameters():
+        if "layer_norm" in name or "relative" in name:
+            torch.nn.init.normal_(value, 1.0, 0.5)
+    return model
+
+
+def ended(rows, length):
+    """Give token ids of which each row has one end token, at another place."""
+    ids = random_ids(V, rows, length)
+    ids[range(rows), [length - 1 - i for i in range(rows)]] = EOS
+    return ids
+
+
+@pytest.mark.parametrize("side", ["left", "right", None])
+@pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
+def test_language_model_equals_transformers(tmp_path, options, side):
+    inputs = {"input_ids": random_ids(V, 3, 9), "decoder_input_ids": random_ids(V, 3, 6, seed=1)}
+    if side is not None:
+        inputs |= {"attention_mask": padded([9, 4, 1], 9, side), "decoder_attention_mask": padded([6, 1, 3], 6, side)}
+    compare(make("T5ForConditionalGeneration", **options), tmp_path, **inputs)
+
+
+def untied(folder, **options):
+    """Make a model with an output layer of its own, which transformers makes of checkpoints only."""
+    from safetensors.torch import load_file, save_file
+
+    make("T5ForConditionalGeneration", **options, tie_word_embeddings=False).save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = torch.randn(tensors["shared.weight"].shape)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return transformers.T5ForConditionalGeneration.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["plain", "gated"])
+def test_an_output_layer_of_its_own_equals_transformers(tmp_path, name):
+    inputs = {"input_ids": random_ids(V, 3, 9), "decoder_input_ids": random_ids(V, 3, 6, seed=1)}
+    ours, _ = compare(untied(tmp_path, **CONFIGS[name]), tmp_path, **inputs)
+    assert not ours.model.cfg.tied_output
+    assert ours.model.cfg.output_scale == 1
+
+
+def test_far_positions_share_buckets_as_in_transformers(tmp_path):
+    model = make("T5ForConditionalGeneration", **CONFIGS["odd"])
+    compare(model, tmp_path, input_ids=random_ids(V, 1, 300), decoder_input_ids=random_ids(V, 1, 290))
+
+
+@pytest.mark.parametrize("kind", ["T5Model", "T5EncoderModel", "T5ForTokenClassification"])
+def test_every_model_equals_transformers(tmp_path, kind):
+    inputs = {"input_ids": random_ids(V, 3, 9), "attention_mask": padded([9, 4, 1], 9, "left")}
+    if kind == "T5Model":
+        inputs["decoder_input_ids"] = random_ids(V, 3, 6)
+    compare(make(kind, **CONFIGS["plain"], num_labels=5), tmp_path, **inputs)
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("T5ForSequenceClassification", 5), ("T5ForQuestionAnswering", 2)])
+def test_classifiers_read_the_source_again(tmp_path, kind, labels):
+    model = make(kind, **CONFIGS["plain"], num_labels=labels)
+    compare(model, tmp_path, input_ids=ended(3, 9), attention_mask=padded([9, 8, 7], 9))
+
+
+def test_a_checkpoint_with_copies_and_an_unused_bias_loads_as_each_smaller_class(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    make("T5ForConditionalGeneration", **CONFIGS["plain"]).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for name in ("lm_head", "encoder.embed_tokens", "decoder.embed_tokens"):
+        tensors[f"{name}.weight"] = tensors["shared.weight"].clone()
+    tensors["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = torch.ones(32, 4)
+    save_file(tensors, file)
+    ids = random_ids(V, 2, 5)
+    expected = hub.load(tmp_path)(input_ids=ids, decoder_input_ids=ids)
+    for name in ("T5Model", "T5EncoderModel"):
+        got = hub.load(tmp_path, lenient=hub.Lenient(architecture=name))
+        got = got(input_ids=ids, **({"decoder_input_ids": ids} if name == "T5Model" else {}))
+        memory = got.last_hidden_state if name == "T5EncoderModel" else got.encoder_last_hidden_state
+        np.testing.assert_array_equal(memory, expected.encoder_last_hidden_state)
+
+
+@pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
+def test_config_round_trip(options):
+    fields = Fields.of(make("T5ForConditionalGeneration", **options, dropout_rate=0.2).config.to_dict())
+    assert read(Fields.of(write(read(fields)))) == read(fields)
+    assert read_encoder(Fields.of(write(read_encoder(fields)))) == read_encoder(fields)
+
+
+@pytest.mark.parametrize("value", ["gated-mish", "gelu-gated", "mish", "gated"])
+def test_what_is_not_supported_is_refused_by_name(value):
+    with pytest.raises(ValueError, match=f"feed_forward_proj='{value}'; supported are .*relu"):
+        read(Fields.of({"feed_forward_proj": value}))

@@ -1,0 +1,45 @@
+"""Encoder-decoders made here, wrapped and saved, open in transformers and say the same."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_transformer import hub
+from flax_transformer.models.bart import bart_base
+from flax_transformer.models.marian import marian
+from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.models.t5 import t5_small
+from tests.hub.oracle import close, forward, random_ids
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.parity
+
+V = 50
+
+
+def narrow(config):
+    changes = {"embed": 16, "heads": 2, "head_width": None, "hidden": 20}
+    embedding = replace(config.embedding, embed=16, init_std=0.5)
+    source = None if config.source_embedding is None else replace(embedding, own_table=False)
+    return replace(
+        config, embedding=embedding, source_embedding=source, encoder=replace(config.encoder, **changes),
+        decoder=replace(config.decoder, **changes), encoder_depth=1, decoder_depth=2,
+        output_scale=1.0 if config.output_scale == 1 else 16**-0.5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("preset", "kind"),
+    [(t5_small, "T5ForConditionalGeneration"), (bart_base, "BartForConditionalGeneration"), (marian, "MarianMTModel")],
+)
+def test_a_model_made_here_opens_in_transformers(tmp_path, preset, kind):
+    ours = hub.wrap(Seq2Seq(narrow(preset(V)), rngs=nnx.Rngs(0)), kind)
+    hub.save(ours, tmp_path)
+    ids = random_ids(V - 1, 2, 7)
+    inputs = {"input_ids": ids, "decoder_input_ids": ids}
+    theirs = getattr(transformers, kind).from_pretrained(tmp_path).eval()
+    close("logits", forward(theirs, inputs)["logits"], ours(**inputs).logits, inputs)
+    np.testing.assert_array_equal(hub.load(tmp_path)(**inputs).logits, ours(**inputs).logits)
