@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ import numpy as np
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, BOS, EOS, UNK = range(4)
+MASK = "<mask>"
 _END = "</w>"
-_RESERVED = re.compile("|".join(re.escape(text) for text in (*SPECIAL, _END)))
+_RESERVED = re.compile("|".join(re.escape(text) for text in (*SPECIAL, MASK, _END)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class Tokenizer:
     bos: int = BOS
     eos: int = EOS
     unk: int = UNK
+    mask: int | None = None
+    """What stands for a hidden token; None where there is no such token."""
 
     def __post_init__(self) -> None:
         self.inner.encode_special_tokens = True  # reads "</s>" in a sentence as four characters
@@ -40,13 +43,27 @@ class Tokenizer:
         """Count all tokens, special ones included."""
         return self.inner.get_vocab_size()
 
+    def with_mask(self) -> "Tokenizer":
+        """Give a copy with one more special token, the last: what stands for a hidden one.
+
+        >>> tokenizer = train_byte_bpe(["over and over"], vocab_size=260).with_mask()
+        >>> tokenizer.mask, tokenizer.tokens([tokenizer.mask]), tokenizer.vocab_size
+        (260, ['<mask>'], 261)
+        """
+        import tokenizers
+
+        inner = tokenizers.Tokenizer.from_str(self.json())
+        # A hidden word begins with its space, so the space before the mask is the mask's.
+        inner.add_special_tokens([tokenizers.AddedToken(MASK, lstrip=True, normalized=False, special=True)])
+        return replace(self, inner=inner, mask=inner.token_to_id(MASK))
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Turn texts into token ids, without begin or end marks."""
         return [encoding.ids for encoding in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, rows: Sequence[Sequence[int]] | np.ndarray) -> list[str]:
         """Turn rows of token ids into texts; each ends before its first end mark, and special ids are left out."""
-        special = (self.pad, self.bos, self.unk)
+        special = (self.pad, self.bos, self.unk, self.mask)
         kept = []
         for row in rows:
             ids = np.asarray(row).tolist()
@@ -114,7 +131,8 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
     if None in ids:
         missing = ", ".join(token for token, id in zip(SPECIAL, ids, strict=True) if id is None)
         raise ValueError(f"{path} must hold the special tokens {', '.join(SPECIAL)}, it lacks {missing}")
-    return Tokenizer(inner, *ids)
+    added = {token.content for token in inner.get_added_tokens_decoder().values() if token.special}
+    return Tokenizer(inner, *ids, inner.token_to_id(MASK) if MASK in added else None)
 
 
 def train_word_bpe(texts: Iterable[str], *, merges: int) -> Tokenizer:

@@ -27,25 +27,28 @@ def causal_loss(model: Any, batch: Batch, *, key: Any = None, chunk: int = 2048)
     return _tokens(model.output(hidden), batch, chunk)
 
 
-def masked_loss(model: Any, batch: Batch, *, key: Any = None, chunk: int = 2048) -> Loss:
+def masked_loss(model: Any, batch: Batch, *, key: Any = None) -> Loss:
     """Sum the cross-entropy of every hidden token, and of next sentence prediction where the batch has its labels.
 
-    The mean over hidden tokens and the mean over rows are added, as BERT does.
+    The mean over hidden tokens and the mean over rows are added, as BERT does. Logits exist of hidden tokens alone.
 
     Args:
-      batch: `tokens`, `labels`, `weights` [B, T], `length` [B], perhaps `token_types` [B, T] and
-        `next_sentence_label` [B] (0: it follows).
-      chunk: tokens whose logits exist at a time.
+      model: a `MaskedLM`, with a head for next sentences where the batch has labels of them.
+      batch: `tokens` [B, T] and `length` [B]; `places`, `labels` and `weights` [B, M] of the hidden tokens, weight 0
+        where there is none; perhaps `token_types` [B, T] and `next_sentence_label` [B] (0: it follows).
     """
     mask = Mask(lengths=batch["length"])
     hidden = model.encoder(batch["tokens"], mask=mask, types=batch.get("token_types"), key=key)
-    total, metrics = _tokens(model.output(hidden), batch, chunk)
+    labels, weights = batch["labels"], batch["weights"]
+    logits = model.output(jnp.take_along_axis(hidden, batch["places"][..., None], axis=1)).logits()
+    total, count = cross_entropy(logits, labels, weights)
+    metrics = {"count": count, "masked_accuracy": jnp.sum((logits.argmax(-1) == labels) * weights)}
     if "next_sentence_label" not in batch:
         return total, metrics
     rows = (batch["length"] > 0).astype(jnp.float32)
     logits, labels = model.sentence(hidden), batch["next_sentence_label"]
     # A mean over rows inside a sum over tokens: scaled so that dividing by the tokens gives the mean over rows.
-    scale = metrics["count"] / jnp.maximum(rows.sum(), 1)
+    scale = count / jnp.maximum(rows.sum(), 1)
     sentence, right = cross_entropy(logits, labels, rows)[0], jnp.sum((logits.argmax(-1) == labels) * rows)
     extra = {"masked_loss": total, "sentence_loss": scale * sentence, "sentence_accuracy": scale * right}
     return total + scale * sentence, {**metrics, **extra}

@@ -1,0 +1,49 @@
+"""Tell what a sentence is: a film review for or against, or, out of the box, code or comment.
+
+    python experiments/classify_text.py                                  # lines of Python's own standard library
+    python experiments/classify_text.py --workdir runs/sst2 --data.root SST2 --data.names negative positive
+
+One layer, 64 wide, with a head on the first token, learns from the labelled sentences and nothing else. `SST2/` holds
+train.tsv, dev.tsv and test.tsv, a sentence, a tab and a label a line; the best of three evaluations on dev is tested.
+The defaults take about 31 s of CPU time (2 CPU cores, 2026-11-21):
+
+    code or comment, 8,000 lines      95.8 % of 1,000 test lines
+    SST-2, 6,920 sentences            78.6, 79.1 and 79.5 % of 1,821 test sentences with --train.seed 0, 1, 2
+
+`--init FOLDER` begins from the encoder and tokenizer of a checkpoint, such as the export of pretrain_bert.py.
+"""
+
+from flax_transformer.models.encoder import EncoderConfig
+from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.task.classify import ClassifyText
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.text import Vocabulary
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+EXPERIMENT = ClassifyText(
+    model=EncoderConfig(
+        embedding=EmbeddingConfig(
+            vocab=8_192, embed=64, position="learned", max_length=128, types=2, norm=True, norm_eps=1e-12,
+            scaled=False, dropout=0.3, init_std=0.02,
+        ),
+        block=BlockConfig(
+            embed=64, heads=2, hidden=128, norm_eps=1e-12, activation="gelu", dropout=0.3, attention_dropout=0.1,
+            init_std=0.02,
+        ),
+        depth=1,
+    ),
+    vocabulary=Vocabulary(size=8_192),
+    dropout=0.3,
+    hide=0.1,
+    optimizer=OptimizerConfig(
+        name="adamw", learning_rate=2e-3, schedule=ScheduleConfig(name="cosine", warmup=100), weight_decay=0.01,
+        decay_pattern=r"(kernel|embedding)$", clip_norm=1.0,
+    ),
+    train=TrainConfig(steps=300, log_every=100, eval_every=100, checkpoint_every=300, ema=0.99, monitor="accuracy",
+                      keep_best=True),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    launch(EXPERIMENT)

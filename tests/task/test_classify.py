@@ -1,0 +1,157 @@
+"""Classification end to end on tiny sentences, from nothing and from an exported encoder."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from flax_transformer import hub
+from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
+from flax_transformer.task.classify import ClassifyText, HideWords, Sentences, code_or_comment
+from flax_transformer.task.experiment import train
+from flax_transformer.task.text import Vocabulary
+from flax_transformer.train.folder import RunFolder
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+from tests.task.test_pretrain import ENCODER, leaves_equal
+
+NAMES = ("bad", "good")
+
+
+def experiment(root, **changes):
+    return ClassifyText(
+        model=ENCODER, data=Sentences(root=str(root), names=NAMES), vocabulary=Vocabulary(size=300), rows=16, length=16,
+        optimizer=OptimizerConfig(learning_rate=5e-3, schedule=ScheduleConfig(name="constant", warmup=1)),
+        train=TrainConfig(steps=30, log_every=10, eval_every=15, checkpoint_every=15), **changes,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    words = {0: ("dull", "poor", "awful"), 1: ("fine", "great", "lovely")}
+    for name, count in (("train", 96), ("dev", 20), ("test", 20)):
+        lines = (f"a {words[i % 2][i % 3]} film , number {i}\t{i % 2}\n" for i in range(count))
+        (folder / f"{name}.tsv").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    return folder, train(experiment(root), folder)
+
+
+def test_a_run_learns_and_exports_what_it_trained(finished):
+    folder, model = finished
+    loaded = hub.load(folder / "export")
+    assert loaded.config["architectures"] == ["BertForSequenceClassification"]
+    assert loaded.config["id2label"] == {"0": "bad", "1": "good"}
+    assert leaves_equal(loaded.model, model)
+    logits = loaded(**loaded.tokenizer(["a great film , number 3", "a poor film , number 4"])).logits
+    assert np.asarray(logits).argmax(-1).tolist() == [1, 0]
+
+
+def test_a_run_tells_test_accuracy_and_shows_sentences(finished):
+    folder, _ = finished
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    test = next(record for record in records if record["split"] == "test")
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    assert len(samples) == 20
+    right = np.mean([sample["hypothesis"] == sample["target"] for sample in samples])
+    np.testing.assert_allclose(test["accuracy"], right, rtol=1e-6)
+    assert right > 0.9
+    assert all(0.5 <= sample["score"] <= 1 for sample in samples)
+
+
+def test_a_resumed_run_ends_the_same(finished, root, tmp_path):
+    whole = experiment(root)
+    train(replace(whole, train=replace(whole.train, steps=15)), tmp_path)
+    assert leaves_equal(train(whole, tmp_path), finished[1])
+
+
+@pytest.fixture(scope="module")
+def encoder(finished, tmp_path_factory):
+    """A pretrained encoder, as pre-training exports it."""
+    from flax import nnx
+
+    tokenizer = hub.load(finished[0] / "export").tokenizer
+    table = replace(ENCODER.embedding, vocab=tokenizer.vocab_size)
+    model = MaskedLM(MaskedLMConfig(encoder=replace(ENCODER, embedding=table)), rngs=nnx.Rngs(7))
+    folder = tmp_path_factory.mktemp("encoder")
+    hub.save(hub.wrap(model, "BertForMaskedLM", tokenizer=tokenizer), folder)
+    return folder, model
+
+
+def test_training_begins_from_a_pretrained_encoder_and_its_tokenizer(encoder, root, tmp_path):
+    folder, model = encoder
+    task = experiment(root, init=str(folder)).task(RunFolder(tmp_path))
+    assert leaves_equal(task.model.backbone, model.encoder)
+    assert task.model.head.output.kernel.shape == (16, 2)
+    assert not (tmp_path / "tokenizer.json").exists()
+    trained = train(replace(experiment(root, init=str(folder)), hide=0.2), tmp_path / "run")
+    assert not leaves_equal(trained.backbone, model.encoder)
+    assert leaves_equal(hub.load(tmp_path / "run" / "export").model, trained)
+
+
+def test_dropout_is_the_experiments_own_also_on_a_pretrained_encoder(encoder, root, tmp_path):
+    block = replace(ENCODER.block, dropout=0.25, attention_dropout=0.35)
+    strong = experiment(root, init=str(encoder[0]), dropout=0.45)
+    model = replace(strong, model=replace(ENCODER, block=block)).task(RunFolder(tmp_path)).model
+    assert (model.backbone.cfg.block.dropout, model.backbone.cfg.block.attention_dropout) == (0.25, 0.35)
+    assert (model.backbone.cfg.embedding.dropout, model.head.cfg.dropout) == (0.25, 0.45)
+
+
+def test_an_encoder_whose_tokenizer_has_no_marks_is_refused(encoder, root, tmp_path):
+    known = hub.load(encoder[0])
+    bare = replace(known, tokenizer=HubTokenizer.of(_plain(tmp_path)))
+    hub.save(bare, tmp_path / "bare")
+    with pytest.raises(ValueError, match=r"has \[CLS\] and \[SEP\]"):
+        experiment(root, init=str(tmp_path / "bare")).task(RunFolder(tmp_path / "run"))
+
+
+def _plain(folder):
+    return Vocabulary(size=300).open(RunFolder(folder), ["a film"])
+
+
+def test_hidden_words_are_a_share_and_never_a_mark():
+    tokens = np.concatenate([[1], np.full(2_000, 9), [2]]).astype(np.int32)
+    hide = HideWords(share=0.3, mask=5, special=(0, 1, 2))
+    out = hide({"tokens": tokens, "label": 1}, np.random.default_rng(0))
+    assert out["label"] == 1
+    assert out["tokens"][[0, -1]].tolist() == [1, 2]
+    assert set(out["tokens"][1:-1].tolist()) == {5, 9}
+    assert abs(np.mean(out["tokens"] == 5) - 0.3) < 0.04
+
+
+def test_lines_of_code_and_comments_are_half_and_half_and_of_one_split():
+    splits = [code_or_comment(split, 1_000) for split in ("train", "validation", "test")]
+    assert [len(split) for split in splits] == [800, 100, 100]
+    texts = [text for split in splits for text in split.texts]
+    assert len(set(texts)) == 1_000
+    assert sum(label for split in splits for label in split.labels) == 500
+    assert not any(text.startswith("#") for text in texts)
+    assert code_or_comment("test", 1_000) == splits[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [({"length": 33}, "length=33, 32 positions"), ({"rows": 0}, "rows must be"), ({"hide": 1.0}, "hide must be")],
+)
+def test_settings_that_cannot_work_are_refused(changes, rule):
+    with pytest.raises(ValueError, match=rule):
+        replace(experiment("."), **changes)
+
+
+def test_names_must_be_as_many_as_labels():
+    with pytest.raises(ValueError, match="as many as labels"):
+        Sentences(root="x", names=("one",))
+
+
+def test_a_model_of_the_key_is_the_same_every_time(root, tmp_path):
+    task = experiment(root).task(RunFolder(tmp_path))
+    assert leaves_equal(*(task.init(jax.random.key(3)) for _ in range(2)))
