@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from flax_transformer.decode import (
     Beam,
@@ -34,6 +34,7 @@ from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
 
 Tokens = int | tuple[int, ...] | None
+Seen = Int[Array | np.ndarray, "B P"] | Bool[Array | np.ndarray, "B P"] | None
 
 UNSUPPORTED = {
     "num_beam_groups": 1,
@@ -176,7 +177,7 @@ def make_settings(config: Fields, generation: Fields, changes: Mapping[str, Any]
 def generate(
     pretrained: Any,
     input_ids: Int[Array | np.ndarray, "B P"],
-    attention_mask: Int[Array | np.ndarray, "B P"] | None = None,
+    attention_mask: Seen = None,
     *,
     key: PRNGKeyArray | None = None,
     **settings: Any,
@@ -207,7 +208,7 @@ def generate(
 def stream_tokens(
     pretrained: Any,
     input_ids: Int[Array | np.ndarray, "B P"],
-    attention_mask: Int[Array | np.ndarray, "B P"] | None = None,
+    attention_mask: Seen = None,
     *,
     key: PRNGKeyArray | None = None,
     chunk: int = 1,
@@ -253,7 +254,7 @@ def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, set
     if call not in STARTS:
         raise ValueError(f"a {pretrained.config['architectures'][0]} generates no text: it is no language model")
     ids = jnp.asarray(input_ids)
-    mask = None if attention_mask is None else jnp.asarray(attention_mask)
+    mask = None if attention_mask is None else jnp.asarray(attention_mask, jnp.int32)
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise ValueError(f"a prompt has at least one token, in rows [B, P], got an array of shape {ids.shape}")
     if chosen.do_sample and key is None:

@@ -61,7 +61,7 @@ def load(
     revision: str | None = None,
     lenient: Lenient | None = None,
 ) -> Pretrained:
-    """Load a Hugging Face checkpoint from a folder or the hub.
+    """Load a Hugging Face checkpoint from a folder or the hub, or an Orbax folder made of one.
 
     Shards are memory-mapped, and every parameter goes straight to the devices that keep it.
 
@@ -75,7 +75,13 @@ def load(
       FileNotFoundError: no such folder, or no config.json or safetensors in it.
       ValueError: an unsupported architecture or option, tensors that differ (all are listed), a broken file.
     """
+    from flax_transformer.hub.convert import is_orbax, load_orbax
+
     folder = find_folder(path_or_id, revision)
+    if is_orbax(folder):
+        if lenient is not None:
+            raise ValueError(f"an Orbax folder is read as it is, got {folder} and exceptions to that")
+        return load_orbax(folder, dtype=dtype, mesh=mesh)
     lenient = Lenient() if lenient is None else lenient
     fields = Fields.of({**read_json(folder / CONFIG), **lenient.config})
     if lenient.architecture is not None:

@@ -15,6 +15,7 @@ from flax_transformer.data import Tokenizer, load_tokenizer, train_byte_bpe
 from flax_transformer.data.objective import Examples, ExampleStream
 from flax_transformer.data.objective.example import Collate
 from flax_transformer.data.text import train_characters
+from flax_transformer.hub.convert import describe
 from flax_transformer.hub.tokenizer import HubTokenizer
 from flax_transformer.models.preset import module_of
 from flax_transformer.task.experiment import Task, write_samples
@@ -106,9 +107,12 @@ class TextRun:
     """Of the checkpoint's config.json, besides special tokens and what the model is."""
 
     def task(self, folder: RunFolder) -> Task:
-        """Make what training needs."""
+        """Make what training needs, and say in the run's folder what its checkpoints are of."""
+        init = lambda key: module_of(self.config)(self.config, rngs=nnx.Rngs(key))  # noqa: E731
+        if jax.process_index() == 0 and self.merge is None:
+            describe(self.export(nnx.eval_shape(init, jax.random.key(0))), folder.root / EXPORT)
         return Task(
-            init=lambda key: module_of(self.config)(self.config, rngs=nnx.Rngs(key)),
+            init=init,
             objective=self.objective,
             batches=self.batches,
             evaluate=lambda model, step: evaluate(self.objective, model, self.validation()),

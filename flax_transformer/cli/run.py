@@ -1,7 +1,4 @@
-"""The command line: `flax-transformer translate | evaluate | show | report | attention | bench`.
-
-Only this file and what it imports at its top is loaded for `--help`; a command imports what it needs when it runs.
-"""
+"""Commands on runs, and benchmarks: `translate | evaluate | show | report | attention | bench`."""
 
 import json
 import sys
@@ -11,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-Folder = Annotated[str, tyro.conf.Positional]
+from flax_transformer.cli.read import Folder, read_lines
 
 
 def translate(
@@ -34,7 +31,7 @@ def translate(
       n_best: Translations printed for each sentence; more than one are printed as line number, score and text,
         separated by tabs.
     """
-    lines = _read_lines(input)
+    lines = read_lines(input)
     translator, search = _open(workdir, beam, length_penalty, n_best)
     results = translator(lines, search)
     out = sys.stdout if output is None else output.open("w", encoding="utf-8")
@@ -215,21 +212,6 @@ def attention(
         print(path)
 
 
-def _read_lines(path: Path | None) -> list[str]:
-    name = "standard input" if path is None else str(path)
-    if path is not None and not path.is_file():
-        raise FileNotFoundError(f"no file {path} to translate")
-    data = sys.stdin.buffer.read() if path is None else path.read_bytes()
-    lines = data.removesuffix(b"\n").split(b"\n") if data else []
-    texts = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            texts.append(line.decode("utf-8").removesuffix("\r"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name}, line {number}: not UTF-8 ({error.reason})") from error
-    return texts
-
-
 def _open(workdir: str, beam: int | None, length_penalty: float | None, n_best: int):
     """Open a run's translator, with its search changed where asked."""
     from dataclasses import replace
@@ -239,24 +221,3 @@ def _open(workdir: str, beam: int | None, length_penalty: float | None, n_best: 
     translator, experiment = load_translator(workdir)
     asked = {"beams": beam, "length_penalty": length_penalty, "n_best": n_best}
     return translator, replace(experiment.search, **{name: value for name, value in asked.items() if value is not None})
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0, or 1 after an error said in one sentence on standard error."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments[:2] == ["bench", "attention"]:
-        arguments[:2] = ["bench-attention"]
-    app = tyro.extras.SubcommandApp()
-    for command in (translate, evaluate, show, bench, bench_attention, report, attention):
-        app.command(command)
-    try:
-        app.cli(args=arguments, prog="flax-transformer", description="Transformers in JAX: use and look at runs.")
-    except (RuntimeError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,30 @@
+"""The command line, by what commands work on: `cli.run`, `cli.checkpoint`.
+
+Only those two and what they import at their top is loaded for `--help`; a command imports what it needs when it runs.
+"""
+
+import sys
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0, or 1 after an error said in one sentence on standard error."""
+    import tyro
+
+    from flax_transformer.cli.checkpoint import answer, classify, convert, fill_mask, generate
+    from flax_transformer.cli.run import attention, bench, bench_attention, evaluate, report, show, translate
+
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:2] == ["bench", "attention"]:
+        arguments[:2] = ["bench-attention"]
+    app = tyro.extras.SubcommandApp()
+    runs = (translate, evaluate, show, bench, bench_attention, report, attention)
+    checkpoints = (generate, fill_mask, classify, answer, convert)
+    for command in (*runs, *checkpoints):
+        app.command(command)
+    try:
+        app.cli(args=arguments, prog="flax-transformer", description="Transformers in JAX: use runs and checkpoints.")
+    except (RuntimeError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,247 @@
+"""Commands on checkpoints: `generate | fill-mask | classify | answer | convert`.
+
+CHECKPOINT is a Hugging Face folder, a hub id, an Orbax folder, or the run folder of an experiment on text.
+"""
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from flax_transformer.cli.read import Folder, read_lines
+
+Text = Annotated[str | None, tyro.conf.Positional]
+Texts = Annotated[tuple[str, ...], tyro.conf.Positional]
+Dtype = Literal["float32", "bfloat16", "float16"] | None
+BATCH = 16
+"""Prompts that are written on together."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How to write; what is not given is the checkpoint's own setting."""
+
+    max_new_tokens: int | None = None
+    """New tokens at most; where the checkpoint does not say either, 100 or as many as fit into its positions."""
+    min_new_tokens: int | None = None
+    """New tokens before the text may end."""
+    num_beams: int | None = None
+    """Hypotheses of beam search; 1 for none."""
+    length_penalty: float | None = None
+    """Exponent of the length that scores of beam search are divided by."""
+    temperature: float | None = None
+    """Sample with logits divided by this; without it and the next two the most probable token is taken."""
+    top_k: int | None = None
+    """Sample from that many tokens."""
+    top_p: float | None = None
+    """Sample from the fewest tokens that have this probability together."""
+    repetition_penalty: float | None = None
+    """Above 1: tokens seen before become less likely."""
+    no_repeat_ngram_size: int | None = None
+    """Sequences of that many tokens occur only once."""
+    num_return_sequences: int | None = None
+    """Texts for each prompt."""
+
+
+def generate(
+    checkpoint: Folder,
+    prompt: Text = None,
+    /,
+    how: Annotated[Writing, tyro.conf.arg(name="")] = Writing(),
+    stop: tuple[str, ...] = (),
+    seed: int = 0,
+    stream: bool = True,
+    chat: bool = False,
+    revision: str | None = None,
+) -> None:
+    """Continue a prompt, or answer it with an encoder-decoder; as it is written, on a terminal.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
+      prompt: Text to go on from; without it every line of standard input is one, and every text is printed as one line.
+      how: Settings.
+      stop: Texts at which to stop.
+      seed: Of sampling.
+      stream: Whether to print a text while it is written, where output is a terminal.
+      chat: Talk: every line of standard input is a message, and the conversation is remembered.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.use import Writer, WriterConfig, open_checkpoint
+
+    settings = {name: value for name, value in asdict(how).items() if value is not None}
+    settings["do_sample"] = any(name in settings for name in ("temperature", "top_k", "top_p"))
+    config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
+    if chat and prompt is not None:
+        raise ValueError("in a chat messages are lines of standard input, got a prompt too")
+    if prompt is not None and not prompt.strip():
+        raise ValueError("a prompt must not be empty")
+    lines = read_lines() if prompt is None and not chat else []
+    writer = Writer(open_checkpoint(checkpoint, revision=revision), config)
+    one = how.num_beams in (None, 1) and how.num_return_sequences in (None, 1)
+    if chat:
+        _chat(writer)
+    elif prompt is None:
+        for i in range(0, len(lines), BATCH):
+            for line, texts in zip(lines[i : i + BATCH], writer(lines[i : i + BATCH]), strict=True):
+                for text in texts:
+                    print(_one_line(line + text if writer.continues else text), flush=True)
+    elif stream and one and sys.stdout.isatty():
+        _print_pieces(writer.stream(prompt), prompt if writer.continues else "")
+    else:
+        for text in writer([prompt])[0]:
+            print(prompt + text if writer.continues else text)
+
+
+def _chat(writer) -> None:
+    from flax_transformer.task.answer import Conversation
+
+    talk, terminal = Conversation(), sys.stdin.isatty()
+    while True:
+        print("> " if terminal else "", end="", flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            break
+        if message := line.strip():
+            talk = talk.add(message, _print_pieces(writer.reply(talk, message)).strip())
+
+
+def _print_pieces(pieces, said: str = "") -> str:
+    """Print a text as it comes; give all of it."""
+    print(said, end="", flush=True)
+    for piece in pieces:
+        said += piece
+        print(piece, end="", flush=True)
+    print()
+    return said
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n") if "\n" in text else text
+
+
+def fill_mask(
+    checkpoint: Folder, text: Annotated[str, tyro.conf.Positional], /, top: int = 5, revision: str | None = None
+) -> None:
+    """Guess the hidden tokens of a text: probability, token and filled text, separated by tabs.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
+      text: Text with the tokenizer's mask token, such as <mask> or [MASK].
+      top: Guesses for each mask.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.use import fill_mask as run
+    from flax_transformer.task.use import open_checkpoint
+
+    guesses = run(open_checkpoint(checkpoint, revision=revision), text, top)
+    for i, mask in enumerate(guesses):
+        if len(guesses) > 1:
+            print(f"{'' if i == 0 else chr(10)}mask {i + 1}")
+        for guess in mask:
+            print(f"{guess.probability:.4f}\t{guess.token}\t{guess.text}")
+
+
+def classify(checkpoint: Folder, texts: Texts = (), /, pair: bool = False, revision: str | None = None) -> None:
+    """Classify texts, or the words of texts, whichever the checkpoint does.
+
+    One text is answered with all classes and their probabilities; several with the best of each, one a line.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
+      texts: Texts to classify; without them every line of standard input is one.
+      pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.use import classify as run
+    from flax_transformer.task.use import label_words, open_checkpoint
+
+    lines, seconds = list(texts) or read_lines(), None
+    if not lines:
+        return
+    if pair:
+        split = (
+            [line.split("\t") for line in lines] if not texts else [lines[i : i + 2] for i in range(0, len(lines), 2)]
+        )
+        wrong = next((parts for parts in split if len(parts) != 2), None)
+        if wrong is not None:
+            raise ValueError(f"a pair must be two texts, got {len(wrong)}: {' '.join(wrong)[:60]!r}")
+        lines, seconds = ([parts[i] for parts in split] for i in (0, 1))
+    pretrained = open_checkpoint(checkpoint, revision=revision)
+    if pretrained.config["architectures"][0].endswith("ForTokenClassification") and not pair:
+        for i, line in enumerate(lines):
+            words = label_words(pretrained, line)
+            print("\n" * (i > 0) + "\n".join(f"{word.probability:.4f}\t{word.label}\t{word.text}" for word in words))
+        return
+    results = run(pretrained, lines, seconds)
+    for line, labels in zip(lines, results, strict=True):
+        for label in labels if len(lines) == 1 else labels[:1]:
+            print(f"{label.probability:.4f}\t{label.name}" + ("" if len(lines) == 1 else f"\t{line}"))
+
+
+def answer(
+    checkpoint: Folder,
+    /,
+    question: str | None = None,
+    context: str | None = None,
+    file: Path | None = None,
+    n_best: int = 1,
+    max_answer_length: int = 30,
+    no_answer_threshold: float | None = None,
+    stride: int | None = None,
+) -> None:
+    """Answer questions by spans of a passage.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
+      question: What is asked; without it every line of standard input is a question that follows up on those before.
+      context: The passage.
+      file: The file that holds the passage.
+      n_best: Answers printed; more than one are printed as probability, score and text, separated by tabs.
+      max_answer_length: Most tokens of an answer.
+      no_answer_threshold: How much better than the best span no answer must score to be chosen; without it there
+        always is an answer.
+      stride: Tokens that windows over a long passage share.
+    """
+    from flax_transformer.task.answer import AnswerConfig, Conversation
+    from flax_transformer.task.use import answer as run
+    from flax_transformer.task.use import open_checkpoint
+
+    if (context is None) == (file is None):
+        raise ValueError("the passage is given by either --context or --file")
+    passage = file.read_text(encoding="utf-8") if context is None else context
+    if n_best < 1:
+        raise ValueError(f"n-best must be at least 1, got {n_best}")
+    options = AnswerConfig(n_best=max(n_best, 20), max_answer_length=max_answer_length, threshold=no_answer_threshold)
+    questions = [line for line in read_lines() if line.strip()] if question is None else [question]
+    pretrained, talk = open_checkpoint(checkpoint), Conversation()
+    for asked in questions:
+        answers = run(pretrained, talk.question(asked), passage, options, stride=stride)
+        for found in answers[:n_best]:
+            head = f"{found.probability:.4f}\t{found.score:.4f}\t" if n_best > 1 else ""
+            print(f"{head}{found.text or '(no answer)'}", flush=True)
+        talk = talk.add(asked, answers[0].text if answers else "")
+
+
+def convert(
+    source: Folder,
+    destination: Folder,
+    /,
+    dtype: Dtype = None,
+    step: int | None = None,
+    revision: str | None = None,
+) -> None:
+    """Write a run or an Orbax folder as a Hugging Face folder, or a Hugging Face folder as an Orbax folder.
+
+    Args:
+      source: Run folder, Orbax folder, Hugging Face folder or hub id.
+      destination: Folder to write to, new or empty.
+      dtype: Number format of the parameters written; the source's own by default, and then nothing is lost.
+      step: Checkpoint of a run; the finished model, or the newest checkpoint, by default.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.use import convert as run
+
+    made = run(source, destination, dtype=dtype, step=step, revision=revision)
+    print(f"{destination}: {made}")

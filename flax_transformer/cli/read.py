@@ -1,0 +1,30 @@
+"""What commands read: folders and lines of text."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+Folder = Annotated[str, tyro.conf.Positional]
+
+
+def read_lines(path: Path | None = None) -> list[str]:
+    """Read a file, or standard input, as UTF-8 lines.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: a line that is not UTF-8; names it.
+    """
+    name = "standard input" if path is None else str(path)
+    if path is not None and not path.is_file():
+        raise FileNotFoundError(f"no file {path} to translate")
+    data = sys.stdin.buffer.read() if path is None else path.read_bytes()
+    lines = data.removesuffix(b"\n").split(b"\n") if data else []
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            texts.append(line.decode("utf-8").removesuffix("\r"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}, line {number}: not UTF-8 ({error.reason})") from error
+    return texts

@@ -1,0 +1,13 @@
+"""Checkpoints at work: text in, text out."""
+
+from flax_transformer.task.use.answer import answer as answer
+from flax_transformer.task.use.checkpoint import convert as convert
+from flax_transformer.task.use.checkpoint import open_checkpoint as open_checkpoint
+from flax_transformer.task.use.classify import Label as Label
+from flax_transformer.task.use.classify import Word as Word
+from flax_transformer.task.use.classify import classify as classify
+from flax_transformer.task.use.classify import label_words as label_words
+from flax_transformer.task.use.fill import Guess as Guess
+from flax_transformer.task.use.fill import fill_mask as fill_mask
+from flax_transformer.task.use.write import Writer as Writer
+from flax_transformer.task.use.write import WriterConfig as WriterConfig

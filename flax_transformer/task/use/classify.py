@@ -1,0 +1,103 @@
+"""Classify texts, and the words of texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from flax_transformer.hub import Pretrained
+from flax_transformer.task.use.require import require_class, tokenizer_of
+
+ROWS = 32
+"""Texts that are classified together."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """A class and its probability; of a model with one output, that output as it is."""
+
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a text, where it is, and the class of its first piece."""
+
+    text: str
+    label: str
+    probability: float
+    start: int
+    end: int
+
+
+def label_names(pretrained: Pretrained, count: int) -> list[str]:
+    """Give the names that config.json has for classes, and LABEL_0, LABEL_1 and so on for those it does not name."""
+    named = pretrained.config.get("id2label")
+    named = named if isinstance(named, dict) else {}
+    return [str(named.get(str(i), f"LABEL_{i}")) for i in range(count)]
+
+
+def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[list[Label]]:
+    """Classify texts, or pairs of texts.
+
+    Returns:
+      For each text all classes, the most probable first.
+
+    Raises:
+      ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
+    """
+    require_class(pretrained, "classify", "ForSequenceClassification", "ForNextSentencePrediction")
+    tokenizer = tokenizer_of(pretrained)
+    if any(not text.strip() for text in texts):
+        raise ValueError("a text to classify must not be empty")
+    rows = ROWS if tokenizer.pad is not None else 1
+    found: list[list[Label]] = []
+    for i in range(0, len(texts), rows):
+        inputs = tokenizer(texts[i : i + rows], None if pairs is None else pairs[i : i + rows])
+        shares = _shares(pretrained, np.asarray(pretrained(**inputs).logits.astype(np.float32)))
+        names = label_names(pretrained, shares.shape[-1])
+        for row in shares:
+            found.append([Label(names[j], float(row[j])) for j in np.argsort(-row, kind="stable")])
+    return found
+
+
+def label_words(pretrained: Pretrained, text: str) -> list[Word]:
+    """Give every word of a text its class: that of its first piece.
+
+    Raises:
+      ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
+    """
+    require_class(pretrained, "label words", "ForTokenClassification")
+    if not text.strip():
+        raise ValueError("a text to classify must not be empty")
+    tokenizer = tokenizer_of(pretrained)
+    shares = _shares(pretrained, np.asarray(pretrained(**tokenizer([text])).logits[0].astype(np.float32)))
+    names = label_names(pretrained, shares.shape[-1])
+    pieces = tokenizer.engine.encode(text)
+    words: list[Word] = []
+    spans = zip(pieces.word_ids, pieces.offsets, pieces.special_tokens_mask, shares, strict=True)
+    latest = None
+    for number, (start, end), special, share in spans:
+        start += len(text[start:end]) - len(text[start:end].lstrip())
+        if special or start >= end:
+            continue
+        joined = bool(words) and number == latest and start == words[-1].end
+        if joined:
+            last = words[-1]
+            words[-1] = Word(text[last.start : end], last.label, last.probability, last.start, end)
+        else:
+            best = int(share.argmax())
+            words.append(Word(text[start:end], names[best], float(share[best]), start, end))
+        latest = number
+    return words
+
+
+def _shares(pretrained: Pretrained, logits: Float[np.ndarray, "R E"]) -> Float[np.ndarray, "R E"]:
+    """Turn logits into probabilities: of one class among others, or of each class where several may hold."""
+    if logits.shape[-1] == 1:
+        return logits
+    several = pretrained.config.get("problem_type") == "multi_label_classification"
+    return np.asarray(jax.nn.sigmoid(logits) if several else jax.nn.softmax(logits))

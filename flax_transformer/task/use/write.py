@@ -1,0 +1,244 @@
+"""Write text with a language model: continue prompts, answer sources, talk; whole, or as it comes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from flax_transformer.hub import Pretrained
+from flax_transformer.hub.call import causal_lm, seq2seq_lm
+from flax_transformer.hub.generate import make_settings, stream_tokens
+from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.task.answer import Conversation
+from flax_transformer.task.use.require import positions_of, tokenizer_of
+
+Tokens = Sequence[int] | Int[np.ndarray, "M"]
+
+USUAL = 100
+"""New tokens at most, where neither the caller nor the checkpoint says how many."""
+CHUNK = 8
+"""Tokens between two looks at whether a text has come to a stop."""
+CONTEXT = 8
+"""Tokens of a prompt that decide how the first new one is spelled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterConfig:
+    """How a `Writer` writes."""
+
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Settings of `hub.generate`, by name; what is not here is the checkpoint's own."""
+    stop: tuple[str, ...] = ()
+    """Texts that end what is written, and are not part of it."""
+    seed: int = 0
+    """Of what is drawn, where `do_sample` is set."""
+
+    def __post_init__(self):
+        if not all(self.stop):
+            raise ValueError(f"stop texts must not be empty, got {self.stop}")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """`writer(prompts)` gives what a language model writes; `writer.stream(prompt)` while it is written."""
+
+    pretrained: Pretrained
+    config: WriterConfig = field(default_factory=WriterConfig)
+
+    def __post_init__(self):
+        call = self.pretrained.architecture.call
+        if call not in (causal_lm, seq2seq_lm):
+            raise ValueError(
+                f"a {self.pretrained.config['architectures'][0]} generates no text: it is no language model"
+            )
+        tokenizer_of(self.pretrained)
+
+    @property
+    def continues(self) -> bool:
+        """Whether what is written goes on from the prompt, as a decoder-only model's does."""
+        return self.pretrained.architecture.call is causal_lm
+
+    def __call__(self, prompts: Sequence[str]) -> list[list[str]]:
+        """Write on from each prompt, or answer it: one text, or as many as `num_return_sequences` says.
+
+        Raises:
+          ValueError: an empty prompt, one longer than the positions, or settings that make no sense.
+        """
+        ids, mask = self._inputs(prompts)
+        settings = self._settings(ids.shape[1])
+        seeds = [row[seen != 0].tolist() if self.continues else [] for row, seen in zip(ids, mask, strict=True)]
+        count = dict(settings).get("num_return_sequences", 1)
+        if dict(settings).get("num_beams", 1) > 1:
+            rows = np.asarray(self.pretrained.generate(ids, mask, **settings))
+            rows = rows[:, ids.shape[1] if self.continues else 1 :]
+            count = len(rows) // len(prompts)
+        else:
+            rows = self._until_stopped(ids, mask, settings, seeds)
+            count = len(rows) // len(prompts)
+        texts = [self._text(seeds[i // count]).whole(row) for i, row in enumerate(rows)]
+        return [texts[i : i + count] for i in range(0, len(texts), count)]
+
+    def stream(self, prompt: str) -> Iterator[str]:
+        """Write on from one prompt, or answer it, piece by piece; no piece ends within a character.
+
+        Raises:
+          ValueError: at once, as a call does; beams too, whose tokens may change until the end.
+        """
+        ids, mask = self._inputs([prompt])
+        return self._stream(ids, mask)
+
+    def reply(self, talk: Conversation, message: str) -> Iterator[str]:
+        """Answer a message of a conversation, piece by piece; the oldest turns are forgotten where room is short.
+
+        Raises:
+          ValueError: at once: a message that is empty or too long, or a tokenizer without an end token.
+        """
+        tokenizer = tokenizer_of(self.pretrained)
+        if tokenizer.eos is None:
+            raise ValueError(
+                "a conversation needs an end token between utterances, the checkpoint's tokenizer has none"
+            )
+        if not message.strip():
+            raise ValueError("a message must not be empty")
+        room = positions_of(self.pretrained.model.cfg)
+        if room is not None and self.continues:
+            room -= self._asked() or min(USUAL, room // 2)
+        ids = np.array([talk.ids(message, tokenizer.encode, tokenizer.eos, room)], np.int32)
+        return self._stream(ids, np.ones_like(ids))
+
+    def _stream(self, ids: Int[np.ndarray, "B T"], mask: Int[np.ndarray, "B T"]) -> Iterator[str]:
+        tokens = stream_tokens(self.pretrained, ids, mask, **self._settings(ids.shape[1]))
+        text = self._text(ids[0].tolist() if self.continues else [])
+
+        def pieces() -> Iterator[str]:
+            for chunk in tokens:
+                if piece := text.push(chunk[0]):
+                    yield piece
+                if text.stopped:
+                    return
+            if piece := text.finish():
+                yield piece
+
+        return pieces()
+
+    def _until_stopped(self, ids: Any, mask: Any, settings: dict[str, Any], seeds: list) -> list[np.ndarray]:
+        """Collect tokens until every row has ended, or come to a stop text."""
+        chunks: list[np.ndarray] = []
+        texts: list[TextStream] = []
+        for chunk in stream_tokens(self.pretrained, ids, mask, chunk=CHUNK, **settings):
+            chunks.append(chunk)
+            if self.config.stop:
+                texts = texts or [self._text(seeds[i * len(seeds) // len(chunk)]) for i in range(len(chunk))]
+                for text, row in zip(texts, chunk, strict=True):
+                    text.push(row)
+                if all(text.stopped for text in texts):
+                    break
+        return list(np.concatenate(chunks, axis=1))
+
+    def _text(self, before: Sequence[int]) -> "TextStream":
+        chosen = make_settings(self.pretrained.config, self.pretrained.generation, dict(self.config.settings))
+        return TextStream(tokenizer_of(self.pretrained), tuple(before)[-CONTEXT:], chosen.ends, self.config.stop)
+
+    def _inputs(self, prompts: Sequence[str]) -> tuple[Int[np.ndarray, "B T"], Int[np.ndarray, "B T"]]:
+        tokenizer = tokenizer_of(self.pretrained)
+        empty = [i for i, prompt in enumerate(prompts, start=1) if not prompt.strip("\r\n" if self.continues else None)]
+        if empty or not prompts:
+            raise ValueError("a prompt must not be empty" + (f", number {empty[0]} is" if len(prompts) > 1 else ""))
+        if tokenizer.pad is None and len(prompts) > 1:
+            from dataclasses import replace
+
+            tokenizer = replace(tokenizer, pad=tokenizer.eos if tokenizer.eos is not None else 0)
+        inputs = tokenizer(prompts, side="left" if self.continues else None)
+        return inputs["input_ids"], inputs["attention_mask"]
+
+    def _asked(self) -> int | None:
+        """Give how many new tokens the caller asks for at most, or the checkpoint."""
+        config, generation = self.pretrained.config, self.pretrained.generation
+        chosen = make_settings(config, generation, dict(self.config.settings))
+        return chosen.max_new_tokens
+
+    def _settings(self, prompt: int) -> dict[str, Any]:
+        """Complete the settings: how many tokens to write, within the positions, and what to draw from."""
+        settings = dict(self.config.settings)
+        chosen = make_settings(self.pretrained.config, self.pretrained.generation, settings)
+        limit, before = positions_of(self.pretrained.model.cfg), prompt if self.continues else 1
+        if limit is not None and prompt > limit:
+            raise ValueError(f"a prompt must fit into the {limit} positions, got {prompt} tokens")
+        room = None if limit is None else limit - before + 1  # the last token is not read again
+        if chosen.max_new_tokens is None and chosen.max_length is None:
+            settings["max_new_tokens"] = USUAL if room is None else min(USUAL, room)
+        elif room is not None and chosen.new_tokens(before) > room:
+            raise ValueError(
+                f"after a prompt of {prompt} tokens {room} more fit into the {limit} positions, "
+                f"got {chosen.new_tokens(before)} to generate"
+            )
+        if chosen.do_sample:
+            settings["key"] = jax.random.key(self.config.seed)
+        return settings
+
+
+class TextStream:
+    """Turns tokens into text as they come: never half a character, nor what may yet become a stop text.
+
+    Args:
+      tokenizer: spells tokens.
+      before: tokens that came before, which decide how the first one is spelled.
+      ends: tokens after which nothing counts.
+      stop: texts that end it.
+    """
+
+    def __init__(self, tokenizer: HubTokenizer, before: Sequence[int], ends: Sequence[int], stop: Sequence[str]):
+        self._tokenizer, self._ends, self._stop = tokenizer, set(ends), tuple(stop)
+        self._ids = list(before)
+        self._begin, self._read = 0, len(self._ids)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, tokens: Tokens) -> str:
+        """Take tokens, and give the text that is certain now."""
+        for token in map(int, tokens):
+            if self.stopped:
+                break
+            if token in self._ends:
+                return self.finish()
+            self._ids.append(token)
+            self._held += self._decoded(certain=True)
+            self._cut()
+        keep = 0 if self.stopped else _overlap(self._held, self._stop)
+        said, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return said
+
+    def finish(self) -> str:
+        """Give the text that was held back; nothing comes after it."""
+        if not self.stopped:
+            self._held += self._decoded(certain=False)
+            self._cut()
+        self.stopped, said, self._held = True, self._held, ""
+        return said
+
+    def whole(self, tokens: Tokens) -> str:
+        """Give the text of all tokens at once."""
+        return self.push(tokens) + self.finish()
+
+    def _decoded(self, *, certain: bool) -> str:
+        """Spell the newest tokens after those before them; wait where they end within a character."""
+        old, new = self._tokenizer.decode([self._ids[self._begin : self._read], self._ids[self._begin :]])
+        if certain and (new.endswith("\N{REPLACEMENT CHARACTER}") or not new.startswith(old)):
+            return ""
+        if len(new) > len(old) or not certain:
+            self._begin, self._read = self._read, len(self._ids)
+        return new[len(old) :]
+
+    def _cut(self) -> None:
+        places = [at for stop in self._stop if (at := self._held.find(stop)) >= 0]
+        if places:
+            self._held, self.stopped = self._held[: min(places)], True
+
+
+def _overlap(text: str, stops: Sequence[str]) -> int:
+    """Count the last characters that may begin a stop text."""
+    sizes = (n for stop in stops for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n]))
+    return max(sizes, default=0)

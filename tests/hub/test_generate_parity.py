@@ -1,0 +1,108 @@
+"""Generated tokens equal those of transformers, on every family: search, penalties, constraints, padding, lengths."""
+
+import numpy as np
+import pytest
+
+from flax_transformer import hub
+from tests.hub.oracle import padded, random_ids
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+
+V, PAD = 23, 3  # in beam search transformers pads with the end token where the padding token is 0
+TOKENS = {"vocab_size": V, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2}
+DECODER = {"decoder_start_token_id": PAD}
+FAMILIES = {
+    "gpt2": ("GPT2", "LMHeadModel", {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 40}),
+    "llama": ("Llama", "ForCausalLM", {
+        "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 40,
+    }),
+    "t5": ("T5", "ForConditionalGeneration", {
+        "d_model": 16, "d_kv": 5, "d_ff": 20, "num_layers": 2, "num_heads": 3, "feed_forward_proj": "gated-gelu",
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, **DECODER,
+    }),
+    "bart": ("Bart", "ForConditionalGeneration", {
+        "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 18, "max_position_embeddings": 40,
+        "decoder_start_token_id": 2, "forced_eos_token_id": 2,
+    }),
+    "marian": ("Marian", "MTModel", {
+        "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 18, "max_position_embeddings": 40,
+        **DECODER,
+    }),
+}  # fmt: skip
+CAUSAL = ("gpt2", "llama")
+BEAM, ENDS = {"max_new_tokens": 12, "num_beams": 4}, [2, 5, 9]
+RULES = {
+    "max_new_tokens": 14, "repetition_penalty": 1.4, "no_repeat_ngram_size": 2, "min_new_tokens": 5,
+    "suppress_tokens": [7, 8], "bad_words_ids": [[6], [4, 10]], "forced_eos_token_id": 2,
+}  # fmt: skip
+CASES = {
+    "greedy": {"max_length": 15, "min_length": 11},
+    "several ends": {"eos_token_id": ENDS},
+    "beam": {"max_length": 17, "num_beams": 4, "num_return_sequences": 3},
+    "long": {**BEAM, "length_penalty": 2.5, "eos_token_id": ENDS, "num_return_sequences": 4},
+    "short": {**BEAM, "length_penalty": -1.0, "eos_token_id": ENDS},
+    "early": {**BEAM, "early_stopping": True, "eos_token_id": ENDS},
+    "never": {**BEAM, "early_stopping": "never", "length_penalty": 1.5, "eos_token_id": ENDS},
+    "rules": RULES,
+    "beam with rules": {**RULES, "num_beams": 3, "forced_bos_token_id": 11},
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=str)
+def both(request, tmp_path_factory):
+    """Give a family's name, a random model of it in transformers, and the same one here."""
+    prefix, kind, options = FAMILIES[request.param]
+    torch.manual_seed(4)
+    theirs = getattr(transformers, prefix + kind)(getattr(transformers, f"{prefix}Config")(**TOKENS, **options)).eval()
+    with torch.no_grad():  # far from the flat distribution that transformers starts from, where ties decide
+        for name, parameter in theirs.named_parameters():
+            fixed = "norm" in name or (request.param == "marian" and "embed_positions" in name)
+            parameter.add_(0.4 * torch.randn(parameter.shape) * (not fixed))
+    folder = tmp_path_factory.mktemp(request.param)
+    theirs.save_pretrained(folder)
+    return request.param, theirs, hub.load(folder)
+
+
+def expected(model, ids, mask, **settings):
+    mask = torch.ones_like(torch.tensor(ids)) if mask is None else torch.tensor(mask)
+    with torch.no_grad():
+        return model.generate(torch.tensor(ids), attention_mask=mask, do_sample=False, **settings).numpy()
+
+
+def check(both, ids, mask, settings):
+    _, theirs, ours = both
+    np.testing.assert_array_equal(ours.generate(ids, mask, **settings), expected(theirs, ids, mask, **settings))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_equal_transformers(both, case):
+    mask = padded([7, 3, 1, 5], 7, "left" if both[0] in CAUSAL else "right")
+    check(both, np.where(mask, random_ids(V, 4, 7, seed=len(case), low=4), PAD), mask, CASES[case])
+
+
+def test_tokens_equal_without_a_mask(both):
+    check(both, random_ids(V, 3, 6, low=4), None, {**BEAM, "length_penalty": 0.0, "eos_token_id": ENDS})
+
+
+def test_attention_weights_equal_transformers(both):
+    name, theirs, ours = both
+    theirs.set_attn_implementation("eager")
+    mask = padded([7, 3, 5], 7)
+    inputs = {"input_ids": random_ids(V, 3, 7, low=4), "attention_mask": mask}
+    if name not in CAUSAL:
+        inputs["decoder_input_ids"] = random_ids(V, 3, 4, low=4, seed=1)
+    with torch.no_grad():
+        want = theirs(**{key: torch.tensor(value) for key, value in inputs.items()}, output_attentions=True)
+    got = ours(**inputs, output_attentions=True)
+    for key in ("attentions",) if name in CAUSAL else ("encoder_attentions", "decoder_attentions", "cross_attentions"):
+        assert len(want[key]) == len(got[key]) == 2
+        for a, b in zip(want[key], got[key], strict=True):
+            b = np.asarray(b)
+            rows = mask.astype(bool) if a.shape[2] == 7 else np.ones((3, 4), bool)  # queries that are no padding
+            difference = np.abs(a.numpy() - b).transpose(0, 2, 1, 3)[rows]
+            assert difference.max() <= 1e-5 * a.abs().max().item()
