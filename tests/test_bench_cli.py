@@ -9,7 +9,7 @@ import pytest
 from flax_transformer import cli
 from flax_transformer.bench.target import Size
 from flax_transformer.models import preset
-from flax_transformer.models.seq2seq import transformer_tiny
+from flax_transformer.models.transformer import transformer_tiny
 from flax_transformer.parallel import MeshConfig
 
 

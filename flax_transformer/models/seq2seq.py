@@ -19,7 +19,6 @@ from flax_transformer.nn import (
     EmbeddingConfig,
     Memory,
     PerLayer,
-    Precision,
     RelativeBias,
     RelativeConfig,
     apply_stack,
@@ -31,8 +30,6 @@ from flax_transformer.nn import (
     unstack,
 )
 from flax_transformer.ops import Mask
-
-FLOAT32 = Precision()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,31 +238,3 @@ class Seq2Seq(nnx.Module):
 def source_mask(lengths: Int[Array, "*B"] | Mask | None) -> Mask | None:
     """Make a mask of the source's lengths, unless it is one."""
     return lengths if lengths is None or isinstance(lengths, Mask) else Mask(lengths=lengths)
-
-
-def _paper(
-    vocab: int, *, embed: int, heads: int, hidden: int, depth: int, dropout: float, precision: Precision
-) -> Seq2SeqConfig:
-    encoder = BlockConfig(embed=embed, heads=heads, hidden=hidden, dropout=dropout, precision=precision)
-    return Seq2SeqConfig(
-        embedding=EmbeddingConfig(vocab=vocab, embed=embed, dropout=dropout, precision=precision),
-        encoder=encoder,
-        decoder=replace(encoder, cross=True),
-        encoder_depth=depth,
-        decoder_depth=depth,
-    )
-
-
-def transformer_tiny(vocab: int = 9_712, *, dropout: float = 0.3, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give the small model of Wu et al. 2021 for Multi30k: 4+4 layers, D=128, F=256, 4 heads."""
-    return _paper(vocab, embed=128, heads=4, hidden=256, depth=4, dropout=dropout, precision=precision)
-
-
-def transformer_base(vocab: int = 37_000, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give the paper's base model: 6+6 layers, D=512, F=2048, 8 heads."""
-    return _paper(vocab, embed=512, heads=8, hidden=2048, depth=6, dropout=dropout, precision=precision)
-
-
-def transformer_big(vocab: int = 37_000, *, dropout: float = 0.3, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give the paper's big model: 6+6 layers, D=1024, F=4096, 16 heads; its English-French one had dropout 0.1."""
-    return _paper(vocab, embed=1024, heads=16, hidden=4096, depth=6, dropout=dropout, precision=precision)

@@ -140,11 +140,6 @@ class TextRun:
             print(line, flush=True)
 
 
-def text_task(folder: RunFolder, **parts: Any) -> Task:
-    """Make the task of an experiment on text; `parts` are the fields of `TextRun`."""
-    return TextRun(**parts).task(folder)
-
-
 def _last_step(folder: RunFolder) -> int:
     """Find the step of a run's newest record."""
     steps = [json.loads(line)["step"] for line in Path(folder.metrics).read_text().splitlines()]

@@ -7,7 +7,8 @@ from flax import nnx
 from flax_transformer import hub
 from flax_transformer.hub.family import Fields
 from flax_transformer.hub.marian import read, write
-from flax_transformer.models.seq2seq import Seq2Seq, transformer_tiny
+from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.models.transformer import transformer_tiny
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")

@@ -13,7 +13,8 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_transformer.models.seq2seq import Seq2Seq, transformer_big, transformer_tiny
+from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.models.transformer import transformer_big, transformer_tiny
 from flax_transformer.nn import Block, BlockConfig, summary
 from flax_transformer.train.state import init_state
 

@@ -6,7 +6,8 @@ import pytest
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from flax_transformer.models.seq2seq import Seq2Seq, transformer_base, transformer_big, transformer_tiny
+from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.models.transformer import transformer_base, transformer_big, transformer_tiny
 from flax_transformer.parallel import AXES, RULES, constrain, logical_axes, path_name, tree_shardings
 
 MESH = AbstractMesh((2, 4, 2, 1), AXES, axis_types=(AxisType.Auto,) * 4)

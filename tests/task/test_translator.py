@@ -7,7 +7,7 @@ import pytest
 import sacrebleu
 
 from flax_transformer.data.corpus import Numbers
-from flax_transformer.models.seq2seq import transformer_tiny
+from flax_transformer.models.transformer import transformer_tiny
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.experiment import Experiment
 from flax_transformer.task.score import score

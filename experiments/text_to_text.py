@@ -1,0 +1,32 @@
+"""Learn seven tasks with one small T5, told apart by the words a source begins with; the last is T5's own pretraining.
+
+    python experiments/text_to_text.py --workdir runs/text_to_text
+
+All exercises are made by rule from number words, 20,000 of each task to train on (6,000 with gaps); none of the 200 to
+test by is among them, not even the other way round. 0.9 M parameters, 3,000 steps of 64 exercises by Muon; its loss
+after 600 of them (0.43) took Adam 1,900. It answered exactly
+
+    translate 100.0 %   spell 100.0 %   write 100.0 %   add 99.0 %   sort 97.0 %   reverse 99.0 %   fill 72.0 %
+
+of the tests, 95.3 % in the mean (2026-11-21, 10 minutes of CPU time; 16 minutes on 2 cores shared with other work).
+`--mix.add 0` leaves a task out, and `--mix.sort 2` has it twice as often.
+"""
+
+from flax_transformer.models.t5 import t5_v1_1_small
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.sequence import narrowed
+from flax_transformer.task.text_to_text import Multitask
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+EXPERIMENT = Multitask(
+    model=narrowed(t5_v1_1_small(dropout=0.0), embed=128, heads=4, hidden=256, depth=2),
+    optimizer=OptimizerConfig(
+        name="muon", learning_rate=3e-3, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.02), clip_norm=1.0
+    ),
+    train=TrainConfig(steps=3_000, log_every=100, eval_every=500, checkpoint_every=500),
+)
+
+if __name__ == "__main__":
+    launch(EXPERIMENT)

@@ -1,0 +1,158 @@
+"""Text to text: one encoder-decoder for several tasks, told apart by the words that a source begins with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.data import Tokenizer
+from flax_transformer.data.exercise import countings, exercises
+from flax_transformer.data.numbers import SPLITS
+from flax_transformer.data.objective import Blocks, Pairs, SpanCorruption, TextToText
+from flax_transformer.data.objective.example import Chain, Transform
+from flax_transformer.data.text import encode_documents
+from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.task.experiment import Experiment, Task
+from flax_transformer.task.sequence import (
+    Kind,
+    Restored,
+    Weights,
+    open_marked,
+    sample_lines,
+    samples_of,
+    sequence_run,
+    table,
+)
+from flax_transformer.task.text import Shown, Vocabulary
+from flax_transformer.train.folder import RunFolder
+
+PREFIXES = {
+    "translate": "translate English to German: ",
+    "spell": "spell: ",
+    "write": "write in digits: ",
+    "add": "add: ",
+    "sort": "sort: ",
+    "reverse": "reverse: ",
+}
+"""What the sources of a task begin with; gaps need no words, their marks are told by themselves."""
+
+SENTINELS = 10
+"""Gaps that a text may have: `<extra_id_0>` to `<extra_id_9>`."""
+
+COUNTINGS = 6_000
+"""Countings to train on, of the 7,200 or so that there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix(Weights):
+    """How often each task comes, relative to the others; 0 leaves it out."""
+
+    translate: float = 1.0
+    spell: float = 1.0
+    write: float = 1.0
+    add: float = 2.0
+    sort: float = 1.0
+    reverse: float = 1.0
+    fill: float = 1.0
+    """Spans are cut out of countings, as T5 is pretrained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """Exercises of each task."""
+
+    train: int = 20_000
+    """Countings are fewer, for there are no more."""
+    validation: int = 100
+    test: int = 200
+
+    def read(self, name: str, split: str, seed: int) -> list[Any]:
+        """Make the exercises of one task, pairs or texts to fill, for one split."""
+        count = getattr(self, split)
+        if name == "fill":
+            return countings(min(count, COUNTINGS), seed=seed, split=split)
+        return list(exercises(name, count, seed=seed, split=split))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multitask(Experiment):
+    """Train one T5 on several tasks made by rule, and test each on exercises that none of them has seen."""
+
+    model: Seq2SeqConfig
+    """The vocabulary size is the tokenizer's, whatever stands here."""
+    mix: Mix = Mix()
+    data: Amount = Amount()
+    vocabulary: Vocabulary = Vocabulary(size=460)
+    rows: int = 64
+    """Examples a batch."""
+    samples: int = 2
+    """Test exercises of each task shown at the end."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.rows < 1:
+            raise ValueError(f"rows must be at least 1, got {self.rows}")
+
+    def task(self, folder: RunFolder) -> Task:
+        """Make exercises, learn or load the tokenizer, mix the tasks."""
+        weights = self.mix.present()
+        data = {name: {split: self.data.read(name, split, self.train.seed) for split in SPLITS} for name in weights}
+        tokenizer = open_marked(
+            self.vocabulary, folder, chain.from_iterable(_texts(name, data[name]["train"]) for name in data),
+            added=[f"<extra_id_{number}>" for number in reversed(range(SENTINELS))], single="$A </s>",
+        )  # fmt: skip
+        kinds = {name: _kind(name, weight, data[name], tokenizer) for name, weight in weights.items()}
+        lengths = [_longest(items, kind.transforms) for kind in kinds.values() for items in kind.items.values()]
+        source, target = (8 * -(-max(side) // 8) for side in zip(*lengths, strict=True))
+        return sequence_run(
+            kinds, config=self.model, architecture="T5ForConditionalGeneration", tokenizer=tokenizer,
+            collate=Pairs(source_length=source, target_length=target, start=tokenizer.pad, pad=tokenizer.pad),
+            rows=self.rows, show=self._show, seed=self.train.seed,
+        ).task(folder)  # fmt: skip
+
+    def _show(self, restored: dict[str, Restored]) -> Shown:
+        lines = [line for name, kind in restored.items() for line in sample_lines(name, kind, self.samples)]
+        rows = [
+            (name, f"{len(kind.exact):,}", f"{kind.exact_match:.1f} %", f"{kind.loss:.4f}")
+            for name, kind in restored.items()
+        ]
+        mean = sum(kind.exact_match for kind in restored.values()) / len(restored)
+        losses = {f"loss_{name}": kind.loss for name, kind in restored.items()}
+        matches = {f"exact_match_{name}": kind.exact_match for name, kind in restored.items()}
+        return Shown(
+            metrics={"exact_match": mean, **matches, **losses},
+            samples=samples_of(restored),
+            lines=(
+                *lines, "", *table(("task", "tests", "exact match", "loss a token"), rows), "",
+                f"exact match {mean:.1f} %, the mean of {len(restored)} tasks",
+            ),
+        )  # fmt: skip
+
+
+def _texts(name: str, items: list[Any]) -> Iterable[str]:
+    if name == "fill":
+        return items
+    return (text for pair in items for text in (PREFIXES[name] + pair["source"], pair["target"]))
+
+
+def _kind(name: str, weight: float, data: Mapping[str, Any], tokenizer: Tokenizer) -> Kind:
+    if name != "fill":
+        return Kind(weight=weight, items=data, transforms=(TextToText(tokenizer=tokenizer, prefix=PREFIXES[name]),))
+    documents = {split: encode_documents(texts, tokenizer) for split, texts in data.items()}
+    corrupt = SpanCorruption(sentinel=tokenizer.vocab_size - 1, eos=tokenizer.eos, sentinels=SENTINELS)
+    whole = max(int(each.lengths.max()) for each in documents.values())
+    return Kind(
+        weight=weight,
+        items={split: Blocks(documents=each, length=whole, least=2) for split, each in documents.items()},
+        transforms=(corrupt,),
+    )
+
+
+def _longest(items: Sequence[Any], transforms: Sequence[Transform]) -> tuple[int, int]:
+    """Find the most tokens of a source and of a target; how many an item has does not depend on what is drawn."""
+    make, rng = Chain(tuple(transforms)), np.random.default_rng(0)
+    examples = (make(items[number], rng) for number in range(len(items)))
+    sources, targets = zip(*((len(each["source"]), len(each["target"])) for each in examples), strict=True)
+    return max(sources), max(targets)
