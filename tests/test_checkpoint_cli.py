@@ -13,6 +13,8 @@ from flax_transformer import hub
 from flax_transformer.train.checkpoint import Checkpoints
 from tests.task.test_use import CAUSAL, ENCODER, PLAIN, HubTokenizer, make
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):

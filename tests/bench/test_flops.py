@@ -97,3 +97,17 @@ def test_every_preset_has_a_family_that_can_feed_it(name):
     assert np.all([leaf.size > 0 for leaf in jax.tree.leaves(jax.eval_shape(family.decode, model, batch))])
     assert {"forward", "train", "decode"} == family.count(model, batch).keys()
     assert jnp.issubdtype(logits.dtype, jnp.floating)
+
+
+@pytest.mark.parametrize("name", ["gpt2_tiny", "bert_base_uncased"])
+def test_token_models_cost_what_the_compiler_counts(name):
+    config = find_preset(name)(500)
+    stack = config if name == "gpt2_tiny" else config.encoder
+    small = replace(stack, depth=1, unroll=True)  # the compiler counts a loop's body once
+    config = small if name == "gpt2_tiny" else replace(config, encoder=small)
+    family = FAMILIES[type(config)]
+    model = nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))
+    batch = family.batch(config, 2, 64)
+    shapes = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in batch.items()}
+    compiled = jax.jit(family.forward).lower(model, shapes).compile()
+    assert family.count(model, batch)["forward"].flops == pytest.approx(compiled.cost_analysis()["flops"], rel=0.04)

@@ -19,6 +19,8 @@ from flax_transformer.nn import with_precision
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 
+pytestmark = pytest.mark.slow
+
 CONFIG = gpt2_tiny(vocab=31)
 
 

@@ -15,6 +15,8 @@ from flax_transformer.hub.generate import NAMES, UNSUPPORTED, make_settings, str
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.gpt2 import gpt2_tiny
 
+pytestmark = pytest.mark.slow
+
 IDS = jax.random.randint(jax.random.key(1), (3, 5), 4, 31)
 
 

@@ -14,10 +14,9 @@ from safetensors.numpy import load_file, save_file
 
 from flax_transformer import hub
 from flax_transformer.hub import file, weights
-from flax_transformer.hub.load import with_precision
 from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.models.gpt2 import gpt2_tiny
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, Rotary
+from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, Rotary, with_precision
 
 LLAMA = CausalConfig(
     embedding=EmbeddingConfig(vocab=40, embed=8, position="none", scaled=False, max_length=32, init_std=0.02),
@@ -85,7 +84,7 @@ def test_a_saved_model_comes_back(wrapped, saved):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_number_formats_are_the_checkpoints_own(tmp_path, dtype):
-    model = build(with_precision(LLAMA, dtype))
+    model = build(with_precision(LLAMA, compute=dtype, params=dtype))
     hub.save(hub.wrap(model, "LlamaForCausalLM"), tmp_path)
     back = hub.load(tmp_path)
     same(back.model, model)

@@ -11,6 +11,8 @@ import pytest
 from flax_transformer import hub
 from tests.hub.test_load import LLAMA, build
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 
@@ -20,7 +22,7 @@ def eight(tmp_path_factory):
     hub.save(hub.wrap(build(LLAMA), "LlamaForCausalLM"), saved)
     flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent.parent)}
-    command = [sys.executable, str(HERE / "eight_devices.py"), str(saved)]
+    command = [sys.executable, str(HERE / "eight_loaders.py"), str(saved)]
     done = subprocess.run(command, env=env, cwd=HERE.parent.parent, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

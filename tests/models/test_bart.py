@@ -11,6 +11,8 @@ from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.train.state import parameter_count
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, source, steps_equal_the_whole
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED = {"bart_base": 139_420_416, "bart_large": 406_291_456}
 """What the model cards of facebook/bart-… count."""
 

@@ -10,6 +10,8 @@ from flax_transformer.models.head import Classifier
 from flax_transformer.parallel import path_name
 from flax_transformer.train.state import parameter_count
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("preset", "encoder", "pretraining"),

@@ -13,6 +13,8 @@ from flax_transformer.models.gpt2 import gpt2_tiny
 from flax_transformer.nn import BlockConfig, EmbeddingConfig, Rotary
 from flax_transformer.ops import Llama3Scaling, Mask
 
+pytestmark = pytest.mark.slow
+
 V, T = 31, 8
 GPT2 = replace(
     gpt2_tiny(V),

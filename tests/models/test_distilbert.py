@@ -1,10 +1,13 @@
 """DistilBERT's preset has the published size."""
 
+import pytest
 from flax import nnx
 
 from flax_transformer.models.distilbert import distilbert_base_uncased
 from flax_transformer.models.encoder import Encoder, MaskedLM
 from flax_transformer.train.state import parameter_count
+
+pytestmark = pytest.mark.slow
 
 
 def test_presets_have_the_published_sizes():

@@ -14,6 +14,8 @@ from flax_transformer.models.head import Classifier, Head, HeadConfig
 from flax_transformer.nn import BlockConfig, Precision
 from flax_transformer.ops import Mask
 
+pytestmark = pytest.mark.slow
+
 V, D = 31, 12
 
 

@@ -13,6 +13,8 @@ from flax_transformer.models import llama
 from flax_transformer.models.causal import Causal
 from flax_transformer.train.config import from_json, to_json
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED = {
     "llama2_7b": 6_738_415_616,
     "llama3_8b": 8_030_261_248,

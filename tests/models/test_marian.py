@@ -12,6 +12,8 @@ from flax_transformer.models.transformer import transformer_base
 from flax_transformer.train.state import parameter_count
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, steps_equal_the_whole
 
+pytestmark = pytest.mark.slow
+
 
 def count(config):
     return parameter_count(nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0))))

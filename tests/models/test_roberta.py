@@ -13,6 +13,8 @@ from flax_transformer.models.head import Classifier
 from flax_transformer.models.roberta import roberta_base, roberta_large, token_positions
 from flax_transformer.train.state import parameter_count
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("preset", "encoder", "masked"),

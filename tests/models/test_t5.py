@@ -13,6 +13,8 @@ from flax_transformer.ops import Mask
 from flax_transformer.train.state import parameter_count
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, source, steps_equal_the_whole
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED = {
     "t5_small": 60_506_624,
     "t5_base": 222_903_552,

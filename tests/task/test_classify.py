@@ -19,6 +19,8 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.task.test_pretrain import ENCODER, leaves_equal
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("bad", "good")
 
 

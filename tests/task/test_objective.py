@@ -13,6 +13,8 @@ from flax_transformer.nn import BlockConfig, EmbeddingConfig
 from flax_transformer.ops import Mask
 from flax_transformer.task.objective import classification_loss, masked_loss
 
+pytestmark = pytest.mark.slow
+
 V, D = 31, 8
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(vocab=V, embed=D, position="learned", max_length=9, types=2, norm=True, dropout=0.1),

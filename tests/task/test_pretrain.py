@@ -20,6 +20,8 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
+pytestmark = pytest.mark.slow
+
 TEXT = "".join(f"the dog number {i} barks at a cat\n  and then it runs home\n\n" for i in range(160))
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(

@@ -15,6 +15,8 @@ from flax_transformer.task.text_to_text import Mix
 from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 PRESETS = {"t5": t5_v1_1_small, "bart": bart_base}
 BATCH = {
     "source": jnp.array([[5, 6, 7, 2, 0], [8, 2, 0, 0, 0], [6, 6, 9, 9, 2]]),

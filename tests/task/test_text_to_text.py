@@ -19,6 +19,8 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
+pytestmark = pytest.mark.slow
+
 TINY = Multitask(
     model=narrowed(t5_v1_1_small(dropout=0.1), embed=8, heads=2, hidden=12, depth=1),
     data=Amount(train=40, validation=3, test=3),

@@ -15,6 +15,8 @@ from flax_transformer.task.answer import AnswerConfig, Conversation
 from flax_transformer.task.use import Writer, WriterConfig, answer, classify, fill_mask, label_words
 from flax_transformer.task.use.write import TextStream
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["the dog barks and the cat sleeps", "über die Brücke ☃ gehen", "what does the dog do? the dog barks."] * 3
 PLAIN = train_byte_bpe(TEXTS, vocab_size=280)
 CAUSAL = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 48, "initializer_range": 0.6}

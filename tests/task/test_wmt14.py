@@ -14,6 +14,8 @@ from flax_transformer.data import build_pairs, numbers
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.train.state import parameter_count
 
+pytestmark = pytest.mark.slow
+
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "wmt14.py"
 
 

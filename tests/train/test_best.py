@@ -12,6 +12,8 @@ from flax_transformer.train.metrics import Writers
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
 
+pytestmark = pytest.mark.slow
+
 
 class Ones:
     """The same batch again and again, so that the parameter after n steps is n."""

@@ -30,6 +30,8 @@ from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.step import jit_train_step, make_train_step
 
+pytestmark = pytest.mark.slow
+
 CONSTANT = ScheduleConfig(name="constant")
 
 

@@ -31,6 +31,8 @@ from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import state_shardings
 from flax_transformer.train.step import make_train_step
 
+pytestmark = pytest.mark.slow
+
 EVERYTHING = LoraConfig(rank=3, alpha=6.0, pattern="(kernel|embedding)$")
 LORA = r"^lora\."
 
