@@ -1,8 +1,10 @@
 """Tensors to parameters and back, leaf by leaf."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +20,9 @@ from flax_transformer.parallel import path_name, tree_shardings
 
 PIECE = 256 * 2**20
 """Bytes of a stack that are gathered on the host at a time; larger stacks go to the device layer by layer."""
+
+COPIES = min(os.cpu_count() or 1, 4)
+"""Stacks that are gathered at a time where they stay on the host."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +112,16 @@ def load_model(
     places = jax.tree.map(lambda _: here, model) if mesh is None else tree_shardings(model, mesh)
     abstract, places = dict(_leaves(model)), dict(_leaves(places))
     filled: dict[str, jax.Array] = {}
-    for entry in entries:
-        if entry.names[0] not in tensors:
-            continue
-        read = lambda name, e=entry: e.row.layout.split(tensors[name].read(), e.shapes)  # noqa: E731
-        wanted = [(abstract[path], places[path]) for path in entry.row.ours]
-        arrays = _gather(read, entry, wanted)
-        filled.update(zip(entry.row.ours, arrays, strict=True))
+
+    def gather(entry: Entry) -> list[jax.Array]:
+        read = lambda name: entry.row.layout.split(tensors[name].read(), entry.shapes)  # noqa: E731
+        return _gather(read, entry, [(abstract[path], places[path]) for path in entry.row.ours])
+
+    present = [entry for entry in entries if entry.names[0] in tensors]
+    # Copies of memory to memory run side by side; what goes elsewhere goes one at a time, to need little on the way.
+    with ThreadPoolExecutor(COPIES if all(map(_is_host, places.values())) else 1) as pool:
+        for entry, arrays in zip(present, pool.map(gather, present), strict=True):
+            filled.update(zip(entry.row.ours, arrays, strict=True))
     if missing := [path for path in abstract if path not in filled]:
         make = lambda: {path: leaf for path, leaf in _leaves(fresh()) if path in missing}  # noqa: E731
         filled |= jax.jit(make, out_shardings={path: places[path] for path in missing})()
