@@ -5,7 +5,7 @@ Axes: B prompts, P prompt tokens, n sequences returned a prompt, M generated tok
 
 import dataclasses
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -198,11 +198,7 @@ def generate(
         tokens than the model has positions, or settings that make no sense.
     """
     job = _prepare(pretrained, input_ids, attention_mask, key, settings)
-    decoded = _run(
-        pretrained.decoder, job.ids, job.mask, job.prompt, job.padding, key, start=job.start, config=job.config,
-        constraints=job.constraints,
-    )  # fmt: skip
-    return _sequences(job.prompt, decoded)
+    return _sequences(job.prompt, _run(pretrained.decoder, job, key))
 
 
 def stream_tokens(
@@ -222,26 +218,36 @@ def stream_tokens(
     job = _prepare(pretrained, input_ids, attention_mask, key, settings)
     if isinstance(job.config, Beam):
         raise ValueError(f"beam search cannot be streamed, got num_beams={job.config.beams}")
-    model, before = pretrained.decoder, job.prompt.shape[1] - 1
-    seen = job.padding if job.start is STARTS[causal_lm] else job.mask
-    cache = _begin(model, job.ids, seen, start=job.start, length=job.config.stages[0])
+    model = pretrained.decoder
     return stream(
-        Partial(type(model).step, model), cache, job.prompt[:, -1], job.config, key=key if job.sampled else None,
-        process=make_process(job.constraints, job.prompt, job.padding), grow=partial(_grow, before), chunk=chunk,
+        Partial(type(model).step, model), _begin(model, job), job.prompt[:, -1], job.config,
+        key=key if job.sampled else None, process=make_process(job.constraints, job.prompt, job.padding),
+        grow=partial(_grow, job.before), chunk=chunk,
     )  # fmt: skip
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Job:
-    """A call of `generate`, checked."""
+    """A call of `generate`, checked; a pytree of its arrays."""
 
-    start: "Start"
-    ids: Array
-    mask: Array | None
-    prompt: Array
-    padding: Array | None
-    config: Greedy
-    constraints: Constraints
+    start: "Start" = field(metadata={"static": True})
+    ids: Any
+    mask: Any
+    prompt: Any
+    padding: Any
+    config: Greedy = field(metadata={"static": True})
+    constraints: Constraints = field(metadata={"static": True})
+
+    @property
+    def before(self) -> int:
+        """Tokens of the prompt that are read before the loop begins."""
+        return self.prompt.shape[1] - 1
+
+    def cache(self, model: Any, beams: int = 1) -> Any:
+        """Read the prompt but for its last token."""
+        seen = self.padding if self.start is STARTS[causal_lm] else self.mask
+        return self.start.cache(model, self.ids, seen, self.config.stages[0], beams)
 
     @property
     def sampled(self) -> bool:
@@ -316,28 +322,15 @@ STARTS = {
 """By what an architecture is called with: those that are not here generate nothing."""
 
 
-@partial(jax.jit, static_argnames=("start", "config", "constraints"))
-def _run(
-    model: Any,
-    ids: Int[Array, "B P"],
-    mask: Int[Array, "B P"] | None,
-    prompt: Int[Array, "B Q"],
-    padding: Int[Array, "B"] | None,
-    key: PRNGKeyArray | None,
-    *,
-    start: Start,
-    config: Greedy,
-    constraints: Constraints,
-) -> Decoded:
-    beams = config.beams if isinstance(config, Beam) else 1
-    before = prompt.shape[1] - 1
-    seen = padding if start is STARTS[causal_lm] else mask
-    cache = start.cache(model, ids, seen, config.stages[0], beams)
+@jax.jit
+def _run(model: Any, job: _Job, key: PRNGKeyArray | None) -> Decoded:
+    config = job.config
+    cache = job.cache(model, config.beams if isinstance(config, Beam) else 1)
     options = {
-        "process": make_process(constraints, prompt, padding),
-        "grow": partial(_grow, before),
+        "process": make_process(job.constraints, job.prompt, job.padding),
+        "grow": partial(_grow, job.before),
     }
-    step, last = partial(type(model).step, model), prompt[:, -1]
+    step, last = partial(type(model).step, model), job.prompt[:, -1]
     if isinstance(config, Beam):
         return beam_search(step, cache, last, config, reorder=lambda cache, rows: cache.reorder(rows), **options)
     if isinstance(config, Sampling):
@@ -345,9 +338,9 @@ def _run(
     return greedy(step, cache, last, config, **options)
 
 
-@partial(jax.jit, static_argnames=("start", "length"))
-def _begin(model: Any, ids: Array, seen: Array | None, *, start: Start, length: int) -> Any:
-    return start.cache(model, ids, seen, length, 1)
+@jax.jit
+def _begin(model: Any, job: _Job) -> Any:
+    return job.cache(model)
 
 
 def _grow(before: int, cache: Any, length: int) -> Any:
