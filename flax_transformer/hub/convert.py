@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from flax import nnx
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from flax_transformer.hub.family import Fields
@@ -16,7 +15,7 @@ from flax_transformer.hub.load import GENERATION
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.registry import find_family
 from flax_transformer.hub.tokenizer import load_hub_tokenizer
-from flax_transformer.models.preset import module_of
+from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
 from flax_transformer.parallel import tree_shardings
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
@@ -95,8 +94,7 @@ def load_orbax(
         tree = "ema" if any(name.startswith("ema.") for name in shapes) else "model"
         own = _dtype(leaf for name, leaf in shapes.items() if name.startswith(f"{tree}."))
         config = with_precision(config, compute=dtype or own, params=dtype or own)
-        model = nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))
-        restored, _ = checkpoints.restore({tree: _placed(model, mesh)}, step)
+        restored, _ = checkpoints.restore({tree: _placed(abstract(config), mesh)}, step)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
     return Pretrained(restored[tree], fields, load_hub_tokenizer(folder), Fields.of(generation))
 

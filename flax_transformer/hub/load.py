@@ -23,7 +23,7 @@ from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.registry import find_architecture, find_family
 from flax_transformer.hub.tokenizer import load_hub_tokenizer
 from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
-from flax_transformer.models.preset import module_of
+from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import BlockConfig, with_precision
 
 GENERATION = "generation_config.json"
@@ -94,9 +94,8 @@ def load(
     stored = open_tensors(folder)
     number = dtype or _common_dtype(stored)
     config = with_precision(config, compute=number, params=number)
-    kind = module_of(config)
-    fresh = lambda: kind(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
-    model = nnx.eval_shape(fresh)
+    fresh = lambda: module_of(config)(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
+    model = abstract(config)
     entries = resolve(family.rows(architecture), model)
     expected = {name for entry in entries for name in entry.names}
     tensors, differences = _matched(stored, expected, family, architecture, lenient)
@@ -169,8 +168,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, **fields: Any)
     inner = getattr(again, known.at.rstrip(".")) if known.at else again
     lost = unlike(backbone, inner)
     if not lost:
-        shape = nnx.eval_shape(lambda: module_of(again)(again, rngs=nnx.Rngs(0)))
-        sizes = ([entry.shapes for entry in resolve(family.rows(known), each)] for each in (model, shape))
+        sizes = ([entry.shapes for entry in resolve(family.rows(known), each)] for each in (model, abstract(again)))
         lost = [] if next(sizes) == next(sizes) else ["other shapes"]
     if lost:
         raise ValueError(

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -45,6 +46,15 @@ def module_of(config: Any) -> type[nnx.Module]:
         if inspect.isclass(module) and issubclass(module, nnx.Module) and _takes(module, kind):
             return module
     raise ValueError(f"{kind.__module__} has no module made from a {kind.__name__}")
+
+
+@lru_cache(maxsize=16)
+def abstract(config: Any) -> nnx.Module:
+    """Give the model of a config with shapes in place of parameters; kept, as to trace a model costs most of a load.
+
+    Nobody may write to it.
+    """
+    return nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))
 
 
 def _files() -> list[ModuleType]:

@@ -4,9 +4,7 @@ import inspect
 import json
 from pathlib import Path
 
-from flax import nnx
-
-from flax_transformer.models.preset import find_preset, module_of, presets
+from flax_transformer.models.preset import abstract, find_preset, presets
 from flax_transformer.nn.summary import Summary, summary
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.config import to_json
@@ -74,10 +72,10 @@ def _describe_preset(name: str) -> None:
     except ValueError as error:
         raise ValueError(f"there is no run folder {name}, and {error}") from error
     config = preset()
-    module = module_of(config)
-    print(f"{name}: {module.__name__}\n{inspect.getdoc(preset).splitlines()[0]}\n")
+    model = abstract(config)
+    print(f"{name}: {type(model).__name__}\n{inspect.getdoc(preset).splitlines()[0]}\n")
     print("\n".join(config_lines(to_json(config))))
-    print(f"\nparameters\n{summary(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))}")
+    print(f"\nparameters\n{summary(model)}")
 
 
 def _describe_run(folder: RunFolder) -> None:
