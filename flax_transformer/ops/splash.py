@@ -3,16 +3,21 @@
 Axes as in `attention`. Head widths are padded to lanes of 128 and positions to blocks.
 """
 
+import math
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from einops import rearrange
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.platform import platform
+from flax_transformer.ops.platform import HEADS, ROWS, auto_axes, parts, platform
 
 _LANES = 128
 _HIDDEN = np.iinfo(np.int32).min
@@ -21,7 +26,8 @@ _HIDDEN = np.iinfo(np.int32).min
 def splash_serves(q, k, v, mask, bias, dropout) -> str | None:
     """Say why splash attention cannot serve a call, or None."""
     mask = mask or Mask()
-    T, S = q.shape[-3], k.shape[-3]
+    T, S, heads = q.shape[-3], k.shape[-3], k.shape[-2]
+    batch, rows, columns = q.shape[:-3], parts(*ROWS), parts(HEADS)
     checks = (
         (platform() != "tpu", f"it needs a TPU, the platform is {platform()!r}"),
         (dropout is not None and dropout.rate > 0, "it has no dropout of attention weights"),
@@ -29,6 +35,8 @@ def splash_serves(q, k, v, mask, bias, dropout) -> str | None:
         (mask.dense is not None, "it takes no dense mask"),
         (mask.positional() and mask.offset is not None, "it needs positions that are known when it is compiled"),
         (mask.positional() and T > S, f"causal and window masks need T <= S, got T={T}, S={S}"),
+        (rows > 1 and (not batch or batch[0] % rows), f"rows must be a multiple of data × fsdp = {rows}, got {batch}"),
+        (heads % columns, f"kv heads must be a multiple of tensor = {columns}, got K={heads}"),
     )
     return next((reason for fails, reason in checks if fails), None)
 
@@ -43,8 +51,29 @@ def splash_attention(
     dropout: Dropout | None = None,
     interpret: bool = False,
 ) -> Float[Array, "*B T N H"]:
-    """Attend by splash attention; `interpret` runs the kernel's program without a TPU."""
-    mask = mask or Mask()
+    """Attend by splash attention; `interpret` runs the kernel's program without a TPU.
+
+    The compiler cannot split a kernel: under a mesh each device runs it on its own rows and heads.
+    """
+    attend, axes = partial(_attend, scale=scale, interpret=interpret), auto_axes()
+    mask = replace(mask or Mask(), offset=None)  # it is known where it matters
+    if math.prod(axes.values()) == 1:
+        return attend(q, k, v, mask)
+    rows = tuple(name for name in ROWS if name in axes) or None
+    batch = q.ndim - 3
+    heads = PartitionSpec(*((rows, *(None,) * batch)[:batch]), None, HEADS if HEADS in axes else None)
+    place = lambda leaf, rank: PartitionSpec(rows if leaf.ndim == rank > 0 and leaf.shape[0] > 1 else None)  # noqa: E731
+    split = replace(
+        mask,
+        lengths=None if mask.lengths is None else place(mask.lengths, batch),
+        segments=None if mask.segments is None else tuple(place(ids, batch + 1) for ids in mask.segments),
+    )
+    return jax.shard_map(
+        attend, in_specs=(heads, heads, heads, split), out_specs=heads, axis_names=set(axes), check_vma=False
+    )(q, k, v, mask)
+
+
+def _attend(q: Array, k: Array, v: Array, mask: Mask, *, scale: float, interpret: bool) -> Array:
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
     rows = _round_up(T)

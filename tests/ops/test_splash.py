@@ -11,13 +11,15 @@ from flax_transformer.ops import Mask
 from flax_transformer.ops.splash import splash_serves
 
 COMPILE = """
+import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from flax_transformer.ops import Mask, attention, explain_attention
 
-devices = topologies.get_topology_desc("v5e:2x2", platform="tpu").devices[:1]
-mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
+devices = topologies.get_topology_desc("v5e:2x2", platform="tpu").devices[:int(sys.argv[1])]
+shape = (2, 2) if len(devices) == 4 else (1, 1)
+mesh = Mesh(np.array(devices).reshape(shape), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
 place = NamedSharding(mesh, PartitionSpec())
 with jax.set_mesh(mesh):
     for width in (64, 128):
@@ -31,19 +33,55 @@ with jax.set_mesh(mesh):
         assert "splash     chosen" in explain_attention(q, k, k, Mask(causal=True))
         step = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
         compiled = step.trace(q, k, k, ids).lower(lowering_platforms=("tpu",)).compile()
-        scores = 2 * 4 * 1000 * 1000 * 4
+        scores = 2 * 4 * 1000 * 1000 * 4 // len(devices)
         kernels = compiled.as_text().count("tpu_custom_call")
         print(width, kernels, compiled.memory_analysis().temp_size_in_bytes < scores)
 """
 
 
+SPLIT = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType
+from flax_transformer.ops import Mask
+from flax_transformer.ops.splash import splash_attention
+from flax_transformer.ops.xla import xla_attention
+
+mesh = jax.make_mesh((2, 1, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+random = np.random.default_rng(0)
+draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
+q, k, v = draw(4, 130, 4, 8), draw(4, 130, 2, 8), draw(4, 130, 2, 8)
+ids = jnp.asarray(random.integers(0, 3, (4, 130)).cumsum(1) // 40, jnp.int32)
+masks = [Mask(causal=True), Mask(lengths=jnp.array([130, 7, 0, 64])), Mask(segments=(ids, ids), window=9)]
+masks += [Mask(lengths=jnp.array([50])), Mask(segments=(ids[:1], ids[:1]), offset=0)]
+for mask in masks:
+    with jax.set_mesh(mesh):
+        got = jax.jit(lambda q, k, v, mask: splash_attention(q, k, v, mask, None, 0.3, interpret=True))(q, k, v, mask)
+    wanted = xla_attention(q, k, v, mask, None, 0.3, None)
+    print(float(jnp.abs(got - wanted).max()) < 1e-5)
+"""
+
+
+def test_every_device_attends_for_its_own_rows_and_heads():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(
+        [sys.executable, "-c", SPLIT], capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    assert run.stdout.split() == ["True"] * 5, run.stdout + run.stderr[-3000:]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, the TPU compiler")
-def test_forward_and_backward_compile_for_a_tpu_that_is_not_here():
+@pytest.mark.parametrize("devices", [1, 4])
+def test_forward_and_backward_compile_for_a_tpu_that_is_not_here(devices):
     # Only one process may hold a TPU, but any number may compile.
     compiler = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     environment = os.environ | compiler
     run = subprocess.run(
-        [sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment, timeout=300, check=False
+        [sys.executable, "-c", COMPILE, str(devices)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]
     rows = [line.split() for line in run.stdout.splitlines()]
