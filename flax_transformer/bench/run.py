@@ -19,8 +19,8 @@ from flax_transformer.bench.report import render, save
 from flax_transformer.bench.target import Size, Workload, find_target
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.train.optimizer import make_optimizer
-from flax_transformer.train.state import init_state, parameter_count, state_shardings
-from flax_transformer.train.step import make_train_step
+from flax_transformer.train.state import init_state, parameter_count
+from flax_transformer.train.step import laid_out, make_train_step
 
 WHAT = ("forward", "train", "decode")
 
@@ -135,12 +135,8 @@ def prepare(workload: Workload, what: tuple[str, ...], mesh: Mesh | None) -> tup
         step = make_train_step(
             workload.objective, optimizer, accumulate=workload.accumulate, ema=workload.ema
         )  # fmt: skip
-        layout = {}
-        if mesh is not None:  # as `train.step.jit_train_step` does it
-            places = state_shardings(state, mesh)
-            layout = {"in_shardings": (places, place), "out_shardings": (places, None)}
         programs["train"] = Program(
-            jax.jit(step, donate_argnums=0, **layout),
+            laid_out(step, state, mesh),
             (state, batch),
             advance=lambda arguments, result: (result[0], arguments[1]),
             watch=lambda result: result[1],

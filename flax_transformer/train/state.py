@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -64,6 +65,13 @@ def _tail(path: tuple) -> str:
     return "." + jax.tree_util.keystr(path, simple=True, separator=".")
 
 
+def abstract_state(
+    init: Callable[[PRNGKeyArray], Any], optimizer: optax.GradientTransformation, *, ema: bool = False
+) -> TrainState:
+    """Make the state of a new run with shapes in place of arrays; arguments as `init_state`'s."""
+    return jax.eval_shape(partial(_new_state, init, optimizer, ema), jax.random.key(0))
+
+
 def init_state(
     init: Callable[[PRNGKeyArray], Any],
     optimizer: optax.GradientTransformation,
@@ -80,13 +88,11 @@ def init_state(
       mesh: where to; the default device without one.
     """
 
-    def make(k: PRNGKeyArray) -> TrainState:
-        return _new_state(init, optimizer, ema, k)
-
+    make = partial(_new_state, init, optimizer, ema)
     if mesh is None:
         # Named, not left to default: a restored state is, and both must run the same compiled programs.
         return jax.jit(make, out_shardings=SingleDeviceSharding(jax.devices()[0]))(key)
-    shardings = state_shardings(jax.eval_shape(make, key), mesh)
+    shardings = state_shardings(abstract_state(init, optimizer, ema=ema), mesh)
     with jax.set_mesh(mesh):
         return jax.jit(make, out_shardings=shardings)(key)
 

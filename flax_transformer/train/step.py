@@ -70,20 +70,27 @@ def make_train_step(
     return train_step
 
 
-def jit_train_step(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:
-    """Compile a training step; the old state's memory is reused for the new one.
+def laid_out(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:
+    """Jit a training step; the old state's memory is reused for the new one.
 
     Args:
       state: a (possibly abstract) state, for its layout.
-      mesh: with one, state and batch are laid out by the sharding table, and metrics are whole everywhere. Each
-        process gives its own rows of the batch.
+      mesh: with one, state and batch are laid out by the sharding table, and metrics are whole everywhere. Call or trace
+        it within `jax.set_mesh(mesh)`.
     """
     if mesh is None:
         return jax.jit(train_step, donate_argnums=0)
     places = state_shardings(state, mesh)
-    compiled = jax.jit(
+    return jax.jit(
         train_step, in_shardings=(places, batch_sharding(mesh)), out_shardings=(places, None), donate_argnums=0
     )
+
+
+def jit_train_step(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:
+    """Jit a training step as `laid_out` does, and let each process give its own rows of the batch."""
+    compiled = laid_out(train_step, state, mesh)
+    if mesh is None:
+        return compiled
 
     def run(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         whole = jax.tree.map(partial(jax.make_array_from_process_local_data, batch_sharding(mesh)), batch)
