@@ -10,9 +10,9 @@ The defaults take about 31 s of CPU time (2 CPU cores, 2026-11-21):
     code or comment, 8,000 lines      95.8 % of 1,000 test lines
     SST-2, 6,920 sentences            78.6, 79.1 and 79.5 % of 1,821 test sentences with --train.seed 0, 1, 2
 
-`--init FOLDER` begins from the encoder and tokenizer of a checkpoint, such as the export of pretrain_bert.py. Two layers, 128
-wide, pre-trained for 20 minutes on a dictionary and the same sentences, reach 79.7 % on the mean of five seeds, and
-79.0 % from scratch (docs/text.md has the commands).
+`--init FOLDER` begins from the encoder and tokenizer of a checkpoint, such as the export of pretrain_bert.py. Two
+layers, 128 wide, pre-trained for 20 minutes on a dictionary and the same sentences, reach 79.7 %, the mean of five
+seeds, and 79.0 % from scratch (docs/text.md has the commands).
 """
 
 from flax_transformer.models.encoder import EncoderConfig
