@@ -13,11 +13,13 @@ from flax_transformer.ops.blockwise import blockwise_attention, blockwise_serves
 from flax_transformer.ops.cudnn import cudnn_attention, cudnn_serves
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask, check_broadcast
+from flax_transformer.ops.ring import ring_attention, ring_serves
 from flax_transformer.ops.splash import splash_attention, splash_serves
 from flax_transformer.ops.xla import xla_attention, xla_serves
 
 # name: (why it cannot serve a call or None, the kernel); `auto` takes the first that can.
 BACKENDS = {
+    "ring": (ring_serves, ring_attention),
     "cudnn": (cudnn_serves, cudnn_attention),
     "splash": (splash_serves, splash_attention),
     "xla": (xla_serves, xla_attention),
@@ -87,6 +89,7 @@ def explain_attention(
     >>> import jax
     >>> q = jax.ShapeDtypeStruct((2, 16, 4, 32), "float32")
     >>> print(explain_attention(q, q, q))
+    ring       cannot: no mesh with an axis 'sequence' larger than 1 is set
     cudnn      cannot: it needs an NVIDIA GPU, the platform is 'cpu'
     splash     cannot: it needs a TPU, the platform is 'cpu'
     xla        chosen

@@ -18,7 +18,7 @@ from flax_transformer.ops.mask import Mask
 
 _BLOCK = 512
 
-_product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def blockwise_serves(q, k, v, mask, bias, dropout) -> str | None:
@@ -67,7 +67,8 @@ def _fix(mask, T, S, rows, columns):
     )
 
 
-def _cut(x, axis, index, block):
+def cut_block(x, axis, index, block):
+    """Take one block of an axis, counted from the end; an axis of 1 broadcasts and stays."""
     return x if x.shape[axis] == 1 else jax.lax.dynamic_slice_in_dim(x, index * block, block, x.ndim + axis)
 
 
@@ -75,13 +76,13 @@ def _part(mask, i, j, rows, columns):
     """Give the mask of query block i against key block j."""
     segments = mask.segments
     if segments is not None:
-        segments = _cut(segments[0], -1, i, rows), _cut(segments[1], -1, j, columns)
+        segments = cut_block(segments[0], -1, i, rows), cut_block(segments[1], -1, j, columns)
     return Mask(
         causal=mask.causal,
         window=mask.window,
         lengths=mask.lengths - j * columns,
         segments=segments,
-        dense=None if mask.dense is None else _cut(_cut(mask.dense, -2, i, rows), -1, j, columns),
+        dense=None if mask.dense is None else cut_block(cut_block(mask.dense, -2, i, rows), -1, j, columns),
         offset=mask.offset + i * rows - j * columns,
     )
 
@@ -99,13 +100,13 @@ def _reaches(part, rows, columns):
     return reach
 
 
-def _scores(scale, q, k, part, bias, i, j):
+def block_scores(scale, q, k, part, bias, i, j):
     """Compute the masked float32 scores of one block."""
     rows, columns = q.shape[-2], k.shape[-2]
-    scores = _product("...kgth,...ksh->...kgts", q, k) * scale
+    scores = product("...kgth,...ksh->...kgts", q, k) * scale
     flat = rearrange(scores, "... K G t s -> ... (K G) t s")
     if bias is not None:
-        flat = flat + _cut(_cut(bias, -2, i, rows), -1, j, columns)
+        flat = flat + cut_block(cut_block(bias, -2, i, rows), -1, j, columns)
     flat = jnp.where(part.materialize(rows, columns), flat, -jnp.inf)
     return flat.reshape(scores.shape)
 
@@ -125,12 +126,12 @@ def _forward(scale, q, k, v, mask, bias):
 
             def attend(carry):
                 top, total, out = carry
-                scores = _scores(scale, q_i, k_j, part, bias, i, j)
+                scores = block_scores(scale, q_i, k_j, part, bias, i, j)
                 new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
                 # Nothing seen so far is a top of -inf; 0 in its place keeps exp(-inf - top) at 0 instead of NaN.
                 base = jnp.where(jnp.isfinite(new_top), new_top, 0)
                 shares, fade = jnp.exp(scores - base), jnp.exp(top - base)
-                more = _product("...kgts,...ksh->...kgth", shares.astype(v_j.dtype), v_j)
+                more = product("...kgts,...ksh->...kgth", shares.astype(v_j.dtype), v_j)
                 return new_top, total * fade + shares.sum(-1, keepdims=True), out * fade + more
 
             return jax.lax.cond(_reaches(part, rows, columns), attend, lambda carry: carry, carry), None
@@ -161,13 +162,13 @@ def _backward(scale, saved, pull):
 
             def attend(carry, by_q_i):
                 by_k, by_v, by_bias = carry
-                weights = jnp.exp(_scores(scale, q_i, k_j, part, bias, i, j) - norm_i)
-                by_v += _product("...kgts,...kgth->...ksh", weights.astype(v.dtype), pull_i)
-                by_scores = weights * (_product("...kgth,...ksh->...kgts", pull_i, v_j) - drift_i)
-                by_bias = None if bias is None else _scatter(by_bias, by_scores, i, j)
+                weights = jnp.exp(block_scores(scale, q_i, k_j, part, bias, i, j) - norm_i)
+                by_v += product("...kgts,...kgth->...ksh", weights.astype(v.dtype), pull_i)
+                by_scores = weights * (product("...kgth,...ksh->...kgts", pull_i, v_j) - drift_i)
+                by_bias = None if bias is None else add_block(by_bias, by_scores, i, j)
                 by_scores = (by_scores * scale).astype(q.dtype)
-                by_k += _product("...kgts,...kgth->...ksh", by_scores, q_i)
-                return (by_k, by_v, by_bias), by_q_i + _product("...kgts,...ksh->...kgth", by_scores, k_j)
+                by_k += product("...kgts,...kgth->...ksh", by_scores, q_i)
+                return (by_k, by_v, by_bias), by_q_i + product("...kgts,...ksh->...kgth", by_scores, k_j)
 
             return jax.lax.cond(_reaches(part, rows, columns), attend, lambda *skip: skip, carry, by_q_i)
 
@@ -181,7 +182,7 @@ def _backward(scale, saved, pull):
     return by_q.astype(q.dtype), by_k, by_v, None, by_bias
 
 
-def _scatter(by_bias, by_scores, i, j):
+def add_block(by_bias, by_scores, i, j):
     """Add a block of score gradients to the bias gradient, summed over the axes that the bias broadcasts."""
     block = rearrange(by_scores, "... K G t s -> ... (K G) t s")
     block = block.sum(range(block.ndim - by_bias.ndim))

@@ -1,12 +1,17 @@
-"""Dropout with cheap random bits (Srivastava et al. 2014, http://jmlr.org/papers/v15/srivastava14a.html)."""
+"""Dropout with cheap random bits (Srivastava et al. 2014, http://jmlr.org/papers/v15/srivastava14a.html).
 
-import math
+A draw hashes the place of each element in the whole array, so that whoever holds a part of the array draws that part
+alone: `keep_part`, and `rows_of` for batches cut into parts.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 _LEVELS = 2**16
 _ROUNDS = 13
@@ -25,16 +30,88 @@ class Dropout:
         _levels(self.rate)
 
 
+@dataclass(eq=False)
+class _Rows:
+    rows: Int[Array, "b"] | None
+    total: int
+
+
+# Part of JAX's cache keys, so that no function traced outside of `rows_of` is taken for one inside, or the reverse.
+_rows = jax.make_user_context(None)
+
+
+@contextmanager
+def rows_of(rows: Int[Array, "b"], total: int) -> Iterator[None]:
+    """Draw, while tracing inside, for some rows of a batch what the whole batch would draw for them.
+
+    Every `dropout` and `keep_mask` of an array with b rows, attention's too, then gives what that of the array with
+    `total` rows gives at `rows`. Arrays with another leading axis are drawn as ever. Of two contexts the inner counts.
+
+    Args:
+        rows: which rows they are; may be traced.
+        total: rows of the whole batch.
+
+    >>> key, rows = jax.random.key(0), jnp.array([2, 0])
+    >>> with rows_of(rows, 3):
+    ...     part = keep_mask(key, (2, 50), 0.5)
+    >>> bool((part == keep_mask(key, (3, 50), 0.5)[rows]).all())
+    True
+    """
+    scope = _Rows(rows, total)
+    with _rows(scope):
+        try:
+            yield
+        finally:
+            scope.rows = None  # JAX's caches keep the scope; what was traced must not live on in them.
+
+
+def drawn_from(shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, Int[Array, "_"]]]:
+    """Say which part of which array a draw of this shape is, as `keep_part` takes it: all of it but in `rows_of`."""
+    scope = _rows.value
+    if scope is None or not shape or shape[0] != scope.rows.shape[0]:
+        return shape, {}
+    return (scope.total, *shape[1:]), {0: scope.rows}
+
+
 def keep_mask(key: PRNGKeyArray, shape: tuple[int, ...], rate: float) -> Bool[Array, "..."]:
     """Draw which elements survive, each with probability `1 - rate` rounded to a multiple of 2⁻¹⁶.
 
     The result depends on the key and the shape alone, not on how it is sharded.
     """
+    whole, at = drawn_from(shape)
+    return keep_part(key, whole, rate, at)
+
+
+def keep_part(
+    key: PRNGKeyArray, shape: tuple[int, ...], rate: float, at: dict[int, Int[Array, "_"]]
+) -> Bool[Array, "..."]:
+    """Draw a part of the `keep_mask` of a whole array: what that has at some indices of some axes.
+
+    With a threefry key nothing but the part is drawn, at four times the price an element if the last axis is cut. With
+    others the whole is.
+
+    Args:
+        shape: of the whole array.
+        at: axis, counted from the front, to the indices wanted along it; axes not named are whole.
+
+    >>> key, rows, columns = jax.random.key(0), jnp.array([4, 1]), jnp.arange(3, 9)
+    >>> part = keep_part(key, (6, 10), 0.5, {0: rows, 1: columns})
+    >>> bool((part == keep_mask(key, (6, 10), 0.5)[rows][:, columns]).all())
+    True
+    """
     *lead, width = shape if shape else (1,)
     # jax.random spends one generator call an element; here a call serves four, 16 bits each.
-    words = _words(key, (*lead, -(-width // 4)))
-    bits = jnp.concatenate([part for word in words for part in (word & 0xFFFF, word >> 16)], axis=-1)
-    return (bits[..., :width] >= _levels(rate)).reshape(shape)
+    quarter = -(-width // 4)
+    columns = at.get(len(lead))
+    if columns is None:
+        words = _words(key, (*lead, quarter), at)
+        bits = jnp.concatenate([part for word in words for part in (word & 0xFFFF, word >> 16)], axis=-1)[..., :width]
+    else:
+        low, high = _words(key, (*lead, quarter), {**at, len(lead): columns % quarter})
+        turn = (columns // quarter).astype(jnp.uint32)
+        bits = (jnp.where(turn < 2, low, high) >> (turn % 2 * 16)) & 0xFFFF
+    kept = bits >= _levels(rate)
+    return kept if shape else kept[0]
 
 
 def keep_scale(rate: float) -> float:
@@ -61,24 +138,46 @@ def _levels(rate: float) -> int:
     return min(round(rate * _LEVELS), _LEVELS - 1)
 
 
-def _words(key: PRNGKeyArray, shape: tuple[int, ...]) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
+def counts_places(key: PRNGKeyArray) -> bool:
+    """Say whether draws by this key hash places (threefry), so that a part can be drawn without the whole."""
+    return jax.random.key_data(key).shape == (2,)
+
+
+def _words(
+    key: PRNGKeyArray, shape: tuple[int, ...], at: dict[int, Int[Array, "_"]]
+) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
     """Draw two random words a place: by threefry inlined, so that it fuses, or by jax.random for other keys."""
-    data = jax.random.key_data(key)
-    if data.shape != (2,):
-        first, second = jax.random.split(key)
-        return jax.random.bits(first, shape, jnp.uint32), jax.random.bits(second, shape, jnp.uint32)
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    places = (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * stride for axis, stride in enumerate(strides))
-    return _threefry(data, sum(places))
+    if not counts_places(key):
+        words = [jax.random.bits(k, shape, jnp.uint32) for k in jax.random.split(key)]
+        for axis, indices in at.items():
+            words = [jnp.take(word, indices, axis) for word in words]
+        return words[0], words[1]
+    return _threefry(jax.random.key_data(key), *_places(shape, at))
 
 
-def _threefry(key: UInt32[Array, "2"], count: UInt32[Array, "..."]) -> tuple[Array, Array]:
-    """Hash each count to two words by Threefry-2x32 with 13 rounds, the fewest that pass BigCrush.
+def _places(shape: tuple[int, ...], at: dict[int, Int[Array, "_"]]) -> tuple[Array | int, Array | int]:
+    """Number the places of an array in 64 bits, as two words: trailing axes in the first, as many as it can count."""
+    part = tuple(at[axis].shape[0] if axis in at else size for axis, size in enumerate(shape))
+    words, word, stride = [0, 0], 0, 1
+    for axis in reversed(range(len(shape))):
+        if word == 0 and stride * shape[axis] >= 2**32:
+            word, stride = 1, 1
+        if axis in at:
+            index = jax.lax.broadcast_in_dim(at[axis].astype(jnp.uint32), part, (axis,))
+        else:
+            index = jax.lax.broadcasted_iota(jnp.uint32, part, axis)
+        words[word] += index * stride
+        stride *= shape[axis]
+    return words[0], words[1]
+
+
+def _threefry(key: UInt32[Array, "2"], low: Array | int, high: Array | int) -> tuple[Array, Array]:
+    """Hash each count of two words to two words by Threefry-2x32 with 13 rounds, the fewest that pass BigCrush.
 
     Source: Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405.
     """
     keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
-    a, b = count + keys[0], keys[1]
+    a, b = low + keys[0], high + keys[1]
     for step in range(_ROUNDS):
         a = a + b
         turn = _ROTATIONS[step % 8]

@@ -247,7 +247,7 @@ def test_dropout_of_weights_keeps_the_mean():
         (dict(bias=(2, 4, 9, 10)), r"bias must broadcast to \(2, 4, 9, 11\), got \(2, 4, 9, 10\)"),
         (dict(mask=Mask(lengths=jnp.ones(3, int))), "mask lengths must broadcast"),
         (dict(mask=Mask(dense=jnp.ones((9, 9), bool))), "mask dense must broadcast"),
-        (dict(backend="flash"), "one of auto, cudnn, splash, xla, blockwise, got 'flash'"),
+        (dict(backend="flash"), "one of auto, ring, cudnn, splash, xla, blockwise, got 'flash'"),
         (dict(backend="splash"), "'splash' cannot serve this call: it needs a TPU"),
         (dict(backend="blockwise", dropout=Dropout(0.1, jax.random.key(0))), "no dropout"),
     ],

@@ -1,12 +1,16 @@
 import importlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from flax_transformer.ops import Dropout, dropout, keep_mask
+from flax_transformer.ops import Dropout, attention, dropout, keep_mask
+from flax_transformer.ops.dropout import keep_part, rows_of
 
 KEY = jax.random.key(3)
 
@@ -43,7 +47,7 @@ def test_random_words_equal_jax_threefry_at_its_number_of_rounds(monkeypatch):
 
     module = importlib.import_module("flax_transformer.ops.dropout")
     monkeypatch.setattr(module, "_ROUNDS", 20)
-    first, second = module._words(KEY, (6, 5))
+    first, second = module._words(KEY, (6, 5), {})
     counts = jnp.concatenate([jnp.arange(30, dtype=jnp.uint32), jnp.zeros(30, jnp.uint32)])
     expected = threefry_2x32(jax.random.key_data(KEY), counts)
     np.testing.assert_array_equal(jnp.concatenate([first.ravel(), second.ravel()]), expected)
@@ -69,6 +73,90 @@ def test_result_does_not_depend_on_the_mesh():
     placed = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
     drop = jax.jit(lambda x: dropout(x, 0.4, KEY))
     np.testing.assert_array_equal(drop(placed), drop(x))
+
+
+@st.composite
+def parts(draw):
+    """A shape, and indices along some of its axes."""
+    shape = draw(st.sampled_from([(7,), (3, 5), (2, 4, 11)]))
+    axes = draw(st.sets(st.integers(0, len(shape) - 1)))
+    return shape, {axis: draw(st.lists(st.integers(0, shape[axis] - 1), min_size=5, max_size=5)) for axis in axes}
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@settings(max_examples=30, deadline=None)
+@given(parts())
+def test_a_part_equals_its_place_in_the_whole(impl, part):
+    shape, at = part
+    key = jax.random.key(3, impl=impl)
+    expected = np.array(keep_mask(key, shape, 0.5))
+    for axis, indices in at.items():
+        expected = expected.take(indices, axis)
+    drawn = drawn_part(key, shape, {axis: jnp.array(indices) for axis, indices in at.items()})
+    np.testing.assert_array_equal(drawn, expected)
+
+
+@partial(jax.jit, static_argnums=1)
+def drawn_part(key, shape, at):
+    return keep_part(key, shape, 0.5, at)
+
+
+def test_arrays_beyond_32_bits_of_places_draw_without_repeating():
+    shape, ones = (3, 2**17, 2**18), jnp.arange(64)
+    rows = [keep_part(KEY, shape, 0.5, {0: jnp.array([i]), 1: ones, 2: ones}) for i in range(3)]
+    assert all(abs(float((rows[i] == rows[j]).mean()) - 0.5) < 0.05 for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+@pytest.mark.parametrize("shape", [(12,), (12, 5), (12, 3, 4)])
+def test_rows_of_a_batch_draw_what_the_batch_would(shape):
+    whole = keep_mask(KEY, shape, 0.5)
+    ours = lambda rows: keep_mask(KEY, (len(rows), *shape[1:]), 0.5)  # noqa: E731
+
+    @jax.jit
+    def microbatches():
+        def one(_, m):
+            with rows_of(jnp.arange(3) * 4 + m, 12):
+                return None, ours(range(3))
+
+        return jax.lax.scan(one, None, jnp.arange(4))[1]
+
+    np.testing.assert_array_equal(microbatches().swapaxes(0, 1).reshape(shape), whole)
+
+    def mapped(row):
+        with rows_of(row[None], 12):
+            return ours(range(1))[0]
+
+    np.testing.assert_array_equal(jax.vmap(mapped)(jnp.arange(12)), whole)
+    with rows_of(jnp.array([7, 7, 1]), 12):
+        np.testing.assert_array_equal(ours(range(3)), whole[jnp.array([7, 7, 1])])
+        np.testing.assert_array_equal(ours(range(4)), keep_mask(KEY, (4, *shape[1:]), 0.5))
+
+
+def test_rows_of_a_batch_reach_functions_compiled_before():
+    x, rows = jnp.ones((4, 30)), jnp.array([5, 3, 2, 0])
+    drop = jax.jit(lambda x: dropout(x, 0.5, KEY))
+    plain, whole = drop(x), drop(jnp.ones((6, 30)))
+    for _ in range(2):
+        with rows_of(rows, 6):
+            np.testing.assert_array_equal(drop(x), whole[rows])
+        np.testing.assert_array_equal(drop(x), plain)
+
+    @jax.jit
+    def inside(rows):
+        with rows_of(rows, 6):
+            return drop(x)
+
+    np.testing.assert_array_equal(inside(rows), whole[rows])
+    np.testing.assert_array_equal(jax.jit(lambda rows: inside(rows[::-1]))(rows), whole[rows[::-1]])
+
+
+def test_attention_under_rows_of_a_batch_equals_the_batch():
+    q = jax.random.normal(KEY, (6, 8, 2, 4))
+    attend = lambda q: attention(q, q, q, dropout=Dropout(0.5, KEY))  # noqa: E731
+    rows = jnp.array([5, 1])
+    with rows_of(rows, 6):
+        part = attend(q[rows])
+    np.testing.assert_allclose(part, attend(q)[rows], atol=1e-6)
 
 
 def test_gradient_is_the_mask_times_the_scale():

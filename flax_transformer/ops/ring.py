@@ -1,0 +1,148 @@
+"""Exact attention with the sequence split over devices: keys and values go round, queries stay.
+
+Each device of the mesh axis `sequence` accumulates the softmax of its queries over the keys that pass by (Liu et al.
+2023, https://arxiv.org/abs/2310.01889); the backward pass is a second ring, in which the gradients of keys and values
+travel with them. What a device holds depends on its part of the sequence, not on the whole. Under a causal mask each
+takes an early and a late piece, so that all have the same work (`zigzag`).
+
+Axes as in `attention`. What one device does is in `ring_device`.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec
+from jaxtyping import Array, Float
+
+from flax_transformer.ops.dropout import Dropout, counts_places, drawn_from
+from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.ring_block import Plan
+from flax_transformer.ops.ring_device import attend, attend_back
+from flax_transformer.ops.zigzag import from_zigzag, to_zigzag
+
+_BLOCK, _LEAST = 512, 128
+
+# The axis along which devices share an operand; one of size 1 broadcasts and is everybody's, as is what is not here.
+_SPLIT = {name: -3 for name in ("q", "k", "v", "out", "norm", "pull", "drift")}
+_SPLIT |= {"bias": -2, "dense": -2, "query_segments": -1, "key_segments": -1}
+
+
+def ring_serves(q, k, v, mask, bias, dropout) -> str | None:
+    """Serve what a mesh in context splits over `sequence`, in equal pieces."""
+    ranks = _ranks()
+    if ranks == 1:
+        return "no mesh with an axis 'sequence' larger than 1 is set"
+    for name, length in (("T", q.shape[-3]), ("S", k.shape[-3])):
+        if length % (2 * ranks):
+            return f"lengths must be multiples of 2 × sequence = {2 * ranks}, got {name}={length}"
+        if _block(length, ranks) < min(length // (2 * ranks), _LEAST):
+            return f"{name}={length} makes pieces of {length // (2 * ranks)}, with no divisor from {_LEAST} to {_BLOCK}"
+    if dropout is not None and dropout.rate > 0 and not counts_places(dropout.key):
+        return "dropout by part needs a threefry key"
+    return None
+
+
+def ring_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K H"],
+    mask: Mask | None,
+    bias: Float[Array, "*#B #N #T #S"] | None,
+    scale: float,
+    dropout: Dropout | None = None,
+) -> Float[Array, "*B T N H"]:
+    """Attend to keys as they pass by; blocks that the mask hides entirely are skipped."""
+    *batch, T, N, _ = q.shape
+    S, mask = k.shape[-3], mask or Mask()
+    drop = dropout is not None and dropout.rate > 0
+    drawn, at = drawn_from((*batch, N, T, S)) if drop else ((), {})
+    lengths = jnp.minimum(S, S if mask.lengths is None else mask.lengths)
+    offset = jnp.asarray(S - T if mask.offset is None else mask.offset)
+    query_segments, key_segments = mask.segments or (None, None)
+    ranks = _ranks()
+    plan = Plan(
+        ranks=ranks,
+        query_piece=T // (2 * ranks),
+        key_piece=S // (2 * ranks),
+        rows=_block(T, ranks),
+        columns=_block(S, ranks),
+        scale=scale,
+        causal=mask.causal,
+        window=mask.window,
+        rate=dropout.rate if drop else 0.0,
+        drawn=drawn,
+    )
+    rest = {
+        "lengths": lengths,
+        "offset": offset,
+        # How far the mask reaches in any row of the batch, so that no device has to ask others for each block.
+        "limits": jnp.stack([lengths.max(), offset.min(), offset.max()]),
+        "query_segments": query_segments,
+        "key_segments": key_segments,
+        "dense": None if mask.dense is None else _aligned(mask.dense, q.ndim),
+        "key": dropout.key if drop else None,
+        "batch": at.get(0),
+    }
+    bias = None if bias is None else _aligned(bias.astype(jnp.float32), q.ndim)
+    return _ring(plan, q, k, v, bias, {name: x for name, x in rest.items() if x is not None})
+
+
+def _ranks() -> int:
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    return mesh.shape["sequence"] if kinds.get("sequence") == AxisType.Auto else 1
+
+
+def _block(length: int, ranks: int) -> int:
+    """Give the largest block that cuts the pieces of a sequence evenly."""
+    piece = length // (2 * ranks)
+    return next(size for size in range(min(piece, _BLOCK), 0, -1) if piece % size == 0)
+
+
+def _aligned(x: Array, ndim: int) -> Array:
+    return x.reshape((1,) * (ndim - x.ndim) + x.shape)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _ring(plan, q, k, v, bias, rest):
+    return _forward(plan, q, k, v, bias, rest)[0]
+
+
+def _forward(plan, q, k, v, bias, rest):
+    done = _share(plan, attend, ("out", "norm"), q=q, k=k, v=v, bias=bias, **rest)
+    return done["out"], (q, k, v, bias, rest, done["out"], done["norm"])
+
+
+def _backward(plan, saved, pull):
+    q, k, v, bias, rest, out, norm = saved
+    drift = jnp.sum(pull.astype(jnp.float32) * out, axis=-1, keepdims=True)
+    results = ("q", "k", "v") if bias is None else ("q", "k", "v", "bias")
+    by = _share(plan, attend_back, results, q=q, k=k, v=v, bias=bias, pull=pull, norm=norm, drift=drift, **rest)
+    return by["q"], by["k"], by["v"], by.get("bias"), None
+
+
+_ring.defvjp(_forward, _backward)
+
+
+def _share(plan, run, results, **operands):
+    """Run a function on each device's part of the operands; other mesh axes stay the compiler's."""
+    operands = {name: x for name, x in operands.items() if x is not None}
+
+    def spec(name):
+        axis, x = _SPLIT.get(name), operands.get(name)
+        if axis is None or (x is not None and x.shape[axis] == 1):
+            return PartitionSpec()
+        return PartitionSpec(*[None] * ((operands["q"] if x is None else x).ndim + axis), "sequence")
+
+    given, returned = ({name: spec(name) for name in names} for names in (operands, results))
+
+    def lay(move, specs, xs):
+        split = lambda name: plan.causal and specs[name] != PartitionSpec()  # noqa: E731
+        return {name: move(x, _SPLIT[name], plan.ranks) if split(name) else x for name, x in xs.items()}
+
+    def body(operands):
+        return lay(from_zigzag, returned, run(plan, lay(to_zigzag, given, operands)))
+
+    share = jax.shard_map(body, in_specs=(given,), out_specs=returned, axis_names={"sequence"}, check_vma=False)
+    return jax.jit(share)(operands)  # eager calls know no axes that are left to the compiler
