@@ -68,10 +68,17 @@ def load_ragged(prefix: str | os.PathLike) -> Ragged:
     """Open what ``Ragged.save`` wrote, tokens mapped from disk instead of read.
 
     Raises:
-        ValueError: the two files do not belong together.
+        ValueError: a damaged file, or two that do not belong together.
     """
-    flat = np.load(f"{os.fspath(prefix)}.tokens.npy", mmap_mode="r", allow_pickle=False)
-    offsets = np.load(f"{os.fspath(prefix)}.offsets.npy", allow_pickle=False)
+    try:
+        flat = np.load(f"{os.fspath(prefix)}.tokens.npy", mmap_mode="r", allow_pickle=False)
+        offsets = np.load(f"{os.fspath(prefix)}.offsets.npy", allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{prefix}.tokens.npy or {prefix}.offsets.npy is damaged: {error}") from error
+    if any(array.ndim != 1 or array.dtype.kind not in "iu" for array in (flat, offsets)) or not len(offsets):
+        raise ValueError(f"{prefix} must have rows of whole numbers, got {flat.dtype} and {offsets.dtype}")
     if offsets[0] != 0 or offsets[-1] != len(flat) or (np.diff(offsets) < 0).any():
         raise ValueError(f"{prefix}: offsets must rise from 0 to the {len(flat)} tokens, they end at {offsets[-1]}")
     return Ragged(flat, offsets)

@@ -16,8 +16,8 @@ class Stream(Iterator[Arrays]):
     """Endless batches from a global step on; the position can be saved as JSON and restored.
 
     A subclass says how the batch of a step is made and what it is made of. Every process lays out only its own
-    contiguous rows of each global batch, so the global batches, and a saved position, do not depend on how many
-    processes there are.
+    rows of each global batch, so the global batches, and a saved position, do not depend on how many processes there
+    are.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Stream(Iterator[Arrays]):
     ) -> None:
         if not 0 <= process_index < process_count:
             raise ValueError(f"process_index must be in 0..{process_count - 1}, got {process_index}")
-        self._process = (process_index, process_count)
+        self._parts, self._count = (process_index,), process_count
         self._reading = (threads, prefetch)
         self._step = start
         self._batches: Any = None
@@ -44,6 +44,24 @@ class Stream(Iterator[Arrays]):
         batch = next(self._batches)
         self._step += 1
         return batch
+
+    def share(self, parts: tuple[int, ...], count: int) -> None:
+        """Lay out only these of `count` equal parts of every batch's rows, in place of those of the process's number.
+
+        Raises:
+            ValueError: the rows of a batch cannot be divided so.
+        """
+        self.check_rows(count)
+        self.close()
+        self._parts, self._count = tuple(parts), count
+
+    @abstractmethod
+    def check_rows(self, count: int) -> None:
+        """Check that the rows of every batch are a multiple of ``count``; raise ValueError if not."""
+
+    def own(self, rows: Shaped[np.ndarray, " B"]) -> Shaped[np.ndarray, " b"]:
+        """Pick this process's share of what stands for the rows of a batch."""
+        return rows.reshape(self._count, -1)[list(self._parts)].reshape(-1)
 
     @property
     def step(self) -> int:
@@ -109,13 +127,17 @@ class BatchStream(Stream):
         )
         if plan.examples != len(examples):
             raise ValueError(f"plan and examples must be of one size, got {plan.examples} and {len(examples)} pairs")
-        uneven = {boundary: rows for boundary, rows in plan.batch_sizes.items() if rows % process_count}
+        self._plan, self._examples = plan, examples
+        self.check_rows(process_count)
+
+    def check_rows(self, count: int) -> None:
+        """Check that the rows of every batch are a multiple of ``count``; raise ValueError if not."""
+        uneven = {boundary: rows for boundary, rows in self._plan.batch_sizes.items() if rows % count}
         if uneven:
             raise ValueError(
-                f"rows of every batch must be a multiple of the processes, got {process_count} processes and rows by "
-                f"boundary {uneven}; make the plan with multiple={process_count}"
+                f"rows of every batch must be a multiple of the processes, got {count} processes and rows by "
+                f"boundary {uneven}; make the plan with multiple={count}"
             )
-        self._plan, self._examples = plan, examples
 
     def identity(self) -> dict[str, Any]:
         """Name the plan, the pairs and the tokenizer."""
@@ -132,9 +154,7 @@ class BatchStream(Stream):
     def make(self, step: int) -> Batch:
         """Lay out this process's rows of the batch the plan has for a step."""
         boundary, indices = self._plan[step]
-        index, count = self._process
-        rows = len(indices) // count
-        return collate(self._examples, indices[index * rows : (index + 1) * rows], boundary)
+        return collate(self._examples, self.own(indices), boundary)
 
 
 def pipeline(

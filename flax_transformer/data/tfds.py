@@ -2,9 +2,11 @@
 
 import contextlib
 import difflib
+import itertools
+import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -35,19 +37,26 @@ class TfdsPairs:
     records: Any  # a TFDS random-access data source
     source: str
     target: str
+    origin: str = "TFDS"
+    """Where they come from, for messages."""
 
     def __len__(self) -> int:
         return len(self.records)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, str]:
-        return self._pair(self.records[range(len(self))[index]])
+        return self.__getitems__([range(len(self))[index]])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, str]]:
-        """Read many at once, which is what makes reading fast."""
-        return [self._pair(record) for record in self.records.__getitems__(list(indices))]
+        """Read many at once, which is what makes reading fast.
 
-    def _pair(self, record: Mapping[str, Any]) -> dict[str, str]:
-        return {"source": _text(record[self.source]), "target": _text(record[self.target])}
+        Raises:
+            ValueError: damaged records.
+        """
+        try:
+            records = self.records.__getitems__(list(indices))
+            return [{"source": _text(each[self.source]), "target": _text(each[self.target])} for each in records]
+        except Exception as error:
+            raise ValueError(f"{self.origin} cannot be read: {_first_line(error)}") from error
 
 
 def tfds_pairs(
@@ -69,17 +78,21 @@ def tfds_pairs(
     if not builder.is_prepared():
         _prepare(builder, name, folder)
     if split.split("[")[0] not in builder.info.splits:
-        raise ValueError(f"{name} has the splits {', '.join(sorted(builder.info.splits))}, got {split!r}")
+        raise ValueError(f"{name} in {folder} has the splits {', '.join(sorted(builder.info.splits))}, got {split!r}")
     features = list(builder.info.features)
     missing = [language for language in (source, target) if language not in features]
     if missing:
-        raise ValueError(f"{name} has the features {', '.join(sorted(features))}, got {', '.join(missing)}")
+        raise ValueError(f"{name} in {folder} has the features {', '.join(sorted(features))}, got {', '.join(missing)}")
     if builder.info.file_format.value != "array_record":
         raise RuntimeError(
             f"{name} in {folder} is prepared as {builder.info.file_format.value}, random access needs array_record; "
             f"prepare it with: tfds build {name} --file_format=array_record"
         )
-    return TfdsPairs(builder.as_data_source(split=split), source, target)
+    origin = f"{name} in {folder}, split {split},"
+    try:
+        return TfdsPairs(builder.as_data_source(split=split), source, target, origin)
+    except Exception as error:
+        raise ValueError(f"{origin} cannot be read: {_first_line(error)}") from error
 
 
 def build_pairs(
@@ -153,6 +166,7 @@ def _builder(name: str, folder: str) -> Any:
     import tensorflow_datasets as tfds
 
     try:
+        _refuse_code(name, folder)
         return tfds.builder(name, data_dir=folder)
     except tfds.core.DatasetNotFoundError as error:
         if name.split("/")[0].split(":")[0] in _CATALOGUE:
@@ -161,7 +175,33 @@ def _builder(name: str, folder: str) -> Any:
         near = f"nearest: {', '.join(nearest)}" if nearest else f"prepared there: {_prepared_text(folder)}"
         raise ValueError(f"no TFDS data set {name!r} in {folder} or the catalogue; {near}") from error
     except Exception as error:
-        raise ValueError(f"TFDS cannot open {name!r}: {_first_line(error)}") from error
+        raise ValueError(f"TFDS cannot open {name!r} in {folder}: {_first_line(error)}") from error
+
+
+def _refuse_code(name: str, folder: str) -> None:
+    """Refuse a name or a folder by which TFDS would import code that is not its own."""
+    import tensorflow_datasets as tfds
+
+    asked, _ = tfds.core.naming.parse_builder_name_kwargs(name)
+    if asked.namespace:
+        raise ValueError(f"data sets of a namespace are code from elsewhere, got {asked.namespace}")
+    found = (tfds.core.Path(folder).expanduser().glob(f"{asked.name}/{level}/features.json") for level in ("*", "*/*"))
+    for path in sorted(itertools.chain(*found)):  # with a version, or a configuration and a version, between
+        kinds = _kinds(json.loads(path.read_text()))
+        foreign = next((kind for kind in kinds if not str(kind).startswith("tensorflow_datasets.core.features.")), None)
+        if foreign is not None:
+            raise ValueError(f"{path} may name features of TFDS, it names {foreign!r}")
+
+
+def _kinds(features: Any) -> Iterator[Any]:
+    """Give the class names in a features.json, which TFDS imports; also those of its older forms."""
+    if isinstance(features, dict):
+        yield from (features[key] for key in ("pythonClassName", "python_class_name") if key in features)
+        yield from (features[key] for key in ("type",) if isinstance(features.get(key), str))
+        if {"jsonFeature", "json_feature"} & features.keys():
+            yield "JSON inside of JSON"
+    for part in features.values() if isinstance(features, dict) else features if isinstance(features, list) else ():
+        yield from _kinds(part)
 
 
 def _prepare(builder: Any, name: str, folder: str) -> None:

@@ -6,6 +6,7 @@ have fixed ids; their spelling inside a text is only text and never becomes one 
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, BOS, EOS, UNK = range(4)
 MASK = "<mask>"
 _END = "</w>"
+_GROWTH = 10_000
 _RESERVED = re.compile("|".join(re.escape(text) for text in (*SPECIAL, MASK, _END)))
 
 
@@ -59,7 +61,9 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Turn texts into token ids, without begin or end marks."""
-        return [encoding.ids for encoding in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with _panic_is_value_error():
+            rows = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [row.ids for row in rows]
 
     def decode(self, rows: Sequence[Sequence[int]] | np.ndarray) -> list[str]:
         """Turn rows of token ids into texts; each ends before its first end mark, and special ids are left out."""
@@ -69,7 +73,8 @@ class Tokenizer:
             ids = np.asarray(row).tolist()
             ids = ids[: ids.index(self.eos)] if self.eos in ids else ids
             kept.append([token for token in ids if token not in special])
-        return self.inner.decode_batch(kept, skip_special_tokens=False)
+        with _panic_is_value_error():
+            return self.inner.decode_batch(kept, skip_special_tokens=False)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Name each token of one row as the vocabulary spells it."""
@@ -82,7 +87,9 @@ class Tokenizer:
     def save(self, path: str | os.PathLike) -> None:
         """Write ``tokenizer.json``; the file appears whole or not at all."""
         part = Path(f"{os.fspath(path)}.part")
-        part.write_text(self.json(), encoding="utf-8", newline="\n")
+        part.unlink(missing_ok=True)  # a link must not be followed
+        with part.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(self.json())
         part.replace(path)
 
     def fingerprint(self) -> str:
@@ -101,6 +108,17 @@ def unreadable_is_value_error(path: str | os.PathLike) -> Iterator[None]:
         raise ValueError(f"{path} is not a readable {Path(path).name}: {error}") from error
 
 
+@contextmanager
+def _panic_is_value_error() -> Iterator[None]:
+    """Turn the panic of a pattern that searches without end into a ValueError."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ValueError(f"tokenizer.json cannot be used on this text: {error}") from error
+
+
 def parse_tokenizer(content: bytes, path: str | os.PathLike) -> Any:
     """Make a ``tokenizers.Tokenizer`` of the content of ``tokenizer.json``, without its padding and truncation.
 
@@ -111,10 +129,24 @@ def parse_tokenizer(content: bytes, path: str | os.PathLike) -> Any:
 
     with unreadable_is_value_error(path):
         inner = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+        ids = inner.get_vocab(with_added_tokens=False).values()
+        if not ids or len(set(ids)) < len(ids) or max(ids) >= 2**31:
+            raise ValueError("a vocabulary must have tokens, each with its own id below 2**31")
+        for part in (inner.normalizer, inner.decoder):
+            if part is not None and _growth(json.loads(part.__getstate__())) > _GROWTH:
+                raise ValueError(f"no character may become more than {_GROWTH} by replacing")
         inner.no_padding()
         inner.no_truncation()
         inner.decode(inner.encode("a b").ids)  # some broken files only show when used
     return inner
+
+
+def _growth(part: dict[str, Any]) -> float:
+    """Give how many times longer a normalizer or decoder may make a text; what fills memory does so by repetition."""
+    growth = math.prod(map(_growth, (*part.get("normalizers", ()), *part.get("decoders", ()))), start=1.0)
+    if part["type"] == "Replace":
+        growth *= max(len(part["content"]) / max(len(part["pattern"].get("String", "")), 1), 1.0)
+    return growth * (_GROWTH / 2 if part["type"] == "Precompiled" else 1)  # twice is once too often
 
 
 def load_tokenizer(path: str | os.PathLike) -> Tokenizer:

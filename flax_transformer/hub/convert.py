@@ -10,10 +10,9 @@ import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from flax_transformer.hub.family import Fields
-from flax_transformer.hub.file import CONFIG, DTYPES, read_json
-from flax_transformer.hub.load import GENERATION
+from flax_transformer.hub.file import CONFIG, DTYPES, read_json, write_file
+from flax_transformer.hub.load import GENERATION, read_model
 from flax_transformer.hub.pretrained import Pretrained
-from flax_transformer.hub.registry import find_family
 from flax_transformer.hub.tokenizer import load_hub_tokenizer
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
@@ -84,7 +83,7 @@ def load_orbax(
     fields = Fields.of(read_json(folder / CONFIG))
     if dtype not in (None, *DTYPES.values()):
         raise ValueError(f"dtype must be one of {', '.join(DTYPES.values())}, got {dtype!r}")
-    config = find_family(fields)[1].config(fields)
+    config = read_model(fields, folder)
     with Checkpoints(folder / STEPS if steps is None else steps, keep=None) as checkpoints:
         known = checkpoints.steps()
         if not known or (step is not None and step not in known):
@@ -118,4 +117,4 @@ def _dtype(leaves: Any) -> str:
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     text = json.dumps(dict(data), indent=2, sort_keys=True, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    write_file(path, (text + "\n").encode())

@@ -60,10 +60,10 @@ class Fields(Mapping):
         return value
 
     def integer(self, name: str, default: Any = _REQUIRED) -> Any:
-        """Read a whole number, as `number` does."""
+        """Read a whole number, as `number` does, of 31 bits at most, as indices are."""
         value = self.number(name, default)
-        if value is not default and value != int(value):
-            raise ValueError(f"config.json must give {name} as a whole number, it is {value!r}")
+        if value is not default and (value != int(value) or value >= 2**31):
+            raise ValueError(f"config.json must give {name} as a whole number, it is {value!r}, and below 2**31")
         return value if value is default else int(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -82,7 +82,7 @@ class Fields(Mapping):
     def activation(self, name: str, default: str) -> str:
         """Read the name of an activation, in our spelling."""
         value = self.data.get(name, default)
-        if value not in ACTIVATIONS:
+        if not isinstance(value, str) or value not in ACTIVATIONS:
             raise ValueError(f"config.json has {name}={value!r}; supported are {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[value]
 

@@ -14,6 +14,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from flax_transformer.train.config import parse_object
+
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 1000**3
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -56,13 +58,16 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"no {path.name} in {path.parent}")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(data).__name__}")
-    return data
+    return parse_object(path.read_bytes(), path)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, in the place of what is there: a link is replaced and not followed."""
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    with part.open("xb") as file:
+        file.write(content)
+    part.replace(path)
 
 
 @dataclass(frozen=True)

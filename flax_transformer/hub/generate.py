@@ -32,6 +32,7 @@ from flax_transformer.hub.call import causal_lm, seq2seq_lm, visible
 from flax_transformer.hub.family import Fields
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.train.config import fits
 
 Tokens = int | tuple[int, ...] | None
 Seen = Int[Array | np.ndarray, "B P"] | Bool[Array | np.ndarray, "B P"] | None
@@ -171,7 +172,19 @@ def make_settings(config: Fields, generation: Fields, changes: Mapping[str, Any]
     found = {name: stored[name] for name in NAMES if stored.get(name) is not None}
     if "max_new_tokens" in changes or "max_length" in changes:
         found = {name: value for name, value in found.items() if name not in ("max_new_tokens", "max_length")}
-    return Settings(**{name: _frozen(value) for name, value in (tokens | found | dict(changes)).items()})
+    files = (("config.json", tokens), ("generation_config.json" if generation else "config.json", found))
+    read = {name: _setting(file, name, value) for file, values in files for name, value in values.items()}
+    return Settings(**read | {name: _frozen(value) for name, value in changes.items()})
+
+
+def _setting(file: str, name: str, value: Any) -> Any:
+    value, hint = _frozen(value), Settings.__annotations__[name]
+    numbers = [number for number in jax.tree.leaves(value) if not isinstance(number, str)]
+    if not fits(value, hint) or not all(abs(number) < 2**31 for number in numbers):
+        raise ValueError(
+            f"{file} must give {name} as {getattr(hint, '__name__', hint)}, below 2**31, got {value!r:.99}"
+        )
+    return value
 
 
 def generate(

@@ -81,15 +81,20 @@ def _window(fields: Fields, depth: int) -> int | None:
     used = fields.flag("use_sliding_window", False)
     window = fields.integer("sliding_window", None) if used else None
     first = depth if window is None else fields.integer("max_window_layers")
-    kinds = fields.get("layer_types") or ["full_attention"] * min(first, depth) + ["sliding_attention"] * (
-        depth - first
-    )
-    if kinds == ["full_attention"] * depth:
+    given = fields.get("layer_types")
+    if not isinstance(given, list | None):
+        raise ValueError(f"config.json must give layer_types as a list, it is {given!r}")
+
+    def all_are(kind: str, otherwise: bool) -> bool:
+        return otherwise if given is None else given == [kind] * len(given) and len(given) == depth
+
+    if all_are("full_attention", first >= depth):
         return None
-    if window is None or kinds != ["sliding_attention"] * depth:
+    if window is None or not all_are("sliding_attention", first == 0):
         raise ValueError(
-            f"config.json has use_sliding_window={used}, sliding_window={window}, layer_types={kinds!r}; supported are "
-            "full_attention in all layers, or a window and sliding_attention in all"
+            f"config.json has use_sliding_window={used}, sliding_window={window}, layer_types={given!r}, "
+            f"max_window_layers={first}; supported are full_attention in all layers, or a window and "
+            "sliding_attention in all"
         )
     return window
 

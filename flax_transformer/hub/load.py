@@ -89,14 +89,17 @@ def load(
     fields.only(quantization_config=None)
     if dtype not in (None, *DTYPES.values()):
         raise ValueError(f"dtype must be one of {', '.join(DTYPES.values())}, got {dtype!r}")
+    config = read_model(fields, folder)
     family, architecture = find_family(fields)
-    config = architecture.config(fields)
     stored = open_tensors(folder)
     number = dtype or _common_dtype(stored)
     config = with_precision(config, compute=number, params=number)
     fresh = lambda: module_of(config)(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
     model = abstract(config)
     entries = resolve(family.rows(architecture), model)
+    deepest = max(entry.depth or 0 for entry in entries)
+    if deepest > len(stored):
+        raise ValueError(f"{folder / CONFIG} says that there are {deepest} layers, there are {len(stored)} tensors")
     expected = {name for entry in entries for name in entry.names}
     tensors, differences = _matched(stored, expected, family, architecture, lenient)
     may_miss = lambda name: any(re.search(pattern, name) for pattern in lenient.initialise)  # noqa: E731
@@ -110,6 +113,18 @@ def load(
     model = load_model(model, entries, tensors, mesh, fresh)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
     return Pretrained(model, fields, load_hub_tokenizer(folder), Fields.of(generation))
+
+
+def read_model(fields: Fields, folder: Path) -> Any:
+    """Make our config of config.json's fields.
+
+    Raises:
+      ValueError: an architecture or option that is not supported; names the file.
+    """
+    try:
+        return find_family(fields)[1].config(fields)
+    except ValueError as error:
+        raise ValueError(f"{folder / CONFIG}: {error}") from error
 
 
 def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:

@@ -15,7 +15,7 @@ def read_rotary(fields: Fields) -> Rotary:
     Raises:
       ValueError: a kind of scaling that is not supported, parameters by layer, or positions on a part of a head.
     """
-    found = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
+    found = next((fields[name] for name in ("rope_scaling", "rope_parameters") if fields.get(name) is not None), {})
     if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
         raise ValueError(f"config.json must have one set of rotary parameters for all layers, it has {found!r}")
     found = Fields.of({key: fields[key] for key in ("rope_theta", "partial_rotary_factor") if key in fields} | found)

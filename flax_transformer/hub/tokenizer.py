@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from flax_transformer.data.tokenizer import Tokenizer, unreadable_is_value_error
+from flax_transformer.hub.file import write_file
 from flax_transformer.hub.tokenizer_file import (
     SPECIAL,
     Family,
@@ -220,9 +221,7 @@ class HubTokenizer:
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, content in self.files.items():
-            part = Path(folder) / f"{name}.part"
-            part.write_bytes(content)
-            part.replace(Path(folder) / name)
+            write_file(Path(folder) / name, content)
 
     @property
     def _source(self) -> Path:
@@ -315,10 +314,12 @@ def _from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, An
     config = read_object(files, "tokenizer_config.json", folder)
     if "added_tokens_decoder" not in config:  # which repeats what older folders say in this file
         config = config | read_object(files, "special_tokens_map.json", folder)
-    declared = config.get("tokenizer_class") or model.get("tokenizer_class")
-    family = find_family(
-        files, *(name if isinstance(name, str) else None for name in (declared, model.get("model_type")))
-    )
+    named = (each.get("tokenizer_class") for each in (config, model))
+    declared = next((name for name in named if name not in (None, "")), None)
+    if not isinstance(declared, str | None):
+        raise ValueError(f"{folder / 'tokenizer_config.json'} must give tokenizer_class as a string, got {declared!r}")
+    kind = model.get("model_type")
+    family = find_family(files, declared, kind if isinstance(kind, str) else None)
     named = named_tokens(config, folder)
     special = {**family.special, **{role: token and token.content for role, token in named.items()}}
     target, marian = None, "source.spm" in files and "tokenizer.json" not in files

@@ -4,13 +4,13 @@ Besides ``tokenizer.json``: WordPiece from ``vocab.txt`` (Devlin et al. 2019), b
 ``merges.txt`` (Radford et al. 2019), SentencePiece models (Kudo and Richardson 2018) through the optional package.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flax_transformer.data.tokenizer import parse_tokenizer, unreadable_is_value_error
+from flax_transformer.train.config import parse_object
 
 SPECIAL = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
 _VOCABULARY = (
@@ -73,13 +73,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 def read_object(files: Mapping[str, bytes], name: str, folder: Path) -> dict[str, Any]:
     """Parse a JSON file that must hold an object; an absent file is an empty one."""
-    if name not in files:
-        return {}
-    with unreadable_is_value_error(folder / name):
-        content = json.loads(files[name].decode("utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"{folder / name} must hold a JSON object, got {type(content).__name__}")
-    return content
+    return parse_object(files[name], folder / name) if name in files else {}
 
 
 def read_vocabulary(files: Mapping[str, bytes], name: str, folder: Path) -> dict[str, int]:
@@ -226,7 +220,7 @@ def _special_token(value: Any, key: str, folder: Path) -> Any:
     import tokenizers
 
     if isinstance(value, str):
-        return tokenizers.AddedToken(value, special=True, normalized=False)
+        value = {"content": value, "normalized": False}
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
         raise ValueError(f"{folder}: {key} must be a string or an object with content, got {value!r}")
     flags = {name: value[name] for name in ("lstrip", "rstrip", "single_word", "normalized") if name in value}
@@ -264,6 +258,8 @@ def _byte_bpe(
 ) -> Any:
     import tokenizers
 
+    if not merges.strip():
+        raise ValueError("it is empty")
     lines = [line for line in merges.decode("utf-8").split("\n") if line.strip() and not line.startswith("#version")]
     pairs = [tuple(line.rstrip("\r").split(" ")) for line in lines]
     wrong = next((line for line, pair in zip(lines, pairs, strict=True) if len(pair) != 2), None)

@@ -79,7 +79,9 @@ def write_page(path: str | os.PathLike, report: Report) -> Path:
     """Write the page; the file appears whole or not at all."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(render(report), encoding="utf-8", newline="\n")
+    partial.unlink(missing_ok=True)  # a link must not be followed
+    with partial.open("x", encoding="utf-8", newline="\n") as file:
+        file.write(render(report))
     partial.replace(path)
     return path
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from flax_transformer.data.objective.example import Collate, Examples
 from flax_transformer.data.objective.identity import name_function
 from flax_transformer.data.pipeline import Arrays, Stream
@@ -25,11 +27,15 @@ class ExampleStream(Stream):
         super().__init__(
             process_index=process_index, process_count=process_count, start=start, threads=threads, prefetch=prefetch
         )
-        if rows < 1 or rows % process_count:
-            raise ValueError(
-                f"rows must be a positive multiple of the processes, got {rows} rows, {process_count} processes"
-            )
         self._examples, self._collate, self._rows = examples, collate, rows
+        self.check_rows(process_count)
+
+    def check_rows(self, count: int) -> None:
+        """Check that the rows of a batch are a multiple of ``count``; raise ValueError if not."""
+        if self._rows < 1 or self._rows % count:
+            raise ValueError(
+                f"rows must be a positive multiple of the processes, got {self._rows} rows, {count} processes"
+            )
 
     def identity(self) -> dict[str, Any]:
         """Name the examples, the collation and the size of a batch."""
@@ -37,7 +43,5 @@ class ExampleStream(Stream):
 
     def make(self, step: int) -> Arrays:
         """Lay out this process's rows of the batch of a step."""
-        index, count = self._process
-        share = self._rows // count
-        first = step * self._rows + index * share
-        return self._collate([self._examples[number] for number in range(first, first + share)])
+        numbers = self.own(np.arange(step * self._rows, (step + 1) * self._rows))
+        return self._collate([self._examples[number] for number in numbers.tolist()])

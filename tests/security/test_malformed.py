@@ -1,0 +1,61 @@
+"""Damaged files are refused in a clear sentence, or were not damaged: no crash, no hang, no silent success."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+GROUPS = {
+    "weights": (10, 180, ("weights", "shards", "generation")),
+    "configs": (
+        12, 800,
+        tuple(f"config-{family.name}" for family in sorted((HERE.parent / "hub" / "golden").iterdir())),
+    ),
+    "tokenizers": (16, 300, ("tokenizer", "wordpiece", "byte-bpe", "own-tokenizer")),
+    "runs": (3, 400, ("run", "checkpoints", "unsealed")),
+    "data": (8, 150, ("tfds", "text", "arrays")),
+}  # fmt: skip
+"""For each, how many changes of each kind, how many files that makes at least, and the corpora."""
+
+
+def open_damaged(folder, seed, amount, corpora):
+    """Open everything damaged; give how often each verdict fell, and what is wrong."""
+    done = subprocess.run(
+        [sys.executable, HERE / "worker.py", str(folder), str(seed), str(amount), *corpora],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent.parent)])},
+        capture_output=True,
+        text=True,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(('{"case"', '{"verdict"'))]
+    assert told, done.stderr[-3000:]
+    verdicts = list(zip(told[::2], told[1::2], strict=False))
+    wrong = [
+        f"{case['case']}: {each['verdict']}"
+        for case, each in verdicts
+        if each["verdict"] not in ("refused", "same", "legal")
+    ]
+    if done.returncode:
+        wrong.append(f"{told[-1]}: died with {done.returncode}, {done.stderr[-3000:]}")
+    return Counter(each["verdict"] for _, each in verdicts), wrong
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_damaged_files_are_refused_or_harmless(tmp_path, group):
+    amount, least, corpora = GROUPS[group]
+    verdicts, wrong = open_damaged(tmp_path, 0, amount, corpora)
+    assert not wrong, "\n".join(wrong)
+    assert verdicts.total() >= least, verdicts
+    assert verdicts["refused"] > verdicts.total() / 4, verdicts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_many_more_damaged_files_are_refused_or_harmless(tmp_path, group):
+    amount, _, corpora = GROUPS[group]
+    _, wrong = open_damaged(tmp_path, 1, 6 * amount, corpora)
+    assert not wrong, "\n".join(wrong)

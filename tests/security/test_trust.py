@@ -1,0 +1,230 @@
+"""Files of others run no code here, are no programs to us, and lead no writing out of the folder asked for."""
+
+import ast
+import json
+import pickle
+import shutil
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flax_transformer import hub
+from flax_transformer.data import build_pairs, numbers, tfds_pairs, train_byte_bpe
+from flax_transformer.data.batch import load_ragged
+from flax_transformer.hub import file
+from flax_transformer.hub.convert import describe, save_orbax
+from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.report.page import Report, write_page
+from flax_transformer.train.folder import FolderError, RunFolder, open_folder, read_experiment
+
+ROOT = Path(__file__).parent.parent.parent
+GOLDEN = ROOT / "tests" / "hub" / "golden" / "gpt2"
+TRAP = "import pathlib; pathlib.Path(__file__).with_name('sprung').touch()\n"
+
+
+class Trap:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Path(shutil.copytree(GOLDEN, tmp_path / "gpt2"))
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """Give a file that nobody may change."""
+    path = tmp_path / "outside"
+    path.write_text("mine")
+    yield path
+    assert path.read_text() == "mine"
+    assert not path.is_symlink()
+
+
+def configure(folder, **fields):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
+
+
+# Code
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt", "flax_model.msgpack", "tf_model.h5"])
+def test_formats_that_can_hold_code_are_not_opened(folder, name):
+    (folder / file.WEIGHTS).unlink()
+    (folder / name).write_bytes(pickle.dumps(Trap(folder / "sprung")))
+    with pytest.raises(ValueError, match=f"has only {name}; such files can run code"):
+        hub.load(folder)
+    assert not (folder / "sprung").exists()
+
+
+@pytest.mark.parametrize("name", ["x.tokens.npy", "x.offsets.npy"])
+def test_pickled_arrays_are_not_opened(tmp_path, name):
+    for each in ("x.tokens.npy", "x.offsets.npy"):
+        np.save(tmp_path / each, np.zeros(1, np.int32))
+    np.save(tmp_path / name, np.array([Trap(tmp_path / "sprung")], object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"is damaged: (Object arrays cannot be loaded|.*Python objects)"):
+        load_ragged(tmp_path / "x")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_code_in_a_checkpoint_is_never_imported(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    for name in ("modeling_trap", "tokenization_trap", "configuration_trap"):
+        (folder / f"{name}.py").write_text(TRAP)
+    code = {"AutoConfig": "configuration_trap.Trap", "AutoModelForCausalLM": "modeling_trap.Trap"}
+    configure(folder, auto_map=code, custom_pipelines={"trap": {"impl": "modeling_trap.Trap"}}, trust_remote_code=True)
+    HubTokenizer.of(train_byte_bpe(["over"], vocab_size=260)).save(folder)
+    (folder / "chat_template.jinja").write_text("{{ cycler.__init__.__globals__.os.system('touch sprung') }}")
+    options = json.loads((folder / "tokenizer_config.json").read_text())
+    options["auto_map"] = {"AutoTokenizer": ["tokenization_trap.Trap", None]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    loaded = hub.load(folder)
+    loaded.tokenizer(["over"])
+    loaded(input_ids=np.ones((1, 2), np.int32))
+    assert not (folder / "sprung").exists()
+    assert not {"configuration_trap", "modeling_trap", "tokenization_trap"} & sys.modules.keys()
+
+
+def test_a_config_of_code_alone_is_refused(folder):
+    configure(folder, model_type="trap", architectures=["TrapModel"], auto_map={"AutoModel": "modeling_trap.Trap"})
+    with pytest.raises(ValueError, match=r"config\.json has model_type='trap'; supported are gpt2, "):
+        hub.load(folder)
+
+
+@pytest.mark.parametrize("name", ["modeling.py", "a.so", "pytorch_model.bin", "x.pkl", "x.npz", "x.jinja", "x.sh", "x"])
+def test_nothing_that_could_be_code_is_downloaded(name):
+    assert not any(fnmatch(name, pattern) for pattern in file.PATTERNS)
+
+
+def test_the_revision_asked_for_is_the_one_downloaded(monkeypatch, folder):
+    asked = []
+
+    def download(name, *, revision, allow_patterns):
+        asked.append((name, revision, tuple(allow_patterns)))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    hub.load("owner/name", revision="0123abc")
+    assert asked == [("owner/name", "0123abc", file.PATTERNS)]
+
+
+@pytest.mark.parametrize("name", ["os:system", "subprocess:run", "builtins:eval", "flax_transformer.train.folder:os"])
+@pytest.mark.parametrize("field", ["type", "function"])
+def test_a_run_config_names_nothing_outside_this_package(tmp_path, name, field):
+    (tmp_path / "config.json").write_text(json.dumps({field: name, "command": "touch sprung"}))
+    with pytest.raises(FolderError, match=r"config\.json: a config may name what is in flax_transformer|has no"):
+        read_experiment(RunFolder(tmp_path))
+
+
+def test_a_run_config_imports_no_module_of_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "run_trap.py").write_text(TRAP)
+    (tmp_path / "config.json").write_text('{"type": "run_trap:Config"}')
+    with pytest.raises(FolderError, match="a config may name what is in flax_transformer, got run_trap:Config"):
+        read_experiment(RunFolder(tmp_path))
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("form", ["pythonClassName", "python_class_name", "type", "nested", "json"])
+def test_features_of_a_data_set_import_no_foreign_module(tmp_path, monkeypatch, form):
+    build_pairs("words", {"train": numbers(3)}, source="en", target="de", data_dir=tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "features_trap.py").write_text(TRAP)
+    trap = {"pythonClassName": "features_trap.Trap", "text": {}}
+    features = {
+        "nested": {
+            "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+            "featuresDict": {"features": {"en": trap}},
+        },
+        "type": {"type": "features_trap.Trap", "content": {}},
+        "json": {
+            "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+            "jsonFeature": {"json": json.dumps({"en": {"type": "features_trap.Trap", "content": {}}})},
+        },
+    }.get(form, {form: "features_trap.Trap", "text": {}})
+    (tmp_path / "words" / "1.0.0" / "features.json").write_text(json.dumps(features))
+    with pytest.raises(ValueError, match=r"features\.json may name features of TFDS, it names '(features_trap|JSON)"):
+        tfds_pairs("words", "train", source="en", target="de", data_dir=tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("name", ["huggingface:glue", "kaggle:a/b", "someone:words"])
+def test_data_sets_of_a_namespace_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match="data sets of a namespace are code from elsewhere"):
+        tfds_pairs(name, "train", source="en", target="de", data_dir=tmp_path)
+
+
+def test_the_package_has_no_way_to_run_data():
+    forbidden = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+    calls = {"eval", "exec", "compile", "__import__"}
+    found = []
+    for path in sorted((ROOT / "flax_transformer").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            bad = {name.partition(".")[0] for name in names} & forbidden
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in calls:
+                bad.add(node.func.id)
+            found += [f"{path.relative_to(ROOT)}:{node.lineno}: {name}" for name in bad]
+    assert not found
+
+
+# Writing
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("end", ["", ".part"])
+def test_saving_replaces_links_and_does_not_follow_them(folder, outside, name, end, tmp_path):
+    HubTokenizer.of(train_byte_bpe(["over"], vocab_size=260)).save(folder)
+    loaded = hub.load(folder)
+    for write in (hub.save, describe, save_orbax):
+        made = tmp_path / write.__name__
+        made.mkdir()
+        (made / f"{name}{end}").symlink_to(outside)
+        write(loaded, made)
+
+
+def test_a_report_and_a_tokenizer_replace_links(tmp_path, outside):
+    for name in ("report.html", "report.html.partial", "tokenizer.json", "tokenizer.json.part"):
+        (tmp_path / name).symlink_to(outside)
+    write_page(tmp_path / "report.html", Report(title="x"))
+    train_byte_bpe(["over"], vocab_size=260).save(tmp_path / "tokenizer.json")
+    assert "x" in (tmp_path / "report.html").read_text()
+    assert "<pad>" in (tmp_path / "tokenizer.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "config.partial", "metrics.jsonl", "checkpoints", "samples.jsonl", "x"]
+)
+def test_a_run_in_a_folder_that_leads_out_of_itself_is_refused(tmp_path, outside, name):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(outside)
+    with pytest.raises(FolderError, match=rf"a run writes only into its folder, .*{name} leads to {outside}"):
+        open_folder(tmp_path / "run", {})
+
+
+def test_links_inside_a_run_are_fine(tmp_path):
+    (tmp_path / "run" / "large").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints").symlink_to("large")
+    assert open_folder(tmp_path / "run", {}).config.is_file()
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "..", "/outside"])
+def test_a_tensor_or_shard_name_is_never_a_path_to_write(folder, outside, name):
+    index = {"weight_map": dict.fromkeys(["wte.weight"], name)}
+    (folder / file.WEIGHTS).unlink()
+    (folder / file.INDEX).write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="shards must lie beside their index"):
+        hub.load(folder)
