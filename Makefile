@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 TESTS ?=
 
-.PHONY: demo test slow lint format parity clean
+.PHONY: demo test slow soak lint format parity clean
 
 $(BIN)/.demo: pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v[0]}.{v[1]}; try make PYTHON=python3.12 ...")'
@@ -24,10 +24,13 @@ demo: $(BIN)/.demo  ## train a translator of number words and try it
 	@$(BIN)/python experiments/translate_numbers.py --workdir runs/translate_numbers
 
 test: $(BIN)/.dev  ## all tests that need no torch, but for the slow ones
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "not parity and not slow" $(TESTS)
+	@$(BIN)/python -m pytest -n $(WORKERS) -m "not parity and not slow and not soak" $(TESTS)
 
 slow: $(BIN)/.dev  ## the slow tests that need no torch
 	@$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not parity" $(TESTS)
+
+soak: $(BIN)/.dev  ## kill, preempt and resume a run again and again; TRIALS=24
+	@$(BIN)/python -m pytest -n 0 -m soak tests/reliability
 
 parity: $(BIN)/.dev  ## the tests against torch and transformers; Python 3.11
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,parity]' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }

@@ -1,25 +1,30 @@
 """From an experiment to a finished run: folder, mesh, state, loop, and what comes at the end."""
 
+import contextlib
+import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
 import jax
 
-from flax_transformer.parallel import MeshConfig, make_mesh
+from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze
 from flax_transformer.train.folder import FolderError, RunFolder, open_folder
-from flax_transformer.train.loop import Batches, Interrupted, NotFinite, TrainConfig, fit
+from flax_transformer.train.loop import Batches, Interrupted, NotFinite, Preempted, TrainConfig, fit
 from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writer, Writers
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
+from flax_transformer.train.preemption import preempted_at_once
 from flax_transformer.train.schedule import make_schedule
+from flax_transformer.train.share import shared
 from flax_transformer.train.state import init_state, parameter_count
 from flax_transformer.train.step import Objective, jit_train_step, make_train_step
+from flax_transformer.train.window import skip_not_finite
 
 
 @dataclass(frozen=True)
@@ -74,41 +79,75 @@ def make_writer(experiment: Experiment, folder: RunFolder, after: int) -> Writer
 def train(experiment: Experiment, workdir: str | os.PathLike) -> Any:
     """Run an experiment in a folder, from where it stands, and return the final model.
 
+    Among several processes (`multihost.start`) all must call this, with one folder that all of them see.
+
     Raises:
       FolderError: when the folder holds another configuration or cannot be written.
       ValueError, FileNotFoundError: when the data or the settings cannot work.
-      NotFinite, CheckpointError, Interrupted: as `train.loop.fit` says.
+      NotFinite, CheckpointError, Interrupted, Preempted: as `train.loop.fit` says.
     """
-    mesh = make_mesh(experiment.mesh)
-    folder = open_folder(workdir, experiment)
-    task = experiment.task(folder)
+    with preempted_at_once():
+        mesh = make_mesh(experiment.mesh)
+        if jax.process_count() > 1 and mesh.size < jax.device_count():
+            raise ValueError(f"the mesh must use the devices of all processes, got {mesh.size} of {jax.device_count()}")
+        with multihost.first("prepare"), _only_first_speaks():
+            folder = open_folder(workdir, experiment)
+            task = experiment.task(folder)
+        config = experiment.train
+        mesh = mesh if mesh.size > 1 else None
+        with Checkpoints(folder.checkpoints, keep=config.keep) as checkpoints:
+            done = checkpoints.steps()
+            with _closing(make_writer(experiment, folder, after=done[-1] if done else 0)) as writer:
+                model = _fit(experiment, task, mesh, folder, checkpoints, writer)
+                if jax.process_index() == 0:
+                    task.finish(model, writer)
+                multihost.meet("finished")
+        return model
+
+
+def _fit(
+    experiment: Experiment, task: Task, mesh: Any, folder: RunFolder, checkpoints: Checkpoints, writer: Writer
+) -> Any:
+    """Train, and give the final model, which every process then holds by itself."""
     config = experiment.train
     optimizer = make_optimizer(experiment.optimizer, config.steps)
-    mesh = mesh if mesh.size > 1 else None
-    with Checkpoints(folder.checkpoints, keep=config.keep) as checkpoints:
-        begin = partial(init_state, task.init) if task.model is None else partial(adopt_state, task.model)
-        state = begin(optimizer, jax.random.key(config.seed), ema=config.ema > 0, mesh=mesh)
-        objective = freeze(task.objective, experiment.optimizer.trainable)
-        step = make_train_step(objective, optimizer, accumulate=config.accumulate, ema=config.ema)
-        done = checkpoints.steps()
-        writer = make_writer(experiment, folder, after=done[-1] if done else 0)
-        _introduce(folder, parameter_count(state.model), mesh)
-        try:
-            state = fit(
-                state,
-                jit_train_step(step, state, mesh),
-                task.batches,
-                config,
-                checkpoints=checkpoints,
-                writer=writer,
-                evaluate=task.evaluate,
-                schedule=make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps),
-            )
-            model = final_model(experiment, checkpoints, state)
-            task.finish(model, writer)
-        finally:
+    begin = partial(init_state, task.init) if task.model is None else partial(adopt_state, task.model)
+    state = begin(optimizer, jax.random.key(config.seed), ema=config.ema > 0, mesh=mesh)
+    objective = freeze(task.objective, experiment.optimizer.trainable)
+    step = make_train_step(objective, optimizer, accumulate=config.accumulate, ema=config.ema)
+    step = skip_not_finite(step) if config.skip_not_finite else step
+    _introduce(folder, parameter_count(state.model), mesh)
+    state = fit(
+        state,
+        jit_train_step(step, state, mesh),
+        shared(task.batches, *multihost.row_parts(mesh)),
+        config,
+        checkpoints=checkpoints,
+        writer=writer,
+        evaluate=task.evaluate,
+        schedule=make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps),
+    )
+    model = final_model(experiment, checkpoints, state)
+    return multihost.at_home(multihost.whole(model)) if jax.process_count() > 1 else model
+
+
+@contextlib.contextmanager
+def _closing(writer: Writer) -> Iterator[Writer]:
+    """Close a writer at the end; what ended the run is told, not that a full disk takes no last line either."""
+    try:
+        yield writer
+    except BaseException:
+        with contextlib.suppress(OSError):
             writer.close()
-    return model
+        raise
+    writer.close()
+
+
+@contextlib.contextmanager
+def _only_first_speaks() -> Iterator[None]:
+    """Drop what processes print that prepare the same as process 0."""
+    with contextlib.nullcontext() if jax.process_index() == 0 else contextlib.redirect_stdout(io.StringIO()):
+        yield
 
 
 def final_model(experiment: Experiment, checkpoints: Checkpoints, state: Any) -> Any:
@@ -140,22 +179,33 @@ FAILURES = (FolderError, CheckpointError, NotFinite, ValueError, OSError)
 def launch(default: Experiment, arguments: list[str] | None = None) -> None:
     """Run an experiment file: read its options from the command line, train, and leave with the right exit code.
 
-    Options are the fields of `default`, as `--train.steps 100`, and `--workdir`. A setting that cannot work ends
-    with exit code 2, a failure while training with 1, Ctrl-C with 130.
+    Options are the fields of `default`, as `--train.steps 100`, and `--workdir`; where nothing else tells the processes
+    of a run about each other, `--multihost.coordinator`, `--multihost.processes` and `--multihost.index` do. A setting
+    that cannot work ends with exit code 2, a failure while training with 1, Ctrl-C with 130, a preemption with 0.
     """
     import tyro
 
     arguments = sys.argv[1:] if arguments is None else arguments
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
 
-    def command(workdir: str = f"runs/{name}", experiment: Annotated[Any, tyro.conf.arg(name="")] = default) -> int:
+    def command(
+        workdir: str = f"runs/{name}",
+        processes: Annotated[multihost.Multihost, tyro.conf.arg(name="multihost")] = multihost.Multihost(),
+        experiment: Annotated[Any, tyro.conf.arg(name="")] = default,
+    ) -> int:
         """Train.
 
         Args:
           workdir: Folder of the run; a run that is already there goes on.
+          processes: One process of several; on SLURM (srun), GKE and TPU machines this is found out.
           experiment: The experiment.
         """
-        return _guard(lambda: train(experiment, workdir))
+
+        def body() -> None:
+            multihost.start(processes)
+            train(experiment, workdir)
+
+        return _guard(body)
 
     command.__annotations__["experiment"] = Annotated[type(default), tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
     try:
@@ -163,19 +213,22 @@ def launch(default: Experiment, arguments: list[str] | None = None) -> None:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2
-    sys.exit(code)
+    multihost.leave(code)
 
 
 def _guard(body: Callable[[], Any]) -> int:
     try:
         body()
     except FAILURES as error:
+        code = 2 if isinstance(error, FolderError | ValueError | FileNotFoundError) else 1
+        if jax.distributed.is_initialized() and not isinstance(error, FolderError | CheckpointError | NotFinite):
+            multihost.fail(error, code=code)  # nobody is at this terminal, so show where
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, FolderError | ValueError | FileNotFoundError) else 1
-    except Interrupted as stop:
+        return multihost.end(code) if jax.distributed.is_initialized() else code
+    except (Interrupted, Preempted) as stop:
         print(stop, file=sys.stderr)
-        return 130
+        return 130 if isinstance(stop, Interrupted) else 0
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
+        return multihost.end(130) if jax.distributed.is_initialized() else 130
     return 0

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from flax_transformer.parallel import path_name
+from flax_transformer.parallel.multihost import agreed, whole
 
 
 class CheckpointError(RuntimeError):
@@ -126,16 +127,34 @@ class Checkpoints:
             )
         except OSError as error:
             raise CheckpointError(f"cannot write checkpoints to {self.folder}: {error}") from error
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:  # the metadata of a step is damaged
+            raise CheckpointError(f"cannot read the checkpoints in {self.folder} ({_cause(error)})") from error
 
     def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        if exception[0] is None or jax.process_count() == 1:  # else to wait for the others may be to wait for ever
+            self.close()
 
     def steps(self) -> list[int]:
         """List the steps there are checkpoints of, oldest first."""
         return [checkpoint.step for checkpoint in self._orbax.checkpoints]
+
+    def newest(self) -> int | None:
+        """Tell the newest step, if there is one, as process 0 sees it.
+
+        Raises:
+          CheckpointError: when this process does not see it, as folders on a network may come late or not be shared.
+        """
+        steps = self.steps()
+        newest = agreed(steps[-1] if steps else -1)
+        if newest >= 0 and newest not in steps:
+            raise CheckpointError(
+                f"process {jax.process_index()} does not see checkpoint {newest} in {self.folder}, which process 0 "
+                "does; all need one folder"
+            )
+        return newest if newest >= 0 else None
 
     def save(self, step: int, state: Any, meta: dict, *, score: float | None = None) -> None:
         """Begin to save; what is already saved at this step stays.
@@ -150,6 +169,7 @@ class Checkpoints:
         if self._keep is None:
             raise CheckpointError(f"the checkpoints in {self.folder} were opened to be read")
         self.wait()
+        self.check_folder()
         if step in self.steps():
             return
         try:
@@ -184,6 +204,11 @@ class Checkpoints:
         if self._failed is not None:
             (step, error), self._failed = self._failed, None
             raise CheckpointError(self._sentence(step, error)) from error
+
+    def check_folder(self) -> None:
+        """Raise CheckpointError if the folder is gone: a save would make it again, without what else was in it."""
+        if not self.folder.is_dir():
+            raise CheckpointError(f"the folder {self.folder} is gone; nothing more can be saved there")
 
     def wait(self) -> None:
         """Wait for the save under way, if any.
@@ -226,7 +251,7 @@ class Checkpoints:
             return ""
         try:
             sums = dict(json.loads(manifest.read_text()))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return f"{manifest} is no manifest"
         for name, expected in sums.items():
             path = self.folder / str(step) / name
@@ -261,7 +286,8 @@ class Checkpoints:
         if not steps or (step is not None and step not in steps):
             raise CheckpointError(f"no checkpoint of step {step} in {self.folder}, there are {steps or 'none'}")
         step = steps[-1] if step is None else step
-        self.verify(step)
+        if jax.process_index() == 0:  # the others would read the same files; if this one raises, all end
+            self.verify(step)
         abstract = {name: _abstract(leaf) for name, leaf in _with_keys(state).items()}
         self._check_fits(step, abstract)
         try:
@@ -270,6 +296,8 @@ class Checkpoints:
             raise CheckpointError(
                 f"cannot read checkpoint {step} in {self.folder} ({_cause(error)}){self._offer(step)}"
             ) from error
+        if self._keep is not None and jax.process_index() == 0 and not self._manifest(step).exists():
+            self._write_manifest(step)  # its writer was killed before it could
         return from_arrays(state, loaded["state"]), loaded["meta"]
 
     def shapes(self, step: int | None = None) -> dict[str, jax.ShapeDtypeStruct]:
@@ -281,6 +309,8 @@ class Checkpoints:
             raise CheckpointError(
                 f"cannot read checkpoint {step} in {self.folder} ({_cause(error)}){self._offer(step)}"
             ) from error
+        if tree is None:
+            raise CheckpointError(f"cannot read what checkpoint {step} in {self.folder} holds{self._offer(step)}")
         return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in tree.items()}
 
     def _check_fits(self, step: int, wanted: dict[str, jax.ShapeDtypeStruct]) -> None:
@@ -321,6 +351,6 @@ def average_models(checkpoints: Checkpoints, model: Any, steps: list[int]) -> An
     total = None
     for step in steps:
         restored, _ = checkpoints.restore({"model": model}, step)
-        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), restored["model"])
+        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), whole(restored["model"]))
         total = wide if total is None else jax.tree.map(np.add, total, wide)
     return jax.tree.map(lambda leaf, like: jax.numpy.asarray(leaf / len(steps), like.dtype), total, model)

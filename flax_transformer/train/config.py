@@ -5,7 +5,38 @@ Config files are data: a name is looked up in this package, or in those the read
 
 import dataclasses
 import importlib
-from typing import Any
+import json
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+def parse_object(content: bytes, path: Path) -> dict[str, Any]:
+    """Parse a file that must hold one JSON object, as strictly as the standard says: nothing is guessed.
+
+    Raises:
+      ValueError: not JSON, a key twice with two values, a number that is none, or no object; names the file.
+    """
+    try:
+        data = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(data).__name__}")
+    return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    twice = next((key for key, value in pairs if len(found) < len(pairs) and found[key] != value), None)
+    if twice is not None:
+        raise ValueError(f"a key must have one value, {twice!r} has several")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"numbers must be finite, got {name}")
 
 
 def to_json(value: Any) -> Any:
@@ -50,7 +81,36 @@ def from_json(data: Any, packages: tuple[str, ...] = ("flax_transformer",)) -> A
     unknown = sorted(set(data) - known - {"type"})
     if unknown:
         raise ValueError(f"{data['type']} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return kind(**{name: from_json(item, packages) for name, item in data.items() if name != "type"})
+    hints = get_type_hints(kind)
+    found = {name: from_json(item, packages) for name, item in data.items() if name != "type"}
+    wrong = next((name for name, value in found.items() if not fits(value, hints[name])), None)
+    if wrong is not None:
+        hint = getattr(hints[wrong], "__name__", str(hints[wrong]))
+        raise ValueError(f"{data['type']} must have {wrong} of type {hint}, got {data[wrong]!r:.100}")
+    return kind(**found)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Tell whether a value is of the type that a field declares; types that say more than JSON can hold, fit.
+
+    >>> fits(3, float), fits(True, int), fits(("a", 1), tuple[str, ...]), fits("x", Literal["x", "y"] | None)
+    (True, False, False, True)
+    """
+    kind, options = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        return any(fits(value, option) for option in options)
+    if Callable in (hint, kind):
+        return callable(value)
+    if kind is Literal:
+        return any(value == option and type(value) is type(option) for option in options)
+    if kind is tuple:
+        items = options[:1] * len(value) if options[1:] == (...,) and isinstance(value, tuple) else options
+        return isinstance(value, tuple) and len(value) == len(items) and all(map(fits, value, items))
+    if hint is float:
+        return type(value) in (int, float)
+    if hint in (bool, int, str, types.NoneType):
+        return type(value) is hint
+    return isinstance(value, hint) if dataclasses.is_dataclass(hint) else True
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flax_transformer.train.config import differences, from_json, to_json
+import jax
 
-FREE = ("train.steps", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.keep", "mesh.")
+from flax_transformer.train.config import differences, from_json, parse_object, to_json
+
+FREE = (
+    "train.steps", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.keep",
+    "train.skip_not_finite", "train.stall", "mesh.",
+)  # fmt: skip
 """Settings that may change when a run goes on."""
 
 
@@ -63,7 +68,7 @@ class RunFolder:
 
 
 def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
-    """Begin a run in `root`, or go on with the one that is there.
+    """Begin a run in `root`, or go on with the one that is there; process 0 before the others, who write nothing.
 
     Raises:
       FolderError: when the folder cannot be written, or holds a run of another configuration; then it says where
@@ -71,8 +76,13 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
     """
     folder = RunFolder(Path(root))
     config = to_json(experiment)
+    if jax.process_index() > 0 and not folder.config.exists():
+        raise FolderError(f"process {jax.process_index()} does not see {folder.config}; all processes need one folder")
     try:
         folder.root.mkdir(parents=True, exist_ok=True)
+        own = folder.root.resolve()
+        if outside := [path for path in folder.root.iterdir() if not path.resolve().is_relative_to(own)]:
+            raise FolderError(f"a run writes only into its folder, {outside[0]} leads to {outside[0].resolve()}")
         if folder.config.exists():
             old = read_config(folder)
             changed = [line for line in differences(old, config) if not line.startswith(FREE)]
@@ -83,9 +93,10 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
                     f"{folder.root} holds a run of another configuration:\n  " + "\n  ".join(changed)
                     + "\nUse another --workdir, or the settings the run began with."
                 )  # fmt: skip
-        partial = folder.config.with_suffix(".partial")
-        partial.write_text(json.dumps(config, indent=2) + "\n")
-        partial.replace(folder.config)
+        if jax.process_index() == 0:
+            partial = folder.config.with_suffix(".partial")
+            partial.write_text(json.dumps(config, indent=2) + "\n")
+            partial.replace(folder.config)
     except OSError as error:
         raise FolderError(f"cannot write to {folder.root}: {error}") from error
     return folder
@@ -100,9 +111,9 @@ def read_config(folder: RunFolder) -> dict:
     if not folder.config.is_file():
         raise FolderError(f"{folder.root} is not a run folder: it has no config.json")
     try:
-        return json.loads(folder.config.read_text())
+        return parse_object(folder.config.read_bytes(), folder.config)
     except ValueError as error:
-        raise FolderError(f"{folder.config} is not valid JSON: {error}") from error
+        raise FolderError(str(error)) from error
 
 
 def read_experiment(folder: RunFolder, packages: tuple[str, ...] = ("flax_transformer",)) -> Any:

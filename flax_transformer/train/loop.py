@@ -2,21 +2,21 @@
 
 import math
 import re
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.metrics import Writer
+from flax_transformer.train.preemption import Interrupted, Preempted, noticing
 from flax_transformer.train.progress import make_progress, number
 from flax_transformer.train.state import TrainState
+from flax_transformer.train.watchdog import Watchdog
+from flax_transformer.train.window import NotFinite, Window, all_finite
+
+__all__ = ["Batches", "Interrupted", "NotFinite", "Preempted", "TrainConfig", "fit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,11 @@ class TrainConfig:
     keep_best: bool = False
     """End with the parameters that were best by `monitor`, not the last ones; their checkpoint is kept beside the
     newest."""
+    skip_not_finite: int = 0
+    """Batches at most in a run that may be left out because their loss or gradient is not finite; one more ends it."""
+    stall: float = 600.0
+    """Seconds a step may take (or ten times the median, if that is more) before the run is ended with all stacks shown;
+    the first step, an evaluation and saving may take six times as long. 0 waits for ever."""
 
     def __post_init__(self):
         for name in ("steps", "log_every", "eval_every", "checkpoint_every", "keep", "average", "accumulate"):
@@ -59,6 +64,10 @@ class TrainConfig:
             raise ValueError(f"train.ema must be in [0, 1), got {self.ema}")
         if self.patience is not None and self.patience < 1:
             raise ValueError(f"train.patience must be at least 1, got {self.patience}")
+        if self.skip_not_finite < 0 or self.stall < 0:
+            raise ValueError(
+                f"skip_not_finite and stall must not be negative, got {self.skip_not_finite} and {self.stall}"
+            )
 
 
 @runtime_checkable
@@ -76,73 +85,6 @@ class Batches(Protocol):
 
     def set_state(self, state: dict) -> None:
         """Go on from a position."""
-
-
-class NotFinite(RuntimeError):
-    """The loss or the gradient stopped being a number."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """The run was interrupted from the keyboard and has saved its state."""
-
-
-@contextmanager
-def _interruptible(say: Callable[[str], None]) -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into a flag, so that no step is torn; the second one ends the process as usual."""
-    flag = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield flag
-        return
-
-    def handle(signum: int, frame: Any) -> None:
-        if flag.is_set():
-            raise KeyboardInterrupt
-        flag.set()
-        say("interrupted: saving after this step (Ctrl-C again to quit at once)")
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-class _Window:
-    """Metrics since the last report, on the device until they are needed."""
-
-    def __init__(self):
-        self._pending: list[tuple[int, dict]] = []
-        self._began = time.monotonic()
-
-    def add(self, step: int, metrics: dict) -> None:
-        self._pending.append((step, metrics))
-        if len(self._pending) > 1:  # let the host run one step ahead of the device, and no more
-            jax.block_until_ready(self._pending[-2][1])
-
-    def take(self) -> dict[str, float]:
-        """Average over the window, weighted by count; raise at the first step that is not finite."""
-        pending, self._pending = jax.device_get(self._pending), []
-        for step, metrics in pending:
-            bad = [name for name in ("loss", "gradient_norm") if not math.isfinite(metrics[name])]
-            if bad:
-                raise NotFinite(f"{' and '.join(bad)} stopped being finite at step {step}")
-        seconds, self._began = time.monotonic() - self._began, time.monotonic()
-        if not pending:
-            return {}
-        count = sum(float(metrics["count"]) for _, metrics in pending)
-        names = [name for name in pending[-1][1] if name not in ("count", "gradient_norm")]
-        means = {n: sum(float(m[n]) * float(m["count"]) for _, m in pending) / max(count, 1) for n in names}
-        norm = sum(float(metrics["gradient_norm"]) for _, metrics in pending) / len(pending)
-        return {**means, "gradient_norm": norm, "tokens_per_second": count / seconds}
-
-    def restart_clock(self) -> None:
-        """Leave out of the speed what was not training."""
-        self._began = time.monotonic()
-
-
-@jax.jit
-def _all_finite(tree: Any) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]))
 
 
 class _Patience:
@@ -188,12 +130,14 @@ class _Run:
         schedule: Callable[[int], Any],
     ):
         meta: dict = {}
-        if checkpoints.steps():
-            state, meta = checkpoints.restore(state)
+        newest = checkpoints.newest()
+        if newest is not None:
+            state, meta = checkpoints.restore(state, newest)
             batches.set_state(meta["data"])
         self.state, self.step, self._batches, self._config = state, int(state.step), batches, config
         self._checkpoints, self._writer, self._evaluate, self._schedule = checkpoints, writer, evaluate, schedule
-        self.patience, self.window = _Patience(config, meta.get("patience", {})), _Window()
+        self.patience = _Patience(config, meta.get("patience", {}))
+        self.window = Window(config.skip_not_finite, meta.get("skipped", 0))
         self.progress = make_progress(config.steps, self.step, first=jax.process_index() == 0)
         if self.step:
             self.progress.say(f"resuming from step {self.step}")
@@ -211,10 +155,28 @@ class _Run:
         self.window.add(self.step, metrics)
         self._checkpoints.check()
 
+    def pause(self, due: list[bool], ending: Any) -> None:
+        """Do what is due between two steps: report, evaluate, save."""
+        self.report()
+        if due[1]:
+            self.validate()
+        if due[2] or self.is_best or self.patience.exhausted or ending:
+            self.save()
+        if ending:
+            self._checkpoints.wait()
+        self.window.restart_clock()
+
     def report(self) -> None:
+        self._checkpoints.check_folder()
+        before = self.window.skipped
         metrics = self.window.take()
+        if self.window.skipped > before:
+            self.progress.say(
+                f"step {self.step}: {self.window.skipped} batches skipped so far, of {self._config.skip_not_finite} at "
+                "most, as their loss or gradient was not finite"
+            )
         if metrics:
-            metrics["learning_rate"] = float(self._schedule(self.step - 1))
+            metrics["learning_rate"] = float(self._schedule(self.step - self.window.skipped - 1))
             self._writer.write(self.step, "train", metrics)
             self.progress.step(self.step, metrics)
 
@@ -226,11 +188,24 @@ class _Run:
         self.patience.see(self.step, measured)
 
     def save(self) -> None:
-        if not _all_finite(self.state.model):
+        if not all_finite(self.state.model):
             raise NotFinite(f"parameters stopped being finite at step {self.step}")
-        position = {"data": self._batches.get_state(), "patience": self.patience.saved()}
+        position = {
+            "data": self._batches.get_state(), "patience": self.patience.saved(), "skipped": self.window.skipped
+        }  # fmt: skip
         score = self.patience.best if self.is_best else None
         self._checkpoints.save(self.step, self.state, position, score=score)
+
+    def finish(self) -> TrainState:
+        """Save the last state, and give what the run ends with."""
+        config = self._config
+        if self.patience.exhausted:
+            self.progress.say(
+                f"stopped at step {self.step}: no better {config.monitor} in {config.patience} evaluations"
+            )
+        self.save()
+        self._checkpoints.wait()
+        return self.best()
 
     @property
     def is_best(self) -> bool:
@@ -274,31 +249,31 @@ def fit(
         after it.
       CheckpointError: as soon as a save is known to have failed, or the run folder cannot be written.
       Interrupted: after Ctrl-C, with the state saved.
+      Preempted: after SIGTERM to any process, with the state of one agreed step saved.
     """
     run = _Run(
         state, batches, config, checkpoints=checkpoints, writer=writer, evaluate=evaluate, schedule=schedule
     )  # fmt: skip
+    stacks = checkpoints.folder.parent / f"stacks-{jax.process_index()}.txt"
     try:
-        with _interruptible(run.progress.say) as interrupted:
+        with noticing(run.progress.say) as notice, Watchdog(config.stall, stacks) as watchdog:
             while not run.over:
                 run.advance(train_step)
+                watchdog.beat()
                 due = [run.due(every) for every in (config.log_every, config.eval_every, config.checkpoint_every)]
-                if any(due) or interrupted.is_set():
-                    run.report()
-                if due[1]:
-                    run.validate()
-                if due[2] or run.is_best or run.patience.exhausted or interrupted.is_set():
-                    run.save()
-                if interrupted.is_set():
-                    checkpoints.wait()
-                    raise Interrupted(f"stopped at step {run.step}; the same command goes on from there")
-                if any(due):
-                    run.window.restart_clock()
-        if run.patience.exhausted:
-            run.progress.say(f"stopped at step {run.step}: no better {config.monitor} in {config.patience} evaluations")
-        run.save()
-        checkpoints.wait()
-        return run.best()
+                ending = notice.due(run.step)
+                if any(due) or ending:
+                    with watchdog.patient():
+                        run.pause(due, ending)
+                if ending:
+                    break
+            else:
+                with watchdog.patient():
+                    final = run.finish()
+                ending = notice.due(run.step)
+        if ending:
+            raise ending(f"{_ENDINGS[ending]} at step {run.step}; the same command goes on from there")
+        return final
     except (NotFinite, OSError) as error:
         checkpoints.wait()
         kept = checkpoints.steps()
@@ -306,3 +281,6 @@ def fit(
         raise kind(f"{error}; the last good checkpoint is {f'step {kept[-1]}' if kept else 'none'}") from error
     finally:
         run.progress.close()
+
+
+_ENDINGS = {Interrupted: "stopped", Preempted: "preempted"}

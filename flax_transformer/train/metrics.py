@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -53,22 +54,30 @@ def _keeps(line: str, after: int) -> bool:
 
 
 class TensorBoard:
-    """Event files, one tag `split/name` a metric."""
+    """Event files, one tag `split/name` a metric; written at once, so that a disk that is full is told here."""
 
     def __init__(self, folder: str | os.PathLike, *, after: int | None = None):
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.record_writer import directory_check
 
-        purge = {} if after is None else {"purge_step": after + 1}
-        self._writer = SummaryWriter(str(folder), **purge)
+        directory_check(str(folder))
+        self._file = EventsWriter(os.path.join(folder, "events"))
+        if after is not None:  # whoever reads the files drops what was written of later steps
+            self._file.write_event(Event(step=after + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, step: int, split: str, metrics: dict[str, float]) -> None:
         """Add one scalar a metric."""
-        for name, value in metrics.items():
-            self._writer.add_scalar(f"{split}/{name}", value, step)
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=f"{split}/{name}", simple_value=value) for name, value in metrics.items()]
+        self._file.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        self._file.flush()
 
     def close(self) -> None:
         """Flush and close."""
-        self._writer.close()
+        self._file.close()
 
 
 class Tracker:

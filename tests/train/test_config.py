@@ -136,7 +136,7 @@ def test_folders_that_are_no_run_are_named(tmp_path):
     with pytest.raises(FolderError, match=r"is not a run folder: it has no config\.json"):
         read_config(RunFolder(tmp_path))
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(FolderError, match=r"config\.json is not valid JSON"):
+    with pytest.raises(FolderError, match=r"config\.json is not JSON"):
         open_folder(tmp_path, Run())
     (tmp_path / "config.json").write_text('{"type": "os:system"}')
     with pytest.raises(FolderError, match=r"config\.json: a config may name"):

@@ -1,0 +1,44 @@
+"""Training data of a run of several processes: each gives its own rows of the same global batches."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from flax_transformer.train.loop import Batches
+
+
+def shared(batches: Batches, parts: tuple[int, ...], count: int) -> Batches:
+    """Let a process give only some of `count` equal parts of every batch's rows.
+
+    Batches with a method `share(parts, count)` are told; of any others, which make whole batches in every process,
+    the rows are picked.
+    """
+    if hasattr(batches, "share"):
+        batches.share(parts, count)
+        return batches
+    return batches if len(parts) == count else _Picked(batches, parts, count)
+
+
+class _Picked(Iterator):
+    """Some rows of the batches of another iterator."""
+
+    def __init__(self, batches: Batches, parts: tuple[int, ...], count: int):
+        self._batches, self._parts, self._count = batches, list(parts), count
+
+    def __next__(self) -> Any:
+        return jax.tree.map(self._pick, next(self._batches))
+
+    def _pick(self, leaf: Any) -> np.ndarray:
+        if leaf.shape[0] % self._count:
+            raise ValueError(f"rows must be a multiple of the parts, got {leaf.shape[0]} rows, {self._count} parts")
+        return np.concatenate([np.split(np.asarray(leaf), self._count)[part] for part in self._parts])
+
+    def get_state(self) -> dict:
+        """Tell the position."""
+        return self._batches.get_state()
+
+    def set_state(self, state: dict) -> None:
+        """Go on from a position."""
+        self._batches.set_state(state)
