@@ -52,7 +52,10 @@ class Attention(nnx.Module):
 
     def project(self, memory: Float[Array, "*B S D"]) -> Memory:
         """Compute the keys and values of a memory, to be used for many queries."""
-        return Memory.of(self._normed("key", self.key(memory)), self.value(memory))
+        return Memory.of(*self._key_value(memory))
+
+    def _key_value(self, memory: Float[Array, "*B S D"]) -> tuple[Array, Array]:
+        return self._normed("key", self.key(memory)), self.value(memory)
 
     def _normed(self, which: str, heads: Array) -> Array:
         return getattr(self, f"{which}_norm")(heads) if self.cfg.qk_norm else heads
@@ -111,8 +114,8 @@ class Attention(nnx.Module):
         if memory is None:
             q, k, v = self._query_key_value(x)
         else:
-            memory = memory if isinstance(memory, Memory) else self.project(memory)
-            q, (k, v) = self._normed("query", self.query(x)), memory.by_position()
+            q = self._normed("query", self.query(x))
+            k, v = memory.by_position() if isinstance(memory, Memory) else self._key_value(memory)
         if cfg.rotary is not None and memory is None:
             if positions is None:
                 positions = jnp.arange(x.shape[-2]) + (0 if cache is None else cache.index)

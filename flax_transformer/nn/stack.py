@@ -1,19 +1,25 @@
 """Depth as an axis: L blocks are one block whose leaves have a leading L."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
+from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
+
 REMAT: dict[str, Callable | None] = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
 }
-"""What a block keeps for its backward pass: everything, nothing but its input, or its matrix products."""
+"""What a block keeps for its backward pass: everything, nothing but its input, its matrix products, or these in the
+memory of the host."""
 
 
 @jax.tree_util.register_dataclass
@@ -73,7 +79,8 @@ def apply_stack(
 ) -> Any:
     """Run x through the blocks in order, as one `lax.scan` over the layer axis.
 
-    Blocks that `unstack` took apart run one after another; what has a layer axis is then a tuple.
+    Blocks that `unstack` took apart run one after another; what has a layer axis is then a tuple. Under a mesh whose
+    axis `pipeline` is larger than 1 a stack without a cache is a pipeline, with the same result: see `run_pipeline`.
 
     Args:
       args, kwargs: passed to every block; what is wrapped in `PerLayer` is sliced, one entry for each.
@@ -83,32 +90,65 @@ def apply_stack(
       remat: a name in `REMAT`: what the backward pass keeps rather than computes again.
 
     Raises:
-      ValueError: for an unknown remat policy.
+      ValueError: for a remat policy that is unknown or that the device has no memory for, or rows or layers that a
+        pipeline cannot share out.
     """
     if remat not in REMAT:
         raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
+    if remat == "offload":
+        _check_host_memory()
     keys = None if key is None else jax.random.split(key, stack_depth(blocks))
-    is_per_layer = lambda leaf: isinstance(leaf, PerLayer)  # noqa: E731
-    leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_per_layer)
-    sliced = [leaf.value for leaf in leaves if is_per_layer(leaf)]
+    named, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_per_layer)
+    shared = [leaf for _, leaf in named if not _is_per_layer(leaf)]
+    sliced = [leaf.value for _, leaf in named if _is_per_layer(leaf)]
+    layers = (blocks, keys, sliced, cache)
 
-    def step(x: Array, layers: tuple) -> tuple[Array, Any]:
-        block, k, slices, state = layers
-        slices = iter(slices)
-        filled = [next(slices) if is_per_layer(leaf) else leaf for leaf in leaves]
-        block_args, block_kwargs = treedef.unflatten(filled)
-        if state is None:
-            return block(x, *block_args, key=k, **block_kwargs), None
-        return block(x, *block_args, cache=state, key=k, **block_kwargs)
+    def run(x: Array, layers: tuple, shared: list) -> tuple[Array, Any]:
+        def step(x: Array, layers: tuple) -> tuple[Array, Any]:
+            block, k, slices, state = layers
+            slices, rest = iter(slices), iter(shared)
+            filled = [next(slices if _is_per_layer(leaf) else rest) for _, leaf in named]
+            block_args, block_kwargs = treedef.unflatten(filled)
+            if state is None:
+                return block(x, *block_args, key=k, **block_kwargs), None
+            return block(x, *block_args, cache=state, key=k, **block_kwargs)
 
-    if remat != "none":
-        step = jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True)
-    if isinstance(blocks, nnx.List):
-        after = []
-        for i, block in enumerate(blocks):
-            k = None if keys is None else keys[i]
-            x, state = step(x, (block, k, [s[i] for s in sliced], None if cache is None else cache[i]))
-            after.append(state)
-        return x if cache is None else (x, tuple(after))
-    x, after = jax.lax.scan(step, x, (blocks, keys, sliced, cache), unroll=unroll)
+        if remat != "none":
+            step = jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True)
+        over = _one_by_one if isinstance(blocks, nnx.List) else partial(jax.lax.scan, unroll=unroll)
+        return over(step, x, layers)
+
+    if pipeline_stages() > 1 and cache is None and not isinstance(blocks, nnx.List):
+        names = [_argument(path, blocks) for path, leaf in named if not _is_per_layer(leaf)]
+        return run_pipeline(lambda *given: run(*given)[0], x, layers, shared, names)
+    x, after = run(x, layers, shared)
     return x if cache is None else (x, after)
+
+
+def _check_host_memory() -> None:
+    kinds = [memory.kind for memory in jax.local_devices()[0].addressable_memories()]
+    if "pinned_host" not in kinds:
+        raise ValueError(f"remat 'offload' needs pinned host memory, the device has {', '.join(kinds) or 'none'}")
+
+
+def _one_by_one(step: Callable, x: Array, layers: tuple) -> tuple[Array, tuple]:
+    """Scan over a tuple of lists rather than arrays."""
+    blocks, keys, sliced, cache = layers
+    after = []
+    for i, block in enumerate(blocks):
+        k = None if keys is None else keys[i]
+        x, state = step(x, (block, k, [s[i] for s in sliced], None if cache is None else cache[i]))
+        after.append(state)
+    return x, tuple(after)
+
+
+def _is_per_layer(leaf: Any) -> bool:
+    return isinstance(leaf, PerLayer)
+
+
+def _argument(path: tuple, blocks: Any) -> str | None:
+    """Name what a block is given: the field of a mask, else the argument; `path` begins with 0 or 1 (args, kwargs)."""
+    fields = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
+    if fields or isinstance(path[1], jax.tree_util.DictKey):
+        return fields[-1] if fields else path[1].key
+    return list(inspect.signature(type(blocks).__call__).parameters)[2 + path[1].idx]

@@ -3,11 +3,18 @@
 Axes: B batch (any number of axes), V vocabulary, D model width.
 """
 
+import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Float, Int, Shaped
+
+# Mesh axes that the first two axes of tokens, rows and positions, are split over, and the columns of a table.
+_TOKENS, _COLUMNS = (("data", "fsdp"), ("sequence",)), "fsdp"
 
 
 def cross_entropy(
@@ -65,7 +72,8 @@ def chunked_cross_entropy(
     """Compute `cross_entropy(hidden @ embedding.T + bias, …)` without ever holding the logits of all tokens.
 
     Logits exist for `chunk` tokens at a time, in the backward pass too: their gradient is taken while they are there,
-    so nothing is computed twice.
+    so nothing is computed twice. Under a mesh each device takes its own tokens, `chunk` at a time, and the gradients of
+    the embedding are summed over devices once, at the end.
 
     >>> hidden, embedding, labels = jnp.ones((5, 2)), jnp.eye(3, 2), jnp.array([0, 1, 2, 0, 1])
     >>> full = cross_entropy(hidden @ embedding.T, labels)[0]
@@ -75,16 +83,17 @@ def chunked_cross_entropy(
     if chunk < 1:
         raise ValueError(f"a chunk holds at least one token, got {chunk}")
     weights = (jnp.ones(labels.shape) if weights is None else weights).astype(jnp.float32)
-    chunk = min(chunk, max(labels.size, 1))
+    return _chunked((label_smoothing, z_loss, chunk), (embedding, bias), hidden, labels, weights), jnp.sum(weights)
 
-    def cut(x, tail):
-        flat = x.reshape(-1, *tail)
-        flat = jnp.pad(flat, [(0, -len(flat) % chunk)] + [(0, 0)] * len(tail))
-        # Tokens of one chunk lie far apart, so a sharded batch axis is sharded within every chunk.
-        return jnp.moveaxis(flat.reshape(chunk, -1, *tail), 0, 1)
 
-    chunks = cut(hidden, hidden.shape[-1:]), cut(labels, ()), cut(weights, ())
-    return _chunked((label_smoothing, z_loss), (embedding, bias), *chunks), jnp.sum(weights)
+def _cut(x: Array, chunk: int, rank: int) -> Array:
+    """Cut tokens, the first `rank` axes of x, into chunks; what is over is filled up with zeros."""
+    tail = x.shape[rank:]
+    flat = x.reshape(-1, *tail)
+    chunk = min(chunk, max(len(flat), 1))
+    flat = jnp.pad(flat, [(0, -len(flat) % chunk)] + [(0, 0)] * len(tail))
+    # Tokens of one chunk lie far apart, so a sharded batch axis is sharded within every chunk.
+    return jnp.moveaxis(flat.reshape(chunk, -1, *tail), 0, 1)
 
 
 def _chunk_loss(settings, output, hidden, labels, weights):
@@ -97,23 +106,74 @@ def _chunk_loss(settings, output, hidden, labels, weights):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _chunked(settings, output, hidden, labels, weights):
-    def add(total, chunk):
-        return total + _chunk_loss(settings, output, *chunk), None
+    def run(output, hidden, labels, weights):
+        def add(total, chunk):
+            return total + _chunk_loss(settings[:2], output, *chunk), None
 
-    return jax.lax.scan(add, jnp.float32(0), (hidden, labels, weights))[0]
+        chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
+        return sum_(jax.lax.scan(add, jnp.float32(0), chunks)[0])
+
+    split, (token, same, _), sum_, _ = _by_device(labels, output[0])
+    return split(run, (same, token, token, token), same)(output, hidden, labels, weights)
 
 
 def _chunked_forward(settings, output, hidden, labels, weights):
-    slope = jax.value_and_grad(partial(_chunk_loss, settings), (0, 1, 3))
+    slope = jax.value_and_grad(partial(_chunk_loss, settings[:2]), (0, 1, 3))
 
-    def add(carry, chunk):
-        total, by_output = carry
-        loss, (more, by_hidden, by_weights) = slope(output, *chunk)
-        return (total + loss, jax.tree.map(jnp.add, by_output, more)), (by_hidden, by_weights)
+    def run(output, hidden, labels, weights):
+        def add(carry, chunk):
+            total, by_output = carry
+            loss, (more, by_hidden, by_weights) = slope(output, *chunk)
+            return (total + loss, jax.tree.map(jnp.add, by_output, more)), (by_hidden, by_weights)
 
-    start = jnp.float32(0), jax.tree.map(lambda part: jnp.zeros(part.shape, jnp.float32), output)
-    (total, by_output), (by_hidden, by_weights) = jax.lax.scan(add, start, (hidden, labels, weights))
+        start = jnp.float32(0), jax.tree.map(lambda part: jnp.zeros(part.shape, jnp.float32), output)
+        chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
+        (total, (table, bias)), cut = jax.lax.scan(add, start, chunks)
+        by_tokens = [_join(x, labels.shape) for x in cut]
+        return sum_(total), (scatter(table), None if bias is None else sum_(bias)), *by_tokens
+
+    split, (token, same, table), sum_, scatter = _by_device(labels, output[0])
+    given, made = (same, token, token, token), (same, (table, same), token, token)
+    total, by_output, by_hidden, by_weights = split(run, given, made)(output, hidden, labels, weights)
     return total, (jax.tree.map(lambda slope, part: slope.astype(part.dtype), by_output, output), by_hidden, by_weights)
+
+
+def _join(x: Array, tokens: tuple[int, ...]) -> Array:
+    """Undo `_cut`."""
+    tail = x.shape[2:]
+    return jnp.moveaxis(x, 0, 1).reshape(-1, *tail)[: math.prod(tokens)].reshape(*tokens, *tail)
+
+
+def _by_device(labels: Array, table: Array) -> tuple[Callable, tuple, Callable, Callable]:
+    """Say how devices share out tokens, as the mesh in context has it.
+
+    Returns:
+        A `shard_map`; the specs of tokens, of what is whole, and of the table's gradient; how numbers are summed over
+        devices; and how the table's gradient is, of which each device keeps the columns it has of the table.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    auto = {a for a, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
+    axes = []
+    for size, places in zip(labels.shape, _TOKENS, strict=False):
+        over = tuple(a for a in places if a in auto and mesh.shape[a] > 1)
+        axes.append(over if size % math.prod(mesh.shape[a] for a in over) == 0 else ())
+    every = tuple(a for over in axes for a in over)
+    whole = PartitionSpec()
+    if not every:
+        return lambda run, given, made: run, (whole,) * 3, lambda x: x, lambda x: x
+    columns = [a for a in every if a == _COLUMNS and table.shape[1] % mesh.shape[a] == 0]
+    others = tuple(a for a in every if a not in columns)
+
+    def split(run: Callable, given: tuple, made: Any) -> Callable:
+        return jax.shard_map(run, in_specs=given, out_specs=made, axis_names=set(every), check_vma=False)
+
+    def scatter(x: Array) -> Array:
+        for axis in columns:
+            x = jax.lax.psum_scatter(x, axis, scatter_dimension=1, tiled=True)
+        return jax.lax.psum(x, others) if others else x
+
+    specs = PartitionSpec(*axes), whole, PartitionSpec(None, *columns)
+    return split, specs, lambda x: jax.lax.psum(x, every), scatter
 
 
 def _chunked_backward(settings, slopes, pull):

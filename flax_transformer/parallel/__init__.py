@@ -2,6 +2,7 @@
 
 from flax_transformer.parallel.mesh import AXES as AXES
 from flax_transformer.parallel.mesh import MeshConfig as MeshConfig
+from flax_transformer.parallel.mesh import abstract_mesh as abstract_mesh
 from flax_transformer.parallel.mesh import make_mesh as make_mesh
 from flax_transformer.parallel.sharding import AXIS_TO_MESH as AXIS_TO_MESH
 from flax_transformer.parallel.sharding import RULES as RULES

@@ -1,12 +1,20 @@
-"""The device mesh: axes data, fsdp, tensor and sequence, made from a config."""
+"""The device mesh: axes data, pipeline, fsdp, tensor and sequence, made from a config."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh
+import numpy as np
+from jax.experimental.mesh_utils import create_hybrid_device_mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
-AXES = ("data", "fsdp", "tensor", "sequence")
+AXES = ("data", "pipeline", "fsdp", "tensor", "sequence")
+"""In the order of how much their devices say to each other, least first: neighbours are the closest."""
+
+# Explicit axes, the default of make_mesh, would ask every gather for an output sharding.
+_AUTO = (AxisType.Auto,) * len(AXES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,9 +22,14 @@ class MeshConfig:
     """Devices along each mesh axis; one of them may be -1, which takes all that are left."""
 
     data: int = -1
+    pipeline: int = 1
+    """Stages that the layers of a stack are shared out to."""
     fsdp: int = 1
     tensor: int = 1
     sequence: int = 1
+    slices: int = 1
+    """Groups of devices with a fast network inside and a slow one between; `data` is a multiple of it, and nothing but
+    data parallelism crosses from one to another."""
 
     def __post_init__(self):
         sizes = dict(zip(AXES, self.sizes(), strict=True))
@@ -24,10 +37,33 @@ class MeshConfig:
             raise ValueError(f"a mesh axis must be a positive number or -1 (what is left), got {sizes}")
         if list(sizes.values()).count(-1) > 1:
             raise ValueError(f"only one mesh axis may be -1, got {sizes}")
+        if self.slices < 1:
+            raise ValueError(f"slices must be a positive number, got {self.slices}")
 
     def sizes(self) -> tuple[int, ...]:
         """Sizes in the order of `AXES`, -1 unresolved."""
-        return (self.data, self.fsdp, self.tensor, self.sequence)
+        return tuple(getattr(self, axis) for axis in AXES)
+
+    def shape(self, devices: int) -> tuple[int, ...]:
+        """Sizes in the order of `AXES` on so many devices.
+
+        Raises:
+          ValueError: when the axes need more devices than there are, or leave some unused, or `data` cannot be shared
+            out to the slices. A mesh of one device with every axis 1 is always allowed.
+        """
+        sizes = self.sizes()
+        fixed = math.prod(size for size in sizes if size != -1)
+        shape = tuple(devices // fixed if size == -1 else size for size in sizes)
+        names = "×".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
+        if fixed > devices:
+            raise ValueError(
+                f"the mesh must not be larger than the devices: {names} needs {fixed}, there are {devices}"
+            )
+        if math.prod(shape) not in (devices, 1):
+            raise ValueError(f"the mesh must use all devices: {names} makes {math.prod(shape)}, there are {devices}")
+        if shape[0] % self.slices:
+            raise ValueError(f"data must be a multiple of slices, got data={shape[0]}, slices={self.slices}")
+        return shape
 
 
 def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
@@ -37,19 +73,40 @@ def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
       devices: what to arrange; all of `jax.devices()` by default.
 
     Raises:
-      ValueError: when the axes need more devices than there are, or leave some unused. A mesh of one device with
-        every axis 1 is always allowed.
+      ValueError: as `MeshConfig.shape`, and when the devices do not lie in as many slices as asked for.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = config.sizes()
-    fixed = math.prod(size for size in sizes if size != -1)
-    shape = tuple(len(devices) // fixed if size == -1 else size for size in sizes)
-    names = "×".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
-    if fixed > len(devices):
+    shape = config.shape(len(devices))
+    if config.slices > 1:
+        return Mesh(_hybrid(shape, config.slices, devices), AXES, axis_types=_AUTO)
+    return jax.make_mesh(shape, AXES, axis_types=_AUTO, devices=devices[: math.prod(shape)])
+
+
+def abstract_mesh(config: MeshConfig, devices: int | None = None) -> AbstractMesh:
+    """Make a mesh of devices that need not be there, to lay out arrays that are not either.
+
+    Args:
+      devices: how many; by default as many as the axes with a number make.
+    """
+    fixed = math.prod(size for size in config.sizes() if size != -1)
+    at_least = config.slices if config.data == -1 else 1
+    return AbstractMesh(config.shape(fixed * at_least if devices is None else devices), AXES, axis_types=_AUTO)
+
+
+def _hybrid(shape: tuple[int, ...], slices: int, devices: list) -> np.ndarray:
+    """Arrange devices so that slices are apart on the data axis alone."""
+    by_process = len({getattr(device, "slice_index", 0) for device in devices}) == 1
+    found = Counter(_slice(device, by_process) for device in devices)
+    if len(found) != slices or len(set(found.values())) > 1:
+        kind = "processes" if by_process else "slices"
+        counts = ", ".join(str(count) for _, count in sorted(found.items()))
         raise ValueError(
-            f"the mesh must not be larger than the devices: {names} needs {fixed}, there are {len(devices)}"
+            f"slices must be what the devices lie in, equally many in each: got slices={slices}, "
+            f"{len(found)} {kind} of {counts} devices"
         )
-    if math.prod(shape) not in (len(devices), 1):
-        raise ValueError(f"the mesh must use all devices: {names} makes {math.prod(shape)}, there are {len(devices)}")
-    # Explicit axes, the default of make_mesh, would ask every gather for an output sharding.
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[: math.prod(shape)])
+    inside, between = (shape[0] // slices, *shape[1:]), (slices, *(1,) * (len(shape) - 1))
+    return create_hybrid_device_mesh(inside, between, devices, process_is_granule=by_process)
+
+
+def _slice(device: Any, by_process: bool) -> int:
+    return device.process_index if by_process else device.slice_index

@@ -1,7 +1,7 @@
 """One table from parameter path to logical axes to mesh axes, and constraints for activations.
 
 A parameter's path is matched against `RULES`; the logical axes found there are looked up in `AXIS_TO_MESH`.
-Stacked layers have one more leading axis than the rule names; it stays whole.
+Stacked layers have one more leading axis than the rule names, `layers`.
 """
 
 import math
@@ -37,6 +37,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
 AXIS_TO_MESH: dict[str, str | tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "length": "sequence",
+    "layers": "pipeline",
     "embed": "fsdp",
     "heads": "tensor",
     "kv_heads": "tensor",
@@ -52,7 +53,7 @@ def path_name(path: tuple) -> str:
 
 
 def logical_axes(name: str, rank: int, rules: tuple[tuple[str, Axes], ...] = RULES) -> Axes:
-    """Look up the logical axes of a parameter.
+    """Look up the logical axes of a parameter; one axis more in front than the rule names is that of stacked layers.
 
     Raises:
       ValueError: when no rule matches, or a rule names more axes than the parameter has. Nothing is replicated
@@ -62,7 +63,8 @@ def logical_axes(name: str, rank: int, rules: tuple[tuple[str, Axes], ...] = RUL
         if re.search(pattern, name):
             if len(axes) > rank:
                 raise ValueError(f"sharding rule {pattern!r} names {len(axes)} axes, but {name} has {rank}")
-            return (None,) * (rank - len(axes)) + axes
+            extra = rank - len(axes)
+            return (("layers",) if extra == 1 else (None,) * extra) + axes
     raise ValueError(f"no sharding rule matches the parameter {name} of rank {rank}; add one to the table")
 
 
@@ -73,8 +75,7 @@ def to_spec(axes: Axes, axis_to_mesh: dict[str, str | tuple[str, ...]] | None = 
 
 
 def _parts(axis: str | None, mesh: Mesh | AbstractMesh) -> int:
-    place = AXIS_TO_MESH.get(axis) or ()
-    return math.prod(mesh.shape[part] for part in ((place,) if isinstance(place, str) else place))
+    return math.prod(mesh.shape.get(part, 1) for part in _several(AXIS_TO_MESH.get(axis) or ()))
 
 
 def _fit(name: str, shape: tuple[int, ...], axes: Axes, mesh: Mesh | AbstractMesh) -> Axes:
@@ -91,7 +92,8 @@ def _fit(name: str, shape: tuple[int, ...], axes: Axes, mesh: Mesh | AbstractMes
 def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh, rules: tuple[tuple[str, Axes], ...] = RULES) -> Any:
     """Give every leaf of a model, its gradients or its optimizer state a NamedSharding.
 
-    Optimizer states hold copies of the model, so their leaves end in the same paths; scalars are replicated.
+    Optimizer states hold copies of the model, so their leaves end in the same paths; scalars are replicated. Mesh axes
+    of one device split nothing and are not named.
 
     Args:
       tree: arrays or `jax.ShapeDtypeStruct`s.
@@ -103,8 +105,9 @@ def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh, rules: tuple[tuple[str,
             return NamedSharding(mesh, PartitionSpec())
         name = path_name(path)
         axes = _fit(name, leaf.shape, logical_axes(name, leaf.ndim, rules), mesh)
-        return NamedSharding(mesh, to_spec(axes))
+        return NamedSharding(mesh, to_spec(axes, table))
 
+    table = _table({axis for axis, size in mesh.shape.items() if size > 1})
     return jax.tree_util.tree_map_with_path(place, tree)
 
 
@@ -123,9 +126,14 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     if mesh.empty or mesh.size == 1:
         return x
     auto = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
-    table = {axis: _keep(place, auto) for axis, place in AXIS_TO_MESH.items()}
-    return jax.lax.with_sharding_constraint(x, to_spec(axes[-x.ndim :], table)) if auto else x
+    return jax.lax.with_sharding_constraint(x, to_spec(axes[-x.ndim :], _table(auto))) if auto else x
 
 
-def _keep(place: str | tuple[str, ...], axes: set[str]) -> tuple[str, ...]:
-    return tuple(axis for axis in ((place,) if isinstance(place, str) else place) if axis in axes)
+def _table(axes: set[str]) -> dict[str, str | tuple[str, ...]]:
+    """Reduce the table to some axes of a mesh."""
+    kept = {axis: tuple(a for a in _several(place) if a in axes) for axis, place in AXIS_TO_MESH.items()}
+    return {axis: place[0] if len(place) == 1 else place for axis, place in kept.items() if place}
+
+
+def _several(place: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (place,) if isinstance(place, str) else place

@@ -64,7 +64,7 @@ def test_scan_equals_loop(name):
     np.testing.assert_allclose(unrolled, looped, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("remat", ["full", "dots"])
+@pytest.mark.parametrize("remat", ["full", "dots", "offload"])
 def test_rematerialised_gradients_are_the_same(remat):
     cfg = replace(SMALL, dropout=0.2)
     blocks = init_stack(lambda rngs: Block(cfg, rngs=rngs), 2, key=jax.random.key(1))
@@ -189,7 +189,7 @@ def test_memory_where_there_is_no_cross_attention_is_an_error():
 
 
 def test_unknown_remat_policy_is_named():
-    with pytest.raises(ValueError, match="remat must be one of none, full, dots, got 'most'"):
+    with pytest.raises(ValueError, match="remat must be one of none, full, dots, offload, got 'most'"):
         apply_stack(
             init_stack(lambda r: Block(SMALL, rngs=r), 1, key=jax.random.key(0)), inputs(1, 2, 16), remat="most"
         )

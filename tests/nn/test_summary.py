@@ -95,7 +95,7 @@ def test_names_are_escaped_in_html():
 
 def test_axes_come_from_the_sharding_table_and_are_absent_without_a_rule():
     rows = {row.name: row for row in summary(make(transformer_tiny())).rows}
-    assert rows["query.kernel"].axes == (None, "embed", "heads", None)
+    assert rows["query.kernel"].axes == ("layers", "embed", "heads", None)
     assert summary({"mine": {"weight": np.zeros((2, 3))}}).rows[-1].axes == ()
 
 

@@ -1,7 +1,9 @@
-"""Run by test_mesh.py in a process with eight CPU devices; prints what it found as JSON."""
+"""Run by test_mesh.py in a process with eight CPU devices, `MODEL MESH…`; prints what it found as JSON."""
 
 import json
 import math
+import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,53 +12,91 @@ import optax
 from flax import nnx
 from jax.sharding import NamedSharding
 
+from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import BlockConfig, EmbeddingConfig, Rotary
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
+from flax_transformer.task.objective import causal_loss
 from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import TrainState, init_state, state_shardings
 from flax_transformer.train.step import jit_train_step, make_train_step
 
-STEPS = 10
+STEPS = 20
+ROWS, LENGTH, VOCAB = 16, 16, 128
 BLOCK = {"embed": 32, "heads": 4, "hidden": 64, "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
-MODEL = Seq2SeqConfig(
-    embedding=EmbeddingConfig(vocab=128, embed=32, dropout=0.1),
+SEQ2SEQ = Seq2SeqConfig(
+    embedding=EmbeddingConfig(vocab=VOCAB, embed=32, dropout=0.1),
     encoder=BlockConfig(**BLOCK),
     decoder=BlockConfig(**BLOCK, cross=True),
-    encoder_depth=2,
-    decoder_depth=2,
+    encoder_depth=4,
+    decoder_depth=4,
+)
+CAUSAL = CausalConfig(
+    embedding=EmbeddingConfig(vocab=VOCAB, embed=32, dropout=0.1, position="none", scaled=False),
+    block=BlockConfig(
+        **BLOCK, kv_heads=4, gated=True, norm="rms", norm_position="pre", bias=False, activation="silu", rotary=Rotary()
+    ),
+    depth=4,
+    tied_output=False,
+    remat="full",
 )
 MESHES = {
     "data": MeshConfig(data=8),
     "fsdp": MeshConfig(data=1, fsdp=8),
     "tensor": MeshConfig(data=1, tensor=4),
-    "all": MeshConfig(data=2, fsdp=2, tensor=2),
+    "sequence": MeshConfig(data=1, sequence=8),
+    "pipeline": MeshConfig(data=1, pipeline=4),
+    "data×fsdp×tensor": MeshConfig(data=2, fsdp=2, tensor=2),
+    "fsdp×sequence": MeshConfig(data=1, fsdp=2, sequence=4),
+    "data×pipeline": MeshConfig(data=2, pipeline=4),
 }
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adafactor", "lion", "muon")
 
 
-def batches():
+def sentences():
     random = np.random.default_rng(0)
     for _ in range(STEPS):
-        length = random.integers(4, 13, 16)
+        length = random.integers(4, LENGTH + 1, ROWS)
         yield {
-            "source": random.integers(3, 128, (16, 12), np.int32),
+            "source": random.integers(3, VOCAB, (ROWS, LENGTH), np.int32),
             "source_length": length.astype(np.int32),
-            "target": random.integers(3, 128, (16, 13), np.int32),
+            "target": random.integers(3, VOCAB, (ROWS, LENGTH + 1), np.int32),
             "target_length": length[::-1].astype(np.int32),
         }
 
 
+def texts():
+    """Rows of several documents each, some tokens without weight."""
+    random = np.random.default_rng(0)
+    for _ in range(STEPS):
+        tokens, labels = random.integers(3, VOCAB, (2, ROWS, LENGTH), np.int32)
+        segments = np.sort(random.integers(0, 3, (ROWS, LENGTH), np.int32))
+        first = np.array([[np.argmax(row == s) for s in row] for row in segments], np.int32)
+        weights = (random.random((ROWS, LENGTH)) < 0.9).astype(np.float32)
+        positions = np.arange(LENGTH, dtype=np.int32) - first
+        yield {"tokens": tokens, "labels": labels, "weights": weights, "segments": segments, "positions": positions}
+
+
 def init(key):
-    return Seq2Seq(MODEL, rngs=nnx.Rngs(key))
+    return Seq2Seq(SEQ2SEQ, rngs=nnx.Rngs(key))
 
 
-def train(mesh):
+def init_causal(key):
+    return Causal(CAUSAL, rngs=nnx.Rngs(key))
+
+
+RUNS = {
+    "seq2seq": {"init": init, "objective": translation_loss, "batches": sentences},
+    "causal": {"init": init_causal, "objective": partial(causal_loss, chunk=64), "batches": texts, "accumulate": 2},
+}
+
+
+def train(mesh, *, init, objective, batches, accumulate=1):
     optimizer = optax.adam(1e-3)
     state = init_state(init, optimizer, jax.random.key(0), mesh=mesh)
-    step = jit_train_step(make_train_step(translation_loss, optimizer), state, mesh)
+    step = jit_train_step(make_train_step(objective, optimizer, accumulate=accumulate), state, mesh)
     losses = []
     for batch in batches():
         state, metrics = step(state, batch)
@@ -101,25 +141,30 @@ def optimizer_layouts(mesh):
     return found
 
 
-def main():
-    devices = jax.devices()
-    result = {"devices": len(devices), "losses": {}, "layout": {}, "parameters": {}}
-    reference, state = train(None)
-    result["losses"]["one device"] = reference
-    whole = {path_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(state.model)}
-    for name, config in MESHES.items():
-        size = math.prod(config.sizes())
-        losses, state = train(make_mesh(config, devices[:size]))
-        result["losses"][name] = losses
-        result["layout"][name] = layout(state)
-        result["parameters"][name] = max(
-            float(jnp.abs(np.asarray(leaf) - np.asarray(whole[path_name(p)])).max())
+def compare(run, meshes):
+    """Train on one device and on meshes: losses, layouts, and how far parameters end from one device's."""
+    losses, layouts, apart = {}, {}, {}
+    losses["one device"], state = train(None, **run)
+    whole = {path_name(p): np.asarray(leaf) for p, leaf in jax.tree_util.tree_leaves_with_path(state.model)}
+    for name in meshes:
+        config = MESHES[name]
+        mesh = make_mesh(config, jax.devices()[: math.prod(config.sizes())])
+        losses[name], state = train(mesh, **run)
+        layouts[name] = layout(state)
+        apart[name] = max(
+            float(np.abs(np.asarray(leaf) - whole[path_name(p)]).max())
             for p, leaf in jax.tree_util.tree_leaves_with_path(state.model)
             if "key.bias" not in path_name(p)  # its gradient is zero but for rounding, which Adam blows up
         )
-    result["optimizers"] = optimizer_layouts(make_mesh(MESHES["all"], devices))
-    print(json.dumps(result))
+    return {"losses": losses, "layout": layouts, "parameters": apart}
+
+
+def main(model, *meshes):
+    print(json.dumps({"devices": jax.device_count(), **compare(RUNS[model], meshes)}))
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["optimizers"]:
+        print(json.dumps(optimizer_layouts(make_mesh(MESHES["data×fsdp×tensor"]))))
+    else:
+        main(*sys.argv[1:])

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,68 +17,106 @@ from flax_transformer.parallel import AXES, MeshConfig, make_mesh
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-# Compile fast rather than well: the programs run ten steps.
+# Compile fast rather than well: the programs run twenty steps.
 FLAGS = (
     "--xla_force_host_platform_device_count=8 "
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
+MESHES = (
+    "data", "fsdp", "tensor", "sequence", "pipeline", "data×fsdp×tensor", "fsdp×sequence", "data×pipeline",
+)  # fmt: skip
+# A mesh costs some ten seconds of compiling, so that each is tried with one model and, but for `make slow`, no other.
+FAST = {
+    "seq2seq": ("data", "fsdp", "tensor", "data×fsdp×tensor", "data×pipeline"),
+    "causal": ("sequence", "pipeline", "fsdp×sequence"),
+}
+SLOW = {model: tuple(mesh for mesh in MESHES if mesh not in fast) for model, fast in FAST.items()}
+EVERY = [(model, mesh) for model, meshes in FAST.items() for mesh in meshes] + [
+    pytest.param((model, mesh), marks=pytest.mark.slow) for model, meshes in SLOW.items() for mesh in meshes
+]
 
 
-@pytest.fixture(scope="module")
-def eight() -> dict:
+@cache
+def run(*arguments: str) -> tuple[dict, str]:
+    """Give what the script found, and what it said on standard error."""
     env = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(HERE / "eight_devices.py")]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, str(HERE / "eight_devices.py"), *arguments]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+@pytest.fixture
+def trained(request):
+    """Train a model on the meshes that are asked for with this one, and give what belongs to it."""
+    model, mesh = request.param
+    meshes = FAST[model] if mesh in FAST[model] else SLOW[model]
+    result, said = run(model, *meshes)
     assert result["devices"] == 8
-    return {**result, "warnings": done.stderr}
+    return SimpleNamespace(
+        one=result["losses"]["one device"], losses=result["losses"][mesh], apart=result["parameters"][mesh],
+        layout=result["layout"][mesh], said=said,
+    )  # fmt: skip
 
 
-def test_nothing_is_replicated_to_be_moved(eight):
-    """XLA says so when it knows no better way from one layout to another."""
-    assert "Involuntary full rematerialization" not in eight["warnings"]
+@pytest.mark.parametrize("trained", EVERY, indirect=True)
+def test_losses_equal_one_device_with_dropout(trained):
+    """The causal model's steps accumulate two parts, and compute its blocks again on the way back."""
+    assert len(trained.one) == 20
+    assert trained.one[-1] < trained.one[0]
+    np.testing.assert_allclose(trained.losses, trained.one, rtol=1e-5)
+    # Twenty steps of Adam at 1e-3 move a parameter by up to 2e-2.
+    assert trained.apart < 4e-4
+    # XLA says so when it knows no better way from one layout to another.
+    assert "Involuntary full rematerialization" not in trained.said
 
 
-@pytest.mark.parametrize("mesh", ["data", "fsdp", "tensor", "all"])
-def test_losses_equal_one_device_with_dropout(eight, mesh):
-    one, many = eight["losses"]["one device"], eight["losses"][mesh]
-    assert len(one) == 10
-    assert one[-1] < one[0]
-    np.testing.assert_allclose(many, one, rtol=1e-5)
-
-
-@pytest.mark.parametrize("mesh", ["data", "fsdp", "tensor", "all"])
-def test_parameters_equal_one_device_after_training(eight, mesh):
-    # Ten steps of Adam at 1e-3 move a parameter by up to 1e-2.
-    assert eight["parameters"][mesh] < 2e-4
-
-
-@pytest.mark.parametrize(("mesh", "share"), [("data", 1.0), ("fsdp", 1 / 8), ("tensor", 1 / 4), ("all", 1 / 4)])
-def test_kernels_and_moments_lie_split(eight, mesh, share):
-    layout = eight["layout"][mesh]
-    kernels = {name: place[1] for name, place in layout.items() if name.endswith(("kernel", "embedding"))}
+@pytest.mark.parametrize(
+    ("trained", "share"),
+    [
+        (("seq2seq", "data"), 1),
+        (("seq2seq", "fsdp"), 1 / 8),
+        (("seq2seq", "tensor"), 1 / 4),
+        (("seq2seq", "data×fsdp×tensor"), 1 / 4),
+    ],
+    indirect=["trained"],
+)
+def test_kernels_and_moments_lie_split(trained, share):
+    kernels = {name: place[1] for name, place in trained.layout.items() if name.endswith(("kernel", "embedding"))}
     assert sum(name.startswith("model.") for name in kernels) == 17
     assert any(name.startswith("opt_state.") and ".nu." in name for name in kernels)
     assert kernels == dict.fromkeys(kernels, share)
 
 
-def test_spec_of_a_stacked_kernel(eight):
-    spec, _ = eight["layout"]["all"]["model.decoder.cross.query.kernel"]
+@pytest.mark.parametrize("trained", [("seq2seq", "data×pipeline"), ("causal", "pipeline")], indirect=True)
+def test_every_stage_holds_its_layers_alone(trained):
+    stacked = {name: place[1] for name, place in trained.layout.items() if ".embedding" not in name}
+    inside = {name: share for name, share in stacked.items() if any(f".{p}." in name for p in PARTS)}
+    assert len(inside) > 20
+    assert inside == dict.fromkeys(inside, 1 / 4)
+
+
+PARTS = ("encoder", "decoder", "blocks")
+
+
+@pytest.mark.parametrize("trained", [("seq2seq", "data×fsdp×tensor")], indirect=True)
+def test_spec_of_a_stacked_kernel(trained):
+    spec, _ = trained.layout["model.decoder.cross.query.kernel"]
     assert spec.endswith("(None, 'fsdp', 'tensor', None)")
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "adafactor", "lion", "muon"])
-def test_every_optimizer_state_is_laid_out_as_its_parameters(eight, name):
-    assert eight["optimizers"][name]["wrong"] == []
-    assert eight["optimizers"][name]["matched"] >= 43
+def test_every_optimizer_state_is_laid_out_as_its_parameters(name):
+    found, _ = run("optimizers")
+    assert found[name]["wrong"] == []
+    assert found[name]["matched"] >= 43
 
 
 def test_one_axis_takes_what_is_left():
     devices = [jax.devices()[0]]
     mesh = make_mesh(MeshConfig(data=1, fsdp=-1), devices)
     assert mesh.axis_names == AXES
-    assert mesh.axis_types == (AxisType.Auto,) * 4
+    assert mesh.axis_types == (AxisType.Auto,) * 5
     assert mesh.size == 1
 
 

@@ -1,0 +1,75 @@
+"""Run by test_stack.py in a process with eight CPU devices: stacks as pipelines and not; prints errors as JSON."""
+
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flax_transformer.nn import Block, BlockConfig, Rotary, apply_stack, init_stack
+from flax_transformer.ops import Mask, attention
+from flax_transformer.parallel import MeshConfig, make_mesh, path_name
+
+B, T, S, D, L = 16, 8, 5, 16, 4
+COMMON = {"embed": D, "heads": 4, "hidden": 32, "dropout": 0.1, "norm_position": "pre"}
+PLAIN = BlockConfig(**COMMON, kv_heads=2, rotary=Rotary(), attention_dropout=0.1)
+CROSS = BlockConfig(**COMMON, cross=True, attend=partial(attention, backend="blockwise"))
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def integers(seed, top, *shape):
+    return jax.random.randint(jax.random.key(seed), shape, 0, top)
+
+
+DENSE = jax.random.bernoulli(jax.random.key(8), 0.6, (B, 1, T, T)) | jnp.eye(T, dtype=bool)
+SEGMENTS = jnp.sort(integers(4, 3, B, T), axis=1)
+CASES = {
+    "packed rows": (PLAIN, MeshConfig(data=2, pipeline=4), {
+        "mask": Mask(causal=True, segments=(SEGMENTS, SEGMENTS)), "positions": integers(5, T, B, T),
+        "bias": normal(6, 4, T, T), "remat": "full",
+    }),
+    "a bias for each row": (PLAIN, MeshConfig(data=2, pipeline=2, tensor=2), {
+        "mask": Mask(dense=DENSE, causal=True), "bias": normal(7, B, 1, T, T), "unroll": True, "remat": "offload",
+    }),
+    "a memory": (CROSS, MeshConfig(data=1, fsdp=2, pipeline=4), {
+        "memory": normal(9, B, S, D), "mask": Mask(causal=True, window=3, offset=jnp.zeros(B, jnp.int32)),
+        "memory_mask": Mask(lengths=integers(10, S, B) + 1),
+    }),
+}  # fmt: skip
+
+
+def value_and_gradients(config, given):
+    blocks = init_stack(lambda rngs: Block(config, rngs=rngs), L, key=jax.random.key(0))
+    weights = normal(2, B, T, D)
+    floats = {name: given[name] for name in ("bias", "memory") if name in given}
+
+    def loss(blocks, x, floats):
+        rest = {**given, **floats}
+        memory = [rest.pop("memory")] if "memory" in rest else []
+        y = apply_stack(blocks, x, *memory, key=jax.random.key(3), **rest)
+        return jnp.sum(y * weights), y
+
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(blocks, normal(1, B, T, D), floats)
+
+
+def main():
+    worst = {}
+    for name, (config, mesh, given) in CASES.items():
+        expected = value_and_gradients(config, given)
+        with jax.set_mesh(make_mesh(mesh)):
+            got = value_and_gradients(config, given)
+        errors = {}
+        for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(got), strict=True):
+            a, b = np.asarray(a), np.asarray(b)
+            if "key.bias" not in path_name(path):  # zero but for rounding
+                errors[path_name(path)] = float(np.abs(a - b).max() / np.abs(a).max())
+        worst[name] = max(errors.values())
+    print(json.dumps(worst))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What the devices of a training step say to each other is what data parallelism, plain or fully sharded, needs.
+
+An encoder-decoder whose embedding table is used three times: by the source, by the target, and by the loss.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FLOAT, DEPTH = 4, 4
+FLAGS = (
+    "--xla_force_host_platform_device_count=8 "
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+
+
+@pytest.fixture(scope="module")
+def traffic():
+    env = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent.parent)}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "traffic.py")], env=env, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "full rematerialization" not in done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def sum_of(found, *kinds):
+    return sum(each["bytes"] * each["times"] for each in found if each["kind"] in kinds)
+
+
+def test_with_data_alone_every_gradient_is_summed_once(traffic):
+    """Nothing else is said; above all, neither keys and values of cross-attention nor the table are gathered."""
+    found = traffic["data"]
+    assert {each["kind"] for each in found} == {"all-reduce"}
+    needed = FLOAT * (traffic["parameters"] + 2 * traffic["table"])
+    assert needed <= sum_of(found, "all-reduce") <= 1.05 * needed
+
+
+def test_sharded_kernels_are_gathered_once_forward_and_once_backward(traffic):
+    found = traffic["fsdp"]
+    assert {each["kind"] for each in found} == {"all-gather", "reduce-scatter", "all-reduce"}
+    kernels, table = FLOAT * traffic["kernels"], FLOAT * traffic["table"]
+    assert 2 * kernels + table <= sum_of(found, "all-gather") <= 2 * kernels + 3 * table
+
+
+def test_sharded_gradients_are_summed_once(traffic):
+    """On a CPU, XLA writes what it sums to be split as an all-reduce; the loss asks for its reduce-scatter itself."""
+    found, table = traffic["fsdp"], FLOAT * traffic["table"]
+    assert sum_of(found, "reduce-scatter") == table
+    needed = FLOAT * (traffic["parameters"] + 2 * traffic["table"])
+    assert needed <= sum_of(found, "reduce-scatter", "all-reduce") <= 1.05 * needed
+
+
+@pytest.mark.parametrize("mesh", ["data", "fsdp"])
+def test_the_chunks_of_the_loss_say_nothing(traffic, mesh):
+    """Only the loops over layers have collectives: the eight chunks share one gather and one sum of the table."""
+    assert {each["times"] for each in traffic[mesh]} <= {1, DEPTH}

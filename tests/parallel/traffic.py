@@ -1,0 +1,47 @@
+"""Run by test_traffic.py with eight CPU devices; prints the collectives of compiled training steps by mesh, as JSON."""
+
+import json
+from dataclasses import asdict
+from functools import partial
+
+import eight_devices
+import jax
+import jax.numpy as jnp
+import optax
+
+from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh, path_name
+from flax_transformer.parallel.collectives import collectives_of
+from flax_transformer.task.translation import translation_loss
+from flax_transformer.train.state import abstract_state, parameter_count
+from flax_transformer.train.step import laid_out, make_train_step
+
+MESHES = {"data": MeshConfig(data=8), "fsdp": MeshConfig(data=1, fsdp=8)}
+
+
+def main():
+    optimizer = optax.adam(1e-3)
+    # Each device has 32 tokens, eight chunks of them.
+    step = make_train_step(partial(translation_loss, chunk=4), optimizer)
+    state = abstract_state(eight_devices.init, optimizer)
+    leaves = jax.tree_util.tree_leaves_with_path((state.model.encoder, state.model.decoder))
+    kernels = [leaf.size for path, leaf in leaves if path_name(path).endswith("kernel")]
+    result = {
+        "parameters": parameter_count(state.model),
+        "table": jax.tree.leaves(state.model.embedding)[0].size,
+        "kernels": sum(kernels),
+    }
+    for name, config in MESHES.items():
+        mesh = make_mesh(config)
+        place = batch_sharding(mesh)
+        batch = jax.tree.map(
+            lambda leaf, place=place: jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype, sharding=place),
+            next(eight_devices.sentences()),
+        )
+        with jax.set_mesh(mesh):
+            compiled = laid_out(step, state, mesh).lower(state, batch).compile()
+        result[name] = [asdict(each) for each in collectives_of(compiled)]
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

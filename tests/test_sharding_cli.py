@@ -1,0 +1,79 @@
+"""`flax-transformer sharding` as it is typed."""
+
+import re
+
+import pytest
+
+
+def lines(out, start):
+    """Give the columns of every line that begins so."""
+    return [re.split(r"\s{2,}", line) for line in out.splitlines() if line.startswith(start)]
+
+
+def test_every_parameter_with_its_axes_and_bytes(run):
+    code, out, err = run("sharding", "transformer_tiny", "--mesh.fsdp", 4, "--mesh.tensor", 2)
+    assert (code, err) == (0, "")
+    assert re.match(r"[\d,]+ parameters on 8 devices: fsdp 4 × tensor 2\n", out)
+    assert lines(out, "decoder.cross.query.kernel") == [
+        ["decoder.cross.query.kernel", "4×128×4×32", "layers embed→fsdp heads→tensor –", "32.8 kB"]
+    ]
+    assert lines(out, "decoder.cross_norm.scale") == [["decoder.cross_norm.scale", "4×128", "layers –", "2.05 kB"]]
+
+
+def test_sums_of_a_device(run):
+    """A Llama of 6.74 G parameters: four bytes each, twice that for Adam's moments, shared out evenly but for norms."""
+    code, out, err = run("sharding", "llama2_7b", "--mesh.fsdp", 16, "--mesh.tensor", 4, "--mesh.pipeline", 4)
+    assert (code, err) == (0, "")
+    assert "6,738,415,616 parameters on 256 devices: pipeline 4 × fsdp 16 × tensor 4" in out
+    assert lines(out, "blocks.feedforward.up.kernel")[0][2:] == [
+        "layers→pipeline embed→fsdp hidden→tensor",
+        "22.5 MB",
+    ]
+    assert [row[-2:] for row in lines(out, ("parameters ", "gradients", "optimizer", "in all"))] == [
+        ["27 GB", "118 MB"],
+        ["27 GB", "118 MB"],
+        ["53.9 GB", "236 MB"],
+        ["108 GB", "471 MB"],
+    ]
+
+
+def test_columns_are_aligned_and_fit_a_terminal(run):
+    _, out, _ = run("sharding", "transformer_base", "--mesh.fsdp", 8)
+    table = out.split("\n\n")[1].splitlines()
+    assert max(map(len, table)) <= 100
+    assert len({len(line) for line in table}) == 1
+    assert len({line.index("layers") for line in table if "layers" in line}) == 1
+
+
+def test_an_experiment_brings_its_mesh_and_average(run, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from flax_transformer.parallel import MeshConfig\n"
+        "from flax_transformer.task.translation import Translation\n"
+        "from flax_transformer.train.loop import TrainConfig\n"
+        "from flax_transformer.data.corpus import TextCorpus\n"
+        "from flax_transformer.models.transformer import transformer_tiny\n"
+        "mesh, train = MeshConfig(data=2, fsdp=4), TrainConfig(ema=0.99)\n"
+        "experiment = Translation(model=transformer_tiny(), data=TextCorpus(tfds='none'), mesh=mesh, train=train)\n"
+    )
+    code, out, err = run("sharding", file)
+    assert (code, err) == (0, "")
+    assert "on 8 devices: data 2 × fsdp 4" in out
+    assert "average" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("transformer_huge",), "error: no preset is called 'transformer_huge'"),
+        (("none.py",), "error: an experiment must be a Python file, there is none at none.py"),
+        (("transformer_base", "--mesh.pipeline", 4), "layers must be a multiple of its mesh axis: .* layers=6, pipe"),
+        (("transformer_base", "--mesh.fsdp", 8, "--devices", 12), "error: the mesh must use all devices"),
+        (("transformer_base", "--mesh.data", 3, "--mesh.slices", 2), "error: data must be a multiple of slices"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_sentence(run, arguments, message):
+    code, out, err = run("sharding", *arguments)
+    assert (code, out) == (1, "")
+    assert re.match(f".*{message}", err)
+    assert err.count("\n") == 1
