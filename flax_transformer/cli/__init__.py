@@ -11,15 +11,26 @@ def main(arguments: list[str] | None = None) -> None:
     import tyro
 
     from flax_transformer.cli.checkpoint import answer, classify, convert, fill_mask, generate
-    from flax_transformer.cli.run import attention, bench, bench_attention, evaluate, report, show, translate
+    from flax_transformer.cli.launch import launch
+    from flax_transformer.cli.plan import plan
+    from flax_transformer.cli.run import (
+        attention,
+        bench,
+        bench_attention,
+        evaluate,
+        report,
+        sharding,
+        show,
+        translate,
+    )
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:2] == ["bench", "attention"]:
         arguments[:2] = ["bench-attention"]
     app = tyro.extras.SubcommandApp()
-    runs = (translate, evaluate, show, bench, bench_attention, report, attention)
+    runs = (translate, evaluate, show, sharding, bench, bench_attention, report, attention)
     checkpoints = (generate, fill_mask, classify, answer, convert)
-    for command in (*runs, *checkpoints):
+    for command in (*runs, *checkpoints, plan, launch):
         app.command(command)
     try:
         app.cli(args=arguments, prog="flax-transformer", description="Transformers in JAX: use runs and checkpoints.")

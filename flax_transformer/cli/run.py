@@ -1,4 +1,4 @@
-"""Commands on runs, and benchmarks: `translate | evaluate | show | report | attention | bench`."""
+"""Commands on runs, and benchmarks: `translate | evaluate | show | report | attention | sharding | bench`."""
 
 import json
 import sys
@@ -100,6 +100,8 @@ class Size:
     """Tokens in the vocabulary."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """What matrices are multiplied in."""
+    remat: Literal["none", "full", "dots", "offload"] | None = None
+    """What the backward pass computes again rather than keeps."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,34 @@ class Mesh:
 
     data: int = -1
     """Devices along each axis; one may be -1, which takes all that are left."""
+    pipeline: int = 1
+    """Stages that the layers of a stack are shared out to."""
     fsdp: int = 1
     tensor: int = 1
     sequence: int = 1
+    slices: int = 1
+    """Groups of devices with a fast network inside and a slow one between; `data` is a multiple of it, and nothing but
+    data parallelism crosses from one to another."""
+
+
+def sharding(experiment: Folder, /, mesh: Mesh = Mesh(), devices: int | None = None) -> None:
+    """Print how every parameter lies on a mesh, and what a device keeps; nothing is allocated, no device is needed.
+
+    Args:
+      experiment: An experiment file, FILE:NAME for one of several in it, or a preset such as transformer_base.
+      mesh: Devices to spread over; the experiment's own by default.
+      devices: How many there are; by default as many as the axes with a number make.
+    """
+    from flax_transformer.bench.target import Size as Shapes
+    from flax_transformer.bench.target import find_target
+    from flax_transformer.parallel import MeshConfig, abstract_mesh
+    from flax_transformer.task.sharding import sharding_table
+    from flax_transformer.train.optimizer import make_optimizer
+
+    target = find_target(experiment, Shapes())
+    config = target.mesh if mesh == Mesh() else MeshConfig(**asdict(mesh))
+    optimizer = make_optimizer(target.optimizer, target.steps)
+    print(sharding_table(target.init, optimizer, abstract_mesh(config, devices), ema=target.ema > 0))
 
 
 def bench(

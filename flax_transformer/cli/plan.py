@@ -1,0 +1,51 @@
+"""The preflight command: `plan`."""
+
+import os
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import tyro
+
+from flax_transformer.cli.read import Folder
+from flax_transformer.cli.run import Mesh, Size
+
+
+def plan(
+    experiment: Folder,
+    /,
+    topology: str = "v5e:4x4",
+    mesh: Mesh = Mesh(),
+    size: Annotated[Size, tyro.conf.arg(name="")] = Size(),
+    tokens: float = 0.0,
+    price: float = 0.0,
+    sweep: bool = False,
+) -> None:
+    """Compile a training step for a TPU slice that is not here: does it fit, what bounds its speed, what does it cost.
+
+    Needs the TPU compiler, which runs on any machine: pip install 'flax_transformer[tpu]'. Answers are kept in
+    ~/.cache/flax_transformer/plan.
+
+    Args:
+      experiment: An experiment file, FILE:NAME for one of several in it, or a preset such as transformer_base.
+      topology: GENERATION:AxB or AxBxC chips, of v4, v5e, v5p, v6e, tpu7x.
+      mesh: Devices along each axis; the experiment's own by default.
+      size: Shapes and types; the experiment's own by default.
+      tokens: To train on in all, for the cost.
+      price: Of one chip for an hour, for the cost.
+      sweep: Try meshes, remat policies and batch sizes, and rank them.
+    """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on what is here
+    from flax_transformer.bench import plan as ahead
+    from flax_transformer.bench.ahead import Case
+    from flax_transformer.parallel import MeshConfig
+
+    say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
+    changes = {name: value for name, value in asdict(size).items() if value is not None}
+    case = Case(
+        target=experiment, topology=topology, mesh=None if mesh == Mesh() else MeshConfig(**asdict(mesh)), size=changes
+    )
+    if sweep:
+        print(ahead.render_sweep(ahead.sweep(case, say)))
+    else:
+        print(ahead.render(ahead.plan(case, say), ahead.Budget(tokens=tokens, price=price)))

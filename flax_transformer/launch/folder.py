@@ -1,0 +1,85 @@
+"""What a launch leaves here: the files it sends, and a note of what it has made elsewhere."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from flax_transformer.launch.package import Package
+from flax_transformer.launch.plan import Command, Plan
+from flax_transformer.launch.request import check_name
+from flax_transformer.launch.target import TARGETS
+
+ROOT = "runs/launch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What launch has made, or was about to make, so that it may also delete it."""
+
+    on: str
+    name: str
+    zone: str | None = None
+    project: str | None = None
+
+    def __post_init__(self):
+        check_name(self.name)
+        if self.on not in TARGETS:
+            raise ValueError(f"on must be one of {', '.join(TARGETS)}, got {self.on!r}")
+        for name in ("zone", "project"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or value.startswith("-")):
+                raise ValueError(f"{name} must be a name, got {value!r}")
+
+    @property
+    def delete(self) -> tuple[Command, ...]:
+        """The commands that delete it."""
+        return TARGETS[self.on].delete(self.name, self.zone, self.project)
+
+
+@dataclass(frozen=True)
+class LaunchFolder:
+    """The local folder of the launches of one name."""
+
+    root: Path
+
+    @property
+    def note(self) -> Path:
+        """The note of what was made; there is none where nothing is left to delete."""
+        return self.root / "launch.json"
+
+    def read(self) -> Made | None:
+        """Tell what was made and not deleted yet.
+
+        Raises:
+          ValueError: when the note is damaged; names the file.
+        """
+        if not self.note.is_file():
+            return None
+        try:
+            return Made(**json.loads(self.note.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.note} must say what a launch has made: {error}") from error
+
+    def write(self, made: Made) -> None:
+        """Note what is about to be made."""
+        _write(self.note, (json.dumps(vars(made), indent=2) + "\n").encode())
+
+    def forget(self) -> None:
+        """Note that nothing is left."""
+        self.note.unlink(missing_ok=True)
+
+    def prepare(self, package: Package, plan: Plan) -> str:
+        """Write the files that the plan's commands read; tell which."""
+        _write(self.root / "code.tar.gz", package.content)
+        for path, content in (*plan.scripts, *plan.files):
+            _write(Path(path), content.encode())
+        others = ", ".join(Path(path).name for path, _ in (*plan.scripts, *plan.files))
+        return f"{self.root.as_posix()} has {others}, and code.tar.gz: {package}"
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    os.replace(partial, path)

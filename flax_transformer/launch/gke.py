@@ -1,0 +1,141 @@
+"""A JobSet on a GKE cluster with TPU nodes, through kubectl.
+
+Of the two usual ways this is the one that asks for less: a JobSet runs on any cluster that has its controller, can be
+read before it runs, and is what `xpk workload create` writes too, which besides wants a cluster made by xpk, Docker and
+a registry. The code goes along in a ConfigMap, so no image is built. The cluster begins a lost run again by itself.
+
+Source: the GKE documentation (plan TPUs in GKE; TPU workloads; Cloud Storage FUSE CSI driver; Spot VMs), the JobSet
+documentation (TPU multislice training; failure policy) and the Kubernetes documentation (pod failure policy), 2026-11.
+"""
+
+from typing import Any
+
+import yaml
+
+from flax_transformer.launch.plan import Command, Plan, Step, Tool
+from flax_transformer.launch.request import Request
+from flax_transformer.launch.script import WORKER
+
+KUBECTL = Tool(name="kubectl", install="gcloud components install kubectl gke-gcloud-auth-plugin", gone="(NotFound)")
+IMAGE = "python:3.12"
+LIMIT = 2**20
+"""Bytes a ConfigMap may hold."""
+
+
+def delete_gke(name: str, zone: str | None = None, project: str | None = None) -> tuple[Command, ...]:
+    """Delete a JobSet and its code; zone and project are those of kubectl's context."""
+    return (
+        ("kubectl", "delete", "jobset", name, "--ignore-not-found"),
+        ("kubectl", "delete", "configmap", name, "--ignore-not-found"),
+    )
+
+
+def plan_gke(request: Request) -> Plan:
+    """Write the JobSet, apply it, and show what its pods say until it has ended.
+
+    Raises:
+      ValueError: for code too large for a ConfigMap, and for a zone or project, which are those of kubectl's context.
+    """
+    if request.zone or request.project:
+        raise ValueError(
+            "with --on gke zone and project are those of kubectl's context: leave --zone and --project out"
+        )
+    size = len(request.package.content) + len(WORKER)
+    if size > LIMIT:
+        raise ValueError(f"on GKE the code must fit into a ConfigMap of {LIMIT:,} bytes, got {size:,}")
+    name, folder = request.name, request.folder
+    send = (
+        "kubectl", "create", "configmap", name,
+        f"--from-file={folder}/code.tar.gz", f"--from-file={folder}/worker.sh",
+    )  # fmt: skip
+    state = ("kubectl", "get", "jobset", name, "--output=jsonpath={.status.terminalState}")
+    logs = (
+        "kubectl", "logs", f"--selector=jobset.sigs.k8s.io/jobset-name={name}", "--follow", "--prefix", "--tail=-1",
+        f"--max-log-requests={request.accelerator.pods}", "--container=worker",
+    )  # fmt: skip
+    return Plan(
+        tool=KUBECTL,
+        scripts=((f"{folder}/worker.sh", WORKER),),
+        files=((f"{folder}/jobset.yaml", yaml.safe_dump(jobset(request), sort_keys=False, width=1_000)),),
+        steps=(
+            Step(command=send, unless=state, makes=True),
+            Step(command=("kubectl", "create", f"--filename={folder}/jobset.yaml"), unless=state, makes=True),
+            Step(command=state, ends=("Completed", "Failed"), meanwhile=logs, pause=10),
+        ),
+        delete=delete_gke(name),
+        state=state,
+        over=("Completed", "Failed"),
+    )
+
+
+def jobset(request: Request) -> dict[str, Any]:
+    """Give the JobSet: as many pods as the slice has machines, on one node pool, begun again together.
+
+    Exit code 2 means settings that cannot work, so nothing is begun again after it.
+    """
+    refuse = {"action": "FailJob", "onExitCodes": {"containerName": "worker", "operator": "In", "values": [2]}}
+    pods = request.accelerator.pods
+    job = {
+        "backoffLimit": 0,
+        "completions": pods,
+        "parallelism": pods,
+        "completionMode": "Indexed",
+        "podFailurePolicy": {"rules": [refuse]},
+        "template": {"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}, "spec": _pod(request)},
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": request.name,
+            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
+        },
+        "spec": {
+            "failurePolicy": {
+                "maxRestarts": request.retries,
+                "rules": [{"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+            },
+            "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": job}}],
+        },
+    }
+
+
+def _pod(request: Request) -> dict[str, Any]:
+    slice = request.accelerator
+    spot = {"cloud.google.com/gke-spot": "true"}
+    container = {
+        "name": "worker",
+        "image": IMAGE,
+        "command": ["bash", "/launch/worker.sh", *request.arguments],
+        "ports": [{"containerPort": 8471}],
+        "resources": {"limits": {"google.com/tpu": slice.pod_chips}},
+        "volumeMounts": [
+            {"name": "launch", "mountPath": "/launch", "readOnly": True},
+            {"name": "bucket", "mountPath": request.mount},
+        ],
+    }
+    bucket = {
+        "driver": "gcsfuse.csi.storage.gke.io",
+        "volumeAttributes": {
+            "bucketName": request.bucket,
+            "mountOptions": "implicit-dirs,rename-dir-limit=1000000,metadata-cache:ttl-secs:0",
+        },
+    }
+    tolerate = [
+        {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"} for key, value in spot.items()
+    ]
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 120,
+        "nodeSelector": {
+            "cloud.google.com/gke-tpu-accelerator": slice.generation.gke,
+            "cloud.google.com/gke-tpu-topology": slice.topology,
+            **(spot if request.spot else {}),
+        },
+        **({"tolerations": tolerate} if request.spot else {}),
+        "containers": [container],
+        "volumes": [
+            {"name": "launch", "configMap": {"name": request.name}},
+            {"name": "bucket", "csi": bucket},
+        ],
+    }
