@@ -61,6 +61,8 @@ class Size:
     length: int | None = None
     vocab: int | None = None
     dtype: str | None = None
+    remat: str | None = None
+    """A name in `nn.stack.REMAT`."""
 
     def __post_init__(self):
         for name in ("batch", "length", "vocab"):
@@ -125,12 +127,25 @@ def _compute(config: Any) -> str:
     return ""
 
 
+def _changed(config: Any, size: Size) -> Any:
+    """Change type and rematerialisation, at any depth of a config."""
+    config = config if size.dtype is None else with_precision(config, compute=size.dtype)
+    return config if size.remat is None else _with_remat(config, size.remat)
+
+
+def _with_remat(config: Any, remat: str) -> Any:
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return config
+    parts = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.init}
+    return replace(config, **{k: remat if k == "remat" else _with_remat(v, remat) for k, v in parts.items()})
+
+
 def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
     family = FAMILIES.get(type(config))
     if family is None:
         known = ", ".join(kind.__name__ for kind in FAMILIES)
         raise ValueError(f"{name} must be of a family that can be measured ({known}), got {type(config).__name__}")
-    config = config if size.dtype is None else with_precision(config, compute=size.dtype)
+    config = _changed(config, size)
     batch = changes.pop("batch", None) or family.batch(config, size.batch or 32, size.length or 32)
     return Workload(
         name=name,
@@ -159,11 +174,10 @@ def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
     }
     if isinstance(experiment, Translation):
         return _from_translation(name, experiment, size, training)
-    if size != Size(dtype=size.dtype):
+    if size != Size(dtype=size.dtype, remat=size.remat):
         raise ValueError(f"{name} decides its own shapes: batch, length and vocab are for presets and translation")
-    config = getattr(experiment, "model", None)
-    if size.dtype is not None:
-        config = with_precision(config, compute=size.dtype)
+    config = _changed(getattr(experiment, "model", None), size)
+    if config is not None:
         experiment = replace(experiment, model=config)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         task = experiment.task(RunFolder(Path(folder)))
@@ -190,5 +204,5 @@ def _from_translation(name: str, experiment: Translation, size: Size, training: 
     objective = partial(
         translation_loss, label_smoothing=experiment.label_smoothing, chunk=experiment.loss_chunk
     )  # fmt: skip
-    size = Size(batch=size.batch or rows, length=length, dtype=size.dtype)
+    size = replace(size, batch=size.batch or rows, length=length, vocab=None)
     return _from_config(name, experiment.build(vocab), size, objective=objective, **training)

@@ -1,0 +1,196 @@
+"""Compile a training step for a TPU slice that is not here, and read what the compiler says of it.
+
+The compiler of TPUs runs on any machine that has `libtpu`; here in a process of its own, `python -m
+flax_transformer.bench.ahead`, which is given a `Case` as JSON and answers in JSON: the library is loud, and a compiler
+that dies should take nobody along.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flax_transformer.bench.chip import GIB, Topology
+from flax_transformer.parallel.mesh import MeshConfig
+
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+REMATERIALIZATION = "nvoluntary full rematerialization"
+
+
+class CompilerError(RuntimeError):
+    """The compiler failed for another reason than memory; the message has its last words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One training step on one slice."""
+
+    target: str
+    """A preset, or an experiment as `bench` takes it."""
+    topology: str
+    mesh: MeshConfig | None = None
+    """The experiment's own by default."""
+    size: dict[str, Any] = field(default_factory=dict)
+    """Fields of `bench.target.Size`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """What is known of a step once it is compiled; bytes are of one device."""
+
+    parameters: int
+    shape: dict[str, int]
+    dtype: str
+    tokens: int | None
+    """A step."""
+    flops: int | None
+    """A step, of the model, on all devices; None where no formula counts them."""
+    minimum: dict[str, int]
+    """What each mesh axis must carry, by `minimum_bytes`."""
+    seconds: float
+    """That compiling took."""
+    arguments: int = 0
+    outputs: int = 0
+    """Those that take no argument's place."""
+    temporaries: int = 0
+    collectives: tuple[dict[str, Any], ...] = ()
+    """`parallel.collectives.Collective`s as dictionaries."""
+    used: int = 0
+    """Memory needed at once, at least."""
+    limit: int = 0
+    """Memory there is for programs, by the compiler where it has told."""
+    rematerialized: int = 0
+    """Tensors that the compiler could only move by making them whole on every device."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step can run."""
+        return self.used <= self.limit
+
+
+def compile_case(case: Case) -> Compiled:
+    """Compile in a process of its own.
+
+    Raises:
+      ValueError: the case cannot be: the mesh, the rows, the target.
+      CompilerError: the compiler is missing or failed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", __name__], input=json.dumps(asdict(case)), capture_output=True, text=True,
+        env={**os.environ, **ENVIRONMENT},
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        last = [line for line in done.stderr.splitlines() if line.strip()][-8:]
+        raise CompilerError("the compiler's process ended without an answer:\n  " + "\n  ".join(last))
+    answer = json.loads(lines[-1])
+    if "invalid" in answer:
+        raise ValueError(answer["invalid"])
+    if "failed" in answer:
+        raise CompilerError(answer["failed"])
+    remade = sum(REMATERIALIZATION in line for line in done.stderr.splitlines())
+    return Compiled(**{**answer, "collectives": tuple(answer["collectives"]), "rematerialized": remade})
+
+
+def topology_devices(topology: Topology) -> list[Any]:
+    """Give the devices of a slice, for shardings to name; nothing runs on them.
+
+    Raises:
+      CompilerError: without `libtpu`, or where it knows no such slice.
+    """
+    from jax.experimental import topologies
+
+    try:
+        return list(topologies.get_topology_desc(topology.name, platform="tpu", **topology.spec.options).devices)
+    except Exception as error:
+        hint = "; pip install 'flax_transformer[tpu]' brings it" if "libtpu" in str(error) else ""
+        raise CompilerError(f"the TPU compiler knows no {topology.name}{hint}: {str(error).splitlines()[0]}") from error
+
+
+def _compile(case: Case) -> Compiled:
+    import jax
+
+    from flax_transformer.bench.minimum import minimum_bytes
+    from flax_transformer.bench.target import Size, find_target
+    from flax_transformer.parallel import batch_sharding, make_mesh
+    from flax_transformer.parallel.collectives import collectives_of
+    from flax_transformer.train.optimizer import make_optimizer
+    from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
+    from flax_transformer.train.step import laid_out, make_train_step
+
+    topology = Topology.of(case.topology)
+    workload = find_target(case.target, Size(**case.size))
+    mesh = make_mesh(case.mesh or workload.mesh, topology_devices(topology))
+    rows, parts = workload.shape["rows"], mesh.shape["data"] * mesh.shape["fsdp"] * workload.accumulate
+    if rows % parts:
+        raise ValueError(f"rows must be a multiple of data × fsdp × accumulate = {parts}, got {rows}")
+    optimizer = make_optimizer(workload.optimizer, workload.steps)
+    step = make_train_step(workload.objective, optimizer, accumulate=workload.accumulate, ema=workload.ema)
+    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0)
+    place = batch_sharding(mesh)
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), workload.batch)
+    places = state_shardings(state, mesh).model
+    count = workload.count(state.model, batch).get("train")
+    known = {
+        "parameters": parameter_count(state.model),
+        "shape": workload.shape,
+        "dtype": workload.dtype,
+        "tokens": None if count is None else count.tokens,
+        "flops": None if count is None else count.flops,
+        "minimum": minimum_bytes(state.model, places, mesh, workload.shape, workload.dtype),
+    }
+    began = time.perf_counter()
+    try:
+        with jax.set_mesh(mesh):
+            lowered = laid_out(step, state, mesh).trace(state, batch).lower(lowering_platforms=("tpu",))
+            compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        used, limit = _overflow(str(error))
+        return Compiled(**known, seconds=time.perf_counter() - began, used=used, limit=limit)
+    memory = compiled.memory_analysis()
+    outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return Compiled(
+        **known,
+        seconds=time.perf_counter() - began,
+        arguments=memory.argument_size_in_bytes,
+        outputs=outputs,
+        temporaries=memory.temp_size_in_bytes,
+        used=memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes,
+        limit=topology.spec.room,
+        collectives=tuple(asdict(each) for each in collectives_of(compiled)),
+    )
+
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+
+
+def _overflow(message: str) -> tuple[int, int]:
+    """Read how much memory the compiler wanted and how much there is; any other failure is raised."""
+    number = r"([\d.]+)([KMGT])"
+    patterns = (rf"Used {number} of {number} hbm", rf"\({number}\) exceeds available HBM \({number}\)")
+    found = next(filter(None, (re.search(pattern, message) for pattern in patterns)), None)
+    if not found:
+        raise CompilerError(" ".join(message.split())[:600])
+    used, unit, limit, limit_unit = found.groups()
+    return int(float(used) * _UNITS[unit]), int(float(limit) * _UNITS[limit_unit])
+
+
+def main() -> None:
+    """Read a case from standard input, and print what became of it."""
+    data = json.load(sys.stdin)
+    case = Case(**{**data, "mesh": data["mesh"] and MeshConfig(**data["mesh"])})
+    try:
+        answer = asdict(_compile(case))
+    except (ValueError, OSError) as error:
+        answer = {"invalid": str(error)}
+    except CompilerError as error:
+        answer = {"failed": str(error)}
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

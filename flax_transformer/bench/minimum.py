@@ -1,0 +1,53 @@
+"""What a way of splitting a model must send at least, by mesh axis: the yardstick for what a compiled step sends.
+
+Bytes count as in `parallel.collectives`, the larger side, of one device and step. Data parallelism sums the gradients
+that a device keeps (all-reduce). Fully sharded, a parameter is gathered for the forward pass and again for the backward
+pass, and its gradient is summed and split once (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). Tensor
+parallelism sums activations behind each attention and each feed-forward layer, and their gradients before it (Shoeybi
+et al. 2019, https://arxiv.org/abs/1909.08053). Of other axes nothing is said.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
+
+from flax_transformer.parallel import path_name
+
+LENGTHS = {"encoder": "source", "decoder": "target"}
+"""What the positions of a side are called in a batch's shape; `length` in models of one side."""
+
+
+def minimum_bytes(
+    model: Any, places: Any, mesh: Mesh | AbstractMesh, shape: Mapping[str, int], dtype: str
+) -> dict[str, int]:
+    """Count the bytes each axis must carry.
+
+    Args:
+      model: abstract parameters.
+      places: their shardings.
+      shape: the sizes of a batch: rows, and positions by the names in `LENGTHS`.
+      dtype: what is computed in: of activations, and of parameters and gradients on their way.
+    """
+    wide, size = jnp.dtype(dtype).itemsize, mesh.shape
+    rows = shape["rows"] // (size["data"] * size["fsdp"])
+    total = dict.fromkeys(("data", "fsdp", "tensor"), 0)
+    leaves = zip(jax.tree_util.tree_leaves_with_path(model), jax.tree.leaves(places), strict=True)
+    for (path, leaf), place in leaves:
+        name, held = path_name(path), math.prod(place.shard_shape(leaf.shape))
+        if size["data"] > 1:
+            total["data"] += held * min(wide, leaf.dtype.itemsize)
+        if size["fsdp"] > 1 and _splits(place, "fsdp"):
+            total["fsdp"] += held * size["fsdp"] * 3 * min(wide, leaf.dtype.itemsize)
+        if size["tensor"] > 1 and name.endswith((".out.kernel", ".down.kernel")) and _splits(place, "tensor"):
+            side = next((length for part, length in LENGTHS.items() if name.startswith(part)), "length")
+            depth = leaf.shape[0] // size["pipeline"]
+            total["tensor"] += 2 * depth * rows * shape[side] * leaf.shape[-1] * wide
+    return {axis: count for axis, count in total.items() if size[axis] > 1}
+
+
+def _splits(place: Any, axis: str) -> bool:
+    return any(axis in (part if isinstance(part, tuple) else (part,)) for part in place.spec)

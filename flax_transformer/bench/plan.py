@@ -1,0 +1,285 @@
+"""Preflight: whether a training step fits a TPU slice, what bounds its speed and what a run costs, before one is paid.
+
+Every number is the compiler's or follows from a formula by the chip's data sheet; no step has run.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from flax_transformer.bench.ahead import Case, Compiled, CompilerError, compile_case
+from flax_transformer.bench.chip import GIB, Topology
+from flax_transformer.bench.device import known_peak
+from flax_transformer.bench.report import amount, seconds, three
+from flax_transformer.parallel.collectives import KINDS, Collective, collective_bytes
+from flax_transformer.parallel.mesh import AXES, MeshConfig
+
+UNKNOWN = """What this cannot know: how much of communication and memory traffic hides behind arithmetic, how long the
+host takes to bring batches, what happens on other slices, and how fast the chips really run."""
+
+WIRE = {"all-reduce": 2.0}
+"""How often a collective's bytes leave a device, at least; once, but an all-reduce is a reduce-scatter and a gather."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a run is to do, and what a chip costs."""
+
+    tokens: float = 0.0
+    """To train on in all; 0 leaves the cost out."""
+    price: float = 0.0
+    """Of one chip for an hour, in whatever currency."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Seconds a step takes at the least, by what it waits for."""
+
+    compute: float | None
+    memory: float
+    links: float
+
+    @property
+    def step(self) -> float:
+        """The longest of them."""
+        return max(self.compute or 0, self.memory, self.links)
+
+    @property
+    def by(self) -> str:
+        """Which that is."""
+        named = {"arithmetic": self.compute or 0, "memory": self.memory, "links": self.links}
+        return max(named, key=named.get)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A case, what compiling it told, and where that is from."""
+
+    case: Case
+    compiled: Compiled
+    cached: bool = field(default=False, compare=False)
+
+    @property
+    def topology(self) -> Topology:
+        """The slice."""
+        return Topology.of(self.case.topology)
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of the whole slice."""
+        return known_peak(self.topology.spec.kind, self.compiled.dtype) * self.topology.devices
+
+    @property
+    def bounds(self) -> Bounds:
+        """What each resource takes for a step by itself, at its full speed."""
+        spec, known = self.topology.spec, self.compiled
+        # What comes in is read, what goes out is written, and every temporary byte is written and read.
+        traffic = known.arguments + known.outputs + 2 * known.temporaries
+        return Bounds(
+            compute=None if known.flops is None else known.flops / self.peak,
+            memory=traffic * spec.devices / spec.bandwidth,
+            links=sum(self.wire.values()) * spec.devices / spec.links,
+        )
+
+    @property
+    def wire(self) -> dict[str, float]:
+        """Bytes that leave a device in a step, by kind of collective."""
+        found = collective_bytes([Collective(**each) for each in self.compiled.collectives])
+        return {kind: found[kind] * WIRE.get(kind, 1.0) for kind in KINDS}
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """At most, of the whole slice."""
+        return None if self.compiled.tokens is None else self.compiled.tokens / self.bounds.step
+
+    @property
+    def utilisation(self) -> float | None:
+        """Model FLOPs utilisation, at most."""
+        return None if self.bounds.compute is None else self.bounds.compute / self.bounds.step
+
+
+def plan(case: Case, say: Callable[[str], None] = lambda text: None) -> Plan:
+    """Compile a case, or take what an earlier call with the same code and versions has kept.
+
+    Raises:
+      ValueError, CompilerError: as `compile_case`.
+    """
+    Topology.of(case.topology)
+    kept = _kept(case)
+    if kept.is_file():
+        try:
+            data = json.loads(kept.read_text())
+            return Plan(case=case, compiled=Compiled(**data | {"collectives": tuple(data["collectives"])}), cached=True)
+        except (ValueError, TypeError, KeyError):
+            kept.unlink()
+    say(f"compiling {case.target} for {case.topology} …")
+    compiled = compile_case(case)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(asdict(compiled)))
+    partial.replace(kept)
+    return Plan(case=case, compiled=compiled)
+
+
+def _kept(case: Case) -> Path:
+    """Name the file for what compiling a case tells: by the case, the experiment's file, our code and versions."""
+    digest = hashlib.sha256(json.dumps(asdict(case), sort_keys=True).encode())
+    file = Path(case.target.partition(":")[0])
+    package = Path(__file__).parents[1]
+    for path in ([file] if file.is_file() else []) + sorted(package.rglob("*.py")):
+        digest.update(path.read_bytes())
+    for name in ("jax", "jaxlib", "flax", "optax", "libtpu"):
+        digest.update(_version(name).encode())
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "flax_transformer" / "plan" / f"{digest.hexdigest()[:32]}.json"
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except ModuleNotFoundError:
+        return "none"
+
+
+def render(found: Plan, budget: Budget) -> str:
+    """Spell a plan."""
+    known, topology, bounds = found.compiled, found.topology, found.bounds
+    shape = ", ".join(f"{name} {size:,}" for name, size in known.shape.items())
+    rows = [
+        ("target", f"{found.case.target}: {known.parameters:,} parameters, {known.dtype}, {shape}"),
+        ("slice", f"{topology.name}: {topology.chips} chips, {topology.devices} devices, {_spell(found.case)}"),
+        ("compiled", f"in {seconds(known.seconds)}{', earlier' if found.cached else ''}"),
+        ("", ""),
+        ("memory", _verdict(known)),
+    ]
+    if not known.fits:
+        return _table(rows)
+    rows += [
+        ("  arguments", _gib(known.arguments)),
+        ("  temporaries", _gib(known.temporaries)),
+        ("  outputs", f"{_gib(known.outputs)} beyond those in the arguments' place"),
+        ("", ""),
+        *_communication(found),
+        ("", ""),
+        ("model FLOPs", f"{amount(known.flops)} a step" if known.flops else "no formula for this model"),
+        ("  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}"),
+        ("  memory", f"{seconds(bounds.memory)} at the least, at {amount(topology.spec.bandwidth, 'B/s')} a chip"),
+        ("  links", f"{seconds(bounds.links)} at the least, at {amount(topology.spec.links, 'B/s')} a chip"),
+        ("step", f"{seconds(bounds.step)} or more, bound by {bounds.by}"),
+    ]
+    if found.utilisation is not None:
+        rows.append(("MFU", f"{100 * found.utilisation:.0f} % at the most"))
+    if found.tokens_per_second is not None:
+        rows.append(("tokens a second", f"{found.tokens_per_second:,.0f} at the most"))
+    return _table([*rows, *_cost(found, budget)]) + f"\n\n{UNKNOWN}"
+
+
+def _spell(case: Case) -> str:
+    if case.mesh is None:
+        return "its own mesh"
+    sizes = {axis: getattr(case.mesh, axis) for axis in AXES}
+    return " × ".join(f"{axis} {size}" for axis, size in sizes.items() if size not in (1,)) or "one device"
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.2f} GiB"
+
+
+def _verdict(known: Compiled) -> str:
+    if known.fits:
+        return f"fits: {_gib(known.used)} of {_gib(known.limit)} a device, {_gib(known.limit - known.used)} to spare"
+    over = known.used - known.limit
+    return f"DOES NOT FIT: {_gib(known.used)} of {_gib(known.limit)} a device, {_gib(over)} too much"
+
+
+def _communication(found: Plan) -> Iterator[tuple[str, str]]:
+    each = [Collective(**entry) for entry in found.compiled.collectives]
+    total = collective_bytes(each)
+    yield "communication", f"{amount(sum(total.values()), 'B')} a device and step"
+    for kind in KINDS:
+        if total[kind]:
+            times = sum(one.times for one in each if one.kind == kind)
+            yield f"  {kind}", f"{amount(total[kind], 'B')} in {times:,}"
+    for axis, least in found.compiled.minimum.items():
+        yield f"  {axis} needs", f"{amount(least, 'B')} at the least"
+    if found.compiled.rematerialized:
+        yield "  moved whole", f"{found.compiled.rematerialized} tensors, for want of a better way: mind the layout"
+
+
+def _cost(found: Plan, budget: Budget) -> Iterator[tuple[str, str]]:
+    if budget.tokens and found.tokens_per_second:
+        hours = budget.tokens / found.tokens_per_second / 3600
+        chip_hours = hours * found.topology.chips
+        price = f", {chip_hours * budget.price:,.2f} at {budget.price:g} each" if budget.price else ""
+        yield f"{amount(budget.tokens)} tokens", f"{three(hours)} hours, {three(chip_hours)} chip-hours{price}, or more"
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    wide = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{wide}}  {value}".rstrip() for name, value in rows)
+
+
+def variants(case: Case, rows: int) -> list[Case]:
+    """List what a sweep tries: three ways to share the devices out, what the backward pass keeps, two batch sizes.
+
+    Args:
+      rows: of the case itself; what decides its own shapes keeps them.
+    """
+    devices = Topology.of(case.topology).devices
+    meshes = [MeshConfig(data=devices), MeshConfig(data=1, fsdp=devices)]
+    meshes += [MeshConfig(data=1, fsdp=devices // 4, tensor=4)] if devices % 4 == 0 else []
+    sizes = [{**case.size, "remat": remat} for remat in ("none", "full")]
+    larger = [{**size, "batch": 2 * rows} for size in sizes]
+    return [replace(case, mesh=mesh, size=size) for mesh in meshes for size in (*sizes, *larger)]
+
+
+def sweep(case: Case, say: Callable[[str], None]) -> list[tuple[Case, Plan | str]]:
+    """Plan a case and its variants, the fastest first; what does not fit or cannot be comes last, with its reason."""
+    first = plan(case, say)
+    cases = variants(case, first.compiled.shape["rows"])
+    found: list[tuple[Case, Plan | str]] = []
+    for number, each in enumerate(cases, start=1):
+        say(f"{number} of {len(cases)}: {_spell(each)}, {_spell_size(each)}")
+        try:
+            found.append((each, plan(each)))
+        except (ValueError, CompilerError) as error:
+            found.append((each, str(error).splitlines()[0]))
+
+    def rank(entry: tuple[Case, Plan | str]) -> tuple:
+        made = entry[1]
+        if isinstance(made, str):
+            return 2, 0.0
+        return (0, -(made.tokens_per_second or 0)) if made.compiled.fits else (1, made.compiled.used)
+
+    return sorted(found, key=rank)
+
+
+def render_sweep(found: list[tuple[Case, Plan | str]]) -> str:
+    """Spell a sweep as a table."""
+    rows = [("mesh", "remat", "rows", "memory", "step, least", "bound by", "tokens/s, most", "MFU, most")]
+    notes = []
+    for case, made in found:
+        head = (_spell(case), case.size.get("remat", "–"))
+        if isinstance(made, str):
+            rows.append((*head, str(case.size.get("batch", "–")), "–", "–", "–", "–", "–"))
+            notes.append(f"{_spell(case)}, {_spell_size(case)}: {made}")
+            continue
+        known = made.compiled
+        memory = f"{_gib(known.used)}{'' if known.fits else ', too much'}"
+        speed = ["–"] * 4
+        if known.fits:
+            tokens, share = made.tokens_per_second, made.utilisation
+            speed = [seconds(made.bounds.step), made.bounds.by, f"{tokens:,.0f}" if tokens else "–",
+                     f"{100 * share:.0f} %" if share else "–"]  # fmt: skip
+        rows.append((*head, str(known.shape["rows"]), memory, *speed))
+    wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    table = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows]
+    return "\n".join([*table, *(["", *notes] if notes else []), "", UNKNOWN])
+
+
+def _spell_size(case: Case) -> str:
+    return ", ".join(f"{name} {value}" for name, value in case.size.items()) or "as it is"

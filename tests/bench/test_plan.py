@@ -1,0 +1,195 @@
+import importlib.util
+from dataclasses import replace
+
+import jax
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+
+from flax_transformer.bench import plan as preflight
+from flax_transformer.bench.ahead import Case, Compiled, CompilerError, _overflow, compile_case
+from flax_transformer.bench.chip import CHIPS, GIB, Topology
+from flax_transformer.bench.device import known_peak
+from flax_transformer.bench.minimum import minimum_bytes
+from flax_transformer.bench.plan import Budget, Plan, plan, render, render_sweep, sweep, variants
+from flax_transformer.bench.target import Size, find_target
+from flax_transformer.models.preset import abstract
+from flax_transformer.parallel import AXES, MeshConfig, tree_shardings
+
+needs_compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, the TPU compiler")
+CASE = Case(target="transformer_tiny", topology="v5e:2x2", size={"batch": 64, "length": 64, "dtype": "bfloat16"})
+COMPILED = Compiled(
+    parameters=1_000, shape={"rows": 8, "length": 16}, dtype="bfloat16", tokens=128, flops=4 * 197 * 10**12,
+    seconds=3.0, minimum={"data": 4_000}, arguments=GIB, temporaries=2 * GIB, outputs=0, used=3 * GIB,
+    limit=int(15.75 * GIB),
+    collectives=(
+        {"kind": "all-reduce", "bytes": 50 * 10**9, "times": 2, "origin": ""},
+        {"kind": "all-gather", "bytes": 100 * 10**9, "times": 1, "origin": ""},
+    ),
+)  # fmt: skip
+
+
+def count(name, program="train", **size):
+    work = find_target(name, Size(**size))
+    return work.count(jax.eval_shape(work.init, jax.random.key(0)), work.batch)[program]
+
+
+def test_flops_of_three_models_are_those_counted_by_hand():
+    rows, length, D, F, L = 8, 128, 512, 2048, 6
+    tokens, pairs = rows * length, rows * length**2
+    encoder, decoder = 4 * D**2 + 2 * D * F, 8 * D**2 + 2 * D * F
+    forward = 2 * tokens * L * (encoder + decoder) + 4 * pairs * D * L * 3 + 2 * tokens * 37_000 * D
+    assert count("transformer_base", batch=rows, length=length, vocab=37_000).flops == 3 * forward
+    D, L = 768, 12
+    linear, attended = 2 * tokens * L * 12 * D**2, 4 * pairs * D * L
+    forward = linear + attended + 2 * tokens * 50_257 * D
+    assert count("gpt2", batch=rows, length=length).flops == 3 * forward
+    guessed = rows * -(-length // 7)
+    forward = linear + attended + 2 * guessed * D * (D + 30_522)
+    assert count("bert_base_uncased", batch=rows, length=length).flops == pytest.approx(3 * forward, rel=1e-12)
+
+
+def least(preset, **sizes):
+    mesh = AbstractMesh(tuple(sizes.get(axis, 1) for axis in AXES), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    model = abstract(preset)
+    shape = {"rows": 16, "length": 128, "source": 128, "target": 128}
+    return minimum_bytes(model, tree_shardings(model, mesh), mesh, shape, "bfloat16")
+
+
+def test_bytes_of_three_models_are_those_counted_by_hand():
+    from flax_transformer.models.gpt2 import gpt2
+    from flax_transformer.models.llama import llama2_7b
+    from flax_transformer.models.transformer import transformer_base
+
+    D, V = 768, 50_257
+    split = 12 * 12 * D**2 + V * D + 1024 * D  # kernels and tables; biases and norms are whole everywhere
+    assert least(gpt2(), data=8) == {"data": 124_439_808 * 2}
+    assert least(gpt2(), fsdp=8) == {"fsdp": split * 3 * 2}
+    both = least(gpt2(), data=2, fsdp=4)
+    assert both == {"data": (split // 4 + 124_439_808 - split) * 2, "fsdp": split * 3 * 2}
+    assert least(gpt2(), tensor=4) == {"tensor": 12 * 4 * 16 * 128 * D * 2}
+    # The norms of LLaMA are all that fsdp leaves whole; the vocabulary is split over tensor as well.
+    whole = 65 * 4096
+    tensor = least(llama2_7b(), fsdp=8, tensor=2)
+    assert tensor["fsdp"] == (6_738_415_616 - whole) // 2 * 3 * 2
+    assert tensor["tensor"] == 32 * 4 * 2 * 128 * 4096 * 2
+    # A decoder layer has three sums, an encoder layer two.
+    assert least(transformer_base(vocab=1024), tensor=2) == {"tensor": 6 * (2 + 3) * 2 * 16 * 128 * 512 * 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("v5e", "GENERATION:AxB"), ("v5e:4x4x4", "lie on 2 axes"), ("v5p:4x4", "lie on 3 axes"),
+        ("v5:4x4", "did you mean v5"), ("v5e:0x4", "lie on 2 axes"), ("v5e:4x-4", "GENERATION:AxB"),
+    ],
+)  # fmt: skip
+def test_a_topology_that_is_none_is_refused(name, rule):
+    with pytest.raises(ValueError, match=rule):
+        Topology.of(name)
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_every_generation_has_a_peak(name):
+    assert known_peak(CHIPS[name].kind, "bfloat16")
+
+
+def test_the_slowest_resource_bounds_a_step():
+    made = Plan(case=CASE, compiled=COMPILED)
+    assert made.bounds.compute == pytest.approx(1.0)  # 4 chips of 197 TFLOP/s
+    assert made.bounds.memory == pytest.approx((1 + 2 * 2) * GIB / 819e9)
+    assert made.bounds.links == pytest.approx((2 * 2 * 50e9 + 100e9) / 200e9)  # an all-reduce goes both ways
+    assert (made.bounds.step, made.bounds.by) == (made.bounds.links, "links")
+    assert made.utilisation == pytest.approx(1 / 1.5)
+    assert made.tokens_per_second == pytest.approx(128 / 1.5)
+
+
+def test_a_plan_says_what_a_budget_costs():
+    text = render(Plan(case=CASE, compiled=COMPILED), Budget(tokens=128.0 * 2400, price=1.5))
+    assert "fits: 3.00 GiB of 15.75 GiB a device, 12.75 GiB to spare" in text
+    assert "1.00 hours, 4.00 chip-hours, 6.00 at 1.5 each" in text
+    assert "bound by links" in text
+    assert "cannot know" in text
+
+
+def test_too_much_memory_is_a_verdict():
+    too_large = replace(COMPILED, used=20 * GIB)
+    text = render(Plan(case=CASE, compiled=too_large), Budget())
+    assert "DOES NOT FIT: 20.00 GiB of 15.75 GiB a device, 4.25 GiB too much" in text
+    assert "MFU" not in text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 20.50G of 15.75G hbm. Exceeded",
+        "the total memory required for HLO temporaries (20.50G) exceeds available HBM (15.75G).",
+    ],
+)
+def test_the_compilers_words_on_memory_are_understood(message):
+    assert _overflow(message) == (int(20.5 * GIB), int(15.75 * GIB))
+    with pytest.raises(CompilerError, match="something else"):
+        _overflow("something else")
+
+
+def test_a_second_call_does_not_compile(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls = []
+    monkeypatch.setattr(preflight, "compile_case", lambda case: calls.append(case) or COMPILED)
+    first, second = plan(CASE), plan(CASE)
+    assert (first, second) == (second, first)
+    assert (first.cached, second.cached, len(calls)) == (False, True, 1)
+    plan(replace(CASE, size={"batch": 32}))
+    assert len(calls) == 2
+    (kept,) = [file for file in tmp_path.rglob("*.json")][:1]
+    for file in tmp_path.rglob("*.json"):
+        file.write_text(kept.read_text()[:50])
+    assert plan(CASE) == first
+    assert len(calls) == 3
+
+
+def test_a_sweep_ranks_what_fits_and_explains_the_rest(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def compiled(case):
+        if case.mesh and case.mesh.tensor > 1:
+            raise ValueError("heads must be a multiple of its mesh axis")
+        rows = case.size["batch"]
+        known = replace(COMPILED, shape={"rows": rows}, tokens=rows * (2 if case.size.get("remat") == "none" else 1))
+        return replace(known, used=99 * GIB) if rows > 64 and case.size["remat"] == "none" else known
+
+    monkeypatch.setattr(preflight, "compile_case", compiled)
+    found = sweep(CASE, say=lambda text: None)
+    assert len(found) == len(variants(CASE, 64)) == 12
+    kinds = [2 if isinstance(made, str) else 0 if made.compiled.fits else 1 for _, made in found]
+    assert kinds == sorted(kinds)
+    assert {*kinds} == {0, 1, 2}
+    speeds = [made.tokens_per_second for _, made in found if not isinstance(made, str) and made.compiled.fits]
+    assert speeds == sorted(speeds, reverse=True)
+    text = render_sweep(found)
+    assert "heads must be a multiple" in text
+    assert "too much" in text
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_step_compiles_for_a_slice_that_is_not_here():
+    known = compile_case(replace(CASE, mesh=MeshConfig(data=2, fsdp=2)))
+    assert known.fits
+    assert known.limit == CHIPS["v5e"].room
+    assert known.parameters == 2_568_192
+    kinds = {each["kind"] for each in known.collectives}
+    assert "all-gather" in kinds
+    assert known.minimum.keys() == {"data", "fsdp"}
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_what_is_too_large_is_told_as_the_compiler_does():
+    known = compile_case(replace(CASE, size={"batch": 16_384, "length": 256}))
+    assert not known.fits
+    assert known.limit == CHIPS["v5e"].room
+
+
+def test_what_cannot_be_is_said(monkeypatch):
+    with pytest.raises(ValueError, match="did you mean transformer_tiny"):
+        compile_case(replace(CASE, target="transformer_tinny"))
