@@ -75,8 +75,8 @@ def laid_out(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Call
 
     Args:
       state: a (possibly abstract) state, for its layout.
-      mesh: with one, state and batch are laid out by the sharding table, and metrics are whole everywhere. Call or trace
-        it within `jax.set_mesh(mesh)`.
+      mesh: with one, state and batch are laid out by the sharding table, and metrics are whole everywhere. Call or
+        trace it within `jax.set_mesh(mesh)`.
     """
     if mesh is None:
         return jax.jit(train_step, donate_argnums=0)
