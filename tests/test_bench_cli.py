@@ -70,4 +70,4 @@ def test_attention_is_a_target(run, tmp_path):
     )
     assert (code, err) == (0, "")
     assert "halved as causal" in out
-    assert len(json.loads((tmp_path / "a.json").read_text())["results"]) == 4
+    assert len(json.loads((tmp_path / "a.json").read_text())["results"]) == 5
