@@ -97,3 +97,13 @@ def test_a_damaged_checkpoint_ends_all_with_one_sentence(straight_by_two, cache,
     zero, one = Job(folder, "--train.steps", 30, cache=cache, processes=2).end()
     assert (zero.code, one.code != 0) == (1, True)
     assert f"error: checkpoint 20 is damaged: {path} has changed; step 15 is the last good one" in zero.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--train.average", 2), ("--train.keep-best", "--train.patience", 1)])
+def test_an_averaged_or_best_model_is_gathered_from_all(cache, tmp_path, options):
+    options = ("--train.ema", 0, "--train.eval-every", 5, *options)
+    good(Job(tmp_path / "one", *options, cache=cache))
+    good(Job(tmp_path / "two", *options, "--mesh.data", 1, "--mesh.fsdp", 2, cache=cache, processes=2))
+    assert_same_losses(tmp_path / "two", tmp_path / "one")
+    assert records(tmp_path / "two")[-1]["split"] == "test"
