@@ -18,6 +18,9 @@ from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.parallel.mesh import MeshConfig
 
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+BLOCK = r"\.(attention|cross|feedforward)\."
+"""What is in blocks, of parameters' paths."""
+
 REMATERIALIZATION = "nvoluntary full rematerialization"
 
 
@@ -49,6 +52,8 @@ class Compiled:
     """A step."""
     flops: int | None
     """A step, of the model, on all devices; None where no formula counts them."""
+    again: int = 0
+    """FLOPs a step that the backward pass spends on computing the blocks' linear layers again."""
     minimum: dict[str, int]
     """What each mesh axis must carry, by `minimum_bytes`."""
     seconds: float
@@ -114,6 +119,7 @@ def topology_devices(topology: Topology) -> list[Any]:
 def _compile(case: Case) -> Compiled:
     import jax
 
+    from flax_transformer.bench.flops import matmul_parameters
     from flax_transformer.bench.minimum import minimum_bytes
     from flax_transformer.bench.target import Size, find_target
     from flax_transformer.parallel import batch_sharding, make_mesh
@@ -141,6 +147,7 @@ def _compile(case: Case) -> Compiled:
         "dtype": workload.dtype,
         "tokens": None if count is None else count.tokens,
         "flops": None if count is None else count.flops,
+        "again": 2 * count.tokens * matmul_parameters(state.model, BLOCK) if count and workload.remat == "full" else 0,
         "minimum": minimum_bytes(state.model, places, mesh, workload.shape, workload.dtype),
     }
     began = time.perf_counter()

@@ -80,7 +80,7 @@ class Plan:
         # What comes in is read, what goes out is written, and every temporary byte is written and read.
         traffic = known.arguments + known.outputs + 2 * known.temporaries
         return Bounds(
-            compute=None if known.flops is None else known.flops / self.peak,
+            compute=None if known.flops is None else (known.flops + known.again) / self.peak,
             memory=traffic * spec.devices / spec.bandwidth,
             links=sum(self.wire.values()) * spec.devices / spec.links,
         )
@@ -99,7 +99,7 @@ class Plan:
     @property
     def utilisation(self) -> float | None:
         """Model FLOPs utilisation, at most."""
-        return None if self.bounds.compute is None else self.bounds.compute / self.bounds.step
+        return None if self.compiled.flops is None else self.compiled.flops / self.peak / self.bounds.step
 
 
 def plan(case: Case, say: Callable[[str], None] = lambda text: None) -> Plan:
@@ -166,6 +166,7 @@ def render(found: Plan, budget: Budget) -> str:
         *_communication(found),
         ("", ""),
         ("model FLOPs", f"{amount(known.flops)} a step" if known.flops else "no formula for this model"),
+        *([("  done again", f"{amount(known.again)}, to save memory")] if known.again else []),
         ("  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}"),
         ("  memory", f"{seconds(bounds.memory)} at the least, at {amount(topology.spec.bandwidth, 'B/s')} a chip"),
         ("  links", f"{seconds(bounds.links)} at the least, at {amount(topology.spec.links, 'B/s')} a chip"),

@@ -48,6 +48,8 @@ class Workload:
     optimizer: OptimizerConfig = ADAM
     steps: int = 1_000
     """Of the run whose schedule the optimizer follows."""
+    remat: str = "none"
+    """What the backward pass computes again."""
     mesh: MeshConfig = MeshConfig()
     accumulate: int = 1
     ema: float = 0.0
@@ -140,6 +142,14 @@ def _with_remat(config: Any, remat: str) -> Any:
     return replace(config, **{k: remat if k == "remat" else _with_remat(v, remat) for k, v in parts.items()})
 
 
+def _remat(config: Any) -> str:
+    """Find what the backward pass computes again: the first `remat` in a config."""
+    if not dataclasses.is_dataclass(config):
+        return ""
+    found = (_remat(getattr(config, field.name)) for field in dataclasses.fields(config))
+    return getattr(config, "remat", "") or next((name for name in found if name), "")
+
+
 def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
     family = FAMILIES.get(type(config))
     if family is None:
@@ -150,6 +160,7 @@ def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload
     return Workload(
         name=name,
         dtype=_compute(config),
+        remat=_remat(config) or "none",
         **{
             "init": lambda key: module_of(config)(config, rngs=nnx.Rngs(key)),
             "batch": batch,
@@ -189,6 +200,7 @@ def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
     return Workload(
         name=name,
         dtype=_compute(config) or "float32",
+        remat=_remat(config) or "none",
         shape={"rows": leading[0]},
         forward=lambda model, rows: task.objective(model, rows, key=None)[0],
         count=lambda model, rows: {},

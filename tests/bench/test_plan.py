@@ -103,6 +103,12 @@ def test_the_slowest_resource_bounds_a_step():
     assert made.tokens_per_second == pytest.approx(128 / 1.5)
 
 
+def test_what_is_computed_again_takes_time_and_is_no_use():
+    once, twice = Plan(case=CASE, compiled=COMPILED), Plan(case=CASE, compiled=replace(COMPILED, again=COMPILED.flops))
+    assert twice.bounds.compute == 2 * once.bounds.compute
+    assert twice.utilisation == 1 / 2
+
+
 def test_a_plan_says_what_a_budget_costs():
     text = render(Plan(case=CASE, compiled=COMPILED), Budget(tokens=128.0 * 2400, price=1.5))
     assert "fits: 3.00 GiB of 15.75 GiB a device, 12.75 GiB to spare" in text
