@@ -201,10 +201,9 @@ class Translation(Experiment):
 
     def mesh_rows(self) -> int:
         """Count the parts the mesh splits a batch into."""
-        sizes = self.mesh.sizes()
-        fixed = math.prod(size for size in sizes if size > 0)
-        data, fsdp = (jax.device_count() // fixed if size == -1 else size for size in sizes[:2])
-        return data * fsdp
+        fixed = math.prod(size for size in self.mesh.sizes() if size > 0)
+        sizes = (jax.device_count() // fixed if size == -1 else size for size in (self.mesh.data, self.mesh.fsdp))
+        return math.prod(sizes)
 
     def _fitting(self, pairs: Tokenized, split: str) -> Tokenized:
         kept = pairs.within(self.batch.max_tokens)

@@ -82,7 +82,9 @@ def _files(step_folder: Path) -> list[Path]:
 
 
 def _steps_in(folder: Path) -> list[int]:
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit() and path.is_dir())
+    """List the steps of a folder; none where it has vanished."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(int(path.name) for path in paths if path.name.isdigit() and path.is_dir())
 
 
 def _sha256(path: Path) -> str:

@@ -205,7 +205,7 @@ def test_a_mesh_splits_the_parameters_of_every_program():
     done = subprocess.run([sys.executable, "-c", EIGHT], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     record = json.loads(done.stdout.splitlines()[-1])
-    assert record["target"]["mesh"] == {"data": 2, "fsdp": 4, "tensor": 1, "sequence": 1}
+    assert record["target"]["mesh"] == {"data": 2, "pipeline": 1, "fsdp": 4, "tensor": 1, "sequence": 1}
     assert record["environment"]["variables"]["XLA_FLAGS"] == flags
     whole = 4 * record["target"]["parameters"]
     for name, program in record["programs"].items():
