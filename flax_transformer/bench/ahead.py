@@ -39,6 +39,8 @@ class Case:
     """The experiment's own by default."""
     size: dict[str, Any] = field(default_factory=dict)
     """Fields of `bench.target.Size`."""
+    options: tuple[str, ...] = ()
+    """Of the experiment, as on its own command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +131,7 @@ def _compile(case: Case) -> Compiled:
     from flax_transformer.train.step import laid_out, make_train_step
 
     topology = Topology.of(case.topology)
-    workload = find_target(case.target, Size(**case.size))
+    workload = find_target(case.target, Size(**case.size), case.options)
     mesh = make_mesh(case.mesh or workload.mesh, topology_devices(topology))
     rows, parts = workload.shape["rows"], mesh.shape["data"] * mesh.shape["fsdp"] * workload.accumulate
     if rows % parts:
@@ -189,7 +191,8 @@ def _overflow(message: str) -> tuple[int, int]:
 def main() -> None:
     """Read a case from standard input, and print what became of it."""
     data = json.load(sys.stdin)
-    case = Case(**{**data, "mesh": data["mesh"] and MeshConfig(**data["mesh"])})
+    mesh = data["mesh"] and MeshConfig(**data["mesh"])
+    case = Case(**{**data, "mesh": mesh, "options": tuple(data["options"])})
     try:
         answer = asdict(_compile(case))
     except (ValueError, OSError) as error:

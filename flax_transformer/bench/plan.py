@@ -167,7 +167,10 @@ def render(found: Plan, budget: Budget) -> str:
         ("", ""),
         ("model FLOPs", f"{amount(known.flops)} a step" if known.flops else "no formula for this model"),
         *([("  done again", f"{amount(known.again)}, to save memory")] if known.again else []),
-        ("  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}"),
+        *(
+            [("  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}")]
+            * bool(known.flops)
+        ),
         ("  memory", f"{seconds(bounds.memory)} at the least, at {amount(topology.spec.bandwidth, 'B/s')} a chip"),
         ("  links", f"{seconds(bounds.links)} at the least, at {amount(topology.spec.links, 'B/s')} a chip"),
         ("step", f"{seconds(bounds.step)} or more, bound by {bounds.by}"),

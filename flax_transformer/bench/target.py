@@ -3,10 +3,12 @@
 import dataclasses
 import importlib.util
 import inspect
+import io
+import re
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from flax_transformer.nn import Precision, with_precision
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.experiment import Experiment
 from flax_transformer.task.translation import ROWS, Translation, translation_loss
+from flax_transformer.train.finetune import freeze
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -75,15 +78,20 @@ class Size:
             raise ValueError(f"vocab must be at least 2, got {self.vocab}")
 
 
-def find_target(name: str, size: Size) -> Workload:
+def find_target(name: str, size: Size, options: Sequence[str] = ()) -> Workload:
     """Make the workload of a preset (`transformer_tiny`) or an experiment (`experiments/wmt14.py:base`).
+
+    Args:
+      options: of the experiment, as on its own command line.
 
     Raises:
       ValueError: when there is no such thing; the nearest names are told.
     """
     path, _, which = name.partition(":")
     if path.endswith(".py"):
-        return _from_experiment(name, find_experiment(Path(path), which), size)
+        return _from_experiment(name, _with_options(find_experiment(Path(path), which), options), size)
+    if options:
+        raise ValueError(f"only experiments have options, got {' '.join(options)} for the preset {name}")
     make = find_preset(name)
     if size.vocab is not None and "vocab" not in inspect.signature(make).parameters:
         raise ValueError(f"{name} has no vocabulary to set, got vocab={size.vocab}")
@@ -117,6 +125,22 @@ def find_experiment(path: Path, which: str = "") -> Experiment:
         asked = f"it has no {which!r}" if which else "say which"
         raise ValueError(f"{path} has the experiments {', '.join(found)}; {asked}, as in {path}:{next(iter(found))}")
     return found[which]
+
+
+def _with_options(experiment: Experiment, options: Sequence[str]) -> Experiment:
+    """Change an experiment as its own command line would."""
+    import tyro
+
+    if not options:
+        return experiment
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said), redirect_stdout(said):
+            kind = tyro.conf.AvoidSubcommands[type(experiment)]
+            return tyro.cli(kind, default=experiment, args=list(options), prog="options", console_outputs=True)
+    except SystemExit as error:
+        words = " ".join(re.sub(r"[╭╮╰╯│─]", " ", said.getvalue()).split())
+        raise ValueError(f"the experiment does not take {' '.join(options)}: {words[:400]}") from error
 
 
 def _compute(config: Any) -> str:
@@ -193,7 +217,9 @@ def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         task = experiment.task(RunFolder(Path(folder)))
         batch = jax.tree.map(jax.numpy.asarray, next(iter(task.batches)))
-    training |= {"init": task.init, "objective": task.objective, "batch": batch}
+    objective = freeze(task.objective, experiment.optimizer.trainable)
+    init = task.init if task.model is None else lambda key: task.model
+    training |= {"init": init, "objective": objective, "batch": batch}
     if type(config) in FAMILIES:
         return _from_config(name, config, Size(), **training)
     leading = jax.tree.leaves(batch)[0].shape

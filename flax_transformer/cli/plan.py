@@ -13,6 +13,7 @@ from flax_transformer.cli.run import Mesh, Size
 
 def plan(
     experiment: Folder,
+    options: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
     /,
     topology: str = "v5e:4x4",
     mesh: Mesh = Mesh(),
@@ -28,6 +29,7 @@ def plan(
 
     Args:
       experiment: An experiment file, FILE:NAME for one of several in it, or a preset such as transformer_base.
+      options: Arguments of the experiment, after --, as in: -- --init FOLDER.
       topology: GENERATION:AxB or AxBxC chips, of v4, v5e, v5p, v6e, tpu7x.
       mesh: Devices along each axis; the experiment's own by default.
       size: Shapes and types; the experiment's own by default.
@@ -43,7 +45,11 @@ def plan(
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     changes = {name: value for name, value in asdict(size).items() if value is not None}
     case = Case(
-        target=experiment, topology=topology, mesh=None if mesh == Mesh() else MeshConfig(**asdict(mesh)), size=changes
+        target=experiment,
+        options=options,
+        topology=topology,
+        mesh=None if mesh == Mesh() else MeshConfig(**asdict(mesh)),
+        size=changes,
     )
     if sweep:
         print(ahead.render_sweep(ahead.sweep(case, say)))

@@ -1,5 +1,6 @@
 import importlib.util
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import pytest
@@ -194,6 +195,16 @@ def test_what_is_too_large_is_told_as_the_compiler_does():
     known = compile_case(replace(CASE, size={"batch": 16_384, "length": 256}))
     assert not known.fits
     assert known.limit == CHIPS["v5e"].room
+
+
+def test_an_experiment_takes_its_own_options():
+    experiment = str(Path(__file__).parents[2] / "experiments" / "translate_numbers.py")
+    shorter = find_target(experiment, Size(batch=8, length=8, vocab=64), ("--train.accumulate", "4"))
+    assert shorter.accumulate == 4
+    with pytest.raises(ValueError, match=r"does not take --nonsense 3: .*Unrecognized options: --nonsense"):
+        find_target(experiment, Size(), ("--nonsense", "3"))
+    with pytest.raises(ValueError, match="only experiments have options, got --nonsense for the preset gpt2"):
+        find_target("gpt2", Size(), ("--nonsense",))
 
 
 def test_what_cannot_be_is_said(monkeypatch):
