@@ -5,8 +5,10 @@
 The checkpoint is a random GPT-2 (124 M parameters in float32) written to a temporary folder. Two times are taken.
 "call" ends when the function returns: on a CPU `transformers` then has mapped the file and read nothing of it, while
 ours has every parameter in memory of its own. "resident" ends when every page of every parameter has been looked at
-once, so that both have the weights. A ratio is our time in parts of theirs. Memory is the peak of a fresh process that
-loads with ours, above what it had before and what the parameters take.
+once, so that both have the weights. Both are taken in a process that has loaded ten times: its memory is then at hand.
+"fresh" is the first load of a new process, after its imports, until the weights are resident; there ours waits for the
+system to find 500 MB of memory, which theirs does not need. A ratio is our time in parts of theirs. Memory is the peak
+of a fresh process that loads with ours, above what it had before and what the parameters take.
 """
 
 import json
@@ -23,6 +25,9 @@ from results import arguments, turns, write
 from flax_transformer import hub
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.gpt2 import gpt2
+
+WARM = 10
+"""Loads before any is timed."""
 
 PAGE = 1024
 """Parameters on a page of 4 KiB."""
@@ -43,6 +48,19 @@ print(json.dumps({
     "beyond_parameters": peak() - before - sum(leaf.nbytes for leaf in leaves),
     "largest_tensor": max((leaf[0] if leaf.ndim > 2 else leaf).nbytes for leaf in leaves),
 }))
+"""
+
+
+FRESH = """
+import sys, time
+sys.path.insert(0, sys.argv[3])
+import load_peer
+import jax
+jax.block_until_ready(jax.numpy.zeros(1) + 1)
+load = getattr(load_peer, sys.argv[2])(sys.argv[1], True)
+began = time.perf_counter()
+load()
+print(time.perf_counter() - began)
 """
 
 
@@ -75,13 +93,26 @@ def their_load(folder: str, resident: bool):
 
 def compare(folder: str, rounds: int, resident: bool) -> dict:
     runs = {"ours": our_load(folder, resident), "transformers": their_load(folder, resident)}
-    for run in runs.values():
+    for run in (*runs.values(),) * WARM:
         run()
-    seconds = turns(runs, rounds, warm=True)
-    mine, theirs = (statistics.median(seconds[who]) for who in runs)
+    return summary("resident" if resident else "call", turns(runs, rounds, warm=True), rounds)
+
+
+def fresh(folder: str, rounds: int) -> dict:
+    def run(loader: str) -> float:
+        command = [sys.executable, "-c", FRESH, folder, loader, str(Path(__file__).parent)]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+    seconds = [(run("our_load"), run("their_load")) for _ in range(rounds)]
+    ours, theirs = map(list, zip(*seconds, strict=True))
+    return summary("fresh", {"ours": ours, "transformers": theirs}, rounds)
+
+
+def summary(case: str, seconds: dict[str, list[float]], rounds: int) -> dict:
+    mine, theirs = (statistics.median(seconds[who]) for who in seconds)
     pairs = [a / b for a, b in zip(seconds["ours"], seconds["transformers"], strict=True)]
     return {
-        "case": "resident" if resident else "call",
+        "case": case,
         "rounds": rounds,
         "seconds": {"ours": mine, "transformers": theirs},
         "ratio": mine / theirs,
@@ -103,12 +134,13 @@ def main() -> None:
         make(folder)
         size = sum(file.stat().st_size for file in Path(folder).iterdir())
         results = [compare(folder, options.rounds, resident) for resident in (False, True)]
+        results.append(fresh(folder, max(options.rounds // 2, 1)))
         results.append({**memory(folder), "checkpoint": size})
-    for result in results[:2]:
+    for result in results[:3]:
         low, high = result["ratio_range"]
         told = " ".join(f"{who} {seconds:.3f} s" for who, seconds in result["seconds"].items())
         print(f"{result['case']}: {told}, ratio {result['ratio']:.2f} (single {low:.2f} to {high:.2f})")
-    extra, largest = results[2]["beyond_parameters"] / 1e6, results[2]["largest_tensor"] / 1e6
+    extra, largest = results[3]["beyond_parameters"] / 1e6, results[3]["largest_tensor"] / 1e6
     print(f"memory: {extra:.0f} MB beyond the parameters at the peak; the largest tensor has {largest:.0f} MB")
     write(options.json, results, compared=("torch", "transformers"))
 
