@@ -1,6 +1,6 @@
 """Train the base or big Transformer on WMT14 English-German, as in "Attention Is All You Need".
 
-    python experiments/wmt14.py base --workdir gs://bucket/wmt14        # or: big
+    python experiments/wmt14.py base --workdir runs/wmt14              # or: big; buckets are mounted, see docs/tpu.md
     python experiments/wmt14.py base --data.root FOLDER --data.tfds ""  # train.en, train.de, … instead of TFDS
 
 The paper's settings: 37,000 joint BPE merges, batches of about 25,000 tokens a side, Adam (0.9, 0.98) on the Noam

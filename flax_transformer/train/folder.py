@@ -74,6 +74,8 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
       FolderError: when the folder cannot be written, or holds a run of another configuration; then it says where
         the two differ and changes nothing. A run that never reached a checkpoint, say for a mistyped path, is none.
     """
+    if "://" in str(root):
+        raise FolderError(f"a run folder is a path, got {root}; a bucket must be mounted, as `launch` does by itself")
     folder = RunFolder(Path(root))
     config = to_json(experiment)
     if jax.process_index() > 0 and not folder.config.exists():

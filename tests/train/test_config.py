@@ -107,6 +107,13 @@ def begin(root, run):
     return folder
 
 
+def test_a_bucket_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FolderError, match="a run folder is a path, got gs://bucket/run; a bucket must be mounted"):
+        open_folder("gs://bucket/run", Run())
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_may_go_on_longer(tmp_path):
     begin(tmp_path, Run())
     longer = Run(train=TrainConfig(steps=9_000, log_every=7, eval_every=7, checkpoint_every=7))
