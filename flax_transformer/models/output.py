@@ -28,8 +28,9 @@ class Output:
 
     @property
     def table(self) -> Float[Array, "V D"]:
-        """The rows that hidden states are multiplied with."""
-        return self.embedding.token.embedding[...]
+        """The rows that hidden states are multiplied with, in the dtype of computing."""
+        token = self.embedding.token
+        return token.promote_dtype((token.embedding[...],), dtype=token.dtype)[0]
 
     def logits(self) -> Float[Array, "*B T V"]:
         """Multiply."""

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.config import BlockConfig
-from flax_transformer.nn.linear import flat_dot_general, initializer
+from flax_transformer.nn.linear import Product, initializer
 from flax_transformer.ops import Dropout, Mask, rotary
 from flax_transformer.parallel import constrain
 
@@ -28,21 +28,19 @@ class Attention(nnx.Module):
         out_bias = cfg.bias if cfg.out_bias is None else cfg.out_bias
         init = initializer(cfg, _projection_init)
 
-        def project(heads: int) -> nnx.LinearGeneral:
+        def project(layer: str, heads: int) -> nnx.LinearGeneral:
             return nnx.LinearGeneral(
-                cfg.embed, (heads, cfg.width), use_bias=qkv_bias, kernel_init=init, dot_general=flat_dot_general,
+                cfg.embed, (heads, cfg.width), use_bias=qkv_bias, kernel_init=init, dot_general=Product(layer),
                 rngs=rngs, **cfg.dtypes,
             )  # fmt: skip
 
         self.cfg = cfg
-        self.query, self.key, self.value = (
-            project(cfg.heads),
-            project(cfg.resolved_kv_heads),
-            project(cfg.resolved_kv_heads),
-        )
+        self.query = project("query", cfg.heads)
+        self.key = project("key", cfg.resolved_kv_heads)
+        self.value = project("value", cfg.resolved_kv_heads)
         self.out = nnx.LinearGeneral(
             (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=out_bias,
-            kernel_init=initializer(cfg, residual=True), dot_general=flat_dot_general, rngs=rngs, **cfg.dtypes,
+            kernel_init=initializer(cfg, residual=True), dot_general=Product("out"), rngs=rngs, **cfg.dtypes,
         )  # fmt: skip
         if cfg.scale is not None:  # products begin as large as with the usual scale
             self.query.kernel[...] /= cfg.scale * math.sqrt(cfg.width)

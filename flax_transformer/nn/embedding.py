@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.config import Precision
 from flax_transformer.nn.linear import flat_dot_general
-from flax_transformer.ops import dropout, sinusoidal, sinusoidal_halves
-from flax_transformer.parallel import constrain
+from flax_transformer.ops import dropout, sinusoidal, sinusoidal_halves, take_rows
+from flax_transformer.parallel import constrain, gather_parameter
 
 SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
 
@@ -117,7 +117,7 @@ class Embedding(nnx.Module):
     def _look_up(self, tokens: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
         """Take rows of the table, whole in width: looked up in parts, they would have to be moved to their tokens."""
         table = self.token.promote_dtype((self.token.embedding[...],), dtype=self.token.dtype)[0]
-        return jnp.take(constrain(table, "vocab", None), tokens, axis=0)
+        return take_rows(gather_parameter(table, "token.embedding"), tokens)
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """Compute logits as products with the token embeddings (Press & Wolf 2017)."""

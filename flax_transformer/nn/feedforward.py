@@ -4,7 +4,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.nn.config import BlockConfig
-from flax_transformer.nn.linear import flat_dot_general, initializer
+from flax_transformer.nn.linear import Product, initializer
 from flax_transformer.ops import activation, dropout
 from flax_transformer.parallel import constrain
 
@@ -13,21 +13,21 @@ class FeedForward(nnx.Module):
     """Two linear layers D → F → D with an activation between, or three when gated."""
 
     def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
-        def linear(inputs: int, outputs: int, *, residual: bool = False) -> nnx.Linear:
+        def linear(layer: str, inputs: int, outputs: int, *, residual: bool = False) -> nnx.Linear:
             return nnx.Linear(
                 inputs,
                 outputs,
                 use_bias=cfg.bias,
                 kernel_init=initializer(cfg, residual=residual),
-                dot_general=flat_dot_general,
+                dot_general=Product(layer),
                 rngs=rngs,
                 **cfg.dtypes,
             )
 
         self.cfg = cfg
-        self.up, self.down = linear(cfg.embed, cfg.hidden), linear(cfg.hidden, cfg.embed, residual=True)
+        self.up, self.down = linear("up", cfg.embed, cfg.hidden), linear("down", cfg.hidden, cfg.embed, residual=True)
         if cfg.gated:
-            self.gate = linear(cfg.embed, cfg.hidden)
+            self.gate = linear("gate", cfg.embed, cfg.hidden)
 
     def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
         """Apply to every position alike; `key` is for activation dropout."""

@@ -1,6 +1,9 @@
-"""How linear layers start, and how they multiply: as one product of two matrices, whatever the number of axes."""
+"""How linear layers start, and how they multiply: as products of two matrices, with kernels that may be in parts."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,6 +11,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_transformer.nn.config import BlockConfig
+from flax_transformer.ops.platform import parts
+from flax_transformer.parallel import gather_parameter
 
 _xavier = nnx.initializers.xavier_uniform()
 
@@ -50,3 +55,40 @@ def flat_dot_general(
         preferred_element_type=preferred_element_type, **options,
     )  # fmt: skip
     return y.reshape(*x.shape[:rest], *outputs)
+
+
+@dataclass(frozen=True)
+class Product:
+    """The product of a linear layer with its kernel, which on a mesh with `fsdp` is stored in parts.
+
+    There each use gathers the kernel, the backward pass too, and the kernel's gradient is summed and split at once, as
+    fully sharded training means it (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). Left to itself the
+    compiler gathers kernels of three axes once more, in another layout.
+    """
+
+    layer: str
+    """Whose kernel it is, by the last part of its path."""
+
+    def __call__(self, x: jax.Array, kernel: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
+        """Multiply; the arguments are those of `jax.lax.dot_general`."""
+        multiply = lambda x, kernel: flat_dot_general(x, kernel, *args, **kwargs)  # noqa: E731
+        return (
+            _multiply_whole(multiply, f"{self.layer}.kernel", x, kernel) if parts("fsdp") > 1 else multiply(x, kernel)
+        )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _multiply_whole(multiply: Callable, name: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    return multiply(x, gather_parameter(kernel, name))
+
+
+def _forward(multiply: Callable, name: str, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple]:
+    return _multiply_whole(multiply, name, x, kernel), (x, kernel)
+
+
+def _backward(multiply: Callable, name: str, kept: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = kept
+    return jax.vjp(lambda x, kernel: multiply(x, gather_parameter(kernel, name)), x, kernel)[1](gradient)
+
+
+_multiply_whole.defvjp(_forward, _backward)

@@ -17,6 +17,7 @@ from flax_transformer.ops.position import (
     sinusoidal,
     sinusoidal_halves,
 )
+from flax_transformer.ops.table import take_rows
 from flax_transformer.ops.xla import attention_weights
 
 __all__ = [
@@ -40,4 +41,5 @@ __all__ = [
     "rotary_frequencies",
     "sinusoidal",
     "sinusoidal_halves",
+    "take_rows",
 ]

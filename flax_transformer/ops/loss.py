@@ -4,17 +4,13 @@ Axes: B batch (any number of axes), V vocabulary, D model width.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Float, Int, Shaped
 
-# Mesh axes that the first two axes of tokens, rows and positions, are split over, and the columns of a table.
-_TOKENS, _COLUMNS = (("data", "fsdp"), ("sequence",)), "fsdp"
+from flax_transformer.ops.table import by_device
 
 
 def cross_entropy(
@@ -113,7 +109,7 @@ def _chunked(settings, output, hidden, labels, weights):
         chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
         return sum_(jax.lax.scan(add, jnp.float32(0), chunks)[0])
 
-    split, (token, same, _), sum_, _ = _by_device(labels, output[0])
+    split, (token, same, _), sum_, _ = by_device(labels, output[0])
     return split(run, (same, token, token, token), same)(output, hidden, labels, weights)
 
 
@@ -130,9 +126,9 @@ def _chunked_forward(settings, output, hidden, labels, weights):
         chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
         (total, (table, bias)), cut = jax.lax.scan(add, start, chunks)
         by_tokens = [_join(x, labels.shape) for x in cut]
-        return sum_(total), (scatter(table), None if bias is None else sum_(bias)), *by_tokens
+        return sum_(total), (scatter(table.astype(output[0].dtype)), None if bias is None else sum_(bias)), *by_tokens
 
-    split, (token, same, table), sum_, scatter = _by_device(labels, output[0])
+    split, (token, same, table), sum_, scatter = by_device(labels, output[0])
     given, made = (same, token, token, token), (same, (table, same), token, token)
     total, by_output, by_hidden, by_weights = split(run, given, made)(output, hidden, labels, weights)
     return total, (jax.tree.map(lambda slope, part: slope.astype(part.dtype), by_output, output), by_hidden, by_weights)
@@ -142,38 +138,6 @@ def _join(x: Array, tokens: tuple[int, ...]) -> Array:
     """Undo `_cut`."""
     tail = x.shape[2:]
     return jnp.moveaxis(x, 0, 1).reshape(-1, *tail)[: math.prod(tokens)].reshape(*tokens, *tail)
-
-
-def _by_device(labels: Array, table: Array) -> tuple[Callable, tuple, Callable, Callable]:
-    """Say how devices share out tokens, as the mesh in context has it.
-
-    Returns:
-        A `shard_map`; the specs of tokens, of what is whole, and of the table's gradient; how numbers are summed over
-        devices; and how the table's gradient is, of which each device keeps the columns it has of the table.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    auto = {a for a, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
-    axes = []
-    for size, places in zip(labels.shape, _TOKENS, strict=False):
-        over = tuple(a for a in places if a in auto and mesh.shape[a] > 1)
-        axes.append(over if size % math.prod(mesh.shape[a] for a in over) == 0 else ())
-    every = tuple(a for over in axes for a in over)
-    whole = PartitionSpec()
-    if not every:
-        return lambda run, given, made: run, (whole,) * 3, lambda x: x, lambda x: x
-    columns = [a for a in every if a == _COLUMNS and table.shape[1] % mesh.shape[a] == 0]
-    others = tuple(a for a in every if a not in columns)
-
-    def split(run: Callable, given: tuple, made: Any) -> Callable:
-        return jax.shard_map(run, in_specs=given, out_specs=made, axis_names=set(every), check_vma=False)
-
-    def scatter(x: Array) -> Array:
-        for axis in columns:
-            x = jax.lax.psum_scatter(x, axis, scatter_dimension=1, tiled=True)
-        return jax.lax.psum(x, others) if others else x
-
-    specs = PartitionSpec(*axes), whole, PartitionSpec(None, *columns)
-    return split, specs, lambda x: jax.lax.psum(x, every), scatter
 
 
 def _chunked_backward(settings, slopes, pull):

@@ -6,6 +6,7 @@ Stacked layers have one more leading axis than the rule names, `layers`.
 
 import math
 import re
+from functools import partial
 from typing import Any
 
 import jax
@@ -122,11 +123,43 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     Names are for the trailing axes when there are fewer of them than `x` has. Only mesh axes that the compiler lays out
     are spoken of: not those a mesh lacks, and not those of a `jax.shard_map` around, where x is already a part.
     """
+    auto = _auto()
+    return jax.lax.with_sharding_constraint(x, to_spec(axes[-x.ndim :], _table(auto))) if auto else x
+
+
+def gather_parameter(parameter: jax.Array, name: str) -> jax.Array:
+    """Gather what `fsdp` splits of one layer's parameter; its gradient is summed and split at once.
+
+    A no-op while no mesh with such an axis is set, or inside a `jax.shard_map` over it.
+
+    Args:
+      name: for the table, e.g. `query.kernel`.
+    """
+    return _gather(parameter, logical_axes(name, parameter.ndim)) if "fsdp" in _auto() else parameter
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _gather(parameter: jax.Array, axes: Axes) -> jax.Array:
+    return constrain(parameter, *(None if AXIS_TO_MESH.get(axis) == "fsdp" else axis for axis in axes))
+
+
+def _gather_forward(parameter: jax.Array, axes: Axes) -> tuple[jax.Array, None]:
+    return _gather(parameter, axes), None
+
+
+def _gather_backward(axes: Axes, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (constrain(gradient, *axes),)
+
+
+_gather.defvjp(_gather_forward, _gather_backward)
+
+
+def _auto() -> set[str]:
+    """Name the axes of the mesh in context along which the compiler splits; none where there is but one device."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return x
-    auto = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
-    return jax.lax.with_sharding_constraint(x, to_spec(axes[-x.ndim :], _table(auto))) if auto else x
+        return set()
+    return {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
 
 
 def _table(axes: set[str]) -> dict[str, str | tuple[str, ...]]:

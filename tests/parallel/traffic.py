@@ -1,21 +1,31 @@
 """Run by test_traffic.py with eight CPU devices; prints the collectives of compiled training steps by mesh, as JSON."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import eight_devices
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
+from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh, path_name
 from flax_transformer.parallel.collectives import collectives_of
 from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.state import abstract_state, parameter_count
 from flax_transformer.train.step import laid_out, make_train_step
 
-MESHES = {"data": MeshConfig(data=8), "fsdp": MeshConfig(data=1, fsdp=8)}
+CASES = {
+    "data": (MeshConfig(data=8), "none"),
+    "fsdp": (MeshConfig(data=1, fsdp=8), "none"),
+    "fsdp, computed again": (MeshConfig(data=1, fsdp=8), "full"),
+}
+
+
+def _init(remat, key):
+    return Seq2Seq(replace(eight_devices.SEQ2SEQ, remat=remat), rngs=nnx.Rngs(key))
 
 
 def main():
@@ -30,7 +40,8 @@ def main():
         "table": jax.tree.leaves(state.model.embedding)[0].size,
         "kernels": sum(kernels),
     }
-    for name, config in MESHES.items():
+    for name, (config, remat) in CASES.items():
+        state = abstract_state(partial(_init, remat), optimizer)
         mesh = make_mesh(config)
         place = batch_sharding(mesh)
         batch = jax.tree.map(

@@ -1,0 +1,48 @@
+"""Layers whose parameters are stored in parts give what they give whole, and their gradients come back in parts."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+CASES = [
+    f"{mesh}, {layer}, {rows}"
+    for mesh in ("fsdp", "data×fsdp×tensor", "fsdp×sequence")
+    for layer in ("take_rows", "Product")
+    for rows in (16, 3)
+]
+
+
+@pytest.fixture(scope="module")
+def found():
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent.parent)}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "parted_layers.py")], env=env, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients_are_those_of_one_device(found, case):
+    value, slope = found[case]["value"], found[case]["slope"]
+    np.testing.assert_allclose(*value, rtol=1e-5)
+    np.testing.assert_allclose(*slope, rtol=1e-4, atol=1e-5)
+    assert np.abs(slope[1]).max() > 1
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.endswith("16")])
+def test_gradients_are_split_as_their_parameters(found, case):
+    made, stored = found[case]["places"]
+    assert made == stored
+    assert "fsdp" in made
+
+
+def test_without_a_mesh_a_product_is_the_plain_one(found):
+    assert found["no mesh"]
