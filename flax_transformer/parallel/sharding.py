@@ -155,11 +155,10 @@ _gather.defvjp(_gather_forward, _gather_backward)
 
 
 def _auto() -> set[str]:
-    """Name the axes of the mesh in context along which the compiler splits; none where there is but one device."""
+    """Name the axes of the mesh in context along which the compiler splits anything."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
-        return set()
-    return {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {axis for axis, kind in kinds if kind == AxisType.Auto and mesh.shape[axis] > 1}
 
 
 def _table(axes: set[str]) -> dict[str, str | tuple[str, ...]]:
