@@ -64,6 +64,8 @@ class Compiled:
     outputs: int = 0
     """Those that take no argument's place."""
     temporaries: int = 0
+    kernels: int = 0
+    """Written in Pallas: those of splash attention."""
     collectives: tuple[dict[str, Any], ...] = ()
     """`parallel.collectives.Collective`s as dictionaries."""
     used: int = 0
@@ -162,6 +164,7 @@ def _compile(case: Case) -> Compiled:
         return Compiled(**known, seconds=time.perf_counter() - began, used=used, limit=limit)
     memory = compiled.memory_analysis()
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    text = compiled.as_text()
     return Compiled(
         **known,
         seconds=time.perf_counter() - began,
@@ -170,7 +173,8 @@ def _compile(case: Case) -> Compiled:
         temporaries=memory.temp_size_in_bytes,
         used=memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes,
         limit=topology.spec.room,
-        collectives=tuple(asdict(each) for each in collectives_of(compiled)),
+        kernels=text.count('custom_call_target="tpu_custom_call"'),
+        collectives=tuple(asdict(each) for each in collectives_of(text)),
     )
 
 

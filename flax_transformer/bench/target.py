@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from flax_transformer.bench.family import FAMILIES, Batch, Count
@@ -68,12 +69,18 @@ class Size:
     dtype: str | None = None
     remat: str | None = None
     """A name in `nn.stack.REMAT`."""
+    documents: int | None = None
+    """Packed in each row of a decoder-only preset, each seeing itself alone."""
+    dropout: float | None = None
+    """Every rate of it; attention with dropout of its weights is not fused."""
 
     def __post_init__(self):
-        for name in ("batch", "length", "vocab"):
+        for name in ("batch", "length", "vocab", "documents"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be a positive number, got {value}")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.vocab is not None and self.vocab < 2:
             raise ValueError(f"vocab must be at least 2, got {self.vocab}")
 
@@ -154,16 +161,17 @@ def _compute(config: Any) -> str:
 
 
 def _changed(config: Any, size: Size) -> Any:
-    """Change type and rematerialisation, at any depth of a config."""
+    """Change type, rematerialisation and dropout, at any depth of a config."""
     config = config if size.dtype is None else with_precision(config, compute=size.dtype)
-    return config if size.remat is None else _with_remat(config, size.remat)
+    config = config if size.remat is None else _with(config, lambda name: name == "remat", size.remat)
+    return config if size.dropout is None else _with(config, lambda name: name.endswith("dropout"), size.dropout)
 
 
-def _with_remat(config: Any, remat: str) -> Any:
+def _with(config: Any, chosen: Callable[[str], bool], value: Any) -> Any:
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return config
     parts = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.init}
-    return replace(config, **{k: remat if k == "remat" else _with_remat(v, remat) for k, v in parts.items()})
+    return replace(config, **{k: value if chosen(k) else _with(v, chosen, value) for k, v in parts.items()})
 
 
 def _remat(config: Any) -> str:
@@ -181,6 +189,8 @@ def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload
         raise ValueError(f"{name} must be of a family that can be measured ({known}), got {type(config).__name__}")
     config = _changed(config, size)
     batch = changes.pop("batch", None) or family.batch(config, size.batch or 32, size.length or 32)
+    if size.documents is not None:
+        batch = _packed(name, batch, size.documents)
     return Workload(
         name=name,
         dtype=_compute(config),
@@ -199,6 +209,17 @@ def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload
     )
 
 
+def _packed(name: str, batch: Batch, documents: int) -> Batch:
+    if "labels" not in batch or "places" in batch:
+        raise ValueError(f"documents are packed for decoder-only models alone, {name} is none")
+    rows, length = batch["tokens"].shape
+    if documents > length:
+        raise ValueError(f"a row of {length} tokens holds as many documents at most, got {documents}")
+    of = np.arange(length) * documents // length
+    fields = {"segments": of + 1, "positions": np.arange(length) - np.searchsorted(of, of)}
+    return batch | {name: np.broadcast_to(field.astype(np.int32), (rows, length)) for name, field in fields.items()}
+
+
 def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
     training = {
         "optimizer": experiment.optimizer,
@@ -209,8 +230,11 @@ def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
     }
     if isinstance(experiment, Translation):
         return _from_translation(name, experiment, size, training)
-    if size != Size(dtype=size.dtype, remat=size.remat):
-        raise ValueError(f"{name} decides its own shapes: batch, length and vocab are for presets and translation")
+    if size != Size(dtype=size.dtype, remat=size.remat, dropout=size.dropout):
+        raise ValueError(
+            f"{name} decides its own shapes: batch, length and vocab are for presets and translation, "
+            "documents for presets"
+        )
     config = _changed(getattr(experiment, "model", None), size)
     if config is not None:
         experiment = replace(experiment, model=config)

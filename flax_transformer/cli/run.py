@@ -102,6 +102,10 @@ class Size:
     """What matrices are multiplied in."""
     remat: Literal["none", "full", "dots", "offload"] | None = None
     """What the backward pass computes again rather than keeps."""
+    documents: int | None = None
+    """Packed in each row, of decoder-only presets."""
+    dropout: float | None = None
+    """Every rate of it; attention with dropout of its weights is not fused."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.minimum import minimum_bytes
 from flax_transformer.bench.plan import Budget, Plan, plan, render, render_sweep, sweep, variants
 from flax_transformer.bench.target import Size, find_target
-from flax_transformer.models.preset import abstract
+from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.parallel import AXES, MeshConfig, tree_shardings
+from flax_transformer.parallel.collectives import Collective, collective_bytes
 
 needs_compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, the TPU compiler")
 CASE = Case(target="transformer_tiny", topology="v5e:2x2", size={"batch": 64, "length": 64, "dtype": "bfloat16"})
@@ -191,10 +192,58 @@ def test_a_step_compiles_for_a_slice_that_is_not_here():
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.parametrize(("preset", "width"), [("gpt2", 64), ("llama2_7b", 128)])
+def test_packed_rows_take_splash_attention(preset, width):
+    """Forward, backward for queries, backward for keys and values; with `remat` forward once more."""
+    block = find_preset(preset)().block
+    assert block.width == width
+    size = {"batch": 8, "length": 512, "dtype": "bfloat16", "remat": "full", "documents": 3, "dropout": 0.0}
+    known = compile_case(Case(target=preset, topology="v5p:2x2x1", mesh=MeshConfig(data=2, fsdp=2), size=size))
+    assert known.kernels == 4
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_fully_sharded_decoder_sends_the_least():
+    """Every parameter is gathered twice, its gradient summed once; nothing the size of a parameter is all-reduced."""
+    size = {"batch": 64, "length": 2048, "dtype": "bfloat16", "remat": "full"}
+    case = Case(target="llama2_7b", topology="v5p:4x4x4", mesh=MeshConfig(data=4, fsdp=16), size=size)
+    known = compile_case(case)
+    sent = collective_bytes([Collective(**each) for each in known.collectives])
+    assert sent["all-gather"] + sent["reduce-scatter"] <= 1.05 * known.minimum["fsdp"]
+    assert sent["all-reduce"] <= 1.05 * known.minimum["data"]
+    assert sum(sent.values()) == sent["all-gather"] + sent["reduce-scatter"] + sent["all-reduce"]
+    assert known.rematerialized == 0
+
+
+@needs_compiler
+@pytest.mark.slow
 def test_what_is_too_large_is_told_as_the_compiler_does():
     known = compile_case(replace(CASE, size={"batch": 16_384, "length": 256}))
     assert not known.fits
     assert known.limit == CHIPS["v5e"].room
+
+
+def test_dropout_is_set_everywhere():
+    """With it the loss of one batch depends on the key; without, it does not."""
+    keys = [jax.random.key(seed) for seed in (1, 2)]
+    for rate, equal in ((0.3, False), (0.0, True)):
+        work = find_target("gpt2_tiny", Size(batch=2, length=7, vocab=16, dropout=rate))
+        model, batch = work.init(jax.random.key(0)), jax.tree.map(jax.numpy.asarray, work.batch)
+        one, other = (float(work.objective(model, batch, key=key)[0]) for key in keys)
+        assert (one == other) == equal
+    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got 1.0"):
+        Size(dropout=1.0)
+
+
+def test_packed_rows_have_as_many_documents_as_asked_for():
+    batch = find_target("gpt2_tiny", Size(batch=2, length=7, documents=3)).batch
+    assert batch["segments"].tolist() == [[1, 1, 1, 2, 2, 3, 3]] * 2
+    assert batch["positions"].tolist() == [[0, 1, 2, 0, 1, 0, 1]] * 2
+    with pytest.raises(ValueError, match="decoder-only models alone, transformer_tiny is none"):
+        find_target("transformer_tiny", Size(documents=3))
+    with pytest.raises(ValueError, match="a row of 7 tokens holds as many documents at most, got 8"):
+        find_target("gpt2_tiny", Size(length=7, documents=8))
 
 
 def test_an_experiment_takes_its_own_options():
