@@ -12,7 +12,7 @@ The defaults take about 31 s of CPU time (2 CPU cores, 2026-11-21):
 
 `--init FOLDER` begins from the encoder and tokenizer of a checkpoint, such as the export of pretrain_bert.py. Two
 layers, 128 wide, pre-trained for 20 minutes on a dictionary and the same sentences, reach 79.7 %, the mean of five
-seeds, and 79.0 % from scratch (docs/text.md has the commands).
+seeds, and 79.0 % from scratch with settings that were not tuned (docs/text.md has the commands).
 """
 
 from flax_transformer.models.encoder import EncoderConfig

@@ -4,17 +4,17 @@ Axes: B rows, M microbatches of b rows, p stages, T positions, D width, L layers
 Source: GPipe (Huang et al. 2019, https://arxiv.org/abs/1811.06965); its backward pass is the gradient of this one.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.ops.dropout import rows_of
+from flax_transformer.ops.platform import parts
 from flax_transformer.parallel import AXIS_TO_MESH, constrain
 
 AXIS = "pipeline"
@@ -24,9 +24,7 @@ ROWS_AT_RANK = {"lengths": 1, "offset": 1, "segments": 2, "positions": 2, "memor
 
 def pipeline_stages() -> int:
     """Count the stages that the mesh in context asks for: 1 without a mesh, and inside of a stage."""
-    mesh = jax.sharding.get_abstract_mesh()
-    auto = (axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto)
-    return mesh.shape[AXIS] if AXIS in auto else 1
+    return parts(AXIS)
 
 
 def microbatch_count(rows: int, stages: int, parts: int = 1) -> int:
@@ -73,11 +71,10 @@ def run_pipeline(
     """
     if x.ndim != 3:
         raise ValueError(f"a pipeline cuts rows into microbatches, so x must be [B, T, D], got {x.shape}")
-    mesh = jax.sharding.get_abstract_mesh()
-    stages, rows, depth = mesh.shape[AXIS], x.shape[0], jax.tree.leaves(layers)[0].shape[0]
+    stages, rows, depth = pipeline_stages(), x.shape[0], jax.tree.leaves(layers)[0].shape[0]
     if depth % stages:
         raise ValueError(f"layers must be a multiple of the pipeline's stages, got L={depth}, pipeline={stages}")
-    count = microbatch_count(rows, stages, math.prod(mesh.shape.get(axis, 1) for axis in AXIS_TO_MESH["batch"]))
+    count = microbatch_count(rows, stages, parts(*AXIS_TO_MESH["batch"]))
     static = [None if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in shared]
     cut = {i: leaf for i, leaf in enumerate(shared) if has_rows(names[i], leaf, rows)}
     whole = {i: leaf for i, leaf in enumerate(shared) if static[i] is None and i not in cut}

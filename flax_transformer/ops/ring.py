@@ -12,11 +12,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from flax_transformer.ops.dropout import Dropout, counts_places, drawn_from
 from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.platform import parts
 from flax_transformer.ops.ring_block import Plan
 from flax_transformer.ops.ring_device import attend, attend_back
 from flax_transformer.ops.zigzag import from_zigzag, to_zigzag
@@ -30,7 +31,7 @@ _SPLIT |= {"bias": -2, "dense": -2, "query_segments": -1, "key_segments": -1}
 
 def ring_serves(q, k, v, mask, bias, dropout) -> str | None:
     """Serve what a mesh in context splits over `sequence`, in equal pieces."""
-    ranks = _ranks()
+    ranks = parts("sequence")
     if ranks == 1:
         return "no mesh with an axis 'sequence' larger than 1 is set"
     for name, length in (("T", q.shape[-3]), ("S", k.shape[-3])):
@@ -60,7 +61,7 @@ def ring_attention(
     lengths = jnp.minimum(S, S if mask.lengths is None else mask.lengths)
     offset = jnp.asarray(S - T if mask.offset is None else mask.offset)
     query_segments, key_segments = mask.segments or (None, None)
-    ranks = _ranks()
+    ranks = parts("sequence")
     plan = Plan(
         ranks=ranks,
         query_piece=T // (2 * ranks),
@@ -86,12 +87,6 @@ def ring_attention(
     }
     bias = None if bias is None else _aligned(bias.astype(jnp.float32), q.ndim)
     return _ring(plan, q, k, v, bias, {name: x for name, x in rest.items() if x is not None})
-
-
-def _ranks() -> int:
-    mesh = jax.sharding.get_abstract_mesh()
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    return mesh.shape["sequence"] if kinds.get("sequence") == AxisType.Auto else 1
 
 
 def _block(length: int, ranks: int) -> int:
