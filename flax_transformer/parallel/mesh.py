@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.mesh_utils import create_hybrid_device_mesh
+from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 AXES = ("data", "pipeline", "fsdp", "tensor", "sequence")
@@ -79,7 +79,11 @@ def make_mesh(config: MeshConfig, devices: list | None = None) -> Mesh:
     shape = config.shape(len(devices))
     if config.slices > 1:
         return Mesh(_hybrid(shape, config.slices, devices), AXES, axis_types=_AUTO)
-    return jax.make_mesh(shape, AXES, axis_types=_AUTO, devices=devices[: math.prod(shape)])
+    devices = devices[: math.prod(shape)]
+    try:
+        return jax.make_mesh(shape, AXES, axis_types=_AUTO, devices=devices)
+    except NotImplementedError:  # a mesh axis is the product of no axes of the slice, so these have to be cut
+        return Mesh(create_device_mesh(shape, devices, allow_split_physical_axes=True), AXES, axis_types=_AUTO)
 
 
 def abstract_mesh(config: MeshConfig, devices: int | None = None) -> AbstractMesh:
@@ -105,7 +109,9 @@ def _hybrid(shape: tuple[int, ...], slices: int, devices: list) -> np.ndarray:
             f"{len(found)} {kind} of {counts} devices"
         )
     inside, between = (shape[0] // slices, *shape[1:]), (slices, *(1,) * (len(shape) - 1))
-    return create_hybrid_device_mesh(inside, between, devices, process_is_granule=by_process)
+    return create_hybrid_device_mesh(
+        inside, between, devices, process_is_granule=by_process, allow_split_physical_axes=True
+    )
 
 
 def _slice(device: Any, by_process: bool) -> int:

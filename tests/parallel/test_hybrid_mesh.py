@@ -33,6 +33,32 @@ def devices(slices, each):
     return [Device(id=i, slice_index=i % slices) for i in range(slices * each)]
 
 
+@dataclass(frozen=True)
+class Chip:
+    """Stands for a chip of a v5p slice."""
+
+    id: int
+    coords: tuple[int, int, int]
+    core_on_chip: int = 0
+    slice_index: int = 0
+    process_index: int = 0
+    platform: str = "tpu"
+    device_kind: str = "TPU v5p"
+
+
+@pytest.mark.parametrize("bounds", [(4, 8, 8), (4, 4, 4)])
+def test_a_mesh_axis_need_not_be_a_product_of_the_axes_of_a_slice(bounds):
+    """16 is none of 4, 8 and 8."""
+    places = np.ndindex(*bounds)
+    chips = [Chip(id=i, coords=place) for i, place in enumerate(places)]
+    mesh = make_mesh(MeshConfig(data=-1, fsdp=16), chips)
+    assert mesh.shape["data"] == len(chips) // 16
+    assert {chip.coords for chip in mesh.devices.flat} == {chip.coords for chip in chips}
+    group = mesh.devices.reshape(-1, 16)[0]
+    spread = [len({chip.coords[axis] for chip in group}) for axis in range(3)]
+    assert np.prod(spread) == 16  # a box: none of them is far from the others
+
+
 def slice_of(mesh):
     return np.vectorize(lambda device: device.slice_index)(mesh.devices)
 
