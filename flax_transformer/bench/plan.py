@@ -257,15 +257,18 @@ def sweep(case: Case, say: Callable[[str], None]) -> list[tuple[Case, Plan | str
     def rank(entry: tuple[Case, Plan | str]) -> tuple:
         made = entry[1]
         if isinstance(made, str):
-            return 2, 0.0
-        return (0, -(made.tokens_per_second or 0)) if made.compiled.fits else (1, made.compiled.used)
+            return (2,)
+        used = made.compiled.used
+        return (0, -(made.tokens_per_second or 0), used) if made.compiled.fits else (1, used)
 
     return sorted(found, key=rank)
 
 
 def render_sweep(found: list[tuple[Case, Plan | str]]) -> str:
     """Spell a sweep as a table."""
-    rows = [("mesh", "remat", "rows", "memory", "step, least", "bound by", "tokens/s, most", "MFU, most")]
+    limits = [made.compiled.limit for _, made in found if not isinstance(made, str)]
+    memory = f"memory, of {_gib(max(limits))}" if limits else "memory"
+    rows = [("mesh", "remat", "rows", memory, "step, least", "bound by", "tokens/s, most", "MFU, most")]
     notes = []
     for case, made in found:
         head = (_spell(case), case.size.get("remat", "–"))
