@@ -1,6 +1,7 @@
 """Checkpoint folders: config.json and safetensors, one file or shards with an index, read lazily and written whole."""
 
 import json
+import logging
 import math
 import mmap
 import os
@@ -28,25 +29,44 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 def find_folder(path_or_id: str | os.PathLike, revision: str | None = None) -> Path:
     """Give the folder of a checkpoint: a local one as it is, a hub id downloaded at a revision.
 
+    Without a revision, what came is logged as a warning, with the name that would pin it.
+
+    Args:
+      path_or_id: a folder, OWNER/NAME, or OWNER/NAME@REVISION.
+      revision: branch, tag or commit.
+
     Raises:
       FileNotFoundError: when it is neither a folder nor a hub id.
-      ValueError: when a revision is asked of a local folder, or the hub has no such thing.
+      ValueError: when a revision is asked of a local folder, two are asked for, or the hub has no such thing.
     """
     path = Path(path_or_id)
     if path.is_dir():
         if revision is not None:
             raise ValueError(f"only a hub id has revisions, got the folder {path} and revision {revision!r}")
         return path
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(path_or_id)) or str(path_or_id).startswith("."):
-        raise FileNotFoundError(f"no folder {path}, and no hub id: those are NAME or OWNER/NAME")
+    found = re.fullmatch(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(@(?P<revision>\w[\w./-]*))?", str(path_or_id))
+    if not found:
+        raise FileNotFoundError(f"no folder {path}, and no hub id: those are NAME or OWNER/NAME, perhaps @REVISION")
+    if revision and found["revision"]:
+        raise ValueError(f"one revision must be asked for, got {path_or_id} and {revision!r}")
+    name, revision = found["name"], revision or found["revision"]
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(path_or_id), revision=revision, allow_patterns=list(PATTERNS)))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(PATTERNS)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"no folder {path}, and the hub did not give {path_or_id}: {reason}") from error
+    if revision is None:
+        logging.getLogger(__name__).warning(
+            "%s is what its owner last pushed, commit %s; %s@%s is the same for ever",
+            name,
+            folder.name,
+            name,
+            folder.name,
+        )
+    return folder
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -276,6 +276,7 @@ def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, set
     mask = None if attention_mask is None else jnp.asarray(attention_mask, jnp.int32)
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise ValueError(f"a prompt has at least one token, in rows [B, P], got an array of shape {ids.shape}")
+    pretrained.check_ids("input_ids", ids)
     if chosen.do_sample and key is None:
         raise ValueError("sampling needs a key: generate(…, do_sample=True, key=jax.random.key(0))")
     if chosen.do_sample:

@@ -14,6 +14,7 @@ from flax_transformer.hub.family import Architecture, Family, Fields
 from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
 from flax_transformer.ops.platform import platform
+from flax_transformer.parallel import path_name
 
 _NAMES = tuple(each.name for each in fields(Inputs))
 
@@ -51,6 +52,25 @@ class Pretrained:
             return self.model
         return jax.jit(type(self.model).for_decoding)(self.model)
 
+    @cached_property
+    def vocabulary(self) -> int:
+        """How many tokens it knows."""
+        leaves = jax.tree_util.tree_leaves_with_path(self.model)
+        return next(leaf.shape[-2] for path, leaf in leaves if path_name(path).endswith("token.embedding"))
+
+    def check_ids(self, name: str, ids: Array | np.ndarray) -> None:
+        """Refuse token ids that the model does not know; a lookup would silently take others. Tracers are let through.
+
+        Raises:
+          ValueError: says which.
+        """
+        if isinstance(ids, jax.core.Tracer) or not getattr(ids, "is_fully_addressable", True) or not ids.size:
+            return
+        known = np.asarray(ids)
+        worst = int(known.min()) if known.min() < 0 else int(known.max())
+        if not 0 <= worst < self.vocabulary:
+            raise ValueError(f"token ids must be in [0, {self.vocabulary}), {name} has {worst}")
+
     def __call__(
         self,
         *,
@@ -68,12 +88,15 @@ class Pretrained:
           inputs: input_ids, attention_mask, token_type_ids, position_ids, decoder_input_ids, decoder_attention_mask.
 
         Raises:
-          ValueError: an input of another name, or ids longer than the model has positions.
+          ValueError: an input of another name, ids that are no tokens, or more of them than the model has positions.
         """
         if "input_ids" not in inputs or (unknown := [name for name in inputs if name not in _NAMES]):
             wrong = ", ".join(unknown) if "input_ids" in inputs else "no input_ids"
             raise ValueError(f"a model is called with input_ids and perhaps {', '.join(_NAMES[1:])}; got {wrong}")
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items() if value is not None})
+        for name in ("input_ids", "decoder_input_ids"):
+            if (ids := getattr(given, name)) is not None:
+                self.check_ids(name, ids)
         names = ("hidden_states",) * output_hidden_states + ("attention_weights",) * output_attentions
         return _call(self, given, key, names=names)
 

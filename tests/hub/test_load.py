@@ -388,3 +388,17 @@ def test_wrap_refuses_a_model_that_the_architecture_cannot_be():
     hub.wrap(shape(same_but_spelled), "LlamaForCausalLM")
     with pytest.raises(ValueError, match=r"no architecture is called 'LlamaForFun'; supported are .*LlamaForCausalLM"):
         hub.wrap(build(LLAMA), "LlamaForFun")
+
+
+@pytest.mark.parametrize("id_", [31, -1])
+def test_ids_that_are_no_tokens_are_refused(wrapped, id_):
+    """A lookup would take the last token's embedding in their place. Inside a transform there is nothing to look at."""
+    vocab = wrapped.vocabulary
+    ids = np.array([[4, vocab if id_ > 0 else id_]])
+    match = rf"token ids must be in \[0, {vocab}\), input_ids has {ids[0, 1]}"
+    for given in (ids, jnp.asarray(ids)):
+        with pytest.raises(ValueError, match=match):
+            wrapped(input_ids=given)
+        with pytest.raises(ValueError, match=match):
+            wrapped.generate(given, max_new_tokens=1)
+    assert jax.eval_shape(lambda ids: wrapped(input_ids=ids).logits, ids).shape == (1, 2, vocab)

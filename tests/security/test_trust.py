@@ -107,7 +107,7 @@ def test_nothing_that_could_be_code_is_downloaded(name):
     assert not any(fnmatch(name, pattern) for pattern in file.PATTERNS)
 
 
-def test_the_revision_asked_for_is_the_one_downloaded(monkeypatch, folder):
+def test_the_revision_asked_for_is_the_one_downloaded(monkeypatch, folder, caplog):
     asked = []
 
     def download(name, *, revision, allow_patterns):
@@ -116,7 +116,14 @@ def test_the_revision_asked_for_is_the_one_downloaded(monkeypatch, folder):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     hub.load("owner/name", revision="0123abc")
-    assert asked == [("owner/name", "0123abc", file.PATTERNS)]
+    hub.load("owner/name@0123abc")
+    assert asked == [("owner/name", "0123abc", file.PATTERNS)] * 2
+    assert not caplog.records
+    with pytest.raises(ValueError, match="one revision must be asked for, got owner/name@0123abc and 'main'"):
+        hub.load("owner/name@0123abc", revision="main")
+    hub.load("owner/name")
+    assert asked[2:] == [("owner/name", None, file.PATTERNS)]
+    assert f"owner/name@{folder.name} is the same for ever" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["os:system", "subprocess:run", "builtins:eval", "flax_transformer.train.folder:os"])
