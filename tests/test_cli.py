@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -205,20 +204,27 @@ def python(*arguments, **options):
     return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, timeout=120, **options)
 
 
-def test_help_is_quick_and_loads_no_jax():
+def test_a_reader_that_has_had_enough_is_no_error():
+    command = [sys.executable, "-m", "flax_transformer.cli", "show", "transformer_tiny"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child.stdout.close()  # as `head` does
+    said = child.stderr.read()
+    assert child.wait() == 141
+    assert "error" not in said
+    assert "Traceback" not in said
+
+
+def test_help_loads_no_jax():
     code = (
         "import sys; from flax_transformer.cli import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
         "print([m for m in ('jax', 'flax', 'numpy', 'tokenizers', 'grain') if m in sys.modules])"
     )
-    began = time.monotonic()
     done = python("-c", code)
-    seconds = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     for command in ("translate", "evaluate", "show"):
         assert command in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
-    assert seconds < 2
 
 
 def test_all_below_the_command_line_imports_light():

@@ -3,6 +3,7 @@
 Only those two and what they import at their top is loaded for `--help`; a command imports what it needs when it runs.
 """
 
+import os
 import sys
 
 
@@ -34,6 +35,9 @@ def main(arguments: list[str] | None = None) -> None:
         app.command(command)
     try:
         app.cli(args=arguments, prog="flax-transformer", description="Transformers in JAX: use runs and checkpoints.")
+    except BrokenPipeError:  # whoever reads has had enough, as `head`; nor may the interpreter flush at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except (RuntimeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
