@@ -121,10 +121,20 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Pin an activation's layout by logical names; a no-op while no mesh is set (`jax.set_mesh`).
 
     Names are for the trailing axes when there are fewer of them than `x` has. Only mesh axes that the compiler lays out
-    are spoken of: not those a mesh lacks, and not those of a `jax.shard_map` around, where x is already a part.
+    are spoken of: not those a mesh lacks, and not those of a `jax.shard_map` around, where x is already a part. An axis
+    of x that cannot be cut into equal parts stays whole.
     """
     auto = _auto()
-    return jax.lax.with_sharding_constraint(x, to_spec(axes[-x.ndim :], _table(auto))) if auto else x
+    if not auto:
+        return x
+    table, sizes = _table(auto), jax.sharding.get_abstract_mesh().shape
+
+    def uneven(axis: str | None, size: int) -> int:
+        return size % math.prod(sizes[part] for part in _several(table.get(axis) or ()))
+
+    axes = axes[-x.ndim :]
+    kept = (None if uneven(axis, size) else axis for axis, size in zip(axes, x.shape, strict=False))
+    return jax.lax.with_sharding_constraint(x, to_spec(tuple(kept), table))
 
 
 def gather_parameter(parameter: jax.Array, name: str) -> jax.Array:

@@ -124,11 +124,21 @@ def _fit(
         config,
         checkpoints=checkpoints,
         writer=writer,
-        evaluate=task.evaluate,
+        evaluate=_within(mesh, task.evaluate),
         schedule=make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps),
     )
     model = final_model(experiment, checkpoints, state)
     return multihost.at_home(multihost.whole(model)) if jax.process_count() > 1 else model
+
+
+def _within(mesh: Any, evaluate: Callable[[Any, int], dict[str, float]]) -> Callable[[Any, int], dict[str, float]]:
+    """Let evaluation use the devices that training does, laid out in the same way."""
+
+    def run(model: Any, step: int) -> dict[str, float]:
+        with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
+            return evaluate(model, step)
+
+    return run
 
 
 @contextlib.contextmanager

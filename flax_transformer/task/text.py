@@ -22,6 +22,7 @@ from flax_transformer.task.experiment import Task, write_samples
 from flax_transformer.task.report import write_text_report
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.metrics import Writer
+from flax_transformer.train.share import fill_rows
 from flax_transformer.train.step import Objective
 
 EXPORT = "export"
@@ -68,7 +69,7 @@ def evaluate(objective: Objective, model: Any, batches: Iterable[Any]) -> dict[s
     Args:
       objective: a module-level function, so that it is compiled once.
     """
-    sums = [_sums(objective, model, batch) for batch in batches]
+    sums = [_sums(objective, model, fill_rows(batch)) for batch in batches]
     total = {name: sum(float(each[name]) for each in sums) for name in sums[0]}
     count = max(total.pop("count"), 1.0)
     return {name: value / count for name, value in total.items()}

@@ -39,6 +39,7 @@ from flax_transformer.train.checkpoint import CheckpointError, Checkpoints, aver
 from flax_transformer.train.folder import FolderError, RunFolder, read_config, read_experiment
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.progress import duration
+from flax_transformer.train.share import fill_rows
 
 VOCAB_MULTIPLE = 128
 """Embedding tables are rounded up to this many rows, so that they split over devices and fill matrix units."""
@@ -217,7 +218,7 @@ class Translation(Experiment):
         """Measure the loss as it is trained on, and the perplexity, on all validation pairs."""
         boundaries = bucket_boundaries(pairs.lengths, self.batch.buckets)
         batches = eval_batches(pairs, tokens=self.batch.tokens, boundaries=boundaries)
-        sums = [_evaluate(model, batch, self.label_smoothing) for _, batch in batches]
+        sums = [_evaluate(model, fill_rows(batch), self.label_smoothing) for _, batch in batches]
         smooth, plain, count = (sum(map(float, column)) for column in zip(*sums, strict=True))
         return {"loss": smooth / count, "perplexity": math.exp(min(plain / count, 100))}
 

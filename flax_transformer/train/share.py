@@ -1,4 +1,4 @@
-"""Training data of a run of several processes: each gives its own rows of the same global batches."""
+"""Data on many devices: in training each process gives its rows of a batch, in evaluation rows are filled up."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flax_transformer.ops.platform import ROWS, parts
 from flax_transformer.train.loop import Batches
 
 
@@ -19,6 +20,13 @@ def shared(batches: Batches, parts: tuple[int, ...], count: int) -> Batches:
         batches.share(parts, count)
         return batches
     return batches if len(parts) == count else _Picked(batches, parts, count)
+
+
+def fill_rows(batch: Any) -> Any:
+    """Add empty rows, all zeros and so without weight, until the mesh in context can split an evaluation's batch."""
+    count = parts(*ROWS, "pipeline")
+    add = lambda leaf: np.pad(leaf, [(0, -len(leaf) % count)] + [(0, 0)] * (np.ndim(leaf) - 1))  # noqa: E731
+    return jax.tree.map(add, batch) if count > 1 else batch
 
 
 class _Picked(Iterator):

@@ -1,0 +1,45 @@
+"""Run by test_evaluation.py with eight CPU devices; prints what evaluation measures on each mesh, as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1] / "parallel"))
+import eight_devices
+
+from flax_transformer.parallel import MeshConfig, make_mesh, tree_shardings
+from flax_transformer.task.objective import causal_loss
+from flax_transformer.task.text import _sums, evaluate
+from flax_transformer.train.share import fill_rows
+
+MESHES = {
+    "data": MeshConfig(data=8),
+    "data×fsdp×tensor": MeshConfig(data=2, fsdp=2, tensor=2),
+    "fsdp": MeshConfig(data=1, fsdp=8),
+    "data×pipeline": MeshConfig(data=2, pipeline=4),
+}
+
+
+def main():
+    model = jax.jit(eight_devices.init_causal)(jax.random.key(0))
+    batches = list(eight_devices.texts())[:2]
+    batches.append(jax.tree.map(lambda leaf: leaf[:5], batches[0]))  # eight devices cannot share five rows
+    wanted = evaluate(causal_loss, model, batches)
+    result = {"one": wanted}
+    alone = _sums.lower(causal_loss, model, batches[0]).compile().cost_analysis()["flops"]
+    for name, config in MESHES.items():
+        mesh = make_mesh(config)
+        parted = jax.device_put(model, tree_shardings(model, mesh))
+        with jax.set_mesh(mesh):
+            found = evaluate(causal_loss, parted, batches)
+            flops = _sums.lower(causal_loss, parted, fill_rows(batches[0])).compile().cost_analysis()["flops"]
+            rows = [len(fill_rows(batch)["tokens"]) for batch in batches]
+        result[name] = {**found, "share": float(flops / alone), "rows": rows}
+    print(json.dumps(jax.tree.map(lambda x: x.item() if isinstance(x, np.generic) else x, result)))
+
+
+if __name__ == "__main__":
+    main()
