@@ -186,8 +186,8 @@ def render(found: Plan, budget: Budget) -> str:
 def _spell(case: Case) -> str:
     if case.mesh is None:
         return "its own mesh"
-    sizes = {axis: getattr(case.mesh, axis) for axis in AXES}
-    return " × ".join(f"{axis} {size}" for axis, size in sizes.items() if size not in (1,)) or "one device"
+    sizes = zip(AXES, case.mesh.shape(Topology.of(case.topology).devices), strict=True)
+    return " × ".join(f"{axis} {size}" for axis, size in sizes if size > 1) or "one device"
 
 
 def _gib(count: int) -> str:
