@@ -206,7 +206,8 @@ def python(*arguments, **options):
 
 def test_a_reader_that_has_had_enough_is_no_error():
     command = [sys.executable, "-m", "flax_transformer.cli", "show", "transformer_tiny"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     child.stdout.close()  # as `head` does
     said = child.stderr.read()
     assert child.wait() == 141

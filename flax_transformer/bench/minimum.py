@@ -2,7 +2,8 @@
 
 Bytes count as in `parallel.collectives`, the larger side, of one device and step. Data parallelism sums the gradients
 that a device keeps (all-reduce). Fully sharded, a parameter is gathered for the forward pass and again for the backward
-pass, and its gradient is summed and split once (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). Tensor
+pass, and its gradient is summed and split once (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054); a table of
+embeddings is gathered once, as a lookup's gradient needs none and the loss takes its own while it has the table. Tensor
 parallelism sums activations behind each attention and each feed-forward layer, and their gradients before it (Shoeybi
 et al. 2019, https://arxiv.org/abs/1909.08053). Of other axes nothing is said.
 """
@@ -41,7 +42,8 @@ def minimum_bytes(
         if size["data"] > 1:
             total["data"] += held * min(wide, leaf.dtype.itemsize)
         if size["fsdp"] > 1 and _splits(place, "fsdp"):
-            total["fsdp"] += held * size["fsdp"] * 3 * min(wide, leaf.dtype.itemsize)
+            times = 2 if name.endswith(".embedding") else 3
+            total["fsdp"] += held * size["fsdp"] * times * min(wide, leaf.dtype.itemsize)
         if size["tensor"] > 1 and name.endswith((".out.kernel", ".down.kernel")) and _splits(place, "tensor"):
             side = next((length for part, length in LENGTHS.items() if name.startswith(part)), "length")
             depth = leaf.shape[0] // size["pipeline"]

@@ -165,7 +165,10 @@ def render(found: Plan, budget: Budget) -> str:
         ("", ""),
         *_communication(found),
         ("", ""),
-        ("attention", f"splash, {known.kernels} kernels" if known.kernels else "not fused; explain_attention says why"),
+        (
+            "attention",
+            f"splash, {known.kernels} kernels" if known.kernels else "not splash; explain_attention says why",
+        ),
         ("model FLOPs", f"{amount(known.flops)} a step" if known.flops else "no formula for this model"),
         *([("  done again", f"{amount(known.again)}, to save memory")] if known.again else []),
         *(

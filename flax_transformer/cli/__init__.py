@@ -34,7 +34,12 @@ def main(arguments: list[str] | None = None) -> None:
     for command in (*runs, *checkpoints, plan, launch):
         app.command(command)
     try:
-        app.cli(args=arguments, prog="flax-transformer", description="Transformers in JAX: use runs and checkpoints.")
+        try:
+            app.cli(
+                args=arguments, prog="flax-transformer", description="Transformers in JAX: use runs and checkpoints."
+            )
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:  # whoever reads has had enough, as `head`; nor may the interpreter flush at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

@@ -53,18 +53,21 @@ class Pretrained:
         return jax.jit(type(self.model).for_decoding)(self.model)
 
     @cached_property
-    def vocabulary(self) -> int:
-        """How many tokens it knows."""
+    def vocabulary(self) -> int | None:
+        """How many tokens it knows; None for a model without a table of them."""
         leaves = jax.tree_util.tree_leaves_with_path(self.model)
-        return next(leaf.shape[-2] for path, leaf in leaves if path_name(path).endswith("token.embedding"))
+        return next((leaf.shape[-2] for path, leaf in leaves if path_name(path).endswith("token.embedding")), None)
 
     def check_ids(self, name: str, ids: Array | np.ndarray) -> None:
-        """Refuse token ids that the model does not know; a lookup would silently take others. Tracers are let through.
+        """Refuse token ids that the model does not know: a lookup would give NaN, or for negative ids another token.
+
+        Ids that are on a device are waited for; tracers are let through.
 
         Raises:
           ValueError: says which.
         """
-        if isinstance(ids, jax.core.Tracer) or not getattr(ids, "is_fully_addressable", True) or not ids.size:
+        readable = not isinstance(ids, jax.core.Tracer) and getattr(ids, "is_fully_addressable", True)
+        if not readable or not ids.size or self.vocabulary is None:
             return
         known = np.asarray(ids)
         worst = int(known.min()) if known.min() < 0 else int(known.max())

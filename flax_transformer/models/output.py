@@ -28,7 +28,8 @@ class Output:
 
     @property
     def table(self) -> Float[Array, "V D"]:
-        """The rows that hidden states are multiplied with, in the dtype of computing."""
+        """The rows that hidden states are multiplied with, in the dtype of computing, as is their gradient's sum over
+        devices."""
         token = self.embedding.token
         return token.promote_dtype((token.embedding[...],), dtype=token.dtype)[0]
 

@@ -63,11 +63,12 @@ class Product:
 
     There each use gathers the kernel, the backward pass too, and the kernel's gradient is summed and split at once, as
     fully sharded training means it (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). Left to itself the
-    compiler gathers kernels of three axes once more, in another layout.
+    compiler gathers kernels of three axes once more, in another layout. On such a mesh there is no forward-mode
+    differentiation, as it is a `jax.custom_vjp`.
     """
 
     layer: str
-    """Whose kernel it is, by the last part of its path."""
+    """Whose kernel it is, by the last part of its path; the sharding table must have a rule for it."""
 
     def __call__(self, x: jax.Array, kernel: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
         """Multiply; the arguments are those of `jax.lax.dot_general`."""
@@ -83,7 +84,8 @@ def _multiply_whole(multiply: Callable, name: str, x: jax.Array, kernel: jax.Arr
 
 
 def _forward(multiply: Callable, name: str, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple]:
-    return _multiply_whole(multiply, name, x, kernel), (x, kernel)
+    # Not a call of the function itself: a remat policy must see the product that it may keep.
+    return multiply(x, gather_parameter(kernel, name)), (x, kernel)
 
 
 def _backward(multiply: Callable, name: str, kept: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -21,8 +21,9 @@ _TOKENS, _COLUMNS = (ROWS, ("sequence",)), "fsdp"
 def take_rows(table: Float[Array, "V D"], tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
     """Look up the embeddings of tokens.
 
-    Under a mesh with `fsdp` each device adds the gradients of its own tokens up, in float32, and what it has of the
-    table is then summed over devices. The compiler by itself sums the whole table on every device.
+    Under a mesh with `fsdp` each device adds the gradients of its own tokens up, in float32 [V, D]; what it has of the
+    table is then summed over devices, in the table's dtype. The compiler by itself sums the whole table on every
+    device. There is no forward-mode differentiation on such a mesh, as it is a `jax.custom_vjp` there.
 
     >>> take_rows(jnp.eye(3, 2), jnp.array([1, 0])).tolist()
     [[0.0, 1.0], [1.0, 0.0]]

@@ -120,7 +120,7 @@ def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Pin an activation's layout by logical names; a no-op while no mesh is set (`jax.set_mesh`).
 
-    Names are for the trailing axes when there are fewer of them than `x` has. Only mesh axes that the compiler lays out
+    Of more names than `x` has axes the last count; of fewer, what is left of x stays whole. Only mesh axes that the compiler lays out
     are spoken of: not those a mesh lacks, and not those of a `jax.shard_map` around, where x is already a part. An axis
     of x that cannot be cut into equal parts stays whole.
     """
@@ -144,6 +144,9 @@ def gather_parameter(parameter: jax.Array, name: str) -> jax.Array:
 
     Args:
       name: for the table, e.g. `query.kernel`.
+
+    Raises:
+      ValueError: when no rule of the table matches the name.
     """
     return _gather(parameter, logical_axes(name, parameter.ndim)) if "fsdp" in _auto() else parameter
 

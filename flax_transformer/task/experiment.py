@@ -36,7 +36,8 @@ class Task:
     objective: Objective
     batches: Batches
     evaluate: Callable[[Any, int], dict[str, float]]
-    """`evaluate(model, step) -> metrics` on validation data."""
+    """`evaluate(model, step) -> metrics` on validation data, run within the mesh of training; `train.share.fill_rows`
+    makes batches that every mesh can split."""
     finish: Callable[[Any, Writer], None]
     """`finish(model, writer)`: test the final model and show what it does."""
     model: Any = None

@@ -23,7 +23,13 @@ def shared(batches: Batches, parts: tuple[int, ...], count: int) -> Batches:
 
 
 def fill_rows(batch: Any) -> Any:
-    """Add empty rows, all zeros and so without weight, until the mesh in context can split an evaluation's batch."""
+    """Add rows of zeros until the mesh in context can split a batch of evaluation.
+
+    They count nothing in the objectives of this package, which weigh rows by `weights`, `length` or `target_length`.
+
+    Args:
+      batch: a pytree of arrays with a leading axis of rows.
+    """
     count = parts(*ROWS, "pipeline")
     add = lambda leaf: np.pad(leaf, [(0, -len(leaf) % count)] + [(0, 0)] * (np.ndim(leaf) - 1))  # noqa: E731
     return jax.tree.map(add, batch) if count > 1 else batch

@@ -1,5 +1,6 @@
 """The training step: a pure function from state and batch to state and metrics."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -96,8 +97,16 @@ def laid_out(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Call
     places = state_shardings(state, mesh)
     return jax.jit(
         train_step, in_shardings=(places, batch_sharding(mesh)), out_shardings=(places, None), donate_argnums=0,
-        compiler_options=ASYNCHRONOUS if mesh.devices.flat[0].platform == "tpu" else None,
+        compiler_options=_options(mesh),
     )  # fmt: skip
+
+
+def _options(mesh: Mesh) -> dict[str, str] | None:
+    """Give the compiler's options but those that the user has set."""
+    if mesh.devices.flat[0].platform != "tpu":
+        return None
+    chosen = os.environ.get("LIBTPU_INIT_ARGS", "") + os.environ.get("XLA_FLAGS", "")
+    return {name: value for name, value in ASYNCHRONOUS.items() if f"{name}=" not in chosen}
 
 
 def jit_train_step(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:

@@ -392,7 +392,7 @@ def test_wrap_refuses_a_model_that_the_architecture_cannot_be():
 
 @pytest.mark.parametrize("id_", [31, -1])
 def test_ids_that_are_no_tokens_are_refused(wrapped, id_):
-    """A lookup would take the last token's embedding in their place. Inside a transform there is nothing to look at."""
+    """A lookup would give NaN, or another token's embedding. Inside a transform there is nothing to look at."""
     vocab = wrapped.vocabulary
     ids = np.array([[4, vocab if id_ > 0 else id_]])
     match = rf"token ids must be in \[0, {vocab}\), input_ids has {ids[0, 1]}"

@@ -42,7 +42,7 @@ def test_with_data_alone_every_gradient_is_summed_once(traffic):
     assert needed <= sum_of(found, "all-reduce") <= 1.05 * needed
 
 
-@pytest.mark.parametrize("case", ["fsdp", "fsdp, computed again"])
+@pytest.mark.parametrize("case", ["fsdp", "fsdp, computed again", "fsdp, products kept"])
 def test_sharded_kernels_are_gathered_once_forward_and_once_backward(traffic, case):
     """Also where the backward pass computes the forward pass again; the table is gathered once, for all its uses."""
     found = traffic[case]
@@ -52,13 +52,18 @@ def test_sharded_kernels_are_gathered_once_forward_and_once_backward(traffic, ca
     assert sum_of(found, "all-gather") == in_layers + FLOAT * traffic["table"]
 
 
-@pytest.mark.parametrize("case", ["fsdp", "fsdp, computed again"])
+@pytest.mark.parametrize("case", ["fsdp", "fsdp, computed again", "fsdp, products kept"])
 def test_sharded_gradients_are_summed_once(traffic, case):
     """Once for each use of the table, whose reduce-scatters are asked for; of itself XLA makes none on CPU."""
     found, table = traffic[case], FLOAT * traffic["table"]
     assert sum_of(found, "reduce-scatter") == 3 * table
     needed = FLOAT * (traffic["parameters"] + 2 * traffic["table"])
     assert needed <= sum_of(found, "reduce-scatter", "all-reduce") <= 1.05 * needed
+
+
+def test_what_is_kept_of_sharded_layers_is_not_computed_again(traffic):
+    none, full, dots = (traffic[f"fsdp{which}, products"] for which in ("", ", computed again", ", products kept"))
+    assert none <= dots < full
 
 
 @pytest.mark.parametrize("mesh", ["data", "fsdp"])
