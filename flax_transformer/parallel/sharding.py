@@ -120,9 +120,9 @@ def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Pin an activation's layout by logical names; a no-op while no mesh is set (`jax.set_mesh`).
 
-    Of more names than `x` has axes the last count; of fewer, what is left of x stays whole. Only mesh axes that the compiler lays out
-    are spoken of: not those a mesh lacks, and not those of a `jax.shard_map` around, where x is already a part. An axis
-    of x that cannot be cut into equal parts stays whole.
+    Of more names than `x` has axes the last count; with fewer, the last axes of x stay whole, as does one that cannot be
+    cut into equal parts. Only mesh axes that the compiler lays out are spoken of: not those a mesh lacks, and not those
+    of a `jax.shard_map` around, where x is already a part.
     """
     auto = _auto()
     if not auto:
