@@ -120,7 +120,7 @@ def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Pin an activation's layout by logical names; a no-op while no mesh is set (`jax.set_mesh`).
 
-    Of more names than `x` has axes the last count; with fewer, the last axes of x stay whole, as does one that cannot be
+    Of more names than `x` has axes the last count; of fewer, the last axes of x stay whole, as does one that cannot be
     cut into equal parts. Only mesh axes that the compiler lays out are spoken of: not those a mesh lacks, and not those
     of a `jax.shard_map` around, where x is already a part.
     """
