@@ -14,6 +14,15 @@ if not shutil.which("nvidia-smi"):
 jax.config.update("jax_numpy_rank_promotion", "allow")
 
 
+FIRST = ("reliability", "parallel", "security", "launch", "task")
+"""Folders of tests that take long, as they start processes or train: at the end they would keep one worker alone."""
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what takes long."""
+    items.sort(key=lambda item: not set(FIRST) & set(item.path.parts))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_functions():
     """Free compiled programs after each file, so that a long run does not fill memory."""
