@@ -26,13 +26,6 @@ class Output:
     bias: Any = None
     """[V], or None."""
 
-    @property
-    def table(self) -> Float[Array, "V D"]:
-        """The rows that hidden states are multiplied with, in the dtype of computing, as is their gradient's sum over
-        devices."""
-        token = self.embedding.token
-        return token.promote_dtype((token.embedding[...],), dtype=token.dtype)[0]
-
     def logits(self) -> Float[Array, "*B T V"]:
         """Multiply."""
         logits = self.embedding.attend(self.hidden)

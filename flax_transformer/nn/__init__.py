@@ -13,6 +13,7 @@ from flax_transformer.nn.config import Rotary as Rotary
 from flax_transformer.nn.config import with_precision as with_precision
 from flax_transformer.nn.embedding import Embedding as Embedding
 from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
+from flax_transformer.nn.embedding import own_tables as own_tables
 from flax_transformer.nn.feedforward import FeedForward as FeedForward
 from flax_transformer.nn.norm import make_norm as make_norm
 from flax_transformer.nn.relative import RelativeBias as RelativeBias

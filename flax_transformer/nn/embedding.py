@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.config import Precision
 from flax_transformer.nn.linear import flat_dot_general
-from flax_transformer.ops import dropout, sinusoidal, sinusoidal_halves, take_rows
-from flax_transformer.parallel import constrain, gather_parameter
+from flax_transformer.ops import dropout, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows
+from flax_transformer.ops.platform import ROWS, parts
+from flax_transformer.parallel import constrain
 
 SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
 
@@ -104,7 +105,7 @@ class Embedding(nnx.Module):
         if positions is None:
             positions = jnp.arange(tokens.shape[-1])
         tokens = constrain(tokens, "batch", "length")
-        x = constrain((self if table is None else table)._look_up(tokens), "batch", "length", None)
+        x = constrain(take_rows((self if table is None else table).rows, tokens), "batch", "length", None)
         x = x * jnp.asarray(math.sqrt(cfg.embed), x.dtype) if cfg.scaled else x
         if cfg.position == "learned":
             x = x + self.position(positions + cfg.offset)
@@ -114,19 +115,46 @@ class Embedding(nnx.Module):
             x = x + self.type(jnp.zeros(tokens.shape[-1:], jnp.int32) if types is None else types)
         return dropout(self.norm(x) if cfg.norm else x, cfg.dropout, key)
 
-    def _look_up(self, tokens: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
-        """Take rows of the table, whole in width: looked up in parts, they would have to be moved to their tokens."""
-        table = self.token.promote_dtype((self.token.embedding[...],), dtype=self.token.dtype)[0]
-        return take_rows(gather_parameter(table, "token.embedding"), tokens)
+    @property
+    def rows(self) -> Float[Array, "*n V D"]:
+        """The token table in the dtype of computing; [n, V, D] after `own_tables`, one for each device."""
+        if hasattr(self, "spread"):
+            return self.spread[...]
+        # As it is stored; without a word its gradient would be whole on devices that split the vocabulary.
+        return constrain(self.token.embedding[...].astype(self.token.dtype), "vocab", "embed")
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """Compute logits as products with the token embeddings (Press & Wolf 2017)."""
-        columns = self.columns[...] if hasattr(self, "columns") else self.token.embedding[...].T
-        x, columns = self.token.promote_dtype((x, columns), dtype=self.token.dtype)
-        return flat_dot_general(x, columns, (((x.ndim - 1,), (0,)), ((), ())))
+        x = x.astype(self.token.dtype)
+        if not hasattr(self, "columns"):
+            return multiply_rows(self.rows, x)
+        return flat_dot_general(x, self.columns[...].astype(x.dtype), (((x.ndim - 1,), (0,)), ((), ())))
 
     def for_decoding(self) -> "Embedding":
         """Copy with the table transposed beside it, as decoding on a CPU wants to multiply with it."""
         copy = jax.tree.map(lambda leaf: leaf, self)
         copy.columns = nnx.Param(self.token.embedding[...].T)
         return copy
+
+
+def own_tables(model: Any) -> Any:
+    """Copy a model so that each device of the mesh in context has the token tables whole, for all their uses.
+
+    A table that is looked up in twice and multiplied with is gathered once, and its gradients are summed over devices
+    once. An objective does this first; without it they are summed for each use. Without a mesh nothing changes.
+
+    Args:
+      model: a pytree with `Embedding`s in it.
+    """
+
+    if parts(*ROWS, "sequence") == 1:
+        return model
+
+    def own(part: Any) -> Any:
+        if not isinstance(part, Embedding) or not part.cfg.own_table:
+            return part
+        copy = jax.tree.map(lambda leaf: leaf, part)
+        copy.spread = nnx.Param(spread(part.rows))
+        return copy
+
+    return jax.tree.map(own, model, is_leaf=lambda part: isinstance(part, Embedding))

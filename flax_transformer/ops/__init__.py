@@ -17,7 +17,7 @@ from flax_transformer.ops.position import (
     sinusoidal,
     sinusoidal_halves,
 )
-from flax_transformer.ops.table import take_rows
+from flax_transformer.ops.table import multiply_rows, spread, take_rows
 from flax_transformer.ops.xla import attention_weights
 
 __all__ = [
@@ -36,10 +36,12 @@ __all__ = [
     "dropout",
     "explain_attention",
     "keep_mask",
+    "multiply_rows",
     "relative_buckets",
     "rotary",
     "rotary_frequencies",
     "sinusoidal",
     "sinusoidal_halves",
+    "spread",
     "take_rows",
 ]

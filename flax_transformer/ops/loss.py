@@ -56,7 +56,7 @@ def cross_entropy(
 
 def chunked_cross_entropy(
     hidden: Float[Array, "*B D"],
-    embedding: Float[Array, "V D"],
+    embedding: Float[Array, "*n V D"],
     labels: Int[Array, "*B"],
     weights: Shaped[Array, "*B"] | None = None,
     *,
@@ -69,7 +69,7 @@ def chunked_cross_entropy(
 
     Logits exist for `chunk` tokens at a time, in the backward pass too: their gradient is taken while they are there,
     so nothing is computed twice. Under a mesh each device takes its own tokens, `chunk` at a time, and the gradients of
-    the embedding are summed over devices once, at the end.
+    the embedding are summed over devices once, at the end: of all its uses together where it is as `spread` makes it.
 
     >>> hidden, embedding, labels = jnp.ones((5, 2)), jnp.eye(3, 2), jnp.array([0, 1, 2, 0, 1])
     >>> full = cross_entropy(hidden @ embedding.T, labels)[0]
@@ -79,7 +79,12 @@ def chunked_cross_entropy(
     if chunk < 1:
         raise ValueError(f"a chunk holds at least one token, got {chunk}")
     weights = (jnp.ones(labels.shape) if weights is None else weights).astype(jnp.float32)
-    return _chunked((label_smoothing, z_loss, chunk), (embedding, bias), hidden, labels, weights), jnp.sum(weights)
+
+    def run(table, bias, labels, weights, hidden):
+        total = _chunked((label_smoothing, z_loss, chunk), (table, bias), hidden, labels, weights)
+        return total.reshape((1,) * labels.ndim)  # one for each device
+
+    return jnp.sum(by_device(run, labels.shape, embedding, bias, labels, weights, hidden)), jnp.sum(weights)
 
 
 def _cut(x: Array, chunk: int, rank: int) -> Array:
@@ -102,36 +107,26 @@ def _chunk_loss(settings, output, hidden, labels, weights):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _chunked(settings, output, hidden, labels, weights):
-    def run(output, hidden, labels, weights):
-        def add(total, chunk):
-            return total + _chunk_loss(settings[:2], output, *chunk), None
+    def add(total, chunk):
+        return total + _chunk_loss(settings[:2], output, *chunk), None
 
-        chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
-        return sum_(jax.lax.scan(add, jnp.float32(0), chunks)[0])
-
-    split, (token, same, _), sum_, _ = by_device(labels, output[0])
-    return split(run, (same, token, token, token), same)(output, hidden, labels, weights)
+    chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
+    return jax.lax.scan(add, jnp.float32(0), chunks)[0]
 
 
 def _chunked_forward(settings, output, hidden, labels, weights):
     slope = jax.value_and_grad(partial(_chunk_loss, settings[:2]), (0, 1, 3))
 
-    def run(output, hidden, labels, weights):
-        def add(carry, chunk):
-            total, by_output = carry
-            loss, (more, by_hidden, by_weights) = slope(output, *chunk)
-            return (total + loss, jax.tree.map(jnp.add, by_output, more)), (by_hidden, by_weights)
+    def add(carry, chunk):
+        total, by_output = carry
+        loss, (more, by_hidden, by_weights) = slope(output, *chunk)
+        return (total + loss, jax.tree.map(jnp.add, by_output, more)), (by_hidden, by_weights)
 
-        start = jnp.float32(0), jax.tree.map(lambda part: jnp.zeros(part.shape, jnp.float32), output)
-        chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
-        (total, (table, bias)), cut = jax.lax.scan(add, start, chunks)
-        by_tokens = [_join(x, labels.shape) for x in cut]
-        return sum_(total), (scatter(table.astype(output[0].dtype)), None if bias is None else sum_(bias)), *by_tokens
-
-    split, (token, same, table), sum_, scatter = by_device(labels, output[0])
-    given, made = (same, token, token, token), (same, (table, same), token, token)
-    total, by_output, by_hidden, by_weights = split(run, given, made)(output, hidden, labels, weights)
-    return total, (jax.tree.map(lambda slope, part: slope.astype(part.dtype), by_output, output), by_hidden, by_weights)
+    start = jnp.float32(0), jax.tree.map(lambda part: jnp.zeros(part.shape, jnp.float32), output)
+    chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
+    (total, by_output), cut = jax.lax.scan(add, start, chunks)
+    by_output = jax.tree.map(lambda slope, part: slope.astype(part.dtype), by_output, output)
+    return total, (by_output, *(_join(x, labels.shape) for x in cut))
 
 
 def _join(x: Array, tokens: tuple[int, ...]) -> Array:

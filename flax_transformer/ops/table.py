@@ -1,6 +1,8 @@
-"""Tables of embeddings on many devices: each device uses them for its own tokens, and gradients are summed once.
+"""Tables of embeddings on many devices: each device has one of its own, and what it says of it is summed once.
 
-Axes: B batch (any number of axes), V vocabulary, D model width.
+A table may be one, [V, D], or one for each device, [n, V, D] as `spread` makes them. All functions here take both.
+
+Axes: n devices that share out tokens, B batch (any number of axes), V vocabulary, D model width.
 """
 
 import math
@@ -12,73 +14,97 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.ops.platform import ROWS, auto_axes, parts
+from flax_transformer.ops.platform import ROWS, auto_axes
 
 # Mesh axes that the first two axes of tokens, rows and positions, are split over, and the columns of a table.
 _TOKENS, _COLUMNS = (ROWS, ("sequence",)), "fsdp"
 
 
-def take_rows(table: Float[Array, "V D"], tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
-    """Look up the embeddings of tokens.
+def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
+    """Give each device that has tokens of its own a table of its own: gathered once, its gradient summed once.
 
-    Under a mesh with `fsdp` each device adds the gradients of its own tokens up, in float32 [V, D]; what it has of the
-    table is then summed over devices, in the table's dtype. The compiler by itself sums the whole table on every
-    device. There is no forward-mode differentiation on such a mesh, as it is a `jax.custom_vjp` there.
+    However often a table is used, devices add up what they have of its gradient before they tell each other. Without a
+    mesh there is one.
+
+    >>> spread(jnp.eye(3, 2)).shape
+    (1, 3, 2)
+    """
+    every = _sharing()
+    if not every:
+        return table[None]
+    split = _COLUMNS in every and table.shape[1] % auto_axes()[_COLUMNS] == 0
+
+    def gather(part: Array) -> Array:
+        return (jax.lax.all_gather(part, _COLUMNS, axis=1, tiled=True) if split else part)[None]
+
+    # In the backward pass the gather is a sum over its axis, in parts; over the others shard_map itself sums.
+    given = PartitionSpec(None, _COLUMNS if split else None)
+    return _shard_map(gather, given, PartitionSpec(every))(table)
+
+
+def take_rows(table: Float[Array, "*n V D"], tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
+    """Look up the embeddings of tokens; their gradients are added up in float32.
 
     >>> take_rows(jnp.eye(3, 2), jnp.array([1, 0])).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    return _take_rows(table, tokens) if parts(_COLUMNS) > 1 else jnp.take(table, tokens, axis=0)
+    return by_device(lambda table, _, tokens: _take(table, tokens), tokens.shape, table, None, tokens)
 
 
-@jax.custom_vjp
-def _take_rows(table: Array, tokens: Array) -> Array:
+def multiply_rows(table: Float[Array, "*n V D"], hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+    """Multiply hidden states with every row: the logits of a language model.
+
+    >>> multiply_rows(jnp.eye(3, 2), jnp.array([5.0, 7.0])).tolist()
+    [5.0, 7.0, 0.0]
+    """
+
+    def run(table: Array, _: None, hidden: Array) -> Array:
+        # As one matrix: XLA on CPU makes no matrix product of a gradient that sums over several axes.
+        flat = jnp.einsum("bd,vd->bv", hidden.reshape(-1, hidden.shape[-1]), table)
+        return flat.reshape(*hidden.shape[:-1], -1)
+
+    return by_device(run, hidden.shape[:-1], table, None, hidden)
+
+
+def by_device(run: Callable, tokens: tuple[int, ...], table: Array, whole: Any, *own: Array) -> Any:
+    """Call `run(table, whole, *own)` on each device, with its own table and its own tokens.
+
+    Args:
+      tokens: their shape, B: rows, then positions if there are any. What cannot be shared out evenly all devices have.
+      table: [V, D] or [n, V, D]; `run` gets [V, D].
+      whole: a pytree of arrays that all devices have.
+      own: arrays [*B, …].
+
+    Returns:
+      What `run` does: arrays [*B, …], of as many rows and positions as a device has.
+    """
+    tables, every, sizes = spread(table) if table.ndim == 2 else table, _sharing(), auto_axes()
+    if not every:
+        return run(tables[0], whole, *own)
+    axes = [tuple(axis for axis in over if axis in every) for over in _TOKENS[: len(tokens)]]
+    even = (size % math.prod(sizes[axis] for axis in over) == 0 for size, over in zip(tokens, axes, strict=False))
+    place = PartitionSpec(*(over if fits else None for over, fits in zip(axes, even, strict=True)))
+    given = PartitionSpec(every), PartitionSpec(), *(place,) * len(own)
+    return _shard_map(lambda tables, *rest: run(tables[0], *rest), given, place)(tables, whole, *own)
+
+
+def _sharing() -> tuple[str, ...]:
+    """Name the mesh axes along which devices share out tokens."""
+    sizes = auto_axes()
+    return tuple(axis for over in _TOKENS for axis in over if sizes.get(axis, 1) > 1)
+
+
+def _shard_map(run: Callable, given: Any, made: Any) -> Callable:
+    return jax.shard_map(run, in_specs=given, out_specs=made, axis_names=set(_sharing()), check_vma=False)
+
+
+@jax.custom_jvp
+def _take(table: Array, tokens: Array) -> Array:
     return jnp.take(table, tokens, axis=0)
 
 
-def _forward(table: Array, tokens: Array) -> tuple[Array, tuple]:
-    return _take_rows(table, tokens), (table, tokens)
-
-
-def _backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
-    table, tokens = kept
-
-    def run(tokens: Array, gradient: Array) -> Array:
-        total = jnp.zeros(table.shape, jnp.float32).at[tokens].add(gradient.astype(jnp.float32))
-        return scatter(total.astype(table.dtype))
-
-    split, (token, _, columns), _, scatter = by_device(tokens, table)
-    return split(run, (token, token), columns)(tokens, gradient), None
-
-
-_take_rows.defvjp(_forward, _backward)
-
-
-def by_device(tokens: Array, table: Array) -> tuple[Callable, tuple, Callable, Callable]:
-    """Say how devices share out tokens, as the mesh in context has it.
-
-    Returns:
-        A `shard_map`; the specs of tokens, of what is whole, and of the table's gradient; how numbers are summed over
-        devices; and how the table's gradient is, of which each device keeps the columns it has of the table.
-    """
-    sizes, axes = auto_axes(), []
-    for size, places in zip(tokens.shape, _TOKENS, strict=False):
-        over = tuple(axis for axis in places if sizes.get(axis, 1) > 1)
-        axes.append(over if size % math.prod(sizes[axis] for axis in over) == 0 else ())
-    every = tuple(axis for over in axes for axis in over)
-    whole = PartitionSpec()
-    if not every:
-        return lambda run, given, made: run, (whole,) * 3, lambda x: x, lambda x: x
-    columns = [axis for axis in every if axis == _COLUMNS and table.shape[1] % sizes[axis] == 0]
-    others = tuple(axis for axis in every if axis not in columns)
-
-    def split(run: Callable, given: tuple, made: Any) -> Callable:
-        return jax.shard_map(run, in_specs=given, out_specs=made, axis_names=set(every), check_vma=False)
-
-    def scatter(x: Array) -> Array:
-        for axis in columns:
-            x = jax.lax.psum_scatter(x, axis, scatter_dimension=1, tiled=True)
-        return jax.lax.psum(x, others) if others else x
-
-    specs = PartitionSpec(*axes), whole, PartitionSpec(None, *columns)
-    return split, specs, lambda x: jax.lax.psum(x, every), scatter
+@_take.defjvp
+def _take_slope(given: tuple[Array, Array], slopes: tuple[Array, Any]) -> tuple[Array, Array]:
+    # Frequent tokens have thousands of gradients, too many for bfloat16 to add up: this way they are added in float32.
+    (table, tokens), slope = given, slopes[0]
+    return _take(table, tokens), jnp.take(slope.astype(jnp.float32), tokens, axis=0).astype(table.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flax_transformer.nn import own_tables
 from flax_transformer.ops import Mask, chunked_cross_entropy, cross_entropy
 
 Batch = dict[str, Any]
@@ -23,6 +24,7 @@ def causal_loss(model: Any, batch: Batch, *, key: Any = None, chunk: int = 2048)
     """
     segments = batch.get("segments")
     mask = None if segments is None else Mask(segments=(segments, segments))
+    model = own_tables(model)
     hidden = model.encode(batch["tokens"], mask=mask, positions=batch.get("positions"), key=key)
     return _tokens(model.output(hidden), batch, chunk)
 
@@ -37,7 +39,7 @@ def masked_loss(model: Any, batch: Batch, *, key: Any = None) -> Loss:
       batch: `tokens` [B, T] and `length` [B]; `places`, `labels` and `weights` [B, M] of the hidden tokens, weight 0
         where there is none; perhaps `token_types` [B, T] and `next_sentence_label` [B] (0: it follows).
     """
-    mask = Mask(lengths=batch["length"])
+    mask, model = Mask(lengths=batch["length"]), own_tables(model)
     hidden = model.encoder(batch["tokens"], mask=mask, types=batch.get("token_types"), key=key)
     labels, weights = batch["labels"], batch["weights"]
     logits = model.output(jnp.take_along_axis(hidden, batch["places"][..., None], axis=1)).logits()
@@ -73,6 +75,6 @@ def classification_loss(model: Any, batch: Batch, *, key: Any = None) -> Loss:
 
 def _tokens(output: Any, batch: Batch, chunk: int) -> Loss:
     total, count = chunked_cross_entropy(
-        output.hidden, output.table, batch["labels"], batch["weights"], bias=output.bias, chunk=chunk
+        output.hidden, output.embedding.rows, batch["labels"], batch["weights"], bias=output.bias, chunk=chunk
     )
     return total, {"count": count}

@@ -29,6 +29,7 @@ from flax_transformer.data import (
     train_word_bpe,
 )
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from flax_transformer.nn import own_tables
 from flax_transformer.ops import chunked_cross_entropy
 from flax_transformer.report import read_run
 from flax_transformer.task.experiment import Experiment, Task, write_samples
@@ -111,10 +112,11 @@ def translation_loss(
     Args:
       chunk: tokens whose logits exist at a time.
     """
+    model = own_tables(model)
     hidden, weights = target_states(model, batch, key=key)
     output = model.output(hidden)
     total, count = chunked_cross_entropy(
-        output.hidden, output.table, batch["target"][:, 1:], weights, bias=output.bias,
+        output.hidden, output.embedding.rows, batch["target"][:, 1:], weights, bias=output.bias,
         label_smoothing=label_smoothing, chunk=chunk,
     )  # fmt: skip
     return total, {"count": count}
@@ -123,10 +125,11 @@ def translation_loss(
 @partial(jax.jit, static_argnames="label_smoothing")
 def _evaluate(model: Seq2Seq, batch: dict[str, Any], label_smoothing: float) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sum the loss as trained on and without smoothing, and count the labels."""
+    model = own_tables(model)
     hidden, weights = target_states(model, batch)
     output = model.output(hidden)
     score = partial(
-        chunked_cross_entropy, output.hidden, output.table, batch["target"][:, 1:], weights, bias=output.bias
+        chunked_cross_entropy, output.hidden, output.embedding.rows, batch["target"][:, 1:], weights, bias=output.bias
     )
     return score(label_smoothing=label_smoothing)[0], *score()
 

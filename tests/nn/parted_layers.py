@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_transformer.nn.linear import Product, flat_dot_general
-from flax_transformer.ops import take_rows
-from flax_transformer.parallel import MeshConfig, gather_parameter, make_mesh, tree_shardings
+from flax_transformer.ops import chunked_cross_entropy, multiply_rows, spread, take_rows
+from flax_transformer.parallel import MeshConfig, constrain, make_mesh, tree_shardings
 
 V, D, H, N = 12, 32, 4, 8
 MESHES = {
+    "data": MeshConfig(data=8),
     "fsdp": MeshConfig(data=1, fsdp=8),
     "data×fsdp×tensor": MeshConfig(data=2, fsdp=2, tensor=2),
     "fsdp×sequence": MeshConfig(data=1, fsdp=2, sequence=4),
@@ -40,7 +41,15 @@ def both(function, mesh, name, parameter, x):
 
 
 def look_up(table, tokens):
-    return take_rows(gather_parameter(table, "token.embedding"), tokens)
+    return take_rows(constrain(table, "vocab", "embed"), tokens)
+
+
+def use_thrice(table, tokens):
+    """Look up, multiply and compute a loss with a table that is spread once."""
+    table = spread(constrain(table, "vocab", "embed"))
+    hidden = jnp.sin(take_rows(table, tokens))
+    losses = chunked_cross_entropy(hidden, table, tokens, bias=jnp.arange(V) / V, chunk=3)[0]
+    return multiply_rows(table, hidden).at[0, 0].add(losses)
 
 
 def main():
@@ -51,6 +60,7 @@ def main():
         for rows in (16, 3):  # three rows cannot be shared out
             tokens = random.integers(0, V, (rows, 8))
             result[f"{mesh_name}, take_rows, {rows}"] = both(look_up, mesh, "token.embedding", TABLE, tokens)
+            result[f"{mesh_name}, thrice, {rows}"] = both(use_thrice, mesh, "token.embedding", TABLE, tokens)
             x = random.normal(size=(rows, 8, D)).astype(np.float32)
             multiply = lambda kernel, x: Product("query")(x, kernel, numbers)  # noqa: E731
             result[f"{mesh_name}, Product, {rows}"] = both(multiply, mesh, "query.kernel", KERNEL, x)
