@@ -35,7 +35,8 @@ def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
     split = _COLUMNS in every and table.shape[1] % auto_axes()[_COLUMNS] == 0
 
     def gather(part: Array) -> Array:
-        return (jax.lax.all_gather(part, _COLUMNS, axis=1, tiled=True) if split else part)[None]
+        whole = jax.lax.all_gather(part, _COLUMNS) if split else part[None]
+        return jnp.moveaxis(whole, 0, 1).reshape(1, part.shape[0], -1)
 
     # In the backward pass the gather is a sum over its axis, in parts; over the others shard_map itself sums.
     given = PartitionSpec(None, _COLUMNS if split else None)
