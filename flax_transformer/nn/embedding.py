@@ -147,7 +147,7 @@ def own_tables(model: Any) -> Any:
       model: a pytree with `Embedding`s in it.
     """
 
-    if parts(*ROWS, "sequence") == 1:
+    if parts(*ROWS, "sequence", "pipeline") == 1:
         return model
 
     def own(part: Any) -> Any:

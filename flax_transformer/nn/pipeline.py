@@ -17,7 +17,7 @@ from flax_transformer.ops.dropout import rows_of
 from flax_transformer.ops.platform import parts
 from flax_transformer.parallel import AXIS_TO_MESH, constrain
 
-AXIS = "pipeline"
+AXIS, REPLICAS = "pipeline", "data"
 ROWS_AT_RANK = {"lengths": 1, "offset": 1, "segments": 2, "positions": 2, "memory": 3, "dense": 4, "bias": 4}
 """Arguments of blocks, and fields of masks, that have a row for each of x when they have this many axes."""
 
@@ -60,6 +60,8 @@ def run_pipeline(
 ) -> Float[Array, "*B T D"]:
     """Compute `run(x, layers, shared)` in stages, a microbatch after the other.
 
+    Replicas of a stage (`data`) add up their gradients over the microbatches before they tell each other.
+
     Args:
       run: applies some of the layers, in order.
       layers: a pytree whose leaves have the leading axis L; each stage gets L/p.
@@ -78,8 +80,12 @@ def run_pipeline(
     static = [None if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in shared]
     cut = {i: leaf for i, leaf in enumerate(shared) if has_rows(names[i], leaf, rows)}
     whole = {i: leaf for i, leaf in enumerate(shared) if static[i] is None and i not in cut}
+    axes = (AXIS, REPLICAS) if parts(REPLICAS) > 1 else (AXIS,)
+    each = rows // count // parts(REPLICAS)
 
-    def stage_of(stage: Int[Array, "1"], layers: Any, x: Array, cut: dict, whole: dict) -> Array:
+    def stage_of(
+        stage: Int[Array, "1"], first: Int[Array, "1"], layers: Any, x: Array, cut: dict, whole: dict
+    ) -> Array:
         """Run one stage: at tick t it works on microbatch t - stage, or, idling, again on the first or the last."""
         x, cut, whole = jax.tree.map(lambda leaf, dtype: leaf.astype(dtype), (x, cut, whole), dtypes)
         x, cut = jax.tree.map(lambda leaf: _delay(leaf, stage[0], stages), (x, cut))
@@ -90,20 +96,22 @@ def run_pipeline(
             x = jnp.where(stage[0] == 0, x, received)
             own = jax.tree.map(_pin, own)
             held = {**whole, **own}
-            with rows_of(number + count * jnp.arange(rows // count), rows):
+            with rows_of(number + count * (first + jnp.arange(each)), rows):
                 y = run(x, layers, [held.get(i, leaf) for i, leaf in enumerate(static)])
             return jax.lax.ppermute(y, AXIS, [(i, i + 1) for i in range(stages - 1)]), y
 
         return jax.lax.scan(tick, x[0], (x, cut, numbers))[1][None, stages - 1 :]
 
-    split, same = PartitionSpec(AXIS), PartitionSpec()
+    split, same, by_row = PartitionSpec(AXIS), PartitionSpec(), PartitionSpec(None, *axes[1:])
     # Kernels inside start loops from constants, which the check of varying axes does not allow.
     pipelined = jax.shard_map(
-        stage_of, in_specs=(split, split, same, same, same), out_specs=split, axis_names={AXIS}, check_vma=False
-    )
+        stage_of, in_specs=(split, PartitionSpec(*axes[1:]), split, by_row, by_row, same),
+        out_specs=PartitionSpec(AXIS, None, *axes[1:]), axis_names=set(axes), check_vma=False,
+    )  # fmt: skip
     x, cut = jax.tree.map(lambda leaf: _split(leaf, count), (x, cut))
     dtypes = jax.tree.map(lambda leaf: leaf.dtype, (x, cut, whole))
-    y = pipelined(jnp.arange(stages), layers, *jax.tree.map(_widen, (x, cut, whole)))[-1]
+    first = each * jnp.arange(parts(REPLICAS))
+    y = pipelined(jnp.arange(stages), first, layers, *jax.tree.map(_widen, (x, cut, whole)))[-1]
     return constrain(y.swapaxes(0, 1).reshape(rows, *y.shape[2:]), "batch", "length", None)
 
 

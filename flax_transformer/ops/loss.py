@@ -84,7 +84,8 @@ def chunked_cross_entropy(
         total = _chunked((label_smoothing, z_loss, chunk), (table, bias), hidden, labels, weights)
         return total.reshape((1,) * labels.ndim)  # one for each device
 
-    return jnp.sum(by_device(run, labels.shape, embedding, bias, labels, weights, hidden)), jnp.sum(weights)
+    totals = by_device(run, labels.shape, embedding, bias, labels, weights, hidden, stages=True)
+    return jnp.sum(totals), jnp.sum(weights)
 
 
 def _cut(x: Array, chunk: int, rank: int) -> Array:

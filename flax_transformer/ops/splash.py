@@ -3,7 +3,6 @@
 Axes as in `attention`. Head widths are padded to lanes of 128 and positions to blocks.
 """
 
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -57,7 +56,7 @@ def splash_attention(
     """
     attend, axes = partial(_attend, scale=scale, interpret=interpret), auto_axes()
     mask = replace(mask or Mask(), offset=None)  # it is known where it matters
-    if math.prod(axes.values()) == 1:
+    if not axes or jax.sharding.get_abstract_mesh().size == 1:
         return attend(q, k, v, mask)
     rows = tuple(name for name in ROWS if name in axes) or None
     batch = q.ndim - 3

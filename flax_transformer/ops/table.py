@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, Int
 
 from flax_transformer.ops.platform import ROWS, auto_axes
 
-# Mesh axes that the first two axes of tokens, rows and positions, are split over, and the columns of a table.
-_TOKENS, _COLUMNS = (ROWS, ("sequence",)), "fsdp"
+# Mesh axes that rows and positions are split over, and the columns of a table. A pipeline's stages all have all rows.
+_TOKENS, _COLUMNS, _STAGES = (ROWS, ("sequence",)), "fsdp", "pipeline"
 
 
 def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
@@ -64,10 +64,12 @@ def multiply_rows(table: Float[Array, "*n V D"], hidden: Float[Array, "*B D"]) -
         flat = jnp.einsum("bd,vd->bv", hidden.reshape(-1, hidden.shape[-1]), table)
         return flat.reshape(*hidden.shape[:-1], -1)
 
-    return by_device(run, hidden.shape[:-1], table, None, hidden)
+    return by_device(run, hidden.shape[:-1], table, None, hidden, stages=True)
 
 
-def by_device(run: Callable, tokens: tuple[int, ...], table: Array, whole: Any, *own: Array) -> Any:
+def by_device(
+    run: Callable, tokens: tuple[int, ...], table: Array, whole: Any, *own: Array, stages: bool = False
+) -> Any:
     """Call `run(table, whole, *own)` on each device, with its own table and its own tokens.
 
     Args:
@@ -75,6 +77,7 @@ def by_device(run: Callable, tokens: tuple[int, ...], table: Array, whole: Any, 
       table: [V, D] or [n, V, D]; `run` gets [V, D].
       whole: a pytree of arrays that all devices have.
       own: arrays [*B, …].
+      stages: whether the stages of a pipeline share rows out, too.
 
     Returns:
       What `run` does: arrays [*B, …], of as many rows and positions as a device has.
@@ -82,17 +85,25 @@ def by_device(run: Callable, tokens: tuple[int, ...], table: Array, whole: Any, 
     tables, every, sizes = spread(table) if table.ndim == 2 else table, _sharing(), auto_axes()
     if not every:
         return run(tables[0], whole, *own)
-    axes = [tuple(axis for axis in over if axis in every) for over in _TOKENS[: len(tokens)]]
-    even = (size % math.prod(sizes[axis] for axis in over) == 0 for size, over in zip(tokens, axes, strict=False))
-    place = PartitionSpec(*(over if fits else None for over, fits in zip(axes, even, strict=True)))
+    rows, positions = _TOKENS
+    places = ((*rows, _STAGES) if stages else rows), positions
+
+    def even(size: int, over: tuple[str, ...]) -> tuple[str, ...]:
+        split = ()
+        for axis in over:
+            if axis in every and size % math.prod(sizes[name] for name in (*split, axis)) == 0:
+                split = *split, axis
+        return split
+
+    place = PartitionSpec(*(even(size, over) for size, over in zip(tokens, places, strict=False)))
     given = PartitionSpec(every), PartitionSpec(), *(place,) * len(own)
     return _shard_map(lambda tables, *rest: run(tables[0], *rest), given, place)(tables, whole, *own)
 
 
 def _sharing() -> tuple[str, ...]:
-    """Name the mesh axes along which devices share out tokens."""
+    """Name the mesh axes along which devices may share out tokens."""
     sizes = auto_axes()
-    return tuple(axis for over in _TOKENS for axis in over if sizes.get(axis, 1) > 1)
+    return tuple(axis for axis in (*_TOKENS[0], _STAGES, *_TOKENS[1]) if sizes.get(axis, 1) > 1)
 
 
 def _shard_map(run: Callable, given: Any, made: Any) -> Callable:

@@ -193,13 +193,19 @@ def test_a_step_compiles_for_a_slice_that_is_not_here():
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize(("preset", "width"), [("gpt2", 64), ("llama2_7b", 128)])
-def test_packed_rows_take_splash_attention(preset, width):
+@pytest.mark.parametrize(
+    ("preset", "width", "mesh"),
+    [
+        ("gpt2", 64, MeshConfig(data=2, fsdp=2)), ("llama2_7b", 128, MeshConfig(data=2, fsdp=2)),
+        ("gpt2", 64, MeshConfig(data=2, pipeline=2)), ("gpt2", 64, MeshConfig(data=1, pipeline=4)),
+    ],
+)  # fmt: skip
+def test_packed_rows_take_splash_attention(preset, width, mesh):
     """Forward, backward for queries, backward for keys and values; with `remat` forward once more."""
     block = find_preset(preset)().block
     assert block.width == width
     size = {"batch": 8, "length": 512, "dtype": "bfloat16", "remat": "full", "documents": 3, "dropout": 0.0}
-    known = compile_case(Case(target=preset, topology="v5p:2x2x1", mesh=MeshConfig(data=2, fsdp=2), size=size))
+    known = compile_case(Case(target=preset, topology="v5p:2x2x1", mesh=mesh, size=size))
     assert known.kernels == 4
 
 

@@ -1,4 +1,4 @@
-"""Lookups in tables: on one device plain indexing, with gradients added up in float32. Meshes: nn/test_parted_layers."""
+"""Lookups in tables, on one device plain indexing. On several: nn/test_parted_layers.py."""
 
 import jax
 import jax.numpy as jnp

@@ -43,6 +43,14 @@ def test_with_data_alone_every_gradient_is_summed_once(traffic):
     assert needed <= sum_of(found, "all-reduce") <= 1.01 * needed
 
 
+def test_replicas_of_a_pipelines_stage_sum_their_gradients_once(traffic):
+    """Not for each microbatch: of what microbatches pass on nothing but their hidden states is said in a loop."""
+    found = traffic["data×pipeline"]
+    assert {each["kind"] for each in found if each["times"] > 1} == {"collective-permute"}
+    stage = FLOAT * ((traffic["parameters"] - traffic["table"]) / 2 + traffic["table"])
+    assert stage <= sum_of(found, "all-reduce") <= 1.3 * stage  # and gradients of what the stages were given
+
+
 @pytest.mark.parametrize("case", ["fsdp", "fsdp, computed again", "fsdp, products kept"])
 def test_sharded_kernels_are_gathered_once_forward_and_once_backward(traffic, case):
     """Also where the backward pass computes the forward pass again; the table is gathered once, for all its uses."""

@@ -19,6 +19,7 @@ from flax_transformer.train.step import laid_out, make_train_step
 
 CASES = {
     "data": (MeshConfig(data=8), "none"),
+    "data×pipeline": (MeshConfig(data=4, pipeline=2), "none"),
     "fsdp": (MeshConfig(data=1, fsdp=8), "none"),
     "fsdp, computed again": (MeshConfig(data=1, fsdp=8), "full"),
     "fsdp, products kept": (MeshConfig(data=1, fsdp=8), "dots"),
