@@ -32,6 +32,7 @@ from flax_transformer.hub.call import causal_lm, seq2seq_lm, visible
 from flax_transformer.hub.family import Fields
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.nn import own_tables
 from flax_transformer.train.config import fits
 
 Tokens = int | tuple[int, ...] | None
@@ -338,7 +339,7 @@ STARTS = {
 
 @jax.jit
 def _run(model: Any, job: _Job, key: PRNGKeyArray | None) -> Decoded:
-    config = job.config
+    config, model = job.config, own_tables(model)
     cache = job.cache(model, config.beams if isinstance(config, Beam) else 1)
     options = {
         "process": make_process(job.constraints, job.prompt, job.padding),

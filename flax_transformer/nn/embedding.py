@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.nn.config import Precision
 from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import dropout, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows
-from flax_transformer.ops.platform import ROWS, parts
+from flax_transformer.ops.table import sharing
 from flax_transformer.parallel import constrain
 
 SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
@@ -141,13 +141,14 @@ def own_tables(model: Any) -> Any:
     """Copy a model so that each device of the mesh in context has the token tables whole, for all their uses.
 
     A table that is looked up in twice and multiplied with is gathered once, and its gradients are summed over devices
-    once. An objective does this first; without it they are summed for each use. Without a mesh nothing changes.
+    once, for each call of an objective, which does this first. In return a device has the whole table, and the sum of
+    its gradients, until the backward pass ends. Without a mesh nothing changes.
 
     Args:
       model: a pytree with `Embedding`s in it.
     """
 
-    if parts(*ROWS, "sequence", "pipeline") == 1:
+    if not sharing():
         return model
 
     def own(part: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import rows_of
 from flax_transformer.ops.platform import parts
 from flax_transformer.parallel import AXIS_TO_MESH, constrain
@@ -87,7 +88,6 @@ def run_pipeline(
         stage: Int[Array, "1"], first: Int[Array, "1"], layers: Any, x: Array, cut: dict, whole: dict
     ) -> Array:
         """Run one stage: at tick t it works on microbatch t - stage, or, idling, again on the first or the last."""
-        x, cut, whole = jax.tree.map(lambda leaf, dtype: leaf.astype(dtype), (x, cut, whole), dtypes)
         x, cut = jax.tree.map(lambda leaf: _delay(leaf, stage[0], stages), (x, cut))
         numbers = jnp.clip(jnp.arange(count + stages - 1) - stage[0], 0, count - 1)
 
@@ -103,15 +103,12 @@ def run_pipeline(
         return jax.lax.scan(tick, x[0], (x, cut, numbers))[1][None, stages - 1 :]
 
     split, same, by_row = PartitionSpec(AXIS), PartitionSpec(), PartitionSpec(None, *axes[1:])
-    # Kernels inside start loops from constants, which the check of varying axes does not allow.
-    pipelined = jax.shard_map(
-        stage_of, in_specs=(split, PartitionSpec(*axes[1:]), split, by_row, by_row, same),
-        out_specs=PartitionSpec(AXIS, None, *axes[1:]), axis_names=set(axes), check_vma=False,
+    pipelined = device_map(
+        stage_of, given=(split, PartitionSpec(*axes[1:]), split, by_row, by_row, same),
+        made=PartitionSpec(AXIS, None, *axes[1:]), axes=axes,
     )  # fmt: skip
     x, cut = jax.tree.map(lambda leaf: _split(leaf, count), (x, cut))
-    dtypes = jax.tree.map(lambda leaf: leaf.dtype, (x, cut, whole))
-    first = each * jnp.arange(parts(REPLICAS))
-    y = pipelined(jnp.arange(stages), first, layers, *jax.tree.map(_widen, (x, cut, whole)))[-1]
+    y = pipelined(jnp.arange(stages), each * jnp.arange(parts(REPLICAS)), layers, x, cut, whole)[-1]
     return constrain(y.swapaxes(0, 1).reshape(rows, *y.shape[2:]), "batch", "length", None)
 
 
@@ -123,12 +120,6 @@ def _split(leaf: Array, count: int) -> Array:
 def _pin(leaf: Array, *lead: None) -> Array:
     """Keep rows split over devices, and positions of hidden states."""
     return constrain(leaf, *lead, "batch", *(("length", None) if leaf.ndim - len(lead) == 3 else ()))
-
-
-def _widen(leaf: Array) -> Array:
-    """Give short floats 32 bits on their way in: on the way back their gradients are summed over the stages."""
-    short = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize < 4
-    return leaf.astype(jnp.float32) if short else leaf
 
 
 def _delay(leaf: Array, stage: Array, stages: int) -> Array:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
+from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout, counts_places, drawn_from
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.platform import parts
@@ -139,5 +140,4 @@ def _share(plan, run, results, **operands):
     def body(operands):
         return lay(from_zigzag, returned, run(plan, lay(to_zigzag, given, operands)))
 
-    share = jax.shard_map(body, in_specs=(given,), out_specs=returned, axis_names={"sequence"}, check_vma=False)
-    return jax.jit(share)(operands)  # eager calls know no axes that are left to the compiler
+    return device_map(body, given=(given,), made=returned, axes=("sequence",))(operands)

@@ -14,6 +14,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
+from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.platform import HEADS, ROWS, auto_axes, parts, platform
@@ -67,9 +68,7 @@ def splash_attention(
         lengths=None if mask.lengths is None else place(mask.lengths, batch),
         segments=None if mask.segments is None else tuple(place(ids, batch + 1) for ids in mask.segments),
     )
-    return jax.shard_map(
-        attend, in_specs=(heads, heads, heads, split), out_specs=heads, axis_names=set(axes), check_vma=False
-    )(q, k, v, mask)
+    return device_map(attend, given=(heads, heads, heads, split), made=heads, axes=axes)(q, k, v, mask)
 
 
 def _attend(q: Array, k: Array, v: Array, mask: Mask, *, scale: float, interpret: bool) -> Array:

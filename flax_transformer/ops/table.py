@@ -1,4 +1,4 @@
-"""Tables of embeddings on many devices: each device has one of its own, and what it says of it is summed once.
+"""Tables of embeddings on many devices: each has one of its own, whose gradients are summed when all uses are added up.
 
 A table may be one, [V, D], or one for each device, [n, V, D] as `spread` makes them. All functions here take both.
 
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from flax_transformer.ops.device_map import device_map, summable
 from flax_transformer.ops.platform import ROWS, auto_axes
 
 # Mesh axes that rows and positions are split over, and the columns of a table. A pipeline's stages all have all rows.
@@ -23,13 +24,13 @@ _TOKENS, _COLUMNS, _STAGES = (ROWS, ("sequence",)), "fsdp", "pipeline"
 def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
     """Give each device that has tokens of its own a table of its own: gathered once, its gradient summed once.
 
-    However often a table is used, devices add up what they have of its gradient before they tell each other. Without a
-    mesh there is one.
+    However often a table is used, devices add up what they have of its gradient before they tell each other. It is
+    whole on each device meanwhile, as is the table. Without a mesh there is one.
 
     >>> spread(jnp.eye(3, 2)).shape
     (1, 3, 2)
     """
-    every = _sharing()
+    every = sharing()
     if not every:
         return table[None]
     split = _COLUMNS in every and table.shape[1] % auto_axes()[_COLUMNS] == 0
@@ -40,7 +41,8 @@ def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
 
     # In the backward pass the gather is a sum over its axis, in parts; over the others shard_map itself sums.
     given = PartitionSpec(None, _COLUMNS if split else None)
-    return _shard_map(gather, given, PartitionSpec(every))(table)
+    own = device_map(gather, given=(given,), made=PartitionSpec(every), axes=every)(summable(table))
+    return own.astype(table.dtype)
 
 
 def take_rows(table: Float[Array, "*n V D"], tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
@@ -68,25 +70,24 @@ def multiply_rows(table: Float[Array, "*n V D"], hidden: Float[Array, "*B D"]) -
 
 
 def by_device(
-    run: Callable, tokens: tuple[int, ...], table: Array, whole: Any, *own: Array, stages: bool = False
+    run: Callable, shape: tuple[int, ...], table: Array, whole: Any, *own: Array, stages: bool = False
 ) -> Any:
     """Call `run(table, whole, *own)` on each device, with its own table and its own tokens.
 
     Args:
-      tokens: their shape, B: rows, then positions if there are any. What cannot be shared out evenly all devices have.
+      shape: of tokens, B: rows, then positions if there are any. What cannot be shared out evenly all devices have.
       table: [V, D] or [n, V, D]; `run` gets [V, D].
       whole: a pytree of arrays that all devices have.
       own: arrays [*B, …].
-      stages: whether the stages of a pipeline share rows out, too.
+      stages: whether the stages of a pipeline share rows out, too; else each does the same.
 
     Returns:
       What `run` does: arrays [*B, …], of as many rows and positions as a device has.
     """
-    tables, every, sizes = spread(table) if table.ndim == 2 else table, _sharing(), auto_axes()
+    tables, every, sizes = spread(table) if table.ndim == 2 else table, sharing(), auto_axes()
     if not every:
         return run(tables[0], whole, *own)
     rows, positions = _TOKENS
-    places = ((*rows, _STAGES) if stages else rows), positions
 
     def even(size: int, over: tuple[str, ...]) -> tuple[str, ...]:
         split = ()
@@ -95,19 +96,16 @@ def by_device(
                 split = *split, axis
         return split
 
-    place = PartitionSpec(*(even(size, over) for size, over in zip(tokens, places, strict=False)))
+    place = PartitionSpec(*map(even, shape, ((*rows, _STAGES) if stages else rows, positions)))
     given = PartitionSpec(every), PartitionSpec(), *(place,) * len(own)
-    return _shard_map(lambda tables, *rest: run(tables[0], *rest), given, place)(tables, whole, *own)
+    on_device = device_map(lambda tables, *rest: run(tables[0], *rest), given=given, made=place, axes=every)
+    return on_device(tables, whole, *own)
 
 
-def _sharing() -> tuple[str, ...]:
-    """Name the mesh axes along which devices may share out tokens."""
+def sharing() -> tuple[str, ...]:
+    """Name the axes of the mesh in context along which devices may share out tokens; none without one."""
     sizes = auto_axes()
     return tuple(axis for axis in (*_TOKENS[0], _STAGES, *_TOKENS[1]) if sizes.get(axis, 1) > 1)
-
-
-def _shard_map(run: Callable, given: Any, made: Any) -> Callable:
-    return jax.shard_map(run, in_specs=given, out_specs=made, axis_names=set(_sharing()), check_vma=False)
 
 
 @jax.custom_jvp
@@ -119,4 +117,5 @@ def _take(table: Array, tokens: Array) -> Array:
 def _take_slope(given: tuple[Array, Array], slopes: tuple[Array, Any]) -> tuple[Array, Array]:
     # Frequent tokens have thousands of gradients, too many for bfloat16 to add up: this way they are added in float32.
     (table, tokens), slope = given, slopes[0]
-    return _take(table, tokens), jnp.take(slope.astype(jnp.float32), tokens, axis=0).astype(table.dtype)
+    wide = slope.astype(jnp.promote_types(slope.dtype, jnp.float32))
+    return _take(table, tokens), jnp.take(wide, tokens, axis=0).astype(table.dtype)

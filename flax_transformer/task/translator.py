@@ -17,6 +17,7 @@ from jaxtyping import Array, Int
 from flax_transformer.data import Tokenizer
 from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, greedy
 from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
+from flax_transformer.nn import own_tables
 from flax_transformer.ops.platform import platform
 
 
@@ -76,7 +77,7 @@ def decode_batch(
       bos: what the target begins with.
       vocab: real tokens; rows of the output table beyond them are padding and never chosen.
     """
-
+    model = own_tables(model)
     memory = model.encode(source, lengths)
 
     def step(cache, token):

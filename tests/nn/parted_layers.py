@@ -1,6 +1,7 @@
 """Run by test_parted_layers.py with eight CPU devices; prints what layers give there and on one, as JSON."""
 
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,14 @@ from flax_transformer.ops import chunked_cross_entropy, multiply_rows, spread, t
 from flax_transformer.parallel import MeshConfig, constrain, make_mesh, tree_shardings
 
 V, D, H, N = 12, 32, 4, 8
+SHAPES = ((16, 8), (6, 8), (3, 8), (8,), (2, 3, 5))
+"""Of tokens: rows that all devices share out, some do, none do; without positions; with an axis more."""
 MESHES = {
     "data": MeshConfig(data=8),
     "fsdp": MeshConfig(data=1, fsdp=8),
     "data×fsdp×tensor": MeshConfig(data=2, fsdp=2, tensor=2),
     "fsdp×sequence": MeshConfig(data=1, fsdp=2, sequence=4),
+    "data×pipeline": MeshConfig(data=2, pipeline=4),
 }
 random = np.random.default_rng(0)
 TABLE = random.normal(size=(V, D)).astype(np.float32)
@@ -45,11 +49,16 @@ def look_up(table, tokens):
 
 
 def use_thrice(table, tokens):
-    """Look up, multiply and compute a loss with a table that is spread once."""
-    table = spread(constrain(table, "vocab", "embed"))
-    hidden = jnp.sin(take_rows(table, tokens))
-    losses = chunked_cross_entropy(hidden, table, tokens, bias=jnp.arange(V) / V, chunk=3)[0]
-    return multiply_rows(table, hidden).at[0, 0].add(losses)
+    """Look up, multiply and compute a loss with a table that is spread once, and a bias that depends on it."""
+    table = constrain(table, "vocab", "embed")
+    own, bias = spread(table), table[:, 0]
+    hidden = jnp.sin(take_rows(own, tokens))
+    total, count = chunked_cross_entropy(hidden, own, tokens, tokens % 3, bias=bias, chunk=3)
+    return multiply_rows(own, hidden) + total / count
+
+
+def in_bfloat16(function):
+    return lambda table, tokens: function(table.astype(jnp.bfloat16), tokens).astype(jnp.float32)
 
 
 def main():
@@ -57,13 +66,19 @@ def main():
     result = {}
     for mesh_name, config in MESHES.items():
         mesh = make_mesh(config)
-        for rows in (16, 3):  # three rows cannot be shared out
+        compare = partial(both, mesh=mesh, name="token.embedding", parameter=TABLE)
+        for shape in SHAPES:
+            tokens = random.integers(0, V, shape)
+            result[f"{mesh_name}, look up, {shape}"] = compare(look_up, x=tokens)
+            result[f"{mesh_name}, thrice, {shape}"] = compare(use_thrice, x=tokens)
+        for rows in (16, 3):
             tokens = random.integers(0, V, (rows, 8))
-            result[f"{mesh_name}, take_rows, {rows}"] = both(look_up, mesh, "token.embedding", TABLE, tokens)
-            result[f"{mesh_name}, thrice, {rows}"] = both(use_thrice, mesh, "token.embedding", TABLE, tokens)
+            result[f"{mesh_name}, bfloat16, {rows}"] = compare(in_bfloat16(use_thrice), x=tokens)
             x = random.normal(size=(rows, 8, D)).astype(np.float32)
             multiply = lambda kernel, x: Product("query")(x, kernel, numbers)  # noqa: E731
             result[f"{mesh_name}, Product, {rows}"] = both(multiply, mesh, "query.kernel", KERNEL, x)
+    with jax.set_mesh(mesh):  # eager
+        result["eager"] = bool((take_rows(jnp.asarray(TABLE), tokens) == TABLE[tokens]).all())
     plain = flat_dot_general(x, KERNEL, numbers)
     result["no mesh"] = bool((Product("query")(x, KERNEL, numbers) == plain).all())
     print(json.dumps(result))

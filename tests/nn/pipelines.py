@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_transformer.nn import Block, BlockConfig, Rotary, apply_stack, init_stack
+from flax_transformer.nn import Block, BlockConfig, Rotary, apply_stack, init_stack, with_precision
 from flax_transformer.ops import Mask, attention
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
 
@@ -53,7 +53,17 @@ def value_and_gradients(config, given):
         y = apply_stack(blocks, x, *memory, key=jax.random.key(3), **rest)
         return jnp.sum(y * weights), y
 
-    return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(blocks, normal(1, B, T, D), floats)
+    x = normal(1, B, T, D).astype(config.precision.compute)
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(blocks, x, floats)
+
+
+def worst_error(expected, got):
+    errors = [0.0]
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(got), strict=True):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        if "key.bias" not in path_name(path):  # zero but for rounding
+            errors.append(float(np.abs(a - b).max() / np.abs(a).max()))
+    return max(errors)
 
 
 def main():
@@ -61,13 +71,13 @@ def main():
     for name, (config, mesh, given) in CASES.items():
         expected = value_and_gradients(config, given)
         with jax.set_mesh(make_mesh(mesh)):
-            got = value_and_gradients(config, given)
-        errors = {}
-        for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(got), strict=True):
-            a, b = np.asarray(a), np.asarray(b)
-            if "key.bias" not in path_name(path):  # zero but for rounding
-                errors[path_name(path)] = float(np.abs(a - b).max() / np.abs(a).max())
-        worst[name] = max(errors.values())
+            worst[name] = worst_error(expected, value_and_gradients(config, given))
+    short = with_precision(PLAIN, compute="bfloat16", params="bfloat16")
+    given = {"mask": Mask(causal=True), "bias": normal(6, 4, T, T)}
+    expected = value_and_gradients(with_precision(PLAIN, params="bfloat16"), given)
+    with jax.set_mesh(make_mesh(MeshConfig(data=4, pipeline=2))):
+        got = value_and_gradients(short, given)
+    worst["bfloat16"] = [worst_error(expected, each) for each in (got, value_and_gradients(short, given))]
     print(json.dumps(worst))
 
 

@@ -42,6 +42,11 @@ def test_a_pipeline_gives_what_the_stack_gives(errors, case):
     assert errors[case] < 1e-5
 
 
+def test_a_pipeline_of_short_floats_is_as_near_to_float32_as_the_stack(errors):
+    on_mesh, on_one_device = errors["bfloat16"]
+    assert 0 < on_mesh < 1.5 * on_one_device
+
+
 @contextmanager
 def mesh(**sizes):
     with jax.sharding.use_abstract_mesh(abstract_mesh(MeshConfig(data=1, **sizes))):

@@ -48,7 +48,8 @@ def test_replicas_of_a_pipelines_stage_sum_their_gradients_once(traffic):
     found = traffic["data×pipeline"]
     assert {each["kind"] for each in found if each["times"] > 1} == {"collective-permute"}
     stage = FLOAT * ((traffic["parameters"] - traffic["table"]) / 2 + traffic["table"])
-    assert stage <= sum_of(found, "all-reduce") <= 1.3 * stage  # and gradients of what the stages were given
+    # Beside them what both sides' first stages were given, what the last gave, and the memory all stages read.
+    assert stage <= sum_of(found, "all-reduce") <= 1.01 * stage + 5 * FLOAT * traffic["hidden"]
 
 
 @pytest.mark.parametrize("case", ["fsdp", "fsdp, computed again", "fsdp, products kept"])

@@ -1,0 +1,129 @@
+"""What the TPU compiler says of training steps on slices that are not here: the tables of docs/scaling.md.
+
+    python benchmarks/scaling.py [SECTION …] [--init FOLDER]
+
+Sections are `decoder`, `transformer`, `families` and `experiments`; all by default. Each row is one `plan`, kept for
+the next call with the same code, so a second call only prints. `--init` names a checkpoint of a decoder-only language
+model, for the experiment that adapts one. Compiles about 60 programs, half a minute each on one core.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from flax_transformer.bench.ahead import Case, CompilerError
+from flax_transformer.bench.chip import GIB
+from flax_transformer.bench.plan import Plan, plan
+from flax_transformer.bench.report import amount, seconds
+from flax_transformer.parallel import AXES, MeshConfig
+
+SMALL = ("v5e:2x2", "v5p:2x2x1")
+FAMILIES = (
+    "gpt2", "bert_base_uncased", "roberta_base", "distilbert_base_uncased", "t5_small", "bart_base", "marian",
+    "qwen2_5_0_5b", "qwen3_0_6b", "llama3_2_1b", "mistral_7b",
+)  # fmt: skip
+EXPERIMENTS = (
+    "language_model", "pretrain_bert", "classify_text", "text_to_text", "denoise", "translate_numbers",
+    "translate_text", "forkme",
+)  # fmt: skip
+DECODER = (
+    ("v5p:2x2x4", {"fsdp": 16}, 16), ("v5p:4x4x4", {"fsdp": 64}, 64), ("v5p:4x4x4", {"data": 4, "fsdp": 16}, 64),
+    ("v5p:4x8x8", {"fsdp": 256}, 256), ("v5p:4x8x8", {"data": 16, "fsdp": 16}, 256), ("v5p:8x8x8", {"fsdp": 512}, 512),
+    ("v5p:8x8x8", {"data": 32, "fsdp": 16}, 512), ("v5p:4x4x4", {"fsdp": 16, "sequence": 4}, 16),
+    ("v5p:4x4x4", {"fsdp": 16, "pipeline": 4}, 64), ("v5p:4x4x4", {"data": 16, "pipeline": 4}, 64),
+)  # fmt: skip
+TRANSFORMER = (
+    ("transformer_base", "v5e:4x4", {"data": 16}), ("transformer_base", "v5e:4x4", {"data": 2, "fsdp": 8}),
+    ("transformer_base", "v5e:4x4", {"data": 4, "pipeline": 2, "tensor": 2}),
+    ("transformer_base", "v5p:4x4x4", {"data": 4, "fsdp": 16}),
+    ("transformer_big", "v5p:4x4x4", {"data": 4, "fsdp": 16}),
+    ("transformer_big", "v5e:4x4", {"fsdp": 16}), ("transformer_big", "v4:2x2x4", {"fsdp": 16}),
+    ("transformer_big", "v5p:2x2x4", {"fsdp": 16}), ("transformer_big", "v6e:4x4", {"fsdp": 16}),
+    ("transformer_big", "tpu7x:2x2x4", {"data": 2, "fsdp": 16}),
+)  # fmt: skip
+HEAD = (
+    "target", "slice, mesh", "step", "memory a device", "sent a device", "times the least", "arithmetic", "links",
+    "step, at the least", "tokens a second, at the most", "compiled in",
+)  # fmt: skip
+
+
+def mesh(**sizes: int) -> MeshConfig:
+    """Make a mesh of these axes alone."""
+    return MeshConfig(**{"data": 1, **sizes})
+
+
+def cases(section: str, init: str | None) -> Iterator[Case]:
+    """List the rows of a section."""
+    if section == "decoder":
+        for topology, sizes, rows in DECODER:
+            size = {"batch": rows, "length": 4096, "dtype": "bfloat16", "remat": "full"}
+            yield Case(target="llama2_7b", topology=topology, mesh=mesh(**sizes), size=size)
+    elif section == "transformer":
+        for target, topology, sizes in TRANSFORMER:
+            size = {"batch": 1024 if topology == "v5p:4x4x4" else 256, "length": 128, "dtype": "bfloat16"}
+            yield Case(target=target, topology=topology, mesh=mesh(**sizes), size=size)
+        for topology in ("v5e:4x4", "v5p:2x2x1"):
+            yield Case(target="experiments/wmt14.py:base", topology=topology)
+    elif section == "families":
+        size = {"batch": 32, "length": 128, "dtype": "bfloat16"}
+        for target in FAMILIES:
+            for topology in SMALL:
+                yield Case(target=target, topology=topology, mesh=mesh(data=4), size=size)
+        for target, topology, parts in (
+            ("llama3_2_1b", "v5e:2x2", 4), ("mistral_7b", "v5e:4x4", 16), ("mistral_7b", "v5p:2x2x1", 4)
+        ):  # fmt: skip
+            yield Case(target=target, topology=topology, mesh=mesh(fsdp=parts), size=size)
+    else:
+        for topology in SMALL:
+            for name in EXPERIMENTS:
+                yield Case(target=f"experiments/{name}.py", topology=topology)
+            if init:
+                yield Case(target="experiments/finetune_lora.py", topology=topology, options=("--init", init))
+
+
+def row(case: Case) -> tuple[str, ...]:
+    """Plan one case and spell what came out."""
+    sizes = {} if case.mesh is None else {axis: getattr(case.mesh, axis) for axis in AXES}
+    split = " × ".join(f"{axis} {size}" for axis, size in sizes.items() if size != 1) or "its own mesh"
+    head = f"`{case.target}`", f"{case.topology}, {split}"
+    try:
+        found = plan(case)
+    except (ValueError, CompilerError) as error:
+        return *head, str(error).splitlines()[0], *["–"] * (len(HEAD) - 3)
+    known, bounds = found.compiled, found.bounds
+    shape = ", ".join([known.dtype, *(f"{name} {size:,}" for name, size in known.shape.items() if name != "vocab")])
+    if not known.fits:
+        much = f"{known.used / GIB:.2f} of {known.limit / GIB:.2f} GiB, too much"
+        return *head, shape, much, *["–"] * (len(HEAD) - 5), seconds(known.seconds)
+    sent, least = sum(each["bytes"] * each["times"] for each in known.collectives), sum(known.minimum.values())
+    return (
+        *head, shape, f"{known.used / GIB:.2f} GiB", amount(sent, "B"), of_least(found, sent, least),
+        seconds(bounds.compute) if bounds.compute else "–", seconds(bounds.links),
+        f"{seconds(bounds.step)}, {bounds.by}",
+        f"{found.tokens_per_second:,.0f}" if found.tokens_per_second else "–", seconds(known.seconds),
+    )  # fmt: skip
+
+
+def of_least(found: Plan, sent: int, least: int) -> str:
+    """Compare with `minimum_bytes`, which says nothing of some axes."""
+    silent = found.case.mesh and any(getattr(found.case.mesh, axis) != 1 for axis in ("sequence", "pipeline"))
+    return f"{sent / least:.3f}" if least and not silent else "–"
+
+
+def main() -> None:
+    """Print the sections asked for."""
+    sections = ("decoder", "transformer", "families", "experiments")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(sections))
+    parser.add_argument("--init")
+    options = parser.parse_args()
+    if unknown := set(options.sections) - set(sections):
+        parser.error(f"sections are {', '.join(sections)}, got {', '.join(sorted(unknown))}")
+    for section in options.sections or sections:
+        print(f"\n{section}\n\n| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}", flush=True)
+        for case in cases(section, options.init):
+            print(f"| {' | '.join(row(case))} |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
