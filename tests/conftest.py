@@ -4,12 +4,11 @@ import shutil
 
 import jax
 import pytest
+from fake_devices import QUICK
 
 if not shutil.which("nvidia-smi"):
-    # Most time goes into compiling small programs, which run no slower for being optimised less; asked for first, so
-    # that flags of one's own win.
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    os.environ["XLA_FLAGS"] = f"{quick} {os.environ.get('XLA_FLAGS', '')}".strip()
+    # Asked for first, so that flags of one's own win.
+    os.environ["XLA_FLAGS"] = f"{QUICK} {os.environ.get('XLA_FLAGS', '')}".strip()
 
 jax.config.update("jax_numpy_rank_promotion", "allow")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from fake_devices import FLAGS, on_eight
 
 from flax_transformer.bench.attention import attention_flops, bench_attention, render_attention
 from flax_transformer.bench.report import render
@@ -200,13 +201,9 @@ print(json.dumps(record))
 
 
 def test_a_mesh_splits_the_parameters_of_every_program():
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", EIGHT], env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = json.loads(done.stdout.splitlines()[-1])
+    record, _ = on_eight("-c", EIGHT)
     assert record["target"]["mesh"] == {"data": 2, "pipeline": 1, "fsdp": 4, "tensor": 1, "sequence": 1}
-    assert record["environment"]["variables"]["XLA_FLAGS"] == flags
+    assert record["environment"]["variables"]["XLA_FLAGS"] == FLAGS
     whole = 4 * record["target"]["parameters"]
     for name, program in record["programs"].items():
         assert program["recompiles"] == 0, name

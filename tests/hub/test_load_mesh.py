@@ -1,12 +1,9 @@
 """Loading onto a mesh of eight devices, in a process of its own, as their count is fixed at start."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fake_devices import on_eight
 
 from flax_transformer import hub
 from tests.hub.test_load import LLAMA, build
@@ -20,12 +17,7 @@ HERE = Path(__file__).parent
 def eight(tmp_path_factory):
     saved = tmp_path_factory.mktemp("saved")
     hub.save(hub.wrap(build(LLAMA), "LlamaForCausalLM"), saved)
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent.parent)}
-    command = [sys.executable, str(HERE / "eight_loaders.py"), str(saved)]
-    done = subprocess.run(command, env=env, cwd=HERE.parent.parent, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return on_eight(HERE / "eight_loaders.py", saved)[0]
 
 
 @pytest.mark.parametrize("way", ["gathered", "layer by layer"])

@@ -1,13 +1,10 @@
 """Layers whose parameters are stored in parts give what they give whole, and their gradients come back in parts."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_devices import on_eight
 
 HERE = Path(__file__).parent
 MESHES = ("data", "fsdp", "data×fsdp×tensor", "fsdp×sequence", "data×pipeline")
@@ -19,13 +16,7 @@ SHORT = [f"{mesh}, bfloat16, {rows}" for mesh in MESHES for rows in (16, 3)]
 
 @pytest.fixture(scope="module")
 def found():
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent.parent)}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "parted_layers.py")], env=env, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return on_eight(HERE / "parted_layers.py")[0]
 
 
 @pytest.mark.parametrize("case", CASES)

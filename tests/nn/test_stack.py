@@ -1,9 +1,5 @@
 """A stack under a mesh with stages is a pipeline, and nobody can tell by the result."""
 
-import json
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +7,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
+from fake_devices import on_eight
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,20 +17,12 @@ from flax_transformer.ops import Mask, capture
 from flax_transformer.parallel import MeshConfig, abstract_mesh
 
 ROOT = Path(__file__).parent.parent.parent
-FLAGS = (
-    "--xla_force_host_platform_device_count=8 "
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 CONFIG = BlockConfig(embed=16, heads=4, hidden=32)
 
 
 @pytest.fixture(scope="module")
 def errors():
-    env = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(Path(__file__).parent / "pipelines.py")]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return on_eight(Path(__file__).parent / "pipelines.py")[0]
 
 
 @pytest.mark.parametrize("case", ["packed rows", "a bias for each row", "a memory"])

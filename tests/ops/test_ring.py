@@ -1,9 +1,5 @@
 """Ring attention equals attention on one device; with eight devices, in a process of its own."""
 
-import json
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -11,18 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fake_devices import on_eight
 
 from flax_transformer.ops import explain_attention
 from flax_transformer.ops.ring_block import Plan, reaches, spot_of
 from flax_transformer.ops.zigzag import from_zigzag, pieces, to_zigzag
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-# Compile fast rather than well: every program runs once.
-FLAGS = (
-    "--xla_force_host_platform_device_count=8 "
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 CASES = (
     "nothing", "causal", "window", "causal window, bias", "lengths, bias that every query shares", "segments",
     "dense, bias that heads share", "offset", "other keys", "all",
@@ -31,11 +22,7 @@ MESHES = ("2", "4", "8", "2 × 2 × 2")
 
 
 def run(*arguments) -> dict:
-    env = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(HERE / "ring_devices.py"), *arguments]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return on_eight(HERE / "ring_devices.py", *arguments)[0]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,5 @@
 """Meshes of eight devices agree with one device; they run in a process of their own, as the count is fixed at start."""
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,17 +7,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from fake_devices import on_eight
 from jax.sharding import AxisType
 
 from flax_transformer.parallel import AXES, MeshConfig, make_mesh
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-# Compile fast rather than well: the programs run twenty steps.
-FLAGS = (
-    "--xla_force_host_platform_device_count=8 "
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 MESHES = (
     "data", "fsdp", "tensor", "sequence", "pipeline", "data×fsdp×tensor", "fsdp×sequence", "data×pipeline",
 )  # fmt: skip
@@ -39,11 +30,7 @@ EVERY = [(model, mesh) for model, meshes in FAST.items() for mesh in meshes] + [
 @cache
 def run(*arguments: str) -> tuple[dict, str]:
     """Give what the script found, and what it said on standard error."""
-    env = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(HERE / "eight_devices.py"), *arguments]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+    return on_eight(HERE / "eight_devices.py", *arguments)
 
 
 @pytest.fixture

@@ -3,31 +3,20 @@
 An encoder-decoder whose embedding table is used three times: by the source, by the target, and by the loss.
 """
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fake_devices import on_eight
 
 HERE = Path(__file__).parent
 FLOAT, DEPTH = 4, 4
-FLAGS = (
-    "--xla_force_host_platform_device_count=8 "
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 
 
 @pytest.fixture(scope="module")
 def traffic():
-    env = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent.parent)}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "traffic.py")], env=env, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "full rematerialization" not in done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    found, said = on_eight(HERE / "traffic.py")
+    assert "full rematerialization" not in said
+    return found
 
 
 def sum_of(found, *kinds):

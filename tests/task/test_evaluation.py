@@ -1,25 +1,16 @@
 """Evaluation uses the devices of training: the same numbers, each device with its part of the work."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fake_devices import on_eight
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def found():
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parents[1])}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "eight_evaluations.py")], env=env, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return on_eight(HERE / "eight_evaluations.py")[0]
 
 
 @pytest.mark.parametrize("mesh", ["data", "data×fsdp×tensor", "fsdp", "data×pipeline"])
