@@ -147,7 +147,6 @@ def own_tables(model: Any) -> Any:
     Args:
       model: a pytree with `Embedding`s in it.
     """
-
     if not sharing():
         return model
 
