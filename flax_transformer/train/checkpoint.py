@@ -5,10 +5,12 @@ keeps no checksum of array data; a manifest of SHA-256 sums is written beside ea
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,23 @@ def _cause(error: BaseException) -> str:
     return "no space left on device" if "No space left" in text else f"{type(error).__name__}: {text}"
 
 
+@functools.cache
+def _quiet_orbax() -> None:
+    """Say once what went wrong, in our own words: Orbax raises whatever it logs, and logs it at length.
+
+    A save or a restore that fails closes the event loop which its other reads and writes still report to; each of them
+    would print a traceback of its own, after ours.
+    """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    otherwise = sys.unraisablehook
+
+    def hook(raised: Any) -> None:
+        if not (isinstance(raised.exc_value, RuntimeError) and str(raised.exc_value) == "Event loop is closed"):
+            otherwise(raised)
+
+    sys.unraisablehook = hook
+
+
 def _preservation(keep: int | None) -> Any:
     """Make the policy of what stays: everything, or the newest `keep` and the one of the lowest score."""
     from orbax.checkpoint import v1 as ocp
@@ -105,7 +124,7 @@ class Checkpoints:
     def __init__(self, folder: str | os.PathLike, *, keep: int | None = 3):
         from orbax.checkpoint import v1 as ocp
 
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax raises whatever it logs, and logs it at length
+        _quiet_orbax()
         if keep is not None and keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self.folder, self._keep = Path(folder).absolute(), keep
@@ -199,7 +218,8 @@ class Checkpoints:
     def _sentence(self, step: int, error: BaseException) -> str:
         good = [other for other in _steps_in(self.folder) if other != step]
         kept = f"the last good one is step {good[-1]}" if good else "there is no earlier one"
-        return f"could not save the checkpoint of step {step} to {self.folder} ({_cause(error)}); {kept}"
+        cause = _cause(error) if self.folder.is_dir() else "the folder is gone"
+        return f"could not save the checkpoint of step {step} to {self.folder} ({cause}); {kept}"
 
     def check(self) -> None:
         """Raise CheckpointError if a save is known to have failed; costs nothing."""

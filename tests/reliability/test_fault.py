@@ -78,6 +78,7 @@ def test_a_folder_that_vanishes_is_told_at_the_next_report(cache, tmp_path):
     last = ended.out.splitlines()[-1]
     assert re.match(rf"error: (the folder|could not save .* to) {tmp_path / 'run' / 'checkpoints'}", last), ended.out
     assert "step  8/20" not in ended.out
+    assert "Traceback" not in ended.out
     assert not (tmp_path / "run" / "config.json").exists()
 
 

@@ -1,4 +1,6 @@
+import asyncio
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 
@@ -6,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 
-from flax_transformer.train.checkpoint import CheckpointError, Checkpoints, average_models
+from flax_transformer.train.checkpoint import CheckpointError, Checkpoints, _quiet_orbax, average_models
 
 
 def state_of(seed=0, impl="threefry2x32"):
@@ -246,3 +249,38 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
 def test_keep_is_checked(tmp_path):
     with pytest.raises(ValueError, match="keep must be at least 1, got 0"):
         Checkpoints(tmp_path, keep=0)
+
+
+def test_what_ends_after_a_save_has_failed_says_nothing(monkeypatch):
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: said.append(str(raised.exc_value)))
+
+    def late_write():
+        """A write that ends after the event loop that waits for it is closed, as Orbax closes one when it fails."""
+        promise, future = tensorstore.Promise.new()
+
+        async def wait():
+            await future
+
+        async def begin():
+            return asyncio.create_task(wait())
+
+        loop = asyncio.new_event_loop()
+        task = loop.run_until_complete(begin())
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        promise.set_result(1)
+        return task
+
+    class Broken:
+        def __del__(self):
+            raise ValueError("this is told")
+
+    before = late_write()
+    assert said == ["Event loop is closed"]
+    _quiet_orbax.__wrapped__()
+    after = late_write()
+    assert said == ["Event loop is closed"]
+    Broken()
+    assert said[1:] == ["this is told"]
+    del before, after
