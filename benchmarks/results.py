@@ -3,6 +3,7 @@
 import argparse
 import importlib.metadata
 import json
+import random
 import statistics
 import time
 from pathlib import Path
@@ -26,13 +27,16 @@ def write(path: str | None, results: list[dict], *, compared: tuple[str, ...] = 
 def turns(runs: dict, rounds: int, *, warm: bool = False) -> dict[str, list[float]]:
     """Time functions that take turns, so that a noisy machine hurts all alike; each returns when its work is done.
 
+    Every round has an order of its own, so that nobody always comes after the same other.
+
     Args:
       warm: pause before each turn, as the threads of OpenMP libraries keep a core busy for a while after their work,
         and run once untimed, so that nobody pays for the caches the others have filled.
     """
     seconds: dict[str, list[float]] = {who: [] for who in runs}
+    order = random.Random(0)
     for _ in range(rounds):
-        for who, run in runs.items():
+        for who, run in order.sample(list(runs.items()), len(runs)):
             if warm:
                 time.sleep(0.3)
                 run()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shlex
 import signal
 import socket
@@ -101,10 +102,17 @@ def run_local(local: Local) -> int:
 
 
 def free_port() -> int:
-    """Find a port of the loopback interface that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """Find a port of the loopback interface that nobody listens on.
+
+    It is one that no connection is given by itself (RFC 6056: those of most systems begin at 32,768), as the process
+    that will listen there takes seconds to start.
+    """
+    ports = random.SystemRandom().sample(range(20_000, 32_000), 100)
+    for port in ports:
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"none of 100 ports tried on 127.0.0.1 is free, from {min(ports)} to {max(ports)}")
 
 
 def _show(index: int, stream, last: deque[str]) -> None:

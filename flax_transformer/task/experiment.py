@@ -235,7 +235,9 @@ def _guard(body: Callable[[], Any]) -> int:
         if jax.distributed.is_initialized() and not isinstance(error, FolderError | CheckpointError | NotFinite):
             multihost.fail(error, code=code)  # nobody is at this terminal, so show where
         print(f"error: {error}", file=sys.stderr)
-        return multihost.end(code) if jax.distributed.is_initialized() else code
+        # Others may wait for this process; what is left of a failed save may speak or hang when Python winds up.
+        at_once = jax.distributed.is_initialized() or isinstance(error, CheckpointError)
+        return multihost.end(code) if at_once else code
     except (Interrupted, Preempted) as stop:
         print(stop, file=sys.stderr)
         return 130 if isinstance(stop, Interrupted) else 0

@@ -128,15 +128,19 @@ class Checkpoints:
         if keep is not None and keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self.folder, self._keep = Path(folder).absolute(), keep
+        self._mark = self.folder / ".opened"  # is gone when the folder is, which a write under way makes again
         self._thread: threading.Thread | None = None
         self._failed: tuple[int, BaseException] | None = None
         trees = ocp.options.PyTreeOptions
-        context = ocp.Context(pytree_options=trees(loading=trees.Loading(partial_load=True)))
+        # Compressed, 168 MB of float32 are 8 % less and of bfloat16 37 %, for 5 and 16 times the processor's time.
+        plain = ocp.options.ArrayOptions(saving=ocp.options.ArrayOptions.Saving(use_compression=False))
+        context = ocp.Context(array_options=plain, pytree_options=trees(loading=trees.Loading(partial_load=True)))
         context.checkpointables.registry = ocp.handlers.local_registry()
         context.checkpointables.registry.add(ocp.handlers.JsonHandler, checkpointable_name="meta")
         try:
             if keep is not None:
                 self.folder.mkdir(parents=True, exist_ok=True)
+                self._mark.touch()
             elif not self.folder.is_dir():
                 raise CheckpointError(f"there are no checkpoints: no folder {self.folder}")
             self._orbax = ocp.training.Checkpointer(
@@ -218,7 +222,7 @@ class Checkpoints:
     def _sentence(self, step: int, error: BaseException) -> str:
         good = [other for other in _steps_in(self.folder) if other != step]
         kept = f"the last good one is step {good[-1]}" if good else "there is no earlier one"
-        cause = _cause(error) if self.folder.is_dir() else "the folder is gone"
+        cause = _cause(error) if self._mark.exists() else "the folder is gone"
         return f"could not save the checkpoint of step {step} to {self.folder} ({cause}); {kept}"
 
     def check(self) -> None:
@@ -229,7 +233,7 @@ class Checkpoints:
 
     def check_folder(self) -> None:
         """Raise CheckpointError if the folder is gone: a save would make it again, without what else was in it."""
-        if not self.folder.is_dir():
+        if not self._mark.exists():
             raise CheckpointError(f"the folder {self.folder} is gone; nothing more can be saved there")
 
     def wait(self) -> None:

@@ -113,9 +113,7 @@ def test_an_abstract_mesh_has_as_many_devices_as_its_axes_make():
 
 def test_two_processes_are_two_slices():
     """Real devices: without slices of their own, those of a process are one."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     flags = "--xla_force_host_platform_device_count=4"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent.parent)}
     command = [sys.executable, str(HERE / "two_slices.py"), address]

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from flax_transformer.launch.local import free_port
 from flax_transformer.train.checkpoint import Checkpoints
 
 ROOT = Path(__file__).parent.parent.parent
@@ -27,13 +27,8 @@ class Ended:
 
     code: int
     out: str
-    seconds: float
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    at: float
+    """When it said its last, by the clock all share."""
 
 
 def environment(cache: Path, **more: object) -> dict[str, str]:
@@ -55,8 +50,8 @@ class Job:
     def __init__(
         self, folder: Path, *arguments: object, cache: Path, processes: int = 1, file: Path = TINY, under=(), **env
     ):
-        self.began = time.monotonic()
         port = free_port()
+        self._ended = [0.0] * processes
         self._lines: list[list[str]] = [[] for _ in range(processes)]
         self._news = threading.Condition()
         self.members, self._readers = [], []
@@ -83,6 +78,7 @@ class Job:
             with self._news:
                 self._lines[index].append(line)
                 self._news.notify_all()
+        self._ended[index] = time.monotonic()
 
     def wait_for(self, text: str, index: int = 0, timeout: float = 120) -> "Job":
         """Wait until a process has said something."""
@@ -107,9 +103,8 @@ class Job:
         try:
             for index, member in enumerate(self.members):
                 code = member.wait(max(limit - time.monotonic(), 0.1))
-                seconds = time.monotonic() - self.began
                 self._readers[index].join()
-                ended.append(Ended(code, "".join(self._lines[index]), seconds))
+                ended.append(Ended(code, "".join(self._lines[index]), self._ended[index]))
         finally:
             for member in self.members:
                 member.kill()

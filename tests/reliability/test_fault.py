@@ -1,7 +1,6 @@
 """What a single run survives, in processes of its own: preemption at any moment, folders and disks that fail."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -12,19 +11,16 @@ from harness import Job, arrays, copied, good, records, saved
 
 
 @pytest.mark.parametrize(
-    ("moment", "env"),
-    [
-        ("compiling", {}),
-        ("step  3/20", {"PACE": 0.1}),
-        ("evaluating", {"SLOW_EVALUATION": 1}),
-    ],
+    ("env", "steps"),
+    [({"TERMINATE": "compiling"}, (1, 2)), ({"FAULT": "terminate:0:4"}, (4, 5)), ({"TERMINATE": "evaluating"}, (11,))],
+    ids=["compiling", "training", "evaluating"],
 )
-def test_sigterm_saves_ends_with_code_0_and_resumes_exactly(straight, cache, tmp_path, moment, env):
-    (ended,) = good(Job(tmp_path, cache=cache, **env).wait_for(moment).send(signal.SIGTERM))
+def test_sigterm_saves_ends_with_code_0_and_resumes_exactly(straight, cache, tmp_path, env, steps):
+    (ended,) = good(Job(tmp_path, cache=cache, **env))
     step = saved(tmp_path)[-1]
     assert f"preempted at step {step}; the same command goes on from there" in ended.out
-    assert {"compiling": step <= 2, "evaluating": step == 11}.get(moment, 3 <= step < 20)
-    if moment == "evaluating":
+    assert step in steps
+    if step == 11:
         good(Job(tmp_path, cache=cache))
         assert arrays(tmp_path, 20) == arrays(straight, 20)
         assert records(tmp_path) == records(straight)
@@ -36,8 +32,9 @@ def test_sigterm_outside_of_training_ends_at_once(cache, tmp_path):
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.usefixtures("straight")  # its first step is not compiled then, which takes time
 def test_a_hang_is_shown_and_ended(cache, tmp_path):
-    (ended,) = Job(tmp_path, "--train.stall", 0.5, cache=cache, FAULT="hang:0:7").end()
+    (ended,) = Job(tmp_path, "--train.stall", 2, cache=cache, FAULT="hang:0:7").end()
     assert ended.code == 1
     assert "process 0 of 1: no training step was done in" in ended.out
     assert "in _break" in ended.out
@@ -47,8 +44,8 @@ def test_a_hang_is_shown_and_ended(cache, tmp_path):
 @contextmanager
 def small_disk(folder, size):
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
-    if mounted.returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a small disk needs root")
     try:
         yield folder
@@ -75,8 +72,11 @@ def test_a_folder_that_vanishes_is_told_at_the_next_report(cache, tmp_path):
     (ended,) = Job(tmp_path / "run", cache=cache, FAULT="vanish:0:7").end()
     assert ended.code == 1
     # Whichever is seen first: that the folder is gone, or that the save of step 5 did not come to its end.
-    last = ended.out.splitlines()[-1]
-    assert re.match(rf"error: (the folder|could not save .* to) {tmp_path / 'run' / 'checkpoints'}", last), ended.out
+    folder = tmp_path / "run" / "checkpoints"
+    assert ended.out.splitlines()[-1] in (
+        f"error: the folder {folder} is gone; nothing more can be saved there",
+        f"error: could not save the checkpoint of step 5 to {folder} (the folder is gone); there is no earlier one",
+    ), ended.out
     assert "step  8/20" not in ended.out
     assert "Traceback" not in ended.out
     assert not (tmp_path / "run" / "config.json").exists()
@@ -85,7 +85,7 @@ def test_a_folder_that_vanishes_is_told_at_the_next_report(cache, tmp_path):
 def test_a_folder_that_cannot_be_written_is_told_before_training(cache, tmp_path):
     powers = "-dac_override,-dac_read_search"  # by which root writes anywhere
     lowered = ("setpriv", f"--bounding-set={powers}", f"--inh-caps={powers}") if os.getuid() == 0 else ()
-    if lowered and shutil.which("setpriv") is None:
+    if lowered and (not shutil.which("setpriv") or subprocess.run([*lowered, "true"], capture_output=True).returncode):
         pytest.skip("root may write anywhere")
     (tmp_path / "run").mkdir(mode=0o555)
     (ended,) = Job(tmp_path / "run", cache=cache, under=lowered).end()

@@ -1,6 +1,7 @@
 """A small experiment with dropout, sharded weights and a fault of your choice, for tests that end it in every way.
 
-FAULT is KIND:PROCESS:STEP: what goes wrong, in which process, while it fetches the batch of which step.
+FAULT is KIND:PROCESS:STEP: what goes wrong, in which process, while it fetches the batch of which step. TERMINATE is
+"compiling" or "evaluating": while it does that, the process is sent SIGTERM.
 """
 
 import json
@@ -24,6 +25,13 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
 WIDTH = 8
+
+
+def at(moment: str) -> None:
+    """Say where the run stands, and be told to make way if that is where the test wants it."""
+    print(moment, flush=True)
+    if os.environ.get("TERMINATE") == moment:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Rows(Iterator):
@@ -82,7 +90,7 @@ def apply(model, x, key=None):
 
 def loss(model, batch, *, key=None):
     if key is not None:
-        print("compiling", flush=True)
+        at("compiling")
     return jnp.sum((apply(model, batch["x"], key) - batch["y"]) ** 2), {"count": jnp.float32(batch["x"].shape[0])}
 
 
@@ -103,7 +111,7 @@ class Tiny(Experiment):
         if not folder.tokenizer.exists():
             folder.tokenizer.write_text(json.dumps({"written by": jax.process_index()}))
         if os.environ.get("SLOW_START"):
-            print("preparing", flush=True)
+            at("preparing")
             time.sleep(float(os.environ["SLOW_START"]))
         held_out = next(Rows(self, folder.root))
 
@@ -114,9 +122,7 @@ class Tiny(Experiment):
             print(f"test loss {score:.6f}", flush=True)
 
         def evaluate(model, step):
-            if os.environ.get("SLOW_EVALUATION"):
-                print("evaluating", flush=True)
-                time.sleep(float(os.environ["SLOW_EVALUATION"]))
+            at("evaluating")
             return {"loss": float(measure(model, held_out))}
 
         return Task(init=init, objective=loss, batches=Rows(self, folder.root), evaluate=evaluate, finish=finish)
