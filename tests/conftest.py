@@ -5,6 +5,7 @@ import shutil
 import jax
 import pytest
 from fake_devices import QUICK
+from hypothesis import settings
 
 if not shutil.which("nvidia-smi"):
     # Asked for first, so that flags of one's own win.
@@ -12,6 +13,13 @@ if not shutil.which("nvidia-smi"):
 
 jax.config.update("jax_numpy_rank_promotion", "allow")
 
+# The same examples every time, however slow the machine; --hypothesis-profile=default looks for new ones.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.load_profile("same")
+
+
+collect_ignore_glob = ["*/conftest.py"]
+"""They hold no examples for doctest, which would take the one of a folder for that of another."""
 
 FIRST = ("reliability", "parallel", "security", "launch", "task")
 """Folders of tests that take long, as they start processes or train: at the end they would keep one worker alone."""

@@ -13,7 +13,9 @@ QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=
 """Compile fast rather than well: most of the tests' time goes into compiling small programs that run once."""
 if tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10):  # later ones have no others and end at the flag
     QUICK += " --xla_cpu_use_fusion_emitters=false"
-FLAGS = f"--xla_force_host_platform_device_count=8 {QUICK}"
+PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+"""Devices that share two cores, and those with others, may be late for each other."""
+FLAGS = f"--xla_force_host_platform_device_count=8 {PATIENT} {QUICK}"
 
 
 def on_eight(*command: str | Path) -> tuple[Any, str]:

@@ -53,7 +53,8 @@ def pack(experiment: Path, library: Path | None = None) -> Package:
       library: Folder that holds `flax_transformer`; that of this module by default.
 
     Raises:
-      ValueError: when there is no such experiment file, or what would be sent is too large to be code.
+      ValueError: when there is no such experiment file, git does not know the library's checkout, or what would be
+        sent is too large to be code.
     """
     if experiment.suffix != ".py" or not experiment.is_file():
         raise ValueError(f"an experiment must be a Python file, there is none at {experiment}")
@@ -61,8 +62,10 @@ def pack(experiment: Path, library: Path | None = None) -> Package:
     root = (library or Path(__file__).parent.parent.parent).resolve()
     files: dict[str, Path] = {}
     requirement = f"flax-transformer[tpu]=={metadata.version('flax-transformer')}"
-    if (root / "pyproject.toml").is_file() and (tracked := _listed(root, LIBRARY)):
-        files |= {name: root / name for name in tracked}
+    if (root / "pyproject.toml").is_file():
+        files |= {name: root / name for name in _listed(root, LIBRARY)}
+        if not files:
+            raise ValueError(f"git must list the library's files in {root}, to send them; see git -C {root} status")
         requirement = ".[tpu]"
     inside = root in experiment.parents and requirement == ".[tpu]"
     base, prefix = (root, PurePosixPath()) if inside else (experiment.parent, PurePosixPath("experiment"))

@@ -6,16 +6,17 @@ set -uo pipefail
 
 main() {
   cd "$(dirname "$0")"
-  if flock -n worker.lock true; then
+  exec 9> worker.lock
+  if flock -w 1 9; then  # a moment, as others hold it for one when a run has ended
     rm -f worker.code
-    : > worker.log
+    # Holds the lock as long as the experiment runs, but not as long as what that leaves behind, such as a mount.
     # shellcheck disable=SC2016
-    setsid nohup flock worker.lock bash -c 'bash worker.sh "$@"; echo $? > worker.code' worker "$@" \
-      > worker.log 2>&1 < /dev/null &
-    echo $! > worker.pid
+    setsid nohup bash -c 'bash worker.sh "$@" 9>&-; echo $? > worker.code' worker "$@" > worker.log 2>&1 < /dev/null &
   fi
+  exec 9>&-
   number=$(hostname | sed 's/.*-w-//')
-  tail --pid="$(cat worker.pid)" -n +1 -f worker.log | sed -u "s/^/[$number] /"
+  flock -s worker.lock true &
+  tail --pid=$! -n +1 -f worker.log 2> /dev/null | sed -u "s/^/[$number] /"
   exit "$(cat worker.code 2>/dev/null || echo 143)"
 }
 

@@ -39,7 +39,7 @@ def test_stream_follows_the_plan_over_epochs():
     assert_same(take(pipeline(plan, examples), count), expected)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 40), st.booleans())
 def test_restart_at_any_step_gives_the_same_batches(step, by_state):
     whole = take(pipeline(*make()), step + 5)

@@ -29,7 +29,7 @@ def test_the_standard_library_is_large_python_and_the_same_every_time():
     assert not any("class TestCase(unittest" in document for document in documents)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text(max_size=20), max_size=8), st.floats(0.01, 0.99))
 def test_a_split_loses_nothing(documents, holdout):
     train, validation = split_text(documents, holdout)
@@ -95,7 +95,7 @@ def test_labelled_sentences(tmp_path):
         LabelledText(root="", labels=("0", "0"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=5).filter(any))
 def test_characters_are_lossless_on_their_alphabet(texts):
     tokenizer = train_characters(texts)

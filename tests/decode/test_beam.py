@@ -54,7 +54,7 @@ EXHAUSTIVE = {
 
 
 @pytest.mark.parametrize("penalty", EXHAUSTIVE)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**31), prompt=st.integers(0, 2), scale=st.floats(0.1, 4.0))
 def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(penalty, seed, prompt, scale):
     table = random_table(seed, 3, scale=scale)
@@ -75,7 +75,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(penalty, seed, prompt, 
         np.testing.assert_allclose([values[t] for t in found], got.scores[row], rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**31))
 def test_one_beam_is_greedy(seed):
     table = random_table(seed, 7)
@@ -98,7 +98,7 @@ N_BEST = {
 
 
 @pytest.mark.parametrize("stop", N_BEST)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**31))
 def test_hypotheses_are_sorted_distinct_padded_and_score_what_they_claim(stop, seed):
     table = random_table(seed, 9)

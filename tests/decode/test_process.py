@@ -58,7 +58,7 @@ logits_of = st.integers(0, 2**31).map(lambda seed: np.random.default_rng(seed).n
 histories = st.lists(st.lists(st.integers(0, 3), min_size=9, max_size=9), min_size=2, max_size=2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(logits=logits_of, tokens=histories, count=st.integers(0, 9), first=st.lists(st.integers(0, 9), min_size=2))
 def test_the_penalty_falls_once_on_each_token_between_first_and_count(logits, tokens, count, first):
     got = PENALIZE(logits, jnp.array(tokens), jnp.array(first[:2]), count)
@@ -77,7 +77,7 @@ REPEATED = {
 
 
 @pytest.mark.parametrize("n", REPEATED)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(logits=logits_of, tokens=histories, count=st.integers(0, 9))
 def test_what_would_repeat_an_ngram_is_forbidden_and_nothing_else(n, logits, tokens, count):
     got = REPEATED[n](logits, jnp.array(tokens), count)
@@ -92,7 +92,7 @@ def test_what_would_repeat_an_ngram_is_forbidden_and_nothing_else(n, logits, tok
 WORDS = ((4,), (0, 1), (1, 1), (3, 2, 0), (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(logits=logits_of, tokens=histories, count=st.integers(0, 9))
 def test_what_would_complete_a_word_is_forbidden_and_nothing_else(logits, tokens, count):
     got = FORBID(logits, jnp.array(tokens), count)
@@ -111,7 +111,7 @@ RULED = decoder(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**31), prompt=PROMPTS)
 def test_no_loop_repeats_an_ngram_of_prompt_and_output(seed, prompt):
     for row, tokens, n in BIGRAM(seed, prompt):
@@ -121,7 +121,7 @@ def test_no_loop_repeats_an_ngram_of_prompt_and_output(seed, prompt):
         assert not {*new} & before
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**31), prompt=PROMPTS)
 def test_every_loop_keeps_within_the_rules(seed, prompt):
     for row, tokens, n in RULED(seed, prompt):
@@ -187,7 +187,7 @@ def first_end(tokens):
     return len(tokens)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**31), prompt=PROMPTS)
 def test_a_row_ends_with_its_first_stop_sequence_and_keeps_it(seed, prompt):
     free, stopped = [*FREE(seed, prompt)], [*STOPPED(seed, prompt)]

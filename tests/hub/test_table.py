@@ -25,7 +25,7 @@ def layouts(draw):
     return Layout(inputs, transposed=draw(st.booleans()) and inputs > 0), [lead + shape for shape in shapes]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(layouts(), st.randoms())
 def test_split_undoes_join_and_join_undoes_split(drawn, random):
     layout, shapes = drawn
@@ -41,7 +41,7 @@ def test_split_undoes_join_and_join_undoes_split(drawn, random):
     np.testing.assert_array_equal(layout.join(again), tensor)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(sizes, min_size=1, max_size=3), sizes, sizes)
 def test_a_joined_kernel_is_the_matrix_that_a_linear_layer_multiplies_with(heads, width, inputs):
     draw = np.random.default_rng(0)

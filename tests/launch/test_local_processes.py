@@ -91,7 +91,9 @@ def test_signals_are_passed_on_so_that_all_can_save(script, number, code):
     job = start(script, "--processes", 2, "--", "wait")
     seen = ""
     while seen.count("ready") < 2:
-        seen += job.stdout.readline()
+        line = job.stdout.readline()
+        assert line, finish(job)
+        seen += line
     job.send_signal(number)
     out, err = finish(job)
     assert (job.returncode, out.count("saved"), err) == (code, 2, "")

@@ -1,6 +1,7 @@
 """What is sent."""
 
 import io
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -68,6 +69,12 @@ def test_an_installed_library_is_named_by_its_version(checkout, tmp_path):
     assert package.requirement.startswith("flax-transformer[tpu]==")
     assert sorted(names(package)) == ["experiment/exp.py", "experiment/part.py"]
     assert package.experiment == "experiment/exp.py"
+
+
+def test_a_checkout_that_git_does_not_list_is_not_replaced_by_a_release(checkout):
+    shutil.rmtree(checkout / ".git")
+    with pytest.raises(ValueError, match=r"git must list the library's files in .*checkout, to send them"):
+        pack(checkout / "experiments/exp.py", library=checkout)
 
 
 def test_outside_of_git_the_experiment_goes_alone(tmp_path, checkout):

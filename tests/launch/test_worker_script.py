@@ -21,8 +21,8 @@ if "--wait" in sys.argv:
         print("saved", flush=True)
         sys.exit(0)
     signal.signal(signal.SIGTERM, end)
-    (home / "training").touch()
     print("training", flush=True)
+    (home / "training").touch()
     while not (home / "go").exists():
         time.sleep(0.05)
 with (home / "seen").open("a") as seen:
@@ -59,7 +59,7 @@ case "$*" in *venv\\ *) mkdir -p venv/bin && ln -sf {sys.executable} venv/bin/py
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes)
 
-    start.home = home
+    start.home, start.tools = home, tools
     return start
 
 
@@ -110,9 +110,9 @@ def test_a_run_outlives_the_connection_and_is_joined_again(worker):
     first.kill()
     first.wait()
     again = worker("watch.sh", "5", "--wait")
-    time.sleep(0.5)
+    assert again.stdout.readline() == "[3] training\n"
     (worker.home / "go").touch()
-    assert again.communicate(timeout=60)[0] == "[3] training\n[3] done\n"
+    assert again.communicate(timeout=60)[0] == "[3] done\n"
     assert again.returncode == 5
     assert (worker.home / "seen").read_text().count("\n") == 1
 
@@ -122,3 +122,16 @@ def test_after_it_has_ended_it_is_started_anew(worker):
     job = worker("watch.sh", "0")
     assert job.communicate(timeout=60)[0] == "[3] done\n"
     assert job.returncode == 0
+
+
+def test_a_mount_that_stays_does_not_hold_the_next_run_up(worker):
+    stubs = {"mountpoint": "exit 1", "sudo": "exit 0", "gcsfuse": "sleep 60 > /dev/null 2>&1 &\necho $! > $HOME/mount"}
+    for name, body in stubs.items():
+        (worker.tools / name).write_text(f"#!/bin/bash\n{body}\n")
+        (worker.tools / name).chmod(0o755)
+    for code in (1, 0):
+        job = worker("watch.sh", str(code))
+        assert job.communicate(timeout=60)[0] == "[3] done\n"
+        assert job.returncode == code
+        os.kill(int((worker.home / "mount").read_text()), 0 if code else signal.SIGKILL)
+    assert (worker.home / "seen").read_text() == '["1"]\n["0"]\n'

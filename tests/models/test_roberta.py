@@ -28,7 +28,7 @@ def test_presets_have_the_published_sizes(preset, encoder, masked):
     assert parameter_count(nnx.eval_shape(lambda: MaskedLM(config, rngs=nnx.Rngs(0)))) == masked
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(0, 3))
 def test_positions_count_the_tokens_that_are_not_padding(tokens, pad):
     found = token_positions(jnp.array(tokens), pad).tolist()

@@ -84,7 +84,7 @@ def parts(draw):
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(parts())
 def test_a_part_equals_its_place_in_the_whole(impl, part):
     shape, at = part

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_transformer.ops import multiply_rows, spread, take_rows
@@ -11,14 +11,15 @@ from flax_transformer.ops import multiply_rows, spread, take_rows
 V, D = 7, 4
 
 
-@settings(deadline=None)  # the first example compiles
 @given(st.lists(st.integers(0, V - 1), min_size=1, max_size=12), st.integers(0, 9))
 def test_lookups_and_products_are_plain_ones(tokens, seed):
     table = jax.random.normal(jax.random.key(seed), (V, D))
     tokens = jnp.array(tokens)
     for given_table in (table, spread(table)):
         np.testing.assert_array_equal(take_rows(given_table, tokens), table[tokens])
-        np.testing.assert_allclose(multiply_rows(given_table, table[tokens]), table[tokens] @ table.T, rtol=1e-5)
+        np.testing.assert_allclose(
+            multiply_rows(given_table, table[tokens]), table[tokens] @ table.T, rtol=1e-5, atol=1e-6
+        )
     onto = jax.random.normal(jax.random.key(seed + 1), (len(tokens), D))
     slope = jax.grad(lambda table: jnp.vdot(take_rows(table, tokens), onto))(table)
     np.testing.assert_allclose(slope, jnp.zeros((V, D)).at[tokens].add(onto), rtol=1e-5, atol=1e-6)

@@ -22,7 +22,7 @@ def draw(seed, *shape, decimals=6, scale=2.0):
     ) + 0.0  # no negative zeros
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**31),
     size=st.sampled_from([5, 64, 200, 1000, 1025, 5000]),
@@ -75,7 +75,7 @@ def test_filters_that_allow_everything_change_nothing():
     assert (filter_logits(logits, top_k=1000) == logits).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), p=st.floats(0.05, 0.99))
 def test_the_nucleus_is_the_smallest_set_with_mass_p(seed, p):
     logits = draw(seed, 3, 30)

@@ -44,7 +44,10 @@ class Page:
             ready, _, _ = select.select([self._in], [], [], max(deadline - time.monotonic(), 0))
             if not ready:
                 raise TimeoutError("Chromium did not answer")
-            self._buffer += os.read(self._in, 1 << 16)
+            read = os.read(self._in, 1 << 16)
+            if not read:
+                raise EOFError("Chromium has ended")
+            self._buffer += read
         message, self._buffer = self._buffer.split(b"\0", 1)
         return json.loads(message)
 
@@ -72,6 +75,10 @@ class Page:
         self.call("Page.navigate", url=path.resolve().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._receive(60))
+        self.drawn()
+
+    def drawn(self):
+        """Wait until what has changed is on the screen, and its events are out."""
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def run(self, script):
@@ -92,7 +99,7 @@ class Page:
         )
 
     def hover(self, x, y):
-        self.run("new Promise((done) => setTimeout(done, 50))")  # scrolling hides the tooltip
+        self.drawn()  # scrolling hides the tooltip
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         return self.run("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent")
 

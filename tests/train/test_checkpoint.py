@@ -257,7 +257,7 @@ def test_what_ends_after_a_save_has_failed_says_nothing(monkeypatch, caplog):
     monkeypatch.setattr(sys, "unraisablehook", lambda raised: said.append(str(raised.exc_value)))
 
     def late_write():
-        """A write that ends after the event loop that waits for it is closed, as Orbax closes one when another fails."""
+        """A write that ends after its event loop is closed, as Orbax closes one when another write fails."""
         promise, future = tensorstore.Promise.new()
 
         async def write():

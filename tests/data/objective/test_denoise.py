@@ -29,7 +29,7 @@ def is_subsequence(part, whole):
     return all(token in rest for token in part)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(TOKENS, SEED, SHARE)
 def test_infilling_takes_its_share_and_keeps_the_rest_in_order(tokens, seed, share):
     out = Infill(mask=MASK, share=share)(tokens, rng(seed))
@@ -68,7 +68,7 @@ def test_the_span_that_was_cut_to_fit_may_lie_anywhere():
     assert abs(first - last) < 5 * np.sqrt(2 * first / 3000)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(TOKENS, SEED, SHARE)
 def test_masking_and_deleting_take_their_share(tokens, seed, share):
     before = tokens.copy()
@@ -82,7 +82,7 @@ def test_masking_and_deleting_take_their_share(tokens, seed, share):
     np.testing.assert_array_equal(tokens, before)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(TOKENS, SEED)
 def test_sentences_move_whole(tokens, seed):
     def sentences(row):
@@ -102,7 +102,7 @@ def test_every_order_of_sentences_comes_alike():
     assert min(orders.count(order) for order in set(orders)) > 200 - 5 * np.sqrt(1200 / 6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(TOKENS, SEED)
 def test_rotation_begins_at_a_token_of_the_document(tokens, seed):
     out = Rotate()(tokens, rng(seed)).tolist()
@@ -114,7 +114,7 @@ def test_rotation_begins_anywhere():
     assert {int(Rotate()(np.arange(5), rng(seed))[0]) for seed in range(60)} == set(range(5))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(TOKENS, SEED)
 def test_the_target_is_the_whole_text_whatever_the_noise(tokens, seed):
     noises = (PermuteSentences(ends=(5,)), Rotate(), Infill(mask=MASK), DeleteTokens(), MaskTokens(mask=MASK))

@@ -17,7 +17,7 @@ def draw(seed):
     return np.random.default_rng(seed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(TOKENS, st.integers(0, 999), st.floats(0.01, 0.9))
 def test_the_share_of_ordinary_tokens_is_chosen_and_nothing_special(tokens, seed, share):
     out = MaskedLM(vocab_size=V, mask=MASK, special=SPECIAL, share=share)({"tokens": tokens}, draw(seed))
@@ -66,7 +66,7 @@ def test_every_place_is_chosen_alike():
     assert np.abs(counts[1:-1] - 600).max() < 5 * np.sqrt(4000 * 0.15 * 0.85)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=15), st.integers(0, 999))
 def test_words_are_chosen_whole(sizes, seed):
     words = np.concatenate([[-1], np.repeat(np.arange(len(sizes)), sizes), [-1]])

@@ -39,7 +39,7 @@ def parts(example):
 SIZES = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=6), min_size=2, max_size=5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SIZES, st.integers(5, 30), st.integers(0, 999))
 def test_labels_tell_the_truth_and_pairs_fit(sizes, length, seed):
     if all(len(document) < 2 for document in sizes):

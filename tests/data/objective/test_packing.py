@@ -9,7 +9,7 @@ from flax_transformer.data.objective import Blocks, Packed, Windows
 DOCUMENTS = st.lists(st.lists(st.integers(3, 50), max_size=12), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(DOCUMENTS, st.integers(1, 9))
 def test_packing_keeps_every_token_in_order_and_pads_only_the_end(documents, length):
     rows = list(Packed(documents=ragged(documents), length=length, pad=99))
@@ -23,7 +23,7 @@ def test_packing_keeps_every_token_in_order_and_pads_only_the_end(documents, len
     assert (tokens[total:] == 99).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(DOCUMENTS, st.integers(1, 9))
 def test_a_segment_is_one_stretch_of_one_document(documents, length):
     """Every label is the token behind in its own document; all but first tokens are labels, once."""
@@ -54,7 +54,7 @@ def test_a_row_by_hand():
     assert row["weights"].tolist() == [1, 1, 0, 0, 1, 1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 40), st.integers(1, 8), st.integers(1, 8))
 def test_windows_cover_the_stream_and_predict_its_next_token(n, length, stride):
     stream = np.arange(100, 100 + n, dtype=np.uint16)
@@ -69,7 +69,7 @@ def test_windows_cover_the_stream_and_predict_its_next_token(n, length, stride):
     assert windows[-1]["labels"][-1] + stride > stream[-1]  # no further window would fit
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(DOCUMENTS, st.integers(1, 7), st.data())
 def test_blocks_keep_every_token_of_long_pieces_and_never_mix_documents(documents, room, data):
     least = data.draw(st.integers(1, room))

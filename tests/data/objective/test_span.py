@@ -10,7 +10,7 @@ from flax_transformer.data.objective import SpanCorruption
 T5 = SpanCorruption(sentinel=999)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(2, 400), st.integers(0, 999), st.floats(0.05, 0.8), st.floats(1, 8))
 def test_restore_undoes_the_corruption(n, seed, density, mean):
     corrupt = SpanCorruption(sentinel=999, sentinels=400, density=density, mean=mean)
@@ -28,7 +28,7 @@ def test_lengths_follow_the_paper(n):
     assert T5.lengths(n) == (n - gone + spans + 1, gone + spans + 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(3, 600), st.floats(0.05, 0.8), st.floats(1, 8))
 def test_room_is_the_most_that_fits(length, density, mean):
     corrupt = SpanCorruption(sentinel=999, density=density, mean=mean)
