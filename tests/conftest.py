@@ -13,7 +13,8 @@ if not shutil.which("nvidia-smi"):
 
 jax.config.update("jax_numpy_rank_promotion", "allow")
 
-# The same examples every time, however slow the machine; --hypothesis-profile=default looks for new ones.
+# However slow the machine; the same examples every time, or new ones.
+settings.register_profile("new", deadline=None)
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
 

@@ -104,8 +104,8 @@ def run_local(local: Local) -> int:
 def free_port() -> int:
     """Find a port of the loopback interface that nobody listens on.
 
-    It is one that no connection is given by itself (RFC 6056: those of most systems begin at 32,768), as the process
-    that will listen there takes seconds to start.
+    The process that will listen there takes seconds to start, so it is none that a connection may be given meanwhile:
+    those begin at 32,768 on Linux, unless net.ipv4.ip_local_port_range is set to others.
     """
     ports = random.SystemRandom().sample(range(20_000, 32_000), 100)
     for port in ports:

@@ -62,7 +62,8 @@ def pack(experiment: Path, library: Path | None = None) -> Package:
     root = (library or Path(__file__).parent.parent.parent).resolve()
     files: dict[str, Path] = {}
     requirement = f"flax-transformer[tpu]=={metadata.version('flax-transformer')}"
-    if (root / "pyproject.toml").is_file():
+    project = root / "pyproject.toml"
+    if project.is_file() and "flax-transformer" in project.read_text():
         files |= {name: root / name for name in _listed(root, LIBRARY)}
         if not files:
             raise ValueError(f"git must list the library's files in {root}, to send them; see git -C {root} status")

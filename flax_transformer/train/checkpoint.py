@@ -69,10 +69,10 @@ def _cause(error: BaseException) -> str:
 
 @functools.cache
 def _quiet_orbax() -> None:
-    """Say once what went wrong, in our own words: Orbax raises whatever it logs, and logs it at length.
+    """Say once what went wrong, in our own words; Orbax raises whatever it logs, and logs it at length.
 
-    A save or a restore that fails closes the event loop which its other reads and writes still report to; each of them
-    would print a traceback of its own, after ours.
+    This is for the whole process. A save or restore that fails closes the event loop which its other reads and writes
+    still report to; each of them would print a traceback of its own, after ours.
     """
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     otherwise = sys.unraisablehook
@@ -128,12 +128,13 @@ class Checkpoints:
         if keep is not None and keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self.folder, self._keep = Path(folder).absolute(), keep
-        self._mark = self.folder / ".opened"  # is gone when the folder is, which a write under way makes again
+        # Is gone when the folder is, which a write under way makes again; one each, as a bucket has no shared files.
+        self._mark = self.folder / f".opened-{jax.process_index()}"
         self._thread: threading.Thread | None = None
         self._failed: tuple[int, BaseException] | None = None
         context = ocp.Context()
         context.pytree.loading.partial_load = True
-        context.array.saving.use_compression = False  # float32 would be 8 % less, in 2 to 4 times the time
+        context.array.saving.use_compression = False  # which takes most of the time for a few percent of float32
         context.checkpointables.registry = ocp.handlers.local_registry()
         context.checkpointables.registry.add(ocp.handlers.JsonHandler, checkpointable_name="meta")
         try:
@@ -232,7 +233,7 @@ class Checkpoints:
 
     def check_folder(self) -> None:
         """Raise CheckpointError if the folder is gone: a save would make it again, without what else was in it."""
-        if not self._mark.exists():
+        if self._keep is not None and not self._mark.exists():
             raise CheckpointError(f"the folder {self.folder} is gone; nothing more can be saved there")
 
     def wait(self) -> None:

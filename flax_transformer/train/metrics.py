@@ -1,5 +1,6 @@
 """Where numbers go: metrics.jsonl always, TensorBoard too, Weights & Biases or trackio where installed."""
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -110,6 +111,7 @@ class Writers:
             writer.write(step, split, metrics)
 
     def close(self) -> None:
-        """Close each."""
-        for writer in self._writers:
-            writer.close()
+        """Close each, also when one before it cannot be; what that met is raised in the end."""
+        with contextlib.ExitStack() as stack:
+            for writer in reversed(self._writers):
+                stack.callback(writer.close)

@@ -28,7 +28,8 @@ def checkout(tmp_path):
     """A checkout of the library in small, with things that must not be sent."""
     root = tmp_path / "checkout"
     files = {
-        "pyproject.toml": "[project]", "README.md": "read", "LICENSE": "free", ".gitignore": "runs/\n*.secret\n",
+        "pyproject.toml": "name = 'flax-transformer'", "README.md": "read", "LICENSE": "free",
+        ".gitignore": "runs/\n*.secret\n",
         "flax_transformer/__init__.py": "", "flax_transformer/data/text.py": "code",
         "flax_transformer/report/page.css": "",
         "experiments/exp.py": "print(1)", "experiments/part.py": "x = 1", "experiments/runs/log.py": "",
@@ -65,6 +66,7 @@ def test_the_same_files_give_the_same_bytes(checkout):
 
 def test_an_installed_library_is_named_by_its_version(checkout, tmp_path):
     (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "pyproject.toml").write_text("name = 'of another package that left it there'")
     package = pack(checkout / "experiments/exp.py", library=tmp_path / "site")
     assert package.requirement.startswith("flax-transformer[tpu]==")
     assert sorted(names(package)) == ["experiment/exp.py", "experiment/part.py"]

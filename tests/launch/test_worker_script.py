@@ -135,3 +135,16 @@ def test_a_mount_that_stays_does_not_hold_the_next_run_up(worker):
         assert job.returncode == code
         os.kill(int((worker.home / "mount").read_text()), 0 if code else signal.SIGKILL)
     assert (worker.home / "seen").read_text() == '["1"]\n["0"]\n'
+
+
+def test_a_machine_that_is_taken_away_lets_the_experiment_save_before_another_begins(worker):
+    job = worker("watch.sh", "0", "--wait")
+    wait_for(worker.home / "training")
+    (holder,) = [
+        path for path in Path("/proc").glob("[0-9]*/cmdline")
+        if b"> worker.code" in path.read_bytes() and path.with_name("cwd").resolve() == worker.home
+    ]  # fmt: skip
+    os.killpg(int(holder.parent.name), signal.SIGTERM)
+    assert job.communicate(timeout=60)[0] == "[3] training\n[3] saved\n"
+    assert job.returncode == 143
+    assert (worker.home / "worker.code").read_text() == "143\n"

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from flax_transformer.launch.local import free_port
 from flax_transformer.parallel import AXES, MeshConfig, abstract_mesh, make_mesh
 
 HERE = Path(__file__).parent

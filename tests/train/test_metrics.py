@@ -42,6 +42,26 @@ def test_tensorboard_gets_every_metric(tmp_path):
     assert len(lines(tmp_path / "m.jsonl")) == 1
 
 
+def test_all_writers_are_closed_also_when_one_cannot_be():
+    closed = []
+
+    class Writing:
+        def __init__(self, name, full):
+            self.name, self.full = name, full
+
+        def write(self, step, split, metrics):
+            pass
+
+        def close(self):
+            closed.append(self.name)
+            if self.full:
+                raise OSError(f"no space for {self.name}")
+
+    with pytest.raises(OSError, match="no space for lines"):
+        Writers([Writing("lines", True), Writing("board", False), Writing("tracker", False)]).close()
+    assert closed == ["lines", "board", "tracker"]
+
+
 def test_a_tracker_that_is_not_installed_says_how_to_install_it(tmp_path):
     with pytest.raises(ValueError, match=r"pip install 'flax-transformer\[no_such_tracker\]'"):
         Tracker("no_such_tracker", "project", tmp_path)
