@@ -14,7 +14,7 @@ from flax_transformer.launch.package import pack
 from flax_transformer.launch.script import WATCH, WORKER
 
 EXPERIMENT = """
-import json, pathlib, signal, sys, time
+import json, os, pathlib, signal, sys, time
 home = pathlib.Path.home()
 if "--wait" in sys.argv:
     def end(number, frame):
@@ -22,7 +22,8 @@ if "--wait" in sys.argv:
         sys.exit(0)
     signal.signal(signal.SIGTERM, end)
     print("training", flush=True)
-    (home / "training").touch()
+    (home / "training.partial").write_text(str(os.getppid()))
+    (home / "training.partial").rename(home / "training")
     while not (home / "go").exists():
         time.sleep(0.05)
 with (home / "seen").open("a") as seen:
@@ -137,14 +138,13 @@ def test_a_mount_that_stays_does_not_hold_the_next_run_up(worker):
     assert (worker.home / "seen").read_text() == '["1"]\n["0"]\n'
 
 
-def test_a_machine_that_is_taken_away_lets_the_experiment_save_before_another_begins(worker):
-    job = worker("watch.sh", "0", "--wait")
+def test_the_lock_is_held_as_long_as_the_experiment_runs(worker):
+    job = worker("watch.sh", "7", "--wait")
     wait_for(worker.home / "training")
-    (holder,) = [
-        path for path in Path("/proc").glob("[0-9]*/cmdline")
-        if b"> worker.code" in path.read_bytes() and path.with_name("cwd").resolve() == worker.home
-    ]  # fmt: skip
-    os.killpg(int(holder.parent.name), signal.SIGTERM)
-    assert job.communicate(timeout=60)[0] == "[3] training\n[3] saved\n"
-    assert job.returncode == 143
-    assert (worker.home / "worker.code").read_text() == "143\n"
+    started_by = (worker.home / "training").read_text()
+    holder = int(Path(f"/proc/{started_by}/stat").read_text().rpartition(")")[2].split()[1])  # whose child that is
+    os.kill(holder, signal.SIGTERM)  # as all get it when a machine is taken away
+    assert subprocess.run(["flock", "-n", worker.home / "worker.lock", "true"]).returncode == 1
+    (worker.home / "go").touch()
+    assert job.communicate(timeout=60)[0] == "[3] training\n[3] done\n"
+    assert job.returncode == 7
