@@ -13,7 +13,8 @@ main() {
     # Holds the lock as long as the experiment runs, also while that saves to make way,
     # but not as long as what it leaves behind, such as a mount.
     # shellcheck disable=SC2016
-    setsid nohup bash -c 'trap : TERM; bash worker.sh "$@" 9>&-; echo $? > worker.code' worker "$@" > worker.log 2>&1 < /dev/null &
+    setsid nohup bash -c 'trap : TERM; bash worker.sh "$@" 9>&-; echo $? > worker.code' worker "$@" \
+      > worker.log 2>&1 < /dev/null &
   fi
   exec 9>&-
   number=$(hostname | sed 's/.*-w-//')

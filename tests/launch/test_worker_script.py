@@ -125,7 +125,7 @@ def test_after_it_has_ended_it_is_started_anew(worker):
     assert job.returncode == 0
 
 
-def test_a_mount_that_stays_does_not_hold_the_next_run_up(worker):
+def test_a_mount_that_stays_does_not_hold_the_next_run_up(worker, request):
     stubs = {"mountpoint": "exit 1", "sudo": "exit 0", "gcsfuse": "sleep 60 > /dev/null 2>&1 &\necho $! > $HOME/mount"}
     for name, body in stubs.items():
         (worker.tools / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -134,7 +134,8 @@ def test_a_mount_that_stays_does_not_hold_the_next_run_up(worker):
         job = worker("watch.sh", str(code))
         assert job.communicate(timeout=60)[0] == "[3] done\n"
         assert job.returncode == code
-        os.kill(int((worker.home / "mount").read_text()), 0 if code else signal.SIGKILL)
+        mount = int((worker.home / "mount").read_text())
+        request.addfinalizer(lambda mount=mount: os.kill(mount, signal.SIGKILL))  # is there until then, or it fails
     assert (worker.home / "seen").read_text() == '["1"]\n["0"]\n'
 
 
