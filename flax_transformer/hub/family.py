@@ -1,7 +1,7 @@
 """What a family of checkpoints is: its config fields, its tables and its architectures, one value a family."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -92,12 +92,38 @@ class Fields(Mapping):
         names = self.data.get("id2label")
         return len(names) if isinstance(names, dict) else self.integer("num_labels", 2)
 
+    def relabelled(self, changes: Mapping[str, Any]) -> "Fields":
+        """Give a copy with some fields changed, in which what is said of classes agrees.
+
+        Names that are given are the classes; a number of them that is given keeps the names there are where they are as
+        many, and else numbers the classes, as transformers does.
+
+        Raises:
+          ValueError: as many names as another number that is given.
+        """
+        changed = self.updated(changes)
+        given, number = changes.get("id2label"), changes.get("num_labels")
+        if given is None and number is None:
+            return changed
+        if number is None:
+            number = len(given)
+        number = changed.updated({"num_labels": number}).integer("num_labels")
+        names = changes["id2label"] if "id2label" in changes else self.get("id2label")
+        if given is not None and len(given) != number:
+            raise ValueError(f"num_labels must be how many names id2label has, got {number} and {len(given)}")
+        if not isinstance(names, dict) or len(names) != number:
+            names = {str(i): f"LABEL_{i}" for i in range(number)}
+        numbers = {name: int(i) for i, name in names.items()}
+        return changed.updated({"num_labels": number, "id2label": names, "label2id": numbers})
+
 
 ACTIVATIONS = {
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
     "quick_gelu": "quick_gelu",
     "relu": "relu",
     "silu": "silu",
@@ -111,6 +137,15 @@ SPELLING = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 """Our names of activations and Hugging Face's."""
 
 
+LOOKED_UP = {
+    "input_ids": "embedding.token",
+    "decoder_input_ids": "embedding.token",
+    "token_type_ids": "embedding.type",
+    "position_ids": "embedding.position",
+}
+"""Inputs, and the table in which a model looks them up."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """One class of `transformers`: which model of ours it is, and how it is called."""
@@ -118,7 +153,7 @@ class Architecture:
     config: Callable[[Fields], Any]
     """`config(fields)`: the config of our model."""
     call: Callable[..., Any]
-    """`call(model, inputs, key) -> ModelOutput`."""
+    """`call(model, inputs, key, fields) -> ModelOutput`."""
     head: Table = ()
     """Rows beside the backbone's."""
     at: str = ""
@@ -129,6 +164,8 @@ class Architecture:
     """Before the names of the backbone's tensors, where it is not the family's."""
     ignored: tuple[str, ...] = ()
     """Patterns of tensors that a checkpoint of a larger class may have besides, for which there is no use here."""
+    check: Callable[..., None] | None = None
+    """`check(inputs, fields)` refuses what a call, which is compiled, cannot."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +186,10 @@ class Family:
     """Patterns of names in old checkpoints, and what stands there now (`re.sub`)."""
     copies: Mapping[str, str] = field(default_factory=dict)
     """Tensors that are another one again, by tying: name of the copy, name of the one in the table."""
+    settled: Callable[[Fields, Collection[str]], Fields] | None = None
+    """`settled(fields, names of the tensors)`: the fields, where it takes the tensors to tell what the model is."""
+    looked_up: Mapping[str, str] = field(default_factory=lambda: LOOKED_UP)
+    """Inputs, and the table of ours in which they are looked up, where a model has it."""
 
     def prefix_of(self, architecture: Architecture) -> str:
         """Give what is before the names of the backbone's tensors in one architecture."""

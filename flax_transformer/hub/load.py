@@ -22,7 +22,7 @@ from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.registry import find_architecture, find_family
 from flax_transformer.hub.tokenizer import load_hub_tokenizer
-from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
+from flax_transformer.hub.weights import begins, compare, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import BlockConfig, with_precision
 
@@ -35,20 +35,22 @@ FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*")
 class Lenient:
     """What may be otherwise than config.json and the table say; nothing is, unless it is named here.
 
-    >>> Lenient(architecture="BertForSequenceClassification", initialise=("^classifier",), config={"num_labels": 5})
-    Lenient(architecture='BertForSequenceClassification', ...)
+    A head of another size, of any classifier: how many classes, or their names, and which tensors that makes new.
+
+    >>> Lenient(config={"num_labels": 5}, initialise=("^classifier",))
+    Lenient(architecture=None, config={'num_labels': 5}, ...)
     """
 
     architecture: str | None = None
     """Instead of `architectures[0]` of config.json."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of config.json to change."""
+    """Fields of config.json to change; `num_labels`, `id2label` and `label2id` follow each other."""
     rename: Mapping[str, str] = field(default_factory=dict)
     """Patterns of tensor names, and what to put there (`re.sub`)."""
     ignore: tuple[str, ...] = ()
     """Patterns of tensors that may be there besides."""
     initialise: tuple[str, ...] = ()
-    """Patterns of tensors that may be missing; their parameters begin as in a new model."""
+    """Patterns of tensors that may be missing or of another shape; their parameters begin as in a new model."""
     seed: int = 0
     """Of what is initialised."""
 
@@ -83,7 +85,7 @@ def load(
             raise ValueError(f"an Orbax folder is read as it is, got {folder} and exceptions to that")
         return load_orbax(folder, dtype=dtype, mesh=mesh)
     lenient = Lenient() if lenient is None else lenient
-    fields = Fields.of({**read_json(folder / CONFIG), **lenient.config})
+    fields = Fields.of(read_json(folder / CONFIG)).relabelled(lenient.config)
     if lenient.architecture is not None:
         fields = fields.updated({"architectures": [lenient.architecture]})
     fields.only(quantization_config=None)
@@ -92,6 +94,9 @@ def load(
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
     stored = open_tensors(folder)
+    if family.settled is not None:
+        fields = family.settled(fields, stored)
+        config = read_model(fields, folder)
     number = dtype or _common_dtype(stored)
     config = with_precision(config, compute=number, params=number)
     fresh = lambda: module_of(config)(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
@@ -102,8 +107,9 @@ def load(
         raise ValueError(f"{folder / CONFIG} says that there are {deepest} layers, there are {len(stored)} tensors")
     expected = {name for entry in entries for name in entry.names}
     tensors, differences = _matched(stored, expected, family, architecture, lenient)
-    may_miss = lambda name: any(re.search(pattern, name) for pattern in lenient.initialise)  # noqa: E731
-    differences += compare(entries, tensors, may_miss)
+    begun = begins(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in begun}
+    differences += compare(entries, tensors, begun)
     if differences:
         shown = "".join(f"\n  {line}" for line in differences)
         raise ValueError(
@@ -171,14 +177,8 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, **fields: Any)
     head = getattr(model.cfg, "head", None)
     backbone = getattr(model.cfg, known.at.rstrip(".")) if known.at else model.cfg
     labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}
-    config = {
-        "model_type": family.model_type,
-        "architectures": [architecture],
-        **family.write(backbone),
-        **labels,
-        **fields,
-    }
-    pretrained = Pretrained(model, Fields.of(config), tokenizer)
+    config = {"model_type": family.model_type, "architectures": [architecture], **family.write(backbone)}
+    pretrained = Pretrained(model, Fields.of(config).relabelled({**labels, **fields}), tokenizer)
     again = pretrained.architecture.config(pretrained.config)
     inner = getattr(again, known.at.rstrip(".")) if known.at else again
     lost = unlike(backbone, inner)

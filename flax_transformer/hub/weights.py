@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -74,19 +74,24 @@ def _leaves(model: Any) -> Iterator[tuple[str, Any]]:
         yield path_name(path), leaf
 
 
-def compare(entries: list[Entry], tensors: Mapping[str, Tensor], fresh: Callable[[str], bool]) -> list[str]:
-    """List everything in which a checkpoint is not what the table says.
+def begins(entries: list[Entry], tensors: Mapping[str, Tensor], pattern: re.Pattern[str]) -> set[str]:
+    """Name the tensors whose parameter is to be initialised: none of them, in any layer, is there in its shape.
 
     Args:
-      fresh: whether a tensor may be missing, with those of all other layers, their parameter to be initialised.
+      pattern: of the names that may be so.
     """
+    fits = lambda entry, name: name in tensors and tensors[name].shape == entry.shape  # noqa: E731
+    whole = (entry.names for entry in entries if not any(fits(entry, name) for name in entry.names))
+    return {name for names in whole for name in names if pattern.search(name)}
+
+
+def compare(entries: list[Entry], tensors: Mapping[str, Tensor], begun: Collection[str] = ()) -> list[str]:
+    """List everything in which a checkpoint is not what the table says; tensors that are `begun` need not be there."""
     expected = {name: entry.shape for entry in entries for name in entry.names}
-    whole = (entry.names for entry in entries if not any(name in tensors for name in entry.names))
-    started = {name for names in whole for name in names if fresh(name)}
     found = []
     for name, shape in expected.items():
         if name not in tensors:
-            found += [] if name in started else [f"missing: {name} {list(shape)}"]
+            found += [] if name in begun else [f"missing: {name} {list(shape)}"]
         elif tensors[name].shape != shape:
             found.append(f"misshapen: {name} is {list(tensors[name].shape)}, must be {list(shape)}")
         elif tensors[name].dtype not in DTYPES.values():

@@ -1,0 +1,122 @@
+"""A head of another size: one way for every classifier, and labels that agree in what is saved."""
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from flax_transformer import hub
+from flax_transformer.hub.family import Fields
+from flax_transformer.hub.registry import MODULES, find_architecture
+from flax_transformer.models.preset import abstract
+from flax_transformer.parallel import path_name
+
+GOLDEN = Path(__file__).parent / "golden"
+HEAD = (r"^(score|classifier|classification_head)\.",)
+NEW = (*HEAD, r"^pre_classifier\.", r"pooler\.")
+IDS = np.array([[4, 5, 6, 7, 2], [8, 9, 4, 5, 2]])
+
+
+def classifiers():
+    """Name every class that has as many outputs as there are labels, of the first family of each file."""
+    for file, kind in {file: kind for kind, file in reversed(MODULES.items())}.items():
+        family = importlib.import_module(f"flax_transformer.hub.{file}").FAMILIES[kind]
+        for name, architecture in family.architectures.items():
+            made = [architecture.config(Fields.of({"model_type": kind, "num_labels": n})) for n in (7, 9)]
+            if [getattr(getattr(config, "head", None), "outputs", None) for config in made] == [7, 9]:
+                yield kind, name
+
+
+CLASSIFIERS = list(classifiers())
+
+
+@pytest.fixture
+def folder(request, tmp_path):
+    """Give a classifier of two named classes."""
+    kind, name = request.param
+    given = {"model_type": kind, "id2label": {0: "bad", 1: "good"}}
+    lenient = hub.Lenient(architecture=name, config=given, initialise=NEW, ignore=("^qa_outputs",))
+    made = Path(shutil.copytree(GOLDEN / kind, tmp_path / "golden"))
+    hub.save(hub.load(made, lenient=lenient), tmp_path / "two")
+    config = json.loads((tmp_path / "two" / "config.json").read_text())
+    assert (config["num_labels"], config["label2id"]) == (2, {"bad": 0, "good": 1})
+    return tmp_path / "two"
+
+
+every = pytest.mark.parametrize("folder", CLASSIFIERS, ids=[name for _, name in CLASSIFIERS], indirect=True)
+
+
+def test_all_that_classify_are_here():
+    assert {MODULES[kind] for kind, _ in CLASSIFIERS} == set(MODULES.values()) - {"marian"}
+
+
+@every
+def test_a_head_of_another_size_is_new_and_the_rest_is_kept(folder, tmp_path):
+    before, after = hub.load(folder), hub.load(folder, lenient=hub.Lenient(config={"num_labels": 5}, initialise=HEAD))
+    assert after.model.head.output.kernel.shape[-1] == 5
+    kept = [
+        {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(each.model)}
+        for each in (before, after)
+    ]
+    assert kept[0].keys() == kept[1].keys()
+    for name in kept[0]:
+        if not name.startswith("head.output."):
+            np.testing.assert_array_equal(kept[0][name], kept[1][name], err_msg=name)
+    hub.save(after, tmp_path / "five")
+    config = json.loads((tmp_path / "five" / "config.json").read_text())
+    assert config["num_labels"] == 5
+    assert config["id2label"] == {str(i): f"LABEL_{i}" for i in range(5)}
+    assert config["label2id"] == {f"LABEL_{i}": i for i in range(5)}
+    again = hub.load(tmp_path / "five")
+    np.testing.assert_array_equal(again.model.head.output.kernel[...], after.model.head.output.kernel[...])
+
+
+@pytest.mark.parity
+@every
+def test_a_head_of_another_size_opens_in_transformers(folder, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    names = {"0": "no", "1": "maybe", "2": "yes"}
+    ours = hub.load(folder, lenient=hub.Lenient(config={"id2label": names}, initialise=HEAD))
+    hub.save(ours, tmp_path / "three")
+    kind = getattr(transformers, ours.config["architectures"][0])
+    theirs, loading = kind.from_pretrained(tmp_path / "three", output_loading_info=True)
+    assert not {*loading["missing_keys"], *loading["unexpected_keys"], *loading["mismatched_keys"]}, loading
+    assert theirs.config.num_labels == 3
+    assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+    assert theirs.config.label2id == {"no": 0, "maybe": 1, "yes": 2}
+
+
+one = pytest.mark.parametrize("folder", [("distilbert", "DistilBertForSequenceClassification")], indirect=True)
+
+
+@one
+def test_labels_of_another_number_without_a_new_head_are_refused(folder):
+    with pytest.raises(ValueError, match=r"misshapen: classifier\.weight is \[2, 16\], must be \[5, 16\]"):
+        hub.load(folder, lenient=hub.Lenient(config={"num_labels": 5}))
+
+
+@one
+def test_as_many_labels_keep_their_names_and_their_head(folder):
+    before, after = hub.load(folder), hub.load(folder, lenient=hub.Lenient(config={"num_labels": 2}, initialise=HEAD))
+    assert after.config["id2label"] == {"0": "bad", "1": "good"}
+    np.testing.assert_array_equal(after(input_ids=IDS).logits, before(input_ids=IDS).logits)
+
+
+@one
+def test_names_of_another_number_than_is_given_are_refused(folder):
+    lenient = hub.Lenient(config={"num_labels": 5, "id2label": {0: "a", 1: "b"}}, initialise=HEAD)
+    with pytest.raises(ValueError, match="num_labels must be how many names id2label has, got 5 and 2"):
+        hub.load(folder, lenient=lenient)
+
+
+def test_a_classifier_made_here_says_its_labels_alike():
+    _, architecture = find_architecture("BertForTokenClassification")
+    fields = Fields.of(json.loads((GOLDEN / "bert" / "config.json").read_text())).updated({"num_labels": 4})
+    model = abstract(architecture.config(fields))
+    assert hub.wrap(model, "BertForTokenClassification").config["label2id"] == {f"LABEL_{i}": i for i in range(4)}
+    with pytest.raises(ValueError, match="num_labels must be how many names id2label has, got 4 and 2"):
+        hub.wrap(model, "BertForTokenClassification", id2label={0: "a", 1: "b"})
