@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from flax_transformer.hub.call import seq2seq_classifier, seq2seq_lm, seq2seq_model, seq2seq_span
+from flax_transformer.hub.check import check_ends
 from flax_transformer.hub.family import Architecture, Family, Fields
 from flax_transformer.hub.side import BIAS, COPIES, SIDES, read_embedding, read_sides, write_sides
 from flax_transformer.hub.table import embedding, linear, norm
@@ -70,7 +71,7 @@ FAMILIES = {
             "BartForConditionalGeneration": Architecture(read, seq2seq_lm, BIAS),
             "BartModel": Architecture(_model, seq2seq_model, base=True, ignored=LARGER),
             "BartForSequenceClassification": Architecture(
-                _sequence, seq2seq_classifier, HEAD, at="backbone.", ignored=LARGER
+                _sequence, seq2seq_classifier, HEAD, at="backbone.", ignored=LARGER, check=check_ends
             ),
             "BartForQuestionAnswering": Architecture(
                 _span, seq2seq_span, linear("head.output", "qa_outputs"), at="backbone.", ignored=LARGER

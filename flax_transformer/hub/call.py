@@ -4,13 +4,14 @@ Axes: B batch, T positions, S source positions, N heads, D width, V vocabulary, 
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.hub.family import Fields
 from flax_transformer.ops import Mask
@@ -70,7 +71,9 @@ class ModelOutput:
         """Name what there is."""
         return [field.name for field in dataclasses.fields(self) if getattr(self, field.name) is not None]
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: Any) -> Any:
+        if not isinstance(name, str):
+            raise TypeError(f"what a model returns is taken by name, {', '.join(self.keys())}, got {name!r}")
         if name not in self.keys():
             raise KeyError(f"this model returns {', '.join(self.keys())}, not {name}")
         return getattr(self, name)
@@ -85,9 +88,18 @@ def visible(attention_mask: Int[Array, "*B T"] | None) -> Mask | None:
 
 
 def last_token(inputs: Inputs, pad: int | None) -> Int[Array, "*B"]:
-    """Find the last position that is not the padding token, as Hugging Face does to classify by it."""
+    """Find the last position that is not the padding token, as Hugging Face does to classify by it.
+
+    Raises:
+      ValueError: several rows, and no padding token to tell where each ends.
+    """
     ids = inputs.input_ids
     if pad is None:
+        if math.prod(ids.shape[:-1]) > 1:
+            raise ValueError(
+                "to classify several rows by their last tokens config.json must give pad_token_id, it has none; got "
+                f"input_ids of shape {ids.shape}"
+            )
         return jnp.full(ids.shape[:-1], ids.shape[-1] - 1)
     return jnp.max(jnp.where(ids != pad, jnp.arange(ids.shape[-1]), 0), axis=-1)
 
@@ -99,7 +111,10 @@ def split_keys(key: PRNGKeyArray | None) -> tuple[PRNGKeyArray | None, PRNGKeyAr
 
 def causal_hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
     """Run a decoder-only model."""
-    return model.encode(inputs.input_ids, mask=visible(inputs.attention_mask), positions=inputs.position_ids, key=key)
+    return model.encode(
+        inputs.input_ids, mask=visible(inputs.attention_mask), types=inputs.token_type_ids,
+        positions=inputs.position_ids, key=key,
+    )  # fmt: skip
 
 
 def causal_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
@@ -117,7 +132,7 @@ def causal_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fiel
     """Classify by the last token that is not padding, or every token, on a decoder-only model."""
     keys = split_keys(key)
     hidden = causal_hidden(model.backbone, inputs, keys[0])
-    last = last_token(inputs, fields.get("pad_token_id"))
+    last = last_token(inputs, fields.get("pad_token_id")) if model.head.cfg.pool == "last" else None
     return ModelOutput(logits=model.head(hidden, last, key=keys[1]), last_hidden_state=hidden)
 
 
@@ -230,10 +245,28 @@ def seq2seq_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fie
     """Classify by what the decoder makes of the last end token, as T5 and BART do, or every token."""
     keys = split_keys(key)
     memory, hidden = decoder_hidden(model.backbone, inputs, keys[0], fields)
-    ends = inputs.input_ids == fields.integer("eos_token_id")
-    last = jnp.max(jnp.where(ends, jnp.arange(ends.shape[-1]), 0), axis=-1)
-    logits = model.head(hidden, last, key=keys[1])
+    if model.head.cfg.pool == "last":
+        at = jnp.arange(inputs.input_ids.shape[-1])
+        logits = model.head(hidden, jnp.max(jnp.where(is_end(inputs, fields), at, 0), axis=-1), key=keys[1])
+        logits = jnp.where(all_alike(count_ends(inputs, fields)), logits, jnp.nan)
+    else:
+        logits = model.head(hidden, key=keys[1])
     return ModelOutput(logits=logits, last_hidden_state=hidden, encoder_last_hidden_state=memory)
+
+
+def is_end(inputs: Inputs, fields: Fields) -> Bool[Array, "*B T"]:
+    """Say which tokens end a source."""
+    return inputs.input_ids == fields.integer("eos_token_id")
+
+
+def count_ends(inputs: Inputs, fields: Fields) -> Int[Array, "*B"]:
+    """Count the end tokens of each row."""
+    return is_end(inputs, fields).sum(axis=-1)
+
+
+def all_alike(counts: Int[Array, "*B"]) -> Bool[Array, ""]:
+    """Say whether all rows have as many end tokens, and one at least, without which transformers refuses them."""
+    return (counts.min() == counts.max()) & (counts.min() > 0)
 
 
 def seq2seq_span(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:

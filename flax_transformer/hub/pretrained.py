@@ -1,5 +1,6 @@
 """A model with its published config and tokenizer: a pytree, and a function of Hugging Face's inputs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from flax_transformer.hub.call import Inputs, ModelOutput
+from flax_transformer.hub.check import check_ids, check_shapes, poisoned
 from flax_transformer.hub.family import Architecture, Family, Fields
 from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
@@ -53,26 +55,27 @@ class Pretrained:
         return jax.jit(type(self.model).for_decoding)(self.model)
 
     @cached_property
+    def rows(self) -> dict[str, int]:
+        """Of every input that is looked up in a table of the model: how many rows that has."""
+        leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(self.model)]
+        tables = {name: f"{table}.embedding" for name, table in self.family.looked_up.items()}
+        found = {name: [leaf for path, leaf in leaves if path.endswith(table)] for name, table in tables.items()}
+        return {name: each[0].shape[-2] for name, each in found.items() if each}
+
+    @property
     def vocabulary(self) -> int | None:
         """How many tokens it knows; None for a model without a table of them."""
-        leaves = jax.tree_util.tree_leaves_with_path(self.model)
-        return next((leaf.shape[-2] for path, leaf in leaves if path_name(path).endswith("token.embedding")), None)
+        return self.rows.get("input_ids")
 
-    def check_ids(self, name: str, ids: Array | np.ndarray) -> None:
-        """Refuse token ids that the model does not know: a lookup would give NaN, or for negative ids another token.
+    def check_ids(self, name: str, ids: Any) -> None:
+        """Refuse ids that the model does not know: a lookup would give NaN, or for negative ids another row.
 
         Ids that are on a device are waited for; tracers are let through.
 
         Raises:
           ValueError: says which.
         """
-        readable = not isinstance(ids, jax.core.Tracer) and getattr(ids, "is_fully_addressable", True)
-        if not readable or not ids.size or self.vocabulary is None:
-            return
-        known = np.asarray(ids)
-        worst = int(known.min()) if known.min() < 0 else int(known.max())
-        if not 0 <= worst < self.vocabulary:
-            raise ValueError(f"token ids must be in [0, {self.vocabulary}), {name} has {worst}")
+        check_ids(name, ids, self.rows)
 
     def __call__(
         self,
@@ -80,7 +83,7 @@ class Pretrained:
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         key: PRNGKeyArray | None = None,
-        **inputs: Int[Array | np.ndarray, "..."] | None,
+        **inputs: Shaped[Array | np.ndarray, "..."] | Sequence | None,
     ) -> ModelOutput:
         """Run the model on token ids [B, T]; compiled, and usable inside any other transform.
 
@@ -91,15 +94,20 @@ class Pretrained:
           inputs: input_ids, attention_mask, token_type_ids, position_ids, decoder_input_ids, decoder_attention_mask.
 
         Raises:
-          ValueError: an input of another name, ids that are no tokens, or more of them than the model has positions.
+          ValueError: an input of another name or shape, ids that the model has not, more of them than it has positions,
+            or rows that cannot be classified. Where ids are not known yet, in a transform, NaN comes of them instead.
         """
         if "input_ids" not in inputs or (unknown := [name for name in inputs if name not in _NAMES]):
             wrong = ", ".join(unknown) if "input_ids" in inputs else "no input_ids"
             raise ValueError(f"a model is called with input_ids and perhaps {', '.join(_NAMES[1:])}; got {wrong}")
-        given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items() if value is not None})
-        for name in ("input_ids", "decoder_input_ids"):
-            if (ids := getattr(given, name)) is not None:
-                self.check_ids(name, ids)
+        inputs = {name: value for name, value in inputs.items() if value is not None}
+        for name in inputs:
+            if name.endswith("_ids"):
+                self.check_ids(name, inputs[name])
+        given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})
+        check_shapes(given)
+        if self.architecture.check is not None:
+            self.architecture.check(given, self.config)
         names = ("hidden_states",) * output_hidden_states + ("attention_weights",) * output_attentions
         return _call(self, given, key, names=names)
 
@@ -112,7 +120,10 @@ class Pretrained:
 
 @partial(jax.jit, static_argnames="names")
 def _call(pretrained: Pretrained, inputs: Inputs, key: PRNGKeyArray | None, *, names: tuple[str, ...]) -> ModelOutput:
-    call, fields = pretrained.architecture.call, pretrained.config
+    call, fields, rows = pretrained.architecture.call, pretrained.config, pretrained.rows
+    inputs = poisoned(inputs, rows)
+    if "token_type_ids" not in rows:
+        inputs = replace(inputs, token_type_ids=None)
     run = lambda model, inputs, key: call(model, inputs, key, fields)  # noqa: E731
     seen = {name: capture(run, name)(pretrained.model, inputs, key)[1] for name in names}
     output = run(pretrained.model, inputs, key)

@@ -1,0 +1,88 @@
+"""What a model may be given: refused where there is something to look at; inside transforms, what comes of it is NaN.
+
+Axes: B batch, T positions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flax_transformer.hub.call import Inputs, all_alike, count_ends
+from flax_transformer.hub.family import Fields
+from flax_transformer.ops.mask import check_broadcast
+
+WORDS = {"token_type_ids": "token types", "position_ids": "positions"}
+
+
+def check_ids(name: str, ids: Any, rows: Mapping[str, int]) -> None:
+    """Refuse ids that are no numbers of rows: a lookup would give NaN, or another row, and 64 bits would be cut to 32.
+
+    Ids that are on a device are waited for; of tracers only the type is seen.
+
+    Args:
+      rows: how many there are, by name of the input; without a table any whole number will do.
+
+    Raises:
+      ValueError: says which.
+    """
+    words = WORDS.get(name, "token ids")
+    kind = np.asarray(ids).dtype if isinstance(ids, list | tuple) else ids.dtype
+    if not jnp.issubdtype(jnp.dtype(str(kind).removeprefix("torch.")), jnp.integer):
+        raise ValueError(f"{words} must be whole numbers, {name} is {kind}")
+    if not _readable(ids):
+        return
+    known = np.asarray(ids)
+    if not known.size:
+        raise ValueError(f"a model is given at least one row of at least one token, {name} is of shape {known.shape}")
+    low, high = (0, rows[name]) if name in rows else (-(2**31), 2**31)
+    worst = int(known.min()) if known.min() < low else int(known.max())
+    if not low <= worst < high:
+        raise ValueError(f"{words} must be in [{low}, {high}), {name} has {worst}")
+
+
+def check_shapes(inputs: Inputs) -> None:
+    """Refuse inputs that are not of the shape of the tokens they are about.
+
+    Raises:
+      ValueError: says which.
+    """
+    for ids, others in (
+        (inputs.input_ids, ("attention_mask", "token_type_ids", "position_ids")),
+        (inputs.decoder_input_ids, ("decoder_attention_mask",)),
+    ):
+        for name in others:
+            if ids is not None and (value := getattr(inputs, name)) is not None:
+                check_broadcast(name, value.shape, ids.shape)
+
+
+def poisoned(inputs: Inputs, rows: Mapping[str, int]) -> Inputs:
+    """Put a token that no table has where any id of a position is out of range, so that its row becomes NaN."""
+
+    tables = {"input_ids": ("input_ids", "token_type_ids", "position_ids"), "decoder_input_ids": ("decoder_input_ids",)}
+    for name, about in tables.items():
+        for each in about:
+            if each in rows and (ids := getattr(inputs, each)) is not None:
+                wrong = (ids < 0) | (ids >= rows[each])
+                inputs = replace(inputs, **{name: jnp.where(wrong, rows[name], getattr(inputs, name))})
+    return inputs
+
+
+def check_ends(inputs: Inputs, fields: Fields) -> None:
+    """Refuse rows to classify by their last end token that have none, or not as many as the others.
+
+    Raises:
+      ValueError: says how many they have.
+    """
+    if _readable(inputs.input_ids) and not all_alike(found := count_ends(inputs, fields)):
+        raise ValueError(
+            f"rows to classify must have an end token, all as many, got eos_token_id={fields['eos_token_id']} "
+            f"{sorted(set(np.ravel(found).tolist()))} times"
+        )
+
+
+def _readable(ids: Any) -> bool:
+    return not isinstance(ids, jax.core.Tracer) and getattr(ids, "is_fully_addressable", True)
