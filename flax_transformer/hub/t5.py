@@ -1,4 +1,4 @@
-"""T5 checkpoints (Raffel et al. 2020)."""
+"""T5 checkpoints (Raffel et al. 2020), and those of mT5 (Xue et al. 2021), which are T5 1.1 by another name."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +13,9 @@ from flax_transformer.hub.call import (
     seq2seq_model,
     seq2seq_span,
 )
+from flax_transformer.hub.check import check_ends
 from flax_transformer.hub.family import Architecture, Family, Fields
-from flax_transformer.hub.t5_config import read, read_encoder, write
+from flax_transformer.hub.t5_config import read, read_encoder, settled, write, write_mt5
 from flax_transformer.hub.table import Row, Table, embedding, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
@@ -72,6 +73,7 @@ def _classifier(
     *,
     base: bool = False,
     ignored: tuple[str, ...] = HEAD,
+    check: Callable[..., None] | None = None,
     **head: Any,
 ) -> Architecture:
     def config(fields: Fields) -> ClassifierConfig:
@@ -79,28 +81,28 @@ def _classifier(
         shape = HeadConfig(embed=width, outputs=outputs or fields.labels, dropout=rate, **head)
         return ClassifierConfig(backbone=backbone(fields), head=shape)
 
-    return Architecture(config, call, rows, at="backbone.", base=base, ignored=ignored)
+    return Architecture(config, call, rows, at="backbone.", base=base, ignored=ignored, check=check)
 
 
+ARCHITECTURES = {
+    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True),
+    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD),
+    "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER),
+    "ForSequenceClassification": _classifier(
+        _model, seq2seq_classifier, CLASSES, check=check_ends, pool="last", dense="tanh", dropout_first=True
+    ),
+    "ForQuestionAnswering": _classifier(_model, seq2seq_span, linear("head.output", "qa_outputs"), 2, base=True),
+    "ForTokenClassification": _classifier(
+        read_encoder, encoder_classifier, linear("head.output", "classifier"), ignored=DECODER
+    ),
+}
 FAMILIES = {
-    "t5": Family(
-        model_type="t5",
-        architectures={
-            "T5ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True),
-            "T5Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD),
-            "T5EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER),
-            "T5ForSequenceClassification": _classifier(
-                _model, seq2seq_classifier, CLASSES, pool="last", dense="tanh", dropout_first=True
-            ),
-            "T5ForQuestionAnswering": _classifier(
-                _model, seq2seq_span, linear("head.output", "qa_outputs"), 2, base=True
-            ),
-            "T5ForTokenClassification": _classifier(
-                read_encoder, encoder_classifier, linear("head.output", "classifier"), ignored=DECODER
-            ),
-        },
+    kind: Family(
+        model_type=kind,
+        architectures={f"{name}{end}": architecture for end, architecture in ARCHITECTURES.items()},
         table=TABLE,
-        write=write,
+        write=writer,
+        settled=settled,
         prefix="transformer.",
         ignored=(r"\.EncDecAttention\.relative_attention_bias\.weight$",),
         copies={
@@ -109,4 +111,5 @@ FAMILIES = {
             for name in ("lm_head", f"{prefix}encoder.embed_tokens", f"{prefix}decoder.embed_tokens")
         },
     )
+    for kind, name, writer in (("t5", "T5", write), ("mt5", "MT5", write_mt5))
 }

@@ -4,6 +4,7 @@ from flax_transformer.ops.activation import activation
 from flax_transformer.ops.attention import attention, explain_attention
 from flax_transformer.ops.capture import capture
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
+from flax_transformer.ops.even import even_attention
 from flax_transformer.ops.loss import chunked_cross_entropy, cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.position import (
@@ -34,6 +35,7 @@ __all__ = [
     "chunked_cross_entropy",
     "cross_entropy",
     "dropout",
+    "even_attention",
     "explain_attention",
     "keep_mask",
     "multiply_rows",

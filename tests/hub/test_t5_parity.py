@@ -1,12 +1,14 @@
 """T5 against transformers: every class, odd sizes, padding on either side, far positions, and the round trip."""
 
+import json
+
 import numpy as np
 import pytest
 
 from flax_transformer import hub
 from flax_transformer.hub.family import Fields
-from flax_transformer.hub.t5_config import read, read_encoder, write
-from tests.hub.oracle import compare, padded, random_ids
+from flax_transformer.hub.t5_config import read, read_encoder, write, write_mt5
+from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -27,7 +29,8 @@ CONFIGS = {
 
 def make(kind, **options):
     torch.manual_seed(1)
-    config = transformers.T5Config(vocab_size=V, decoder_start_token_id=0, **options)
+    sizes = {"vocab_size": V, "decoder_start_token_id": 0, **options}
+    config = (transformers.MT5Config if kind.startswith("MT5") else transformers.T5Config)(**sizes)
     model = getattr(transformers, kind)(config).eval()
     for name, value in model.named_parameters():
         if "layer_norm" in name or "relative" in name:
@@ -119,3 +122,76 @@ def test_config_round_trip(options):
 def test_what_is_not_supported_is_refused_by_name(value):
     with pytest.raises(ValueError, match=f"feed_forward_proj='{value}'; supported are .*relu"):
         read(Fields.of({"feed_forward_proj": value}))
+
+
+def blind(length, *, at=2):
+    """Give a mask for three rows, of which one has no token."""
+    return padded([length, length // 2, 0], length, "right") if at == 2 else padded([0, length, 1], length, "left")
+
+
+@pytest.mark.parametrize("kind", ["T5ForConditionalGeneration", "T5EncoderModel", "MT5ForConditionalGeneration"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_rows_that_are_all_padding_are_what_transformers_makes_of_them(tmp_path, kind, at):
+    """All positions are compared, of padding too, on both sides, as its default attention computes them."""
+    make(kind, **CONFIGS["plain"]).save_pretrained(tmp_path)
+    theirs, ours = getattr(transformers, kind).from_pretrained(tmp_path).eval(), hub.load(tmp_path)
+    inputs = {"input_ids": random_ids(V, 3, 9), "attention_mask": blind(9, at=at)}
+    if "Encoder" not in kind:
+        inputs |= {"decoder_input_ids": random_ids(V, 3, 6, seed=1), "decoder_attention_mask": blind(6, at=at)}
+    expected, got = forward(theirs, inputs), ours(**inputs, output_hidden_states=True)
+    for name, value in expected.items():
+        close(name, value, got[name], {})
+
+
+def scaled(model, yes):
+    model.config.scale_decoder_outputs = yes
+    return model
+
+
+@pytest.mark.parametrize("name", ["plain", "gated"])
+def test_a_tied_output_layer_without_scaling_equals_transformers(tmp_path, name):
+    """Transformers 5 makes and saves such: T5 1.1 without `lm_head.weight`."""
+    inputs = {"input_ids": random_ids(V, 3, 9), "decoder_input_ids": random_ids(V, 3, 6, seed=1)}
+    model = scaled(make("T5ForConditionalGeneration", **CONFIGS[name]), False)
+    ours, _ = compare(model, tmp_path, **inputs)
+    assert ours.model.cfg.tied_output
+    assert ours.model.cfg.output_scale == 1
+    again = hub.wrap(ours.model, "T5ForConditionalGeneration")
+    np.testing.assert_array_equal(again(**inputs).logits, ours(**inputs).logits)
+
+
+@pytest.mark.parametrize(("said", "own"), [(False, True), (False, False), (True, True), (True, False)])
+def test_whether_mt5_has_an_output_layer_of_its_own_is_told_by_its_tensors(tmp_path, said, own):
+    """Published ones have one and say that nothing is tied; transformers 5 ties them, and says so of all."""
+    from safetensors.torch import load_file, save_file
+
+    make("MT5ForConditionalGeneration", **CONFIGS["gated"]).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    if own:
+        tensors["lm_head.weight"] = torch.randn(tensors["shared.weight"].shape)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": said}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = transformers.MT5ForConditionalGeneration.from_pretrained(tmp_path)
+    inputs = {"input_ids": random_ids(V, 3, 9), "decoder_input_ids": random_ids(V, 3, 6, seed=1)}
+    ours, _ = compare(model, tmp_path / "out", **inputs)
+    assert ours.model.cfg.tied_output != own
+    assert ours.config["model_type"] == "mt5"
+
+
+@pytest.mark.parametrize("kind", ["Model", "EncoderModel", "ForTokenClassification", "ForSequenceClassification"])
+def test_every_mt5_equals_transformers(tmp_path, kind):
+    inputs = {"input_ids": random_ids(V, 3, 9), "attention_mask": padded([9, 4, 1], 9, "left")}
+    if kind == "Model":
+        inputs["decoder_input_ids"] = random_ids(V, 3, 6)
+    if kind == "ForSequenceClassification":
+        inputs = {"input_ids": ended(3, 9)}
+    compare(make(f"MT5{kind}", **CONFIGS["gated"], num_labels=5), tmp_path, **inputs)
+
+
+def test_missing_fields_of_mt5_are_those_of_transformers():
+    named = {"model_type": "mt5"}
+    assert read(Fields.of(named)) == read(Fields.of(transformers.MT5Config().to_dict()))
+    assert read(Fields.of({**named, **write_mt5(read(Fields.of(named)))})) == read(Fields.of(named))
+    with pytest.raises(ValueError, match="does not scale"):
+        write_mt5(read(Fields.of({})))
