@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
-from flax_transformer.hub.family import SPELLING, Architecture, Family, Fields
+from flax_transformer.hub.family import LOOKED_UP, SPELLING, Architecture, Family, Fields
 from flax_transformer.hub.table import conv, embedding, linear, norm
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
@@ -12,11 +12,8 @@ from flax_transformer.nn import BlockConfig, EmbeddingConfig
 
 
 def read(fields: Fields) -> CausalConfig:
-    """Make our config of config.json's fields."""
-    fields.only(
-        scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False,
-        tie_word_embeddings=True,
-    )  # fmt: skip
+    """Make our config of config.json's fields; scores are float32 here, whatever `reorder_and_upcast_attn` says."""
+    fields.only(add_cross_attention=False, tie_word_embeddings=True)
     embed = fields.integer("n_embd", 768)
     std, depth = fields.number("initializer_range", 0.02), fields.integer("n_layer", 12)
     return CausalConfig(
@@ -31,8 +28,10 @@ def read(fields: Fields) -> CausalConfig:
             norm_eps=fields.number("layer_norm_epsilon", 1e-5),
             activation=fields.activation("activation_function", "gelu_new"),
             dropout=fields.number("resid_pdrop", 0.1), attention_dropout=fields.number("attn_pdrop", 0.1),
+            scale=None if fields.flag("scale_attn_weights", True) else 1.0,
         ),
         depth=depth,
+        falling_scale=fields.flag("scale_attn_by_inverse_layer_idx", False),
     )  # fmt: skip
 
 
@@ -51,6 +50,8 @@ def write(config: CausalConfig) -> dict[str, Any]:
         "embd_pdrop": config.embedding.dropout,
         "resid_pdrop": config.block.dropout,
         "attn_pdrop": config.block.attention_dropout,
+        "scale_attn_weights": config.block.scale != 1.0,
+        "scale_attn_by_inverse_layer_idx": config.falling_scale,
     }
 
 
@@ -104,5 +105,6 @@ FAMILIES = {
         prefix="transformer.",
         ignored=(r"\.attn\.(bias|masked_bias)$",),
         copies={"lm_head.weight": "transformer.wte.weight"},
+        looked_up={**LOOKED_UP, "token_type_ids": "embedding.token"},
     )
 }

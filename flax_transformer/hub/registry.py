@@ -17,7 +17,9 @@ MODULES = {
     "xlm-roberta": "roberta",
     "camembert": "roberta",
     "distilbert": "distilbert",
+    "electra": "electra",
     "t5": "t5",
+    "mt5": "t5",
     "bart": "bart",
     "marian": "marian",
 }

@@ -17,6 +17,7 @@ from flax_transformer.nn import (
     Caches,
     Embedding,
     EmbeddingConfig,
+    PerLayer,
     apply_stack,
     cache_length,
     each_cache,
@@ -39,13 +40,15 @@ class CausalConfig:
     """Whether the output layer is the embedding table."""
     window: int | None = None
     """How many positions each sees, its own included; None: all before it."""
+    falling_scale: bool = False
+    """Divide the query-key products of layer i, from 1 on, by i, as some GPT-2s do for float16's sake."""
     unroll: int | bool = 1
     remat: str = "none"
 
     def __post_init__(self):
-        if self.embedding.embed != self.block.embed:
+        if self.embedding.width != self.block.embed:
             raise ValueError(
-                f"all parts must have one model width, got embedding={self.embedding.embed}, block={self.block.embed}"
+                f"all parts must have one model width, got embedding={self.embedding.width}, block={self.block.embed}"
             )
         if self.block.cross:
             raise ValueError("a decoder-only model attends to no memory, got block.cross=True")
@@ -93,11 +96,15 @@ class Causal(nnx.Module):
         window = self.cfg.window
         return Mask(causal=True, window=None if window is None else (window - 1, 0))
 
+    def _factors(self) -> dict[str, PerLayer]:
+        return {"factor": PerLayer(1 / jnp.arange(1, self.cfg.depth + 1))} if self.cfg.falling_scale else {}
+
     def encode(
         self,
         tokens: Int[Array, "*B T"],
         *,
         mask: Mask | None = None,
+        types: Int[Array, "*#B T"] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
@@ -105,14 +112,15 @@ class Causal(nnx.Module):
 
         Args:
           mask: what else than the future is hidden: padding, other documents of a packed row.
+          types: of the tokens, themselves tokens, whose embeddings are added (GPT-2).
           positions: of the tokens; 0, 1, … by default.
           key: for dropout; None means none.
         """
         keys = (None, None) if key is None else jax.random.split(key)
-        x = self.embedding(tokens, positions=positions, key=keys[0])
+        x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         x = apply_stack(
             self.blocks, x, mask=self._mask() & mask, positions=positions, key=keys[1], unroll=self.cfg.unroll,
-            remat=self.cfg.remat,
+            remat=self.cfg.remat, **self._factors(),
         )  # fmt: skip
         return self.norm(x) if self.cfg.block.norm_position == "pre" else x
 
@@ -163,7 +171,13 @@ class Causal(nnx.Module):
             mask = Mask(window=(self.cfg.window - 1, 0)) & mask
         x = self.embedding(tokens, positions=positions)
         x, layers = apply_stack(
-            self.blocks, x, mask=mask, positions=positions, cache=cache.layers, unroll=self.cfg.unroll
+            self.blocks,
+            x,
+            mask=mask,
+            positions=positions,
+            cache=cache.layers,
+            unroll=self.cfg.unroll,
+            **self._factors(),
         )
         x = self.norm(x) if self.cfg.block.norm_position == "pre" else x
         return x, replace(cache, layers=layers, index=cache.index + T)

@@ -41,9 +41,9 @@ class EncoderConfig:
     remat: str = "none"
 
     def __post_init__(self):
-        if self.embedding.embed != self.block.embed:
+        if self.embedding.width != self.block.embed:
             raise ValueError(
-                f"all parts must have one model width, got embedding={self.embedding.embed}, block={self.block.embed}"
+                f"all parts must have one model width, got embedding={self.embedding.width}, block={self.block.embed}"
             )
         if self.block.cross:
             raise ValueError("an encoder attends to no memory, got block.cross=True")
@@ -134,8 +134,9 @@ class MaskedLM(nnx.Module):
         block, embedding = cfg.encoder.block, cfg.encoder.embedding
         self.cfg = cfg
         self.encoder = Encoder(cfg.encoder, rngs=rngs)
-        self.dense = nnx.Linear(block.embed, block.embed, kernel_init=initializer(block), rngs=rngs, **block.dtypes)
-        self.norm = make_norm(block, rngs=rngs)
+        width = embedding.embed  # of the output table, too
+        self.dense = nnx.Linear(block.embed, width, kernel_init=initializer(block), rngs=rngs, **block.dtypes)
+        self.norm = make_norm(block, width, rngs=rngs)
         bias = nnx.Param(jnp.zeros(embedding.vocab, block.dtypes["param_dtype"]))
         if cfg.tied_output:
             self.output_bias = bias

@@ -56,10 +56,10 @@ class Seq2SeqConfig:
 
     def __post_init__(self):
         widths = {
-            "embedding": self.embedding.embed,
+            "embedding": self.embedding.width,
             "encoder": self.encoder.embed,
             "decoder": self.decoder.embed,
-            "source_embedding": (self.source_embedding or self.embedding).embed,
+            "source_embedding": (self.source_embedding or self.embedding).width,
         }
         if len(set(widths.values())) > 1:
             raise ValueError(f"all parts must have one model width, got {widths}")

@@ -36,12 +36,19 @@ class EmbeddingConfig:
     norm: bool = False
     """LayerNorm after the sum, before dropout."""
     norm_eps: float = 1e-5
+    project: int | None = None
+    """Width of a linear layer at the end, where the model is of another than the tables (ELECTRA); None: no layer."""
     scaled: bool = True
     """Multiply token embeddings by sqrt(D) (Vaswani et al. 2017, §3.4)."""
     dropout: float = 0.0
     init_std: float | None = None
     """Standard deviation tables start with; None: 1 / sqrt(D)."""
     precision: Precision = Precision()
+
+    @property
+    def width(self) -> int:
+        """Of what comes out."""
+        return self.embed if self.project is None else self.project
 
     def __post_init__(self):
         if self.offset < 0 or self.types < 0:
@@ -76,6 +83,8 @@ class Embedding(nnx.Module):
             self.type = table(cfg.types)
         if cfg.norm:
             self.norm = nnx.LayerNorm(cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **kinds)
+        if cfg.project is not None:
+            self.project = nnx.Linear(cfg.embed, cfg.project, kernel_init=init, rngs=rngs, **kinds)
 
     def __call__(
         self,
@@ -85,12 +94,12 @@ class Embedding(nnx.Module):
         types: Int[Array, "*#B T"] | None = None,
         table: "Embedding | None" = None,
         key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"]:
-        """Embed token ids.
+    ) -> Float[Array, "*B T W"]:
+        """Embed token ids; W is D, or what it is projected to.
 
         Args:
           positions: of the tokens; 0, 1, … by default.
-          types: of the tokens, where there are types; 0 by default.
+          types: of the tokens, 0 by default; without a table of types they are looked up in that of tokens.
           table: whose token table to look up in; its own by default.
           key: for dropout; None means none.
 
@@ -113,7 +122,10 @@ class Embedding(nnx.Module):
             x = x + SINUSOIDS[cfg.position](positions, cfg.embed).astype(x.dtype)
         if cfg.types:
             x = x + self.type(jnp.zeros(tokens.shape[-1:], jnp.int32) if types is None else types)
-        return dropout(self.norm(x) if cfg.norm else x, cfg.dropout, key)
+        elif types is not None:
+            x = x + take_rows(self.rows, types)
+        x = dropout(self.norm(x) if cfg.norm else x, cfg.dropout, key)
+        return x if cfg.project is None else self.project(x)
 
     @property
     def rows(self) -> Float[Array, "*n V D"]:

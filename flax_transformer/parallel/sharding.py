@@ -27,8 +27,8 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)(token|head)\.embedding$", ("vocab", "embed")),
     (r"(^|\.)(position|type)\.embedding$", (None, "embed")),
     (r"(^|\.)bucket\.embedding$", (None, "heads")),
-    (r"(^|\.)(dense|output)\.kernel$", ("embed", None)),
-    (r"(^|\.)(dense|output)\.bias$", (None,)),
+    (r"(^|\.)(dense|output|project)\.kernel$", ("embed", None)),
+    (r"(^|\.)(dense|output|project)\.bias$", (None,)),
     (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),
     (r"\.(kernel|embedding)\.(a|b)$", ()),  # low-rank factors are small, so they stay whole

@@ -1,13 +1,14 @@
 """Make the golden checkpoints: tiny random models of every family, and what transformers says about some tokens.
 
     pip install torch==2.13.0 transformers
-    python tests/hub/make_golden.py
+    python tests/hub/make_golden.py [NAME...]
 
 Each folder of tests/hub/golden holds a checkpoint as `save_pretrained` writes it and `expected.npz`: inputs as
 `in_NAME`, outputs as `out_NAME` (layers stacked), tokens of `generate` as `greedy` and `beams`.
 """
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,9 @@ MODELS = {
             dim=16, hidden_dim=24, n_layers=2, n_heads=2, max_position_embeddings=32, **SMALL
         ),
     ),
+    "electra": ("ElectraForPreTraining", transformers.ElectraConfig(**BERT, embedding_size=12)),
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
+    "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**T5)),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**BART)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
@@ -65,9 +68,9 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
     ids = np.where(mask, random.integers(4, V, (2, length)), 3)
     given = {"input_ids": ids, "attention_mask": mask}
-    if name in ("t5", "bart", "marian"):
+    if name in ("t5", "mt5", "bart", "marian"):
         given["decoder_input_ids"] = random.integers(4, V, (2, 6))
-    if name == "bert":
+    if name in ("bert", "electra"):
         given["token_type_ids"] = (np.arange(length) > 4)[None].repeat(2, 0).astype(np.int64)
     return given
 
@@ -99,5 +102,5 @@ def make(name: str) -> None:
 
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
-    for each in MODELS:
+    for each in sys.argv[1:] or MODELS:
         make(each)

@@ -1,7 +1,9 @@
 """GPT-2 against transformers: every class, odd sizes, padding on either side, and the round trip."""
 
+import numpy as np
 import pytest
 
+from flax_transformer import hub
 from tests.hub.oracle import compare, padded, random_ids
 
 torch = pytest.importorskip("torch")
@@ -44,3 +46,31 @@ def test_every_class_equals_transformers(tmp_path, kind, labels):
     ids, mask = random_ids(V, 3, 9), padded([9, 4, 1], 9)
     model = make(kind, **CONFIGS["plain"], num_labels=labels)
     compare(model, tmp_path, input_ids=ids * mask, attention_mask=mask)
+
+
+@pytest.mark.parametrize("kind", ["GPT2LMHeadModel", "GPT2ForTokenClassification"])
+def test_types_are_looked_up_among_tokens(tmp_path, kind):
+    types = random_ids(V, 3, 9, seed=3, low=0)
+    compare(make(kind, **CONFIGS["plain"]), tmp_path, input_ids=random_ids(V, 3, 9), token_type_ids=types)
+
+
+SCALES = {
+    "by layer": {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    "not at all": {"scale_attn_weights": False},
+    "only by layer": {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
+}
+
+
+@pytest.mark.parametrize("options", SCALES.values(), ids=SCALES)
+def test_scores_scaled_otherwise_equal_transformers(tmp_path, options):
+    """And so do the tokens generated, layer by layer, and a model made here of the same config."""
+    model, ids = make("GPT2LMHeadModel", **CONFIGS["plain"], **options), random_ids(V, 3, 9)
+    ours, _ = compare(model, tmp_path, input_ids=ids, attention_mask=padded([9, 4, 1], 9, "left"))
+    theirs = model.generate(torch.as_tensor(ids), max_new_tokens=8, do_sample=False, pad_token_id=0)
+    tokens = np.asarray(ours.generate(ids, max_new_tokens=8))
+    np.testing.assert_array_equal(tokens, theirs[:, : tokens.shape[1]].numpy())
+    again = hub.wrap(ours.model, "GPT2LMHeadModel")
+    assert {name: again.config[name] for name in options if name in again.config} == {
+        name: value for name, value in options.items() if name in again.config
+    }
+    np.testing.assert_array_equal(again(input_ids=ids).logits, ours(input_ids=ids).logits)
