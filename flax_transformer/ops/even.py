@@ -6,6 +6,7 @@ the same. Of whole rows of padding, and of padding before a sentence, that is wh
 Axes: B batch, T query positions, S key positions, N query heads, K key/value heads, H head width.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -32,8 +33,9 @@ def even_attention(
            [1., 2.]], dtype=float32)
     """
     y = attention(q, k, v, mask, bias, scale=scale, dropout=dropout)
-    if mask is None or not (mask.window or any(x is not None for x in (mask.lengths, mask.segments, mask.dense))):
-        return y  # to see the past is to see oneself
-    sees = mask.materialize(q.shape[-3], k.shape[-3]).any(axis=-1)
+    T, S = q.shape[-3], k.shape[-3]
+    if mask is None or (T <= S and not jax.tree.leaves(mask) and mask.window is None):
+        return y  # who sees the past sees something
+    sees = mask.materialize(T, S).any(axis=-1)
     mean = jnp.repeat(jnp.mean(v, axis=-3, keepdims=True, dtype=jnp.float32), q.shape[-2] // v.shape[-2], axis=-2)
     return jnp.where(jnp.moveaxis(sees, -2, -1)[..., None], y, mean.astype(y.dtype))
