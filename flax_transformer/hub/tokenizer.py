@@ -16,16 +16,8 @@ from jaxtyping import Array, Bool, Int
 
 from flax_transformer.data.tokenizer import Tokenizer, unreadable_is_value_error
 from flax_transformer.hub.file import write_file
-from flax_transformer.hub.tokenizer_file import (
-    SPECIAL,
-    Family,
-    add_tokens,
-    build_engine,
-    find_family,
-    named_tokens,
-    read_files,
-    read_object,
-)
+from flax_transformer.hub.tokenizer_family import Family, build_engine, find_family
+from flax_transformer.hub.tokenizer_file import SPECIAL, add_tokens, named_tokens, read_files, read_object
 
 _UNLIMITED = 10**9  # checkpoints without a limit say so by a huge number
 _TURN = threading.Lock()  # truncation is a setting of the Rust object
@@ -319,7 +311,7 @@ def _from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, An
     if not isinstance(declared, str | None):
         raise ValueError(f"{folder / 'tokenizer_config.json'} must give tokenizer_class as a string, got {declared!r}")
     kind = model.get("model_type")
-    family = find_family(files, declared, kind if isinstance(kind, str) else None)
+    family = find_family(files, declared, kind if isinstance(kind, str) else None, folder)
     named = named_tokens(config, folder)
     special = {**family.special, **{role: token and token.content for role, token in named.items()}}
     target, marian = None, "source.spm" in files and "tokenizer.json" not in files
