@@ -7,6 +7,7 @@ from typing import Any
 from flax_transformer.data.tokenizer import unreadable_is_value_error
 from flax_transformer.train.config import parse_object
 
+_UNLIMITED = 10**9  # checkpoints without a limit say so by a huge number
 SPECIAL = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
 _VOCABULARY = (
     "tokenizer.json", "source.spm", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model",
@@ -14,20 +15,27 @@ _VOCABULARY = (
 )  # fmt: skip
 _FILES = (
     *_VOCABULARY, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "target.spm",
-    "target_vocab.json", "chat_template.jinja",
+    "target_vocab.json",
 )  # fmt: skip
+TEMPLATE, MORE = "chat_template.jinja", "additional_chat_templates"
+"""The chat template that is used unasked, and the folder of others."""
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Read the tokenizer files of a folder; empty where it has none.
+    """Read the tokenizer files of a folder, by name.
 
     Raises:
         FileNotFoundError: no such folder.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder {folder}")
-    files = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
-    return files if any(name in files for name in _VOCABULARY) else {}
+    more = sorted(f"{MORE}/{path.name}" for path in (folder / MORE).glob("*.jinja"))
+    return {name: (folder / name).read_bytes() for name in (*_FILES, TEMPLATE, *more) if (folder / name).is_file()}
+
+
+def has_vocabulary(files: Mapping[str, bytes]) -> bool:
+    """Say whether there is a tokenizer among the files."""
+    return any(name in files for name in _VOCABULARY)
 
 
 def read_object(files: Mapping[str, bytes], name: str, folder: Path) -> dict[str, Any]:
@@ -42,6 +50,24 @@ def read_vocabulary(files: Mapping[str, bytes], name: str, folder: Path) -> dict
         if type(id) is not int or not 0 <= id < 2**31:
             raise ValueError(f"{folder / name} must map tokens to ids of 0 and up, got {token!r}: {id!r}")
     return content
+
+
+def read_side(config: Mapping[str, Any], name: str, default: str, folder: Path) -> str:
+    """Read `left` or `right`."""
+    side = config.get(name, default)
+    if side not in ("left", "right"):
+        raise ValueError(f"{folder}: {name} must be left or right, got {side!r}")
+    return side
+
+
+def read_max_length(config: Mapping[str, Any], folder: Path) -> int | None:
+    """Read how many tokens an input may have, None where there is no limit."""
+    length = config.get("model_max_length")
+    if length is None:
+        return None
+    if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
+        raise ValueError(f"{folder}: model_max_length must be a number above 0, got {length!r}")
+    return None if length > _UNLIMITED else int(length)
 
 
 def named_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:

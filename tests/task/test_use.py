@@ -125,7 +125,7 @@ def test_end_tokens_end_a_text(plain):
 
 def test_a_conversation_is_what_the_model_reads(causal, plain):
     talk, write = Conversation().add("the dog", "barks"), writer(causal, max_new_tokens=5)
-    ids = np.array([talk.ids("and", plain.encode, plain.eos)])
+    ids = np.array([talk.ids("and", plain)])
     expected = TextStream(plain, (), (plain.eos,), ()).whole(
         np.asarray(causal.generate(ids, max_new_tokens=5))[0, ids.shape[1] :]
     )
