@@ -156,7 +156,7 @@ def read_rows(ids: Any) -> tuple[list[list[int]], bool]:
     Raises:
         ValueError: what are no token ids.
     """
-    alone = np.ndim(ids) == 1 if hasattr(ids, "ndim") else len(ids) > 0 and np.ndim(ids[0]) == 0
+    alone = np.ndim(ids) < 2 if hasattr(ids, "ndim") else len(ids) > 0 and np.ndim(ids[0]) == 0
     rows = [np.asarray(row).tolist() for row in ([ids] if alone else ids)]
     if not all(isinstance(row, list) and not (row and isinstance(row[0], list)) for row in rows):
         raise ValueError(f"token ids must be one row or a list of rows, got {ids!r:.60}")
@@ -167,13 +167,13 @@ def read_rows(ids: Any) -> tuple[list[list[int]], bool]:
     return rows, alone
 
 
-def check_text(text: str | tuple[str, str]) -> None:
+def check_text(text: Any) -> None:
     """Refuse what is no text.
 
     Raises:
         ValueError: something else, or a string that UTF-8 cannot have.
     """
-    for part in (text,) if isinstance(text, str) else text:
+    for part in text if isinstance(text, tuple) else (text,):
         if not isinstance(part, str):
             raise ValueError(f"texts must be strings, got {part!r:.40}")
         try:
