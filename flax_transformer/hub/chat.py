@@ -45,15 +45,15 @@ def read_templates(files: Mapping[str, bytes], folder: Path) -> dict[str, str]:
     if found:
         return found
     said = read_object(files, "tokenizer_config.json", folder).get("chat_template")
-    if isinstance(said, str):
-        return {"default": said}
-    listed = [] if said is None else said if isinstance(said, list) else [said]
-    for each in listed:
+    said = {"name": "default", "template": said} if isinstance(said, str) else said
+    for each in [] if said is None else said if isinstance(said, list) else [said]:
         if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in ("name", "template")):
             raise ValueError(
                 f"{folder / 'tokenizer_config.json'} must give chat_template as a text, or a list of objects with name"
                 f" and template, got {each!r:.60}"
             )
+        if any("\ud800" <= letter <= "\udfff" for letter in each["template"]):
+            raise ValueError(f"{folder / 'tokenizer_config.json'} must give chat_template without lone surrogates")
         found[each["name"]] = each["template"]
     return found
 

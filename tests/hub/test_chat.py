@@ -131,6 +131,12 @@ def test_what_is_no_template_names_the_file(tmp_path, said):
         tokenizer.apply_chat_template(SAID)
 
 
+def test_a_template_of_no_unicode_names_the_file(tmp_path):
+    tokenizer = load_hub_tokenizer(save(tmp_path, chat_template="\ud800"))
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json must give chat_template without lone surrogates"):
+        tokenizer.apply_chat_template(SAID)
+
+
 def test_a_template_of_other_bytes_names_the_file(tmp_path):
     tokenizer = load_hub_tokenizer(save(tmp_path))
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")

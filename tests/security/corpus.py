@@ -223,6 +223,11 @@ def chat_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
         yield Case(f"{name}: removed", name, lambda folder, name=name: (folder / name).unlink(), True)
 
 
+def chat_config_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
+    for case in json_cases(folder, seed, amount, name="tokenizer_config.json"):
+        yield replace(case, legal=case.legal or "chat_template" in case.label)  # any text is a template
+
+
 def open_own_tokenizer(folder: Path) -> Any:
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     ids = tokenizer.encode(TEXTS)
@@ -406,7 +411,7 @@ CORPORA = {
     "wordpiece": Corpus(make_wordpiece, open_tokenizer, tokenizer_cases),
     "byte-bpe": Corpus(make_byte_bpe, open_tokenizer, tokenizer_cases),
     "chat": Corpus(make_chat, open_chat, chat_cases),
-    "chat-config": Corpus(make_chat_config, open_chat, partial(json_cases, name="tokenizer_config.json")),
+    "chat-config": Corpus(make_chat_config, open_chat, chat_config_cases),
     "own-tokenizer": Corpus(make_tokenizer, open_own_tokenizer, tokenizer_cases),
     "run": Corpus(make_run, open_run, run_cases),
     "checkpoints": Corpus(make_checkpoints, open_checkpoints, checkpoint_cases),

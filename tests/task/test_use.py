@@ -139,9 +139,6 @@ def test_a_conversation_is_what_the_model_reads(causal, plain):
 
 
 TURNS = (
-    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }};{% endfor %}"
-    "{% if add_generation_prompt %}<a>{% endif %}"
-)
     "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }};{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 )
 
