@@ -65,7 +65,8 @@ def generate(
       stop: Texts at which to stop.
       seed: Of sampling.
       stream: Whether to print a text while it is written, where output is a terminal.
-      chat: Talk: every line of standard input is a message, and the conversation is remembered.
+      chat: Talk: every line of standard input is a message, and the conversation is remembered; it is read as the
+        checkpoint's chat template writes it, where there is one.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import Writer, WriterConfig, open_checkpoint

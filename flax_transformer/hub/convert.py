@@ -13,7 +13,7 @@ from flax_transformer.hub.family import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, read_json, write_file
 from flax_transformer.hub.load import GENERATION, read_model
 from flax_transformer.hub.pretrained import Pretrained
-from flax_transformer.hub.tokenizer import load_hub_tokenizer
+from flax_transformer.hub.tokenizer_open import open_tokenizer
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
 from flax_transformer.parallel import tree_shardings
@@ -95,7 +95,7 @@ def load_orbax(
         config = with_precision(config, compute=dtype or own, params=dtype or own)
         restored, _ = checkpoints.restore({tree: _placed(abstract(config), mesh)}, step)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    return Pretrained(restored[tree], fields, load_hub_tokenizer(folder), Fields.of(generation))
+    return Pretrained(restored[tree], fields, open_tokenizer(folder), Fields.of(generation))
 
 
 def _placed(model: Any, mesh: Mesh | None) -> Any:

@@ -1,5 +1,6 @@
-"""Checkpoint folders: config.json and safetensors, one file or shards with an index, read lazily and written whole."""
+"""Checkpoint folders: config.json and weights, one file or shards with an index, read lazily and written whole."""
 
+import fnmatch
 import json
 import logging
 import math
@@ -18,10 +19,13 @@ import numpy as np
 from flax_transformer.train.config import parse_object
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+FLAX, FLAX_INDEX = "flax_model.msgpack", "flax_model.msgpack.index.json"
 SHARD_BYTES = 5 * 1000**3
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
-PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm")
-"""What is downloaded: nothing that could be code."""
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5")
+PATTERNS = (
+    "*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "chat_template.jinja", "additional_chat_templates/*.jinja",
+)  # fmt: skip
+"""What is downloaded: nothing that could be code, but for chat templates, which run confined."""
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -58,6 +62,8 @@ def find_folder(path_or_id: str | os.PathLike, revision: str | None = None) -> P
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"no folder {path}, and the hub did not give {path_or_id}: {reason}") from error
+    if not any(folder.glob("*.safetensors")):
+        _download_others(name, folder)
     if revision is None:
         logging.getLogger(__name__).warning(
             "%s is what its owner last pushed, commit %s; %s@%s is the same for ever",
@@ -67,6 +73,24 @@ def find_folder(path_or_id: str | os.PathLike, revision: str | None = None) -> P
             folder.name,
         )
     return folder
+
+
+def _download_others(name: str, folder: Path) -> None:
+    """Look at the hub for other weights than safetensors, at the commit that came: Flax's come too.
+
+    Raises:
+      ValueError: there are only such as can hold code.
+    """
+    from huggingface_hub import list_repo_files, snapshot_download
+
+    try:
+        files = list_repo_files(name, revision=folder.name)
+        if any(file in (FLAX, FLAX_INDEX) for file in files):
+            snapshot_download(name, revision=folder.name, allow_patterns=["flax_model*.msgpack*"])
+            return
+    except OSError:  # without the hub, what came is what there is
+        return
+    _refuse_pickles(name, [file for pattern in PICKLES for file in fnmatch.filter(files, pattern)], folder)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -90,6 +114,23 @@ def write_file(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
+def beside(folder: Path, name: str) -> Path:
+    """Give the place of a file in a folder, its own folder made; a link in the place of that one is not followed."""
+    path = folder / name
+    if path.parent != folder:
+        if path.parent.is_symlink():
+            path.parent.unlink()
+        path.parent.mkdir(exist_ok=True)
+    return path
+
+
+def write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files, by name, into a folder that is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_file(beside(folder, name), content)
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor that is in a file: shape and type are known."""
@@ -104,12 +145,22 @@ def open_tensors(folder: Path) -> dict[str, Tensor]:
     """Open the weights of a folder, memory-mapped; nothing is read yet.
 
     Raises:
-      FileNotFoundError: no safetensors.
+      FileNotFoundError: no safetensors, and no arrays of Flax.
       ValueError: a pickle instead, a broken or missing shard, or a tensor of another type than the floats.
     """
+    from flax_transformer.hub.flax_file import open_flax
+
     tensors: dict[str, Tensor] = {}
-    for file in _files(folder):
-        for name, tensor in _open(file).items():
+    files, read = _files(folder, WEIGHTS, INDEX), _open
+    if not files:
+        files, read = _files(folder, FLAX, FLAX_INDEX), open_flax
+    if not files:
+        _refuse_pickles(
+            str(folder), [each.name for pattern in PICKLES for each in sorted(folder.glob(pattern))], folder
+        )
+        raise FileNotFoundError(f"no {WEIGHTS} or {INDEX} in {folder}, and no {FLAX}")
+    for file in files:
+        for name, tensor in read(file).items():
             if name in tensors:
                 raise ValueError(f"a tensor must be in one file, {name} is in {file} and in another")
             tensors[name] = tensor
@@ -142,29 +193,40 @@ def _view(content: mmap.mmap, offset: int, shape: tuple[int, ...], dtype: str) -
     return np.frombuffer(content, jnp.dtype(dtype), math.prod(shape), offset).reshape(shape)
 
 
-def _files(folder: Path) -> list[Path]:
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
-            raise ValueError(f"{folder / INDEX} must have a weight_map from tensor to file name")
-        files = sorted(set(index.values()))
-        outside = [name for name in files if Path(name).name != name or name == ".."]
-        if outside:
-            raise ValueError(f"shards must lie beside their index, {folder / INDEX} names {outside[0]!r}")
-        missing = [name for name in files if not (folder / name).is_file()]
-        if missing:
-            raise ValueError(f"{folder} lacks {', '.join(missing)}, which its index names")
-        return [folder / name for name in files]
-    pickles = [file.name for pattern in PICKLES for file in sorted(folder.glob(pattern))]
-    if pickles:
-        raise ValueError(
-            f"{folder} has only {', '.join(pickles[:3])}; such files can run code when opened and are not read. "
-            "Convert them where you trust them: AutoModel.from_pretrained(…).save_pretrained(…) of transformers "
-            "writes safetensors"
-        )
-    raise FileNotFoundError(f"no {WEIGHTS} or {INDEX} in {folder}")
+def _files(folder: Path, whole: str, shards: str) -> list[Path]:
+    """Give the files of one kind that weights are in, none where there are none of it."""
+    if (folder / whole).is_file():
+        return [folder / whole]
+    if not (folder / shards).is_file():
+        return []
+    index = read_json(folder / shards).get("weight_map")
+    if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
+        raise ValueError(f"{folder / shards} must have a weight_map from tensor to file name")
+    files = sorted(set(index.values()))
+    outside = [name for name in files if Path(name).name != name or name == ".."]
+    if outside:
+        raise ValueError(f"shards must lie beside their index, {folder / shards} names {outside[0]!r}")
+    missing = [name for name in files if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} lacks {', '.join(missing)}, which its index names")
+    return [folder / name for name in files]
+
+
+def _refuse_pickles(where: str, pickles: list[str], folder: Path) -> None:
+    """Say what becomes of a checkpoint that may hold code, and how its own class makes another of it.
+
+    Raises:
+      ValueError: there are such files.
+    """
+    if not pickles:
+        return
+    named = read_json(folder / CONFIG).get("architectures") if (folder / CONFIG).is_file() else None
+    known = isinstance(named, list) and named and isinstance(named[0], str) and named[0].isidentifier()
+    raise ValueError(
+        f"{where} has only {', '.join(pickles[:3])}; such files can run code when opened and are not read. "
+        f"Convert them where you trust them, with transformers: {named[0] if known else 'CLASS'}.from_pretrained(…)"
+        ".save_pretrained(…) writes safetensors" + ("" if known else "; CLASS is the model's, its head included")
+    )
 
 
 def write_tensors(folder: Path, sizes: Mapping[str, int], make: Callable[[str], np.ndarray]) -> None:

@@ -17,11 +17,11 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from flax_transformer.hub.family import Architecture, Family, Fields
-from flax_transformer.hub.file import CONFIG, DTYPES, find_folder, open_tensors, read_json, write_tensors
+from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.registry import find_architecture, find_family
-from flax_transformer.hub.tokenizer import load_hub_tokenizer
+from flax_transformer.hub.tokenizer_open import open_tokenizer
 from flax_transformer.hub.weights import begins, compare, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import BlockConfig, with_precision
@@ -118,7 +118,7 @@ def load(
         )
     model = load_model(model, entries, tensors, mesh, fresh)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    return Pretrained(model, fields, load_hub_tokenizer(folder), Fields.of(generation))
+    return Pretrained(model, fields, open_tokenizer(folder), Fields.of(generation))
 
 
 def read_model(fields: Fields, folder: Path) -> Any:
@@ -157,8 +157,8 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
             pretrained.tokenizer.save(part)
         for old in folder.glob("model*.safetensors*"):
             old.unlink()
-        for file in part.iterdir():
-            shutil.move(file, folder / file.name)
+        for file in [path for path in part.rglob("*") if path.is_file()]:
+            shutil.move(file, beside(folder, str(file.relative_to(part))))
 
 
 def wrap(model: Any, architecture: str, *, tokenizer: Any = None, **fields: Any) -> Pretrained:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.data.tokenizer import unreadable_is_value_error
-from flax_transformer.hub.tokenizer_file import read_vocabulary, require_sentencepiece
+from flax_transformer.hub.tokenizer_family import require_sentencepiece
+from flax_transformer.hub.tokenizer_file import read_vocabulary
 
 _LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
 _SPACE = "▁"

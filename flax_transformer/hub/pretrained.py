@@ -33,7 +33,7 @@ class Pretrained:
     config: Fields = field(metadata={"static": True})
     """Everything in config.json; `architectures[0]` says what the model is."""
     tokenizer: Any = field(default=None, metadata={"static": True})
-    """A `HubTokenizer`, or None where the checkpoint has none."""
+    """A `HubTokenizer`, or None where the checkpoint has none; one that cannot be read says so where it is used."""
     generation: Fields = field(default=Fields("{}"), metadata={"static": True})
     """Everything in generation_config.json."""
 

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Optional
 
@@ -15,27 +16,28 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from flax_transformer.data.tokenizer import Tokenizer, unreadable_is_value_error
-from flax_transformer.hub.file import write_file
+from flax_transformer.hub.chat import apply_template, read_templates
+from flax_transformer.hub.file import write_files
+from flax_transformer.hub.tokenizer_call import Call, Inputs, check_text, pad_rows, read_call, read_rows
+from flax_transformer.hub.tokenizer_family import Family, build_engine, find_family
 from flax_transformer.hub.tokenizer_file import (
     SPECIAL,
-    Family,
     add_tokens,
-    build_engine,
-    find_family,
+    has_vocabulary,
     named_tokens,
     read_files,
+    read_max_length,
     read_object,
+    read_side,
 )
 
-_UNLIMITED = 10**9  # checkpoints without a limit say so by a huge number
+_PLAIN = {"pairs": None, "max_length": None, "padding": "longest", "side": None, "truncate": False}
 _TURN = threading.Lock()  # truncation is a setting of the Rust object
 _DETACHED = (
     *((f" {mark}", mark) for mark in ".?!,"),
     (" ' ", "'"),
     *((f" {ending}", ending) for ending in ("n't", "'m", "'s", "'ve", "'re")),
 )
-
-Inputs = dict[str, Int[np.ndarray, "B T"]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Windows:
 class HubTokenizer:
     """A checkpoint's tokenizer; made by ``load_hub_tokenizer`` or ``HubTokenizer.of``.
 
-    Special tokens are ids, None where the checkpoint has none. A chat template is kept but never run: it is code.
+    Special tokens are ids, None where the checkpoint has none.
     """
 
     engine: Any = field(repr=False)
@@ -115,7 +117,8 @@ class HubTokenizer:
         max_length: int | None = None,
         padding: str | int | None = "longest",
         side: str | None = None,
-        truncate: bool = False,
+        truncate: bool | str = False,
+        **theirs: Any,
     ) -> Inputs:
         """Turn texts, or pairs of texts, into a model's inputs, with the special tokens that the checkpoint adds.
 
@@ -124,39 +127,29 @@ class HubTokenizer:
             pairs: a second text for each, in the same input.
             max_length: most tokens of an input, special ones included; `truncate` cuts to it, `model_max_length` if
                 none.
-            padding: to the longest input, to a number of tokens, or none, where all are of one length.
+            padding: to the longest input, to `max_length`, to a number of tokens, or none, where all are of one length.
             side: where padding goes; by default where the checkpoint says.
-            truncate: cut longer inputs instead of refusing them.
+            truncate: cut longer inputs instead of refusing them; `only_first` and `only_second` of a pair.
+            theirs: words of `transformers` for these and more: text_pair, truncation, padding_side, add_special_tokens,
+                pad_to_multiple_of, return_token_type_ids, return_attention_mask; return_tensors="np" is always so.
 
         Returns:
             ``input_ids``, ``attention_mask`` and, where the model reads them, ``token_type_ids``.
 
         Raises:
-            ValueError: an input longer than allowed, padding without a pad token, or texts that do not match pairs.
+            ValueError: an input longer than allowed, padding without a pad token, texts that do not match pairs, or a
+                word that is not understood.
         """
-        if isinstance(texts, str) or isinstance(pairs, str):
+        given = {"pairs": pairs, "max_length": max_length, "padding": padding, "side": side, "truncate": truncate}
+        call = read_call(given, theirs, self.model_max_length)
+        if isinstance(texts, str) or isinstance(call.pairs, str):
             raise ValueError(
-                f"texts must be a sequence of strings, got one string {texts if pairs is None else pairs!r}"
+                f"texts must be a sequence of strings, got one string {texts if call.pairs is None else call.pairs!r}"
             )
-        if pairs is not None and len(texts) != len(pairs):
-            raise ValueError(f"each text needs its pair, got {len(texts)} texts, {len(pairs)} pairs")
-        least = self.engine.num_special_tokens_to_add(pairs is not None)
-        truncation = None
-        if truncate:
-            max_length = self.model_max_length if max_length is None else max_length
-            if max_length is None:
-                raise ValueError("truncate needs max_length, the checkpoint has none")
-            if max_length <= least:
-                raise ValueError(f"max_length must exceed the {least} special tokens, got {max_length}")
-            truncation = {"max_length": max_length, "direction": self.truncation_side}
-        rows = self._encode(list(texts) if pairs is None else list(zip(texts, pairs, strict=True)), truncation)
-        lengths = [len(row.ids) for row in rows]
-        if max_length is not None and max(lengths, default=0) > max_length:
-            raise ValueError(
-                f"inputs must have at most {max_length} tokens, got {max(lengths)} in text {int(np.argmax(lengths))};"
-                " truncate=True cuts them"
-            )
-        return self._inputs(rows, padding, side)
+        if call.pairs is not None and len(texts) != len(call.pairs):
+            raise ValueError(f"each text needs its pair, got {len(texts)} texts, {len(call.pairs)} pairs")
+        inputs = list(texts) if call.pairs is None else list(zip(texts, call.pairs, strict=True))
+        return self.pad_rows(self.encode_rows(inputs, call), call)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Turn texts into token ids, without the special tokens that ``__call__`` adds."""
@@ -164,21 +157,58 @@ class HubTokenizer:
 
     def decode(
         self,
-        ids: Sequence[Sequence[int]] | Int[np.ndarray, "B T"] | Int[Array, "B T"],
+        ids: Sequence[int] | Sequence[Sequence[int]] | Int[np.ndarray, "*B T"] | Int[Array, "*B T"],
         skip_special_tokens: bool = True,
-    ) -> list[str]:
-        """Turn rows of token ids into texts; ids beyond the vocabulary are left out.
+    ) -> str | list[str]:
+        """Turn a row of token ids into its text, and rows into theirs; ids beyond the vocabulary are left out.
 
         Raises:
-            ValueError: negative ids, as labels have for what does not count.
+            ValueError: negative ids, as labels have for what does not count, or what are no rows.
         """
-        rows = np.asarray(ids).tolist() if isinstance(ids, Array) else [np.asarray(row).tolist() for row in ids]
-        least = min((min(row) for row in rows if row), default=0)
-        if least < 0:
-            raise ValueError(f"token ids must not be negative, got {least}")
+        rows, alone = read_rows(ids)
         with unreadable_is_value_error(self._source):
             texts = self.engine.decode_batch(rows, skip_special_tokens=skip_special_tokens)
-        return [_attach(text) for text in texts] if self.cleaning else texts
+        texts = [_attach(text) for text in texts] if self.cleaning else texts
+        return texts[0] if alone else texts
+
+    batch_decode = decode
+
+    @cached_property
+    def chat_templates(self) -> Mapping[str, str]:
+        """How a conversation is written, by name; `default` is what `apply_chat_template` takes unasked."""
+        return read_templates(self.files, self.folder)
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Any],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        **options: Any,
+    ) -> str | list[str] | Inputs | Int[np.ndarray, "B T"]:
+        """Write a conversation, or several, as the checkpoint's template has it, and turn it into a model's inputs.
+
+        Args:
+            conversation: messages, objects with role and content; or a list of conversations.
+            tools: JSON schemas of functions.
+            documents: objects with title and text.
+            chat_template: the name of one of the checkpoint's, or a template.
+            add_generation_prompt: end with what an answer begins with.
+            tokenize: without it the text is given.
+            options: continue_final_message, return_assistant_tokens_mask, return_dict, tokenizer_kwargs; padding,
+                truncation, max_length and return_tensors as in a call; any other name is a variable of the template.
+
+        Returns:
+            Inputs of a row for each conversation; `input_ids` alone where return_dict is false.
+
+        Raises:
+            ValueError: no template, one that refuses the conversation, or one that asks for what it may not have.
+        """
+        asked = {"tools": tools, "documents": documents, "add_generation_prompt": add_generation_prompt}
+        return apply_template(self, conversation, chat_template, asked, tokenize=tokenize, **options)
 
     def tokens(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> list[str | None]:
         """Name each token of one row as the vocabulary spells it; None beyond the vocabulary."""
@@ -205,7 +235,7 @@ class HubTokenizer:
         truncation = {"max_length": max_length, "stride": stride, "strategy": "only_second"}
         (first,) = self._encode([(question, context)], truncation, offsets=True)
         rows = [first, *first.overflowing]
-        inputs = self._inputs(rows, "longest", None)
+        inputs = self.pad_rows(rows, read_call(_PLAIN, {}, None))
         offsets = np.zeros((*inputs["input_ids"].shape, 2), np.int32)
         inside = np.zeros(inputs["input_ids"].shape, bool)
         for i, row in enumerate(rows):
@@ -219,9 +249,7 @@ class HubTokenizer:
 
         What ``dataclasses.replace`` changed is not in them.
         """
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for name, content in self.files.items():
-            write_file(Path(folder) / name, content)
+        write_files(self.files, Path(folder))
 
     @property
     def _source(self) -> Path:
@@ -232,7 +260,7 @@ class HubTokenizer:
     ) -> list[Any]:
         encode = self.engine.encode_batch if offsets else self.engine.encode_batch_fast
         for text in inputs:
-            _check_text(text)
+            check_text(text)
         with _TURN, unreadable_is_value_error(self._source):
             if truncation is not None:
                 self.engine.enable_truncation(**truncation)
@@ -241,36 +269,28 @@ class HubTokenizer:
             finally:
                 self.engine.no_truncation()
 
-    def _inputs(self, rows: list[Any], padding: str | int | None, side: str | None) -> Inputs:
-        if not (padding in ("longest", None) or isinstance(padding, int)) or side not in ("left", "right", None):
-            raise ValueError(
-                "padding must be 'longest', a number of tokens or None, side left, right or None,"
-                f" got {padding!r}, {side!r}"
-            )
+    def encode_rows(self, inputs: list, call: Call, *, offsets: bool = False) -> list[Any]:
+        """Encode texts, cut or refused where they are too long."""
+        least = self.engine.num_special_tokens_to_add(call.pairs is not None) if call.special else 0
+        truncation = None
+        if call.cut is not None:
+            if call.max_length <= least:
+                raise ValueError(f"max_length must exceed the {least} special tokens, got {call.max_length}")
+            truncation = {"max_length": call.max_length, "direction": self.truncation_side}
+            truncation |= {} if call.pairs is None else {"strategy": call.cut}
+        rows = self._encode(inputs, truncation, special=call.special, offsets=offsets)
         lengths = [len(row.ids) for row in rows]
-        longest = max(lengths, default=0)
-        width = padding if isinstance(padding, int) else longest
-        if longest > width or (padding is None and min(lengths, default=0) < longest):
-            allowed = f"at most {width}" if padding is not None else "one number of"
-            raise ValueError(f"with padding={padding!r} inputs must have {allowed} tokens, got {sorted(set(lengths))}")
-        if min(lengths, default=width) < width and self.pad is None:
+        if call.max_length is not None and max(lengths, default=0) > call.max_length:
             raise ValueError(
-                "padding needs a pad token, the checkpoint has none: dataclasses.replace(tokenizer, pad=tokenizer.eos)"
+                f"inputs must have at most {call.max_length} tokens, got {max(lengths)} in text"
+                f" {int(np.argmax(lengths))}; truncate=True cuts them"
             )
-        shape, left = (len(rows), width), (side or self.padding_side) == "left"
-        inputs = {"input_ids": np.full(shape, self.pad or 0, np.int64)}
-        if self.types:
-            inputs["token_type_ids"] = np.zeros(shape, np.int32)
-        inputs["attention_mask"] = np.zeros(shape, np.int32)
-        for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            place = slice(width - length, width) if left else slice(length)
-            inputs["input_ids"][i, place] = row.ids
-            inputs["attention_mask"][i, place] = 1
-            if self.types:
-                inputs["token_type_ids"][i, place] = row.type_ids
-        if inputs["input_ids"].max(initial=0) >= 2**31:
-            raise ValueError(f"{self.folder}: token ids must be below 2**31, got {inputs['input_ids'].max()}")
-        return inputs | {"input_ids": inputs["input_ids"].astype(np.int32)}
+        return rows
+
+    def pad_rows(self, rows: list[Any], call: Call) -> Inputs:
+        """Lay encoded texts out as a model's inputs."""
+        left = (call.side or self.padding_side) == "left"
+        return pad_rows(rows, call, pad=self.pad, left=left, types=self.types, folder=self.folder)
 
 
 def load_hub_tokenizer(folder: str | os.PathLike) -> HubTokenizer | None:
@@ -282,7 +302,7 @@ def load_hub_tokenizer(folder: str | os.PathLike) -> HubTokenizer | None:
     """
     folder = Path(folder)
     files = read_files(folder)
-    if not files:
+    if not has_vocabulary(files):
         return None
     model = folder / "config.json"
     config = read_object({"config.json": model.read_bytes()}, "config.json", folder) if model.is_file() else {}
@@ -319,7 +339,7 @@ def _from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, An
     if not isinstance(declared, str | None):
         raise ValueError(f"{folder / 'tokenizer_config.json'} must give tokenizer_class as a string, got {declared!r}")
     kind = model.get("model_type")
-    family = find_family(files, declared, kind if isinstance(kind, str) else None)
+    family = find_family(files, declared, kind if isinstance(kind, str) else None, folder)
     named = named_tokens(config, folder)
     special = {**family.special, **{role: token and token.content for role, token in named.items()}}
     target, marian = None, "source.spm" in files and "tokenizer.json" not in files
@@ -339,9 +359,9 @@ def _from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, An
     options = {
         "files": files, "folder": folder, **ids,
         "types": not marian and _reads_types(engine, config, family),
-        "padding_side": _side(config, "padding_side", family.padding_side, folder),
-        "truncation_side": _side(config, "truncation_side", "right", folder),
-        "model_max_length": _max_length(config, folder),
+        "padding_side": read_side(config, "padding_side", family.padding_side, folder),
+        "truncation_side": read_side(config, "truncation_side", "right", folder),
+        "model_max_length": read_max_length(config, folder),
         "cleaning": config.get("clean_up_tokenization_spaces") is True and not _is_bpe(engine),
     }  # fmt: skip
     return HubTokenizer(
@@ -363,30 +383,6 @@ def _reads_types(engine: Any, config: Mapping[str, Any], family: Family) -> bool
 
 def _is_bpe(engine: Any) -> bool:
     return type(engine.model).__name__ == "BPE"  # pieces of bytes keep their own spaces
-
-
-def _side(config: Mapping[str, Any], name: str, default: str, folder: Path) -> str:
-    side = config.get(name, default)
-    if side not in ("left", "right"):
-        raise ValueError(f"{folder}: {name} must be left or right, got {side!r}")
-    return side
-
-
-def _max_length(config: Mapping[str, Any], folder: Path) -> int | None:
-    length = config.get("model_max_length")
-    if length is None:
-        return None
-    if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
-        raise ValueError(f"{folder}: model_max_length must be a number above 0, got {length!r}")
-    return None if length > _UNLIMITED else int(length)
-
-
-def _check_text(text: str | tuple[str, str]) -> None:
-    for part in (text,) if isinstance(text, str) else text:
-        try:
-            part.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(f"texts must be Unicode without lone surrogates, got {part[:40]!r}") from error
 
 
 def _attach(text: str) -> str:

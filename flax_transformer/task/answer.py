@@ -8,8 +8,9 @@ al. 2020) for the history of a conversation.
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -204,24 +205,45 @@ class Conversation:
         said = [part for turn in self.carried for part in turn]
         return " ".join(part for part in (*said, question) if part)
 
-    def ids(
-        self, message: str, encode: Callable[[Sequence[str]], list[list[int]]], eos: int, max_length: int | None = None
-    ) -> list[int]:
-        """Write the conversation as a causal language model reads it: each utterance, then the end mark.
+    def messages(self, message: str) -> list[dict[str, str]]:
+        """Give the conversation as chat templates read it: who says what, and what is said now.
+
+        >>> Conversation().add("Who wrote it?", "Ada.").messages("When?")[1:]
+        [{'role': 'assistant', 'content': 'Ada.'}, {'role': 'user', 'content': 'When?'}]
+        """
+        said = [part for turn in self.carried for part in turn]
+        roles = ("user", "assistant") * len(self.carried)
+        return [{"role": role, "content": text} for role, text in zip((*roles, "user"), (*said, message), strict=True)]
+
+    def ids(self, message: str, tokenizer: Any, max_length: int | None = None) -> list[int]:
+        """Write the conversation as a language model reads it: by its chat template, else each utterance and its end.
 
         Args:
             message: what is said now.
-            encode: turns texts into token ids, without special tokens.
-            eos: the end mark.
+            tokenizer: the model's `HubTokenizer`.
             max_length: most tokens; the oldest turns are left out to fit.
 
         Raises:
-            ValueError: the message alone is longer than `max_length`.
+            ValueError: the message alone is too long, the template refuses the conversation, or there is neither a
+                template nor an end mark.
         """
-        said = [part for turn in self.carried for part in turn]
-        *history, last = [[*ids, eos] for ids in encode([*said, message])]
-        if max_length is not None and len(last) > max_length:
-            raise ValueError(f"the message must have at most {max_length} tokens, end mark included, got {len(last)}")
-        while max_length is not None and sum(map(len, history)) + len(last) > max_length:
-            history = history[2:]
-        return [token for ids in (*history, last) for token in ids]
+        talk = self
+        while True:
+            ids = _written(talk.messages(message), tokenizer)
+            if max_length is None or len(ids) <= max_length:
+                return ids
+            if not talk.carried:
+                raise ValueError(
+                    f"the message must have at most {max_length} tokens, end mark included, got {len(ids)}"
+                )
+            talk = replace(talk, turns=talk.carried[1:])
+
+
+def _written(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> list[int]:
+    if tokenizer.chat_templates:
+        (row,) = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return row.tolist()
+    if tokenizer.eos is None:
+        raise ValueError("a conversation needs a chat template or an end token, the checkpoint's tokenizer has neither")
+    utterances = tokenizer.encode([message["content"] for message in messages])
+    return [token for utterance in utterances for token in (*utterance, tokenizer.eos)]

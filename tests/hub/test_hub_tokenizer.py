@@ -257,7 +257,7 @@ BAD_FOLDER = {
     "merges utf-8": _roberta(merges__txt=b"\xff \xfe\n"),
     "merges missing": {name: ROBERTA_FILES[name] for name in ("vocab.json", "config.json")},
     "fairseq pieces": {"sentencepiece.bpe.model": b"x", "config.json": {"model_type": "xlm-roberta"}},
-    "json vocab of qwen": _roberta(config__json={"model_type": "qwen2", "tokenizer_class": "Qwen2Tokenizer"}),
+    "json vocab of a stranger": _roberta(config__json={"model_type": "qwen2", "tokenizer_class": "OtherTokenizer"}),
 }  # fmt: skip
 
 
@@ -266,6 +266,27 @@ def test_malformed_folders_are_value_errors_that_name_them(tmp_path, files):
     folder = _write(tmp_path / "broken", files)
     with pytest.raises(ValueError, match=r"broken"):
         load_hub_tokenizer(folder)
+
+
+@pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "PhobertTokenizer", "BertweetTokenizer", "ByT5Tokenizer"])
+@pytest.mark.parametrize("files", [BERT_FILES, {"tokenizer.json": OURS.json()}], ids=["vocabulary", "tokenizer.json"])
+def test_classes_that_split_text_by_a_program_are_refused(tmp_path, name, files):
+    with pytest.raises(ValueError, match=f"a {name} splits text by a program of its own"):
+        load_hub_tokenizer(_write(tmp_path, files | {"tokenizer_config.json": {"tokenizer_class": name}}))
+
+
+def test_a_vocabulary_of_an_unknown_class_is_refused_and_its_tokenizer_json_read(tmp_path):
+    declared = {"tokenizer_config.json": {"tokenizer_class": "OtherTokenizer"}}
+    with pytest.raises(ValueError, match=r"vocab\.txt is read for bert, distilbert and electra, got OtherTokenizer"):
+        load_hub_tokenizer(_write(tmp_path / "words", BERT_FILES | declared))
+    other = load_hub_tokenizer(_write(tmp_path / "json", {"tokenizer.json": OURS.json()} | declared))
+    assert other.encode(["one two"]) == OURS.encode(["one two"])
+
+
+def test_a_vocabulary_of_another_kind_than_its_class_is_refused(tmp_path):
+    config = {"tokenizer_class": "BertTokenizer"}
+    with pytest.raises(ValueError, match=r"a vocabulary of bert must be WordPiece, tokenizer\.json has BPE"):
+        load_hub_tokenizer(_write(tmp_path, {"tokenizer.json": OURS.json(), "tokenizer_config.json": config}))
 
 
 def test_an_unknown_special_token_is_named(tmp_path):

@@ -14,7 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.serialization import msgpack_serialize
+from flax.traverse_util import unflatten_dict
 from mutate import Damaged, damaged_bytes, damaged_header, damaged_json, damaged_text, enormous
+from safetensors.numpy import load_file
 
 from flax_transformer import hub
 from flax_transformer.data import build_pairs, numbers, tfds_pairs, train_byte_bpe
@@ -109,6 +112,27 @@ def weight_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
     )
 
 
+def make_flax(folder: Path) -> None:
+    """Write the weights as Flax models of `transformers` 4 did."""
+    copy_golden(folder, family="gpt2")
+    tree: dict = {}
+    for name, array in load_file(folder / file.WEIGHTS).items():
+        tree[tuple(name.split("."))] = array
+    (folder / file.FLAX).write_bytes(msgpack_serialize(unflatten_dict(tree)))
+    (folder / file.WEIGHTS).unlink()
+
+
+def flax_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
+    content = (folder / file.FLAX).read_bytes()
+    numbers = np.zeros(len(content), bool)
+    for tensor in file.open_tensors(folder).values():
+        begin = content.find(data := tensor.read().tobytes())
+        numbers[begin : begin + len(data)] = True
+    for label, changed, _ in damaged_bytes(content, seed, 2 * amount):
+        place = label.removeprefix("byte ").removesuffix(" flipped")
+        yield from cases_of(file.FLAX, [(label, changed, place.isdigit() and bool(numbers[int(place)]))])
+
+
 def shard_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
     yield from json_cases(folder, seed, amount, name=file.INDEX)
     shards = sorted(path.name for path in folder.glob("model-*"))
@@ -165,6 +189,43 @@ def open_tokenizer(folder: Path) -> Any:
     rows = {name: rows.tolist() for name, rows in inputs.items()}
     ids = tokenizer.encode(TEXTS)
     return rows, ids, tokenizer.decode(ids), special, options, tokenizer.vocab_size
+
+
+def make_chat(folder: Path) -> None:
+    make_tokenizer(folder)
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content|trim ~ eos_token }}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(template)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text(template + "{{ tools|tojson }}")
+
+
+def make_chat_config(folder: Path) -> None:
+    make_tokenizer(folder)
+    options = json.loads((folder / "tokenizer_config.json").read_text())
+    listed = [{"name": "default", "template": "{{ messages[0].content }}{{ eos_token }}"}]
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": listed, "eos_token": options["eos_token"]})
+    )
+
+
+def open_chat(folder: Path) -> Any:
+    tokenizer = load_hub_tokenizer(folder)
+    said = [{"role": "user", "content": text} for text in TEXTS]
+    more = tokenizer.chat_templates.get("tool_use", "none")
+    found = [tokenizer.apply_chat_template(said, tokenize=False, chat_template=name) for name in (None, more)]
+    return found, tokenizer.apply_chat_template(said)["input_ids"].tolist()
+
+
+def chat_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
+    for name in ("chat_template.jinja", "additional_chat_templates/tool_use.jinja"):
+        for label, changed, _ in damaged_bytes((folder / name).read_bytes(), seed, 2 * amount):
+            yield from cases_of(name, [(label, changed, True)])  # another text is another template
+        yield Case(f"{name}: removed", name, lambda folder, name=name: (folder / name).unlink(), True)
+
+
+def chat_config_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
+    for case in json_cases(folder, seed, amount, name="tokenizer_config.json"):
+        yield replace(case, legal=case.legal or "chat_template" in case.label)  # any text is a template
 
 
 def open_own_tokenizer(folder: Path) -> Any:
@@ -342,12 +403,15 @@ CORPORA = {
         f"config-{family.name}": Corpus(partial(copy_golden, family=family.name), open_hub, config_cases)
         for family in sorted(GOLDEN.iterdir())
     },
+    "flax": Corpus(make_flax, open_hub, flax_cases),
     "generation": Corpus(
         partial(copy_golden, family="gpt2"), open_hub, partial(json_cases, name="generation_config.json")
     ),
     "tokenizer": Corpus(make_tokenizer, open_tokenizer, tokenizer_cases),
     "wordpiece": Corpus(make_wordpiece, open_tokenizer, tokenizer_cases),
     "byte-bpe": Corpus(make_byte_bpe, open_tokenizer, tokenizer_cases),
+    "chat": Corpus(make_chat, open_chat, chat_cases),
+    "chat-config": Corpus(make_chat_config, open_chat, chat_config_cases),
     "own-tokenizer": Corpus(make_tokenizer, open_own_tokenizer, tokenizer_cases),
     "run": Corpus(make_run, open_run, run_cases),
     "checkpoints": Corpus(make_checkpoints, open_checkpoints, checkpoint_cases),

@@ -11,12 +11,12 @@ import pytest
 
 HERE = Path(__file__).parent
 GROUPS = {
-    "weights": (10, 180, ("weights", "shards", "generation")),
+    "weights": (10, 180, ("weights", "shards", "flax", "generation")),
     "configs": (
         12, 800,
         tuple(f"config-{family.name}" for family in sorted((HERE.parent / "hub" / "golden").iterdir())),
     ),
-    "tokenizers": (16, 300, ("tokenizer", "wordpiece", "byte-bpe", "own-tokenizer")),
+    "tokenizers": (16, 300, ("tokenizer", "wordpiece", "byte-bpe", "chat", "chat-config", "own-tokenizer")),
     "runs": (3, 400, ("run", "checkpoints", "unsealed")),
     "data": (8, 150, ("tfds", "text", "arrays")),
 }  # fmt: skip

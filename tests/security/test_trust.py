@@ -58,13 +58,54 @@ def configure(folder, **fields):
 # Code
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt", "flax_model.msgpack", "tf_model.h5"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt", "tf_model.h5", "flax_model.msgpack"])
 def test_formats_that_can_hold_code_are_not_opened(folder, name):
     (folder / file.WEIGHTS).unlink()
     (folder / name).write_bytes(pickle.dumps(Trap(folder / "sprung")))
-    with pytest.raises(ValueError, match=f"has only {name}; such files can run code"):
+    said = f"has only {name}; such files can run code .*: GPT2LMHeadModel.from_pretrained"
+    if name == file.FLAX:  # arrays are all that can be in it
+        said = f"{name} is not a whole msgpack file of Flax arrays"
+    with pytest.raises(ValueError, match=said):
         hub.load(folder)
     assert not (folder / "sprung").exists()
+
+
+@pytest.mark.parametrize("named", [None, [], "BertModel", ["os.system('x')"], [7], ["BertForSequenceClassification"]])
+def test_a_pickle_is_converted_by_its_own_class(folder, named):
+    (folder / file.WEIGHTS).rename(folder / "pytorch_model.bin")
+    configure(folder, architectures=named)
+    known = named == ["BertForSequenceClassification"]
+    with pytest.raises(ValueError, match=r"has only pytorch_model\.bin") as caught:
+        file.open_tensors(folder)
+    assert ("BertForSequenceClassification.from_pretrained(" in str(caught.value)) == known
+    assert ("CLASS.from_pretrained(" in str(caught.value)) != known
+
+
+def test_other_weights_of_the_hub_are_fetched_where_they_are_arrays_alone(monkeypatch, folder):
+    asked, there = [], []
+
+    def download(name, *, revision, allow_patterns):
+        asked.append((revision, tuple(allow_patterns)))
+        return str(folder)
+
+    def listed(name, *, revision):
+        if not there:
+            raise OSError("offline")
+        return there
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.list_repo_files", listed)
+    (folder / file.WEIGHTS).unlink()
+    with pytest.raises(FileNotFoundError, match=r"no model\.safetensors"):
+        hub.load("owner/name@main")
+    there[:] = ["config.json", "pytorch_model.bin", "sub/model.pt"]
+    with pytest.raises(ValueError, match=r"owner/name has only pytorch_model\.bin.*GPT2LMHeadModel\.from_pretrained"):
+        hub.load("owner/name@main")
+    assert asked == [("main", file.PATTERNS)] * 2
+    there[:] = ["pytorch_model.bin", "flax_model.msgpack"]
+    with pytest.raises(FileNotFoundError, match=r"no flax_model\.msgpack"):
+        hub.load("owner/name@main")
+    assert asked[2:] == [("main", file.PATTERNS), (folder.name, ("flax_model*.msgpack*",))]
 
 
 @pytest.mark.parametrize("name", ["x.tokens.npy", "x.offsets.npy"])

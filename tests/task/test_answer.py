@@ -1,4 +1,5 @@
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -198,12 +199,11 @@ def test_a_question_carries_what_was_said():
 
 
 def test_causal_models_read_turns_ended_by_eos():
-    def encode(texts):
-        return [[ord(letter) for letter in text] for text in texts]
-
+    encode = lambda texts: [[ord(letter) for letter in text] for text in texts]  # noqa: E731
+    tokenizer = SimpleNamespace(encode=encode, eos=46, chat_templates={})
     talk = Conversation().add("ab", "c").add("d", "e")
-    assert bytes(talk.ids("f", encode, 46)) == b"ab.c.d.e.f."
-    assert bytes(talk.ids("f", encode, 46, max_length=10)) == b"d.e.f."
-    assert bytes(talk.ids("f", encode, 46, max_length=5)) == b"f."
+    assert bytes(talk.ids("f", tokenizer)) == b"ab.c.d.e.f."
+    assert bytes(talk.ids("f", tokenizer, max_length=10)) == b"d.e.f."
+    assert bytes(talk.ids("f", tokenizer, max_length=5)) == b"f."
     with pytest.raises(ValueError, match="at most 1 tokens, end mark included, got 2"):
-        talk.ids("f", encode, 46, max_length=1)
+        talk.ids("f", tokenizer, max_length=1)

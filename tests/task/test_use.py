@@ -1,5 +1,8 @@
 """Checkpoints at work: what is written, filled in, classified and answered agrees with the model called by hand."""
 
+import json
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -125,7 +128,7 @@ def test_end_tokens_end_a_text(plain):
 
 def test_a_conversation_is_what_the_model_reads(causal, plain):
     talk, write = Conversation().add("the dog", "barks"), writer(causal, max_new_tokens=5)
-    ids = np.array([talk.ids("and", plain.encode, plain.eos)])
+    ids = np.array([talk.ids("and", plain)])
     expected = TextStream(plain, (), (plain.eos,), ()).whole(
         np.asarray(causal.generate(ids, max_new_tokens=5))[0, ids.shape[1] :]
     )
@@ -133,6 +136,51 @@ def test_a_conversation_is_what_the_model_reads(causal, plain):
     for _ in range(9):
         talk = talk.add("the dog barks", "the cat sleeps")
     assert isinstance("".join(write.reply(talk, "and")), str)  # the oldest turns made room
+
+
+TURNS = (
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }};{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+def templated(pretrained, template, **generation):
+    """Give a checkpoint a chat template, and settings of its own."""
+    tokenizer = pretrained.tokenizer
+    options = json.loads(tokenizer.files["tokenizer_config.json"]) | {"chat_template": template}
+    files = {**tokenizer.files, "tokenizer_config.json": json.dumps(options).encode()}
+    return replace(pretrained, tokenizer=replace(tokenizer, files=files), generation=Fields.of(generation))
+
+
+def test_a_chat_is_read_as_its_template_writes_it_and_ends_with_the_turn(causal, plain):
+    talk = Conversation().add("the dog", "barks")
+    (ids,) = plain.encode(["<u>the dog;<a>barks;<u>and;<a>"])
+    tokens = np.asarray(causal.generate(np.array([ids]), max_new_tokens=6))[0, len(ids) :]
+    whole = "".join(writer(templated(causal, TURNS), max_new_tokens=6).reply(talk, "and"))
+    assert whole == TextStream(plain, ids, (plain.eos,), ()).whole(tokens)
+    end = int(next(token for i, token in enumerate(tokens) if i > 0 and token not in tokens[:i]))
+    ended = templated(causal, TURNS, eos_token_id=[plain.eos, end])
+    said = "".join(writer(ended, max_new_tokens=6).reply(talk, "and"))
+    assert said == TextStream(plain, ids, (end,), ()).whole(tokens)
+    assert len(said) < len(whole)
+
+
+def test_a_long_chat_forgets_its_oldest_turns(causal, plain):
+    talk = Conversation()
+    for i in range(9):
+        talk = talk.add(f"q{i}", "w")
+    chat = templated(causal, TURNS).tokenizer
+    text = plain.decode(talk.ids("and", chat, 40))
+    assert text.startswith("<u>q")
+    assert text.endswith("<a>w;<u>and;<a>")
+    assert not text.startswith("<u>q0")
+    with pytest.raises(ValueError, match="the message must have at most 5 tokens, end mark included, got"):
+        talk.ids("and", chat, 5)
+
+
+def test_a_template_may_refuse_a_conversation(causal):
+    refusing = templated(causal, "{{ raise_exception('no users') }}")
+    with pytest.raises(ValueError, match=r"the chat template of .* refuses this conversation: no users"):
+        writer(refusing).reply(Conversation(), "and")
 
 
 @pytest.mark.parametrize(
@@ -201,6 +249,31 @@ def test_classes_that_do_not_exclude_each_other(marked):
     logits = np.asarray(pretrained(**marked(["the dog"])).logits[0])
     np.testing.assert_allclose(sorted(x.probability for x in labels), np.sort(1 / (1 + np.exp(-logits))), rtol=1e-5)
     assert {label.name for label in labels} == {"LABEL_0", "LABEL_1", "LABEL_2"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "expected"),
+    [
+        (None, 1, lambda x: 1 / (1 + np.exp(-x))),
+        ("single_label_classification", 1, lambda x: 1 / (1 + np.exp(-x))),
+        ("regression", 1, lambda x: x),
+        ("regression", 3, lambda x: x),
+        ("single_label_classification", 3, jax.nn.softmax),
+    ],
+)
+def test_a_problem_says_what_logits_mean(marked, kind, labels, expected):
+    pretrained = make("BertForSequenceClassification", marked, num_labels=labels, problem_type=kind, **ENCODER)
+    (found,) = classify(pretrained, ["the dog"])
+    logits = np.asarray(pretrained(**marked(["the dog"])).logits[0])
+    np.testing.assert_allclose(sorted(x.probability for x in found), np.sort(expected(logits)), rtol=1e-5)
+
+
+def test_words_have_shares_whatever_the_problem(marked):
+    several = {"problem_type": "multi_label_classification", "num_labels": 4}
+    pretrained = make("BertForTokenClassification", marked, **several, **ENCODER)
+    (word,) = label_words(pretrained, "the")
+    share = np.asarray(jax.nn.softmax(pretrained(**marked(["the"])).logits[0, 1]))
+    assert word.probability == pytest.approx(float(share.max()), rel=1e-5)
 
 
 def test_words_have_the_class_of_their_first_piece(marked):

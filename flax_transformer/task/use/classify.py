@@ -16,7 +16,7 @@ ROWS = 32
 
 @dataclass(frozen=True)
 class Label:
-    """A class and its probability; of a model with one output, that output as it is."""
+    """A class and its probability; of a regression, the number it gives."""
 
     name: str
     probability: float
@@ -44,7 +44,8 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
     """Classify texts, or pairs of texts.
 
     Returns:
-      For each text all classes, the most probable first.
+      For each text all classes, the most probable first. A model with one class gives its probability; one that
+      `problem_type` of config.json calls a regression gives numbers as they are.
 
     Raises:
       ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
@@ -57,7 +58,8 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
     found: list[list[Label]] = []
     for i in range(0, len(texts), rows):
         inputs = tokenizer(texts[i : i + rows], None if pairs is None else pairs[i : i + rows])
-        shares = _shares(pretrained, np.asarray(pretrained(**inputs).logits.astype(np.float32)))
+        logits = np.asarray(pretrained(**inputs).logits.astype(np.float32))
+        shares = _shares(pretrained.config.get("problem_type"), logits)
         names = label_names(pretrained, shares.shape[-1])
         for row in shares:
             found.append([Label(names[j], float(row[j])) for j in np.argsort(-row, kind="stable")])
@@ -74,7 +76,7 @@ def label_words(pretrained: Pretrained, text: str) -> list[Word]:
     if not text.strip():
         raise ValueError("a text to classify must not be empty")
     tokenizer = tokenizer_of(pretrained)
-    shares = _shares(pretrained, np.asarray(pretrained(**tokenizer([text])).logits[0].astype(np.float32)))
+    shares = np.asarray(jax.nn.softmax(pretrained(**tokenizer([text])).logits[0].astype(np.float32)))
     names = label_names(pretrained, shares.shape[-1])
     pieces = tokenizer.engine.encode(text)
     words: list[Word] = []
@@ -95,9 +97,9 @@ def label_words(pretrained: Pretrained, text: str) -> list[Word]:
     return words
 
 
-def _shares(pretrained: Pretrained, logits: Float[np.ndarray, "R E"]) -> Float[np.ndarray, "R E"]:
-    """Turn logits into probabilities: of one class among others, or of each class where several may hold."""
-    if logits.shape[-1] == 1:
+def _shares(kind: str | None, logits: Float[np.ndarray, "R E"]) -> Float[np.ndarray, "R E"]:
+    """Turn logits into what they say of each class: its share among all, its own probability, or a number."""
+    if kind == "regression":
         return logits
-    several = pretrained.config.get("problem_type") == "multi_label_classification"
-    return np.asarray(jax.nn.sigmoid(logits) if several else jax.nn.softmax(logits))
+    alone = kind == "multi_label_classification" or logits.shape[-1] == 1
+    return np.asarray(jax.nn.sigmoid(logits) if alone else jax.nn.softmax(logits))

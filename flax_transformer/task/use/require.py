@@ -4,6 +4,7 @@ from typing import Any
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.hub.tokenizer_open import UnreadableTokenizer
 
 
 def require_class(pretrained: Pretrained, use: str, *endings: str) -> None:
@@ -21,10 +22,12 @@ def tokenizer_of(pretrained: Pretrained) -> HubTokenizer:
     """Give the checkpoint's tokenizer.
 
     Raises:
-      ValueError: when it has none.
+      ValueError: when it has none, or one that cannot be read.
     """
     if pretrained.tokenizer is None:
         raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files")
+    if isinstance(pretrained.tokenizer, UnreadableTokenizer):
+        pretrained.tokenizer()
     return pretrained.tokenizer
 
 

@@ -1,7 +1,7 @@
 """Write text with a language model: continue prompts, answer sources, talk; whole, or as it comes."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -93,20 +93,18 @@ class Writer:
     def reply(self, talk: Conversation, message: str) -> Iterator[str]:
         """Answer a message of a conversation, piece by piece; the oldest turns are forgotten where room is short.
 
+        It is read as the checkpoint's chat template writes it; without one, each utterance is ended by the end token.
+
         Raises:
-          ValueError: at once: a message that is empty or too long, or a tokenizer without an end token.
+          ValueError: at once: a message that is empty, or what `Conversation.ids` raises.
         """
         tokenizer = tokenizer_of(self.pretrained)
-        if tokenizer.eos is None:
-            raise ValueError(
-                "a conversation needs an end token between utterances, the checkpoint's tokenizer has none"
-            )
         if not message.strip():
             raise ValueError("a message must not be empty")
         room = positions_of(self.pretrained.model.cfg)
         if room is not None and self.continues:
             room -= self._asked() or min(USUAL, room // 2)
-        ids = np.array([talk.ids(message, tokenizer.encode, tokenizer.eos, room)], np.int32)
+        ids = np.array([talk.ids(message, tokenizer, room)], np.int32)
         return self._stream(ids, np.ones_like(ids))
 
     def _stream(self, ids: Int[np.ndarray, "B T"], mask: Int[np.ndarray, "B T"]) -> Iterator[str]:
@@ -148,8 +146,6 @@ class Writer:
         if empty or not prompts:
             raise ValueError("a prompt must not be empty" + (f", number {empty[0]} is" if len(prompts) > 1 else ""))
         if tokenizer.pad is None and len(prompts) > 1:
-            from dataclasses import replace
-
             tokenizer = replace(tokenizer, pad=tokenizer.eos if tokenizer.eos is not None else 0)
         inputs = tokenizer(prompts, side="left" if self.continues else None)
         return inputs["input_ids"], inputs["attention_mask"]
