@@ -95,6 +95,9 @@ def _layers_around(name: str, known: dict[str, Axes], order: LayerOrder) -> int:
     return 0
 
 
+Named = dict[str, jax.Array]
+
+
 def per_layer(
     transformation: optax.GradientTransformation, order: LayerOrder = LayerOrder()
 ) -> optax.GradientTransformation:
@@ -102,34 +105,55 @@ def per_layer(
 
     For what looks at a parameter as a whole: its root mean square, its norm, its rows and columns. A stack of L blocks
     is then updated as L blocks apart are. It is one program however many layers there are: `jax.vmap`, for each number
-    of layers in the tree.
+    of layers in the tree. Statistics of every number of a kernel keep the kernel's shape, and so its layout on a mesh.
     """
 
-    def groups(tree: Any) -> dict[str, dict[str, jax.Array]]:
-        """Sort parameters by the sizes of their axes of layers, each as matrices behind those."""
-        found: dict[str, dict[str, jax.Array]] = {}
-        axes = jax.tree.leaves(parameter_axes(tree, order))
-        for (path, leaf), its in zip(jax.tree_util.tree_leaves_with_path(tree), axes, strict=True):
-            layers, rest = leaf.shape[: its.layers], leaf.shape[its.layers :]
-            matrix = (math.prod(rest[: its.inputs]), math.prod(rest[its.inputs :])) if its.inputs else rest
-            group = "_".join(map(str, ("layers", *layers))) if layers else "alone"
-            found.setdefault(group, {})[path_name(path)] = leaf.reshape(*layers, *matrix)
-        return found
-
-    def mapped(function: Callable, group: str) -> Callable:
-        for _ in group.split("_")[1:]:
-            function = jax.vmap(function)
-        return function
-
     def init(params: Any) -> dict[str, Any]:
-        return {group: mapped(transformation.init, group)(part) for group, part in groups(params).items()}
+        state = {}
+        for group, (parameters, matrices) in _groups(params, order).items():
+            state[group] = _reshape(_mapped(transformation.init, group)(matrices), matrices, parameters)
+        return state
 
     def update(updates: Any, state: dict[str, Any], params: Any = None) -> tuple[Any, dict[str, Any]]:
-        beside, moved, new = {} if params is None else groups(params), {}, {}
-        for group, part in groups(updates).items():
-            step, new[group] = mapped(transformation.update, group)(part, state[group], beside.get(group))
-            moved |= step
-        back = lambda path, leaf: moved[path_name(path)].reshape(leaf.shape)  # noqa: E731
-        return jax.tree_util.tree_map_with_path(back, updates), new
+        beside = {} if params is None else _groups(params, order)
+        moved, new = {}, {}
+        for group, (parts, matrices) in _groups(updates, order).items():
+            before = _reshape(state[group], parts, matrices)
+            values = beside[group][1] if group in beside else None
+            steps, after = _mapped(transformation.update, group)(matrices, before, values)
+            moved |= _reshape(steps, matrices, parts)
+            new[group] = _reshape(after, matrices, parts)
+        return jax.tree_util.tree_map_with_path(lambda path, _: moved[path_name(path)], updates), new
 
     return optax.GradientTransformation(init, update)
+
+
+def _groups(tree: Any, order: LayerOrder) -> dict[str, tuple[Named, Named]]:
+    """Sort parameters by the sizes of their axes of layers; give each as it is, and as matrices behind those axes."""
+    found: dict[str, tuple[Named, Named]] = {}
+    axes = jax.tree.leaves(parameter_axes(tree, order))
+    for (path, leaf), its in zip(jax.tree_util.tree_leaves_with_path(tree), axes, strict=True):
+        layers, rest = leaf.shape[: its.layers], leaf.shape[its.layers :]
+        matrix = (math.prod(rest[: its.inputs]), math.prod(rest[its.inputs :])) if its.inputs else rest
+        parameters, matrices = found.setdefault(
+            "_".join(map(str, ("layers", *layers))) if layers else "alone", ({}, {})
+        )
+        parameters[path_name(path)], matrices[path_name(path)] = leaf, leaf.reshape(*layers, *matrix)
+    return found
+
+
+def _mapped(function: Callable, group: str) -> Callable:
+    for _ in group.split("_")[1:]:
+        function = jax.vmap(function)
+    return function
+
+
+def _reshape(tree: Any, before: Named, after: Named) -> Any:
+    """Give what lies under a parameter's name and has the shape it has before the shape it has after."""
+
+    def change(path: tuple, leaf: Any) -> Any:
+        name = path_name(path[-1:])
+        fits = name in before and leaf.shape == before[name].shape
+        return leaf.reshape(after[name].shape) if fits else leaf
+
+    return jax.tree_util.tree_map_with_path(change, tree)

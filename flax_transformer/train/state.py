@@ -111,7 +111,7 @@ def state_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     """
     places = tree_shardings(state.model, mesh)
     by_shape = {
-        (_tail(path), leaf.shape): place
+        (f".{path_name(path)}", leaf.shape): place
         for (path, leaf), place in zip(
             jax.tree_util.tree_leaves_with_path(state.model), jax.tree.leaves(places), strict=True
         )
@@ -119,15 +119,11 @@ def state_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     whole = NamedSharding(mesh, PartitionSpec())
 
     def place(path: tuple, leaf: Any) -> NamedSharding:
-        name = _tail(path)
+        name = f".{path_name(path)}"
         matches = (s for (tail, shape), s in by_shape.items() if shape == leaf.shape and name.endswith(tail))
         return next(matches, whole)
 
     return jax.tree_util.tree_map_with_path(place, state)
-
-
-def _tail(path: tuple) -> str:
-    return "." + jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def abstract_state(
