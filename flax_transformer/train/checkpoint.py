@@ -347,6 +347,13 @@ class Checkpoints:
             for name, leaf in wanted.items()
             if name in have and tuple(have[name].shape) != tuple(leaf.shape)
         ]
+        # Floats of another width are rounded, as whoever asks for them wants; whole numbers cannot hold them.
+        real = lambda leaf: jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)  # noqa: E731
+        differing += [
+            f"{name} is {have[name].dtype}, not {leaf.dtype}"
+            for name, leaf in wanted.items()
+            if name in have and real(have[name]) != real(leaf)
+        ]
         if missing or differing:
             what = [f"{name} is missing" for name in missing] + differing
             more = f" and {len(what) - 5} more" if len(what) > 5 else ""

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.parallel import path_name
-from flax_transformer.train.state import TrainState, state_shardings
+from flax_transformer.train.state import TrainState, check_trained, new_state, state_shardings
 from flax_transformer.train.step import Objective
 
 
@@ -72,11 +72,14 @@ def train_only(pattern: str, optimizer: optax.GradientTransformation) -> optax.G
     `freeze` is its companion, which saves computing the others' gradients.
 
     Raises:
-      ValueError: at `init`, when the pattern matches no parameter.
+      ValueError: at `init`, when the pattern matches no parameter, or one that is below float32.
     """
 
     def labels(tree: Any) -> Any:
-        return jax.tree.map(lambda keep: "trained" if keep else "frozen", _trainable(pattern, tree))
+        mask = _trainable(pattern, tree)
+        named = zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(mask), strict=True)
+        check_trained({path_name(path): leaf for (path, leaf), keep in named if keep})
+        return jax.tree.map(lambda keep: "trained" if keep else "frozen", mask)
 
     return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
 
@@ -239,10 +242,7 @@ def adopt_state(
       mesh: where to; the default device without one.
     """
 
-    def make(model: Any, key: PRNGKeyArray) -> TrainState:
-        average = jax.tree.map(jnp.copy, model) if ema else None
-        return TrainState(model, optimizer.init(model), jnp.zeros((), jnp.int32), key, average)
-
+    make = lambda model, key: new_state(model, optimizer, ema, key)  # noqa: E731
     abstract = jax.eval_shape(make, model, key)
     # Named, not left to default: a restored state is, and both must run the same compiled programs.
     one = SingleDeviceSharding(jax.devices()[0])

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.parallel import path_name
+from flax_transformer.train.axes import Axes, parameter_axes
 from flax_transformer.train.finetune import check_pattern
-from flax_transformer.train.optimizer import kernel_axes
 from flax_transformer.train.step import Objective
 
 
@@ -85,8 +85,10 @@ def init_lora(model: Any, config: LoraConfig, key: PRNGKeyArray) -> Lora:
         if not re.search(r"(^|\.)(kernel|embedding)$", name) or leaf.ndim < 2:
             raise ValueError(f"only kernels and embeddings have low-rank changes, got {name} of shape {leaf.shape}")
 
+    axes = _leaves(parameter_axes(model))
+
     def factors(name: str, leaf: Any, key: PRNGKeyArray) -> LowRank:
-        lead, inputs, outputs = _split(name, leaf.shape)
+        lead, inputs, outputs = _split(axes[name], leaf.shape)
         a = math.prod(inputs) ** -0.5 * jax.random.normal(key, (*lead, *inputs, config.rank))
         return LowRank(a, jnp.zeros((*lead, config.rank, *outputs)), config.alpha / config.rank)
 
@@ -94,11 +96,10 @@ def init_lora(model: Any, config: LoraConfig, key: PRNGKeyArray) -> Lora:
     return {name: factors(name, leaf, k) for (name, leaf), k in zip(chosen.items(), keys, strict=True)}
 
 
-def _split(name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def _split(axes: Axes, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Split a kernel's shape into layers, inputs and outputs."""
-    inputs, outputs = kernel_axes(name, len(shape))
-    lead = len(shape) - inputs - outputs
-    return shape[:lead], shape[lead : lead + inputs], shape[lead + inputs :]
+    outputs = axes.layers + axes.inputs
+    return shape[: axes.layers], shape[axes.layers : outputs], shape[outputs:]
 
 
 def merge_lora(model: Any, lora: Lora) -> Any:
@@ -110,8 +111,8 @@ def merge_lora(model: Any, lora: Lora) -> Any:
     Raises:
       ValueError: listing every kernel the model lacks or has in another shape.
     """
-    leaves = _leaves(model)
-    faults = [fault for name, pair in lora.items() if (fault := _misfit(name, pair, leaves.get(name)))]
+    leaves, axes = _leaves(model), _leaves(parameter_axes(model))
+    faults = [fault for name, pair in lora.items() if (fault := _misfit(name, pair, leaves.get(name), axes.get(name)))]
     if faults:
         raise ValueError(f"the low-rank factors must fit the model, got {'; '.join(faults)}")
 
@@ -119,7 +120,7 @@ def merge_lora(model: Any, lora: Lora) -> Any:
         pair = lora.get(path_name(path))
         if pair is None:
             return leaf
-        lead = _split(path_name(path), leaf.shape)[0]
+        lead = _split(axes[path_name(path)], leaf.shape)[0]
         rank = pair.a.shape[-1]
         a, b = pair.a.reshape(*lead, -1, rank), pair.b.reshape(*lead, rank, -1)
         product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST).reshape(leaf.shape)
@@ -128,10 +129,10 @@ def merge_lora(model: Any, lora: Lora) -> Any:
     return jax.tree_util.tree_map_with_path(change, model)
 
 
-def _misfit(name: str, pair: LowRank, leaf: Any) -> str:
-    if leaf is None:
+def _misfit(name: str, pair: LowRank, leaf: Any, axes: Axes | None) -> str:
+    if leaf is None or axes is None:
         return f"{name}, which the model lacks"
-    lead, inputs, outputs = _split(name, leaf.shape)
+    lead, inputs, outputs = _split(axes, leaf.shape)
     rank = pair.a.shape[-1]
     wanted = ((*lead, *inputs, rank), (*lead, rank, *outputs))
     fits = (pair.a.shape, pair.b.shape) == wanted

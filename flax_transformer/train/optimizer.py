@@ -1,14 +1,14 @@
 """Optimizers by name, with clipping, a weight-decay mask and a schedule, all of them Optax's own."""
 
-import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import optax
 from optax import contrib
 
 from flax_transformer.parallel import path_name
+from flax_transformer.train.axes import Axes, parameter_axes, per_layer
 from flax_transformer.train.finetune import (
     LayerOrder,
     check_pattern,
@@ -44,7 +44,7 @@ class OptimizerConfig:
     unfreeze_every: int = 0
     """Train the heads first, and one more layer down after every so many steps; 0 trains all from the beginning."""
     layers: LayerOrder = LayerOrder()
-    """What layer_decay and unfreeze_every take for layers."""
+    """What layer_decay and unfreeze_every take for layers, and adafactor where no parameter tells."""
 
     def __post_init__(self):
         if self.learning_rate <= 0:
@@ -64,17 +64,6 @@ class OptimizerConfig:
         check_pattern("trainable", self.trainable)
 
 
-def kernel_axes(name: str, rank: int) -> tuple[int, int]:
-    """Count a kernel's input and output axes, its last ones; those before them are layers.
-
-    >>> kernel_axes("encoder.attention.query.kernel", 4)  # [L, D, N, H]
-    (1, 2)
-    """
-    if rank > 2 and re.search(r"(^|\.)(query|key|value)\.kernel$", name):
-        return 1, 2
-    return (2, 1) if rank > 2 and re.search(r"(^|\.)out\.kernel$", name) else (1, 1)
-
-
 def _decay(c: OptimizerConfig) -> optax.GradientTransformation:
     return optax.add_decayed_weights(c.weight_decay, path_mask(c.decay_pattern)) if c.weight_decay else optax.identity()
 
@@ -87,15 +76,16 @@ def _muon(c: OptimizerConfig) -> optax.GradientTransformation:
     Kernels have more axes than two (heads, layers), so each says which of its axes are inputs and which outputs.
     """
 
-    def axes(path: tuple, leaf: jax.Array) -> contrib.MuonDimensionNumbers | None:
-        name = path_name(path)
-        if not name.endswith("kernel"):
+    def numbers(path: tuple, leaf: jax.Array, axes: Axes) -> contrib.MuonDimensionNumbers | None:
+        if not path_name(path).endswith("kernel"):
             return None
-        inputs, outputs = kernel_axes(name, leaf.ndim)
-        numbers = tuple(range(leaf.ndim))
-        return contrib.MuonDimensionNumbers(numbers[-inputs - outputs : -outputs], numbers[-outputs:])
+        places = tuple(range(leaf.ndim))
+        outputs = axes.layers + axes.inputs
+        return contrib.MuonDimensionNumbers(places[axes.layers : outputs], places[outputs:])
 
-    dimensions = lambda tree: jax.tree_util.tree_map_with_path(axes, tree)  # noqa: E731
+    def dimensions(tree: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(numbers, tree, parameter_axes(tree, c.layers))
+
     muon = contrib.muon(
         1.0, beta=c.momentum, adam_b1=c.b1, adam_b2=c.b2, consistent_rms=0.2, muon_weight_dimension_numbers=dimensions
     )
@@ -110,8 +100,9 @@ def _direction(c: OptimizerConfig) -> optax.GradientTransformation:
         "adamw": lambda: adam,
         "sgd": lambda: optax.trace(c.momentum) if c.momentum else optax.identity(),
         "rmsprop": lambda: optax.chain(optax.scale_by_rms(c.b2, c.eps, eps_in_sqrt=False), optax.trace(c.momentum)),
-        "adafactor": lambda: optax.chain(
-            optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()
+        "adafactor": lambda: per_layer(
+            optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()),
+            c.layers,
         ),
         "lion": lambda: optax.scale_by_lion(c.b1, c.b2),
         "muon": lambda: _muon(c),

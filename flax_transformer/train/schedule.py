@@ -1,24 +1,36 @@
-"""Learning rates over steps, by name: each a warmup followed by one of Optax's schedules."""
+"""Learning rates over steps, by name.
+
+Steps count from 1, so that a run of n steps has the rates of steps 1, …, n; Optax counts from 0, so a schedule is
+called with the number of steps done before. The first step of a warmup has peak / warmup; the peak is that of step
+`warmup`, or of the first step without one; what falls to `final` × peak has it in step n.
+"""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import optax
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """A learning rate that rises linearly over `warmup` steps to its peak, then follows `name`.
+    """A learning rate that rises linearly to its peak, in step `warmup` or the first, then follows `name`.
+
+    With n steps in the run and t of them done since the peak:
 
     - constant: stays.
-    - linear, cosine: fall to `final` × peak at the last step.
-    - inverse_sqrt: peak · sqrt(warmup / step) (fairseq's name).
+    - linear, cosine: fall to `final` × peak in the last step.
+    - inverse_sqrt: peak · sqrt(warmup / (warmup + t)) (fairseq's name).
     - noam: the paper's D^-0.5 · min(step^-0.5, step · warmup^-1.5), times the optimizer's learning rate as a factor
       (Vaswani et al. 2017, §5.3); needs `width`.
-    - exponential: multiplied by `decay_rate` every `decay_every` steps, smoothly.
-    - step: the same, in stairs.
-    - wsd: stays, then falls linearly to `final` × peak over the last `decay_fraction` of the steps (Hu et al. 2024).
+    - exponential: peak · decay_rate^(t / decay_every).
+    - step: the same, in stairs of `decay_every` steps.
+    - wsd: stays, then falls linearly to `final` × peak over the last `decay_fraction` of the steps (Hu et al. 2024), or
+      over those that the warmup leaves.
+
+    A run of one step has the peak, as has the last step of one that is all warmup. With a `final` of 0 the last step
+    changes nothing.
     """
 
     name: Literal["constant", "linear", "cosine", "inverse_sqrt", "noam", "exponential", "step", "wsd"] = "inverse_sqrt"
@@ -62,7 +74,7 @@ def make_schedule(config: ScheduleConfig, peak: float, steps: int) -> optax.Sche
 
     Args:
       peak: highest learning rate (for noam: the factor).
-      steps: of the whole run; where the decays end.
+      steps: of the whole run; the last of them ends the decays.
 
     Raises:
       ValueError: when the warmup is longer than the run.
@@ -73,19 +85,21 @@ def make_schedule(config: ScheduleConfig, peak: float, steps: int) -> optax.Sche
         return inverse_sqrt_schedule(peak, config.warmup)
     if config.name == "noam":
         return noam_schedule(config.width, config.warmup, peak)
-    rest = max(steps - config.warmup, 1)
-    falling = max(round(config.decay_fraction * steps), 1)
-    stairs = config.name == "step"
+    top = max(config.warmup, 1)
+    left = max(steps - top, 1)
+    falling = min(max(round(config.decay_fraction * steps), 1), left)
+    final, every = config.final, config.decay_every
     after = {
-        "constant": lambda: optax.constant_schedule(peak),
-        "linear": lambda: optax.linear_schedule(peak, config.final * peak, rest),
-        "cosine": lambda: optax.cosine_decay_schedule(peak, rest, alpha=config.final),
-        "exponential": lambda: optax.exponential_decay(peak, config.decay_every, config.decay_rate),
-        "step": lambda: optax.exponential_decay(peak, config.decay_every, config.decay_rate, staircase=stairs),
-        "wsd": lambda: optax.linear_schedule(peak, config.final * peak, falling, max(rest - falling, 0)),
-    }[config.name]()
-    if not config.warmup:
-        return after
-    # The first step must not be wasted on a rate of zero, so the rise ends at step `warmup`, counted from 1.
-    rise = optax.linear_schedule(peak / config.warmup, peak, max(config.warmup - 1, 1))
-    return optax.join_schedules([rise, after], [config.warmup])
+        "constant": lambda t: 1.0,
+        "linear": lambda t: 1 - (1 - final) * jnp.minimum(t / left, 1),
+        "cosine": lambda t: final + (1 - final) * (1 + jnp.cos(jnp.pi * jnp.minimum(t / left, 1))) / 2,
+        "exponential": lambda t: config.decay_rate ** (t / every),
+        "step": lambda t: config.decay_rate ** jnp.floor(t / every),
+        "wsd": lambda t: 1 - (1 - final) * jnp.clip((t - left + falling) / falling, 0, 1),
+    }[config.name]
+
+    def schedule(count: Any) -> jax.Array:
+        step = jnp.asarray(count, jnp.float32) + 1
+        return peak * jnp.where(step < top, step / top, after(jnp.maximum(step - top, 0)))
+
+    return schedule

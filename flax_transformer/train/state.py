@@ -1,6 +1,6 @@
 """What training carries from step to step: one pytree."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import PRNGKeyArray
 
-from flax_transformer.parallel import tree_shardings
+from flax_transformer.parallel import path_name, tree_shardings
 
 
 @jax.tree_util.register_dataclass
@@ -29,24 +29,89 @@ class TrainState:
     key: Any
     """A typed PRNG key []."""
     ema: Any = None
-    """Exponential moving average of the model's parameters, where the run keeps one."""
+    """Exponential moving average of the model's parameters, where the run keeps one: ready for use, see
+    `moving_average`."""
+
+
+def new_state(model: Any, optimizer: optax.GradientTransformation, ema: bool, key: PRNGKeyArray) -> TrainState:
+    """Put a state of no steps around a model.
+
+    Raises:
+      ValueError: when parameters below float32 would be trained.
+    """
+    opt_state = optimizer.init(model)
+    check_trained(_narrow_trained(model, opt_state))
+    average = jax.tree.map(jnp.copy, model) if ema else None
+    return TrainState(model, opt_state, jnp.zeros((), jnp.int32), key, average)
 
 
 def _new_state(init: Callable, optimizer: optax.GradientTransformation, ema: bool, key: PRNGKeyArray) -> TrainState:
     model_key, run_key = jax.random.split(key)
-    model = init(model_key)
-    average = jax.tree.map(jnp.copy, model) if ema else None
-    return TrainState(model, optimizer.init(model), jnp.zeros((), jnp.int32), run_key, average)
+    return new_state(init(model_key), optimizer, ema, run_key)
+
+
+def _is_narrow(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating) and jnp.finfo(leaf.dtype).bits < 32
+
+
+def check_trained(parameters: Mapping[str, Any]) -> None:
+    """Check that parameters to be trained, by path, are at least float32.
+
+    Below, steps and averages are rounded away, and Adam's squares leave float16's range, all without a sign.
+    """
+    narrow = {name: leaf.dtype for name, leaf in parameters.items() if _is_narrow(leaf)}
+    if narrow:
+        name, dtype = next(iter(narrow.items()))
+        more = f" and {len(narrow) - 1} more" if len(narrow) > 1 else ""
+        raise ValueError(
+            f"what is trained must be kept in float32, got {name} in {dtype}{more}: let precision.params be float32 "
+            f"and precision.compute {dtype}, or cast the leaves of a model there is; what is frozen may stay as it is"
+        )
+
+
+def _narrow_trained(model: Any, opt_state: Any) -> dict[str, Any]:
+    """Find the parameters below float32 that an optimizer trains, as far as its state tells.
+
+    One with statistics that are as narrow is trained. Where nothing is masked all are; an optimizer that masks some
+    is taken at its word (`train_only` checks its part).
+    """
+    narrow = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model) if _is_narrow(leaf)}
+    if not narrow:
+        return {}
+    leaves = jax.tree_util.tree_leaves_with_path(opt_state)
+    statistics = [f".{path_name(path)}" for path, leaf in leaves if _is_narrow(leaf)]
+    nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, optax.MaskedState))
+    masks = isinstance(opt_state, optax.EmptyState) or any(isinstance(node, optax.MaskedState) for node in nodes)
+    if not masks:
+        return narrow
+    return {name: leaf for name, leaf in narrow.items() if any(path.endswith(f".{name}") for path in statistics)}
+
+
+def moving_average(average: Any, model: Any, decay: float, step: Any) -> Any:
+    """Take the parameters after a step into their moving average, without bias towards those before the first.
+
+    With decay d it is Σ dᵗ⁻ⁱ θᵢ / Σ dᵗ⁻ⁱ over the steps i = 1, …, t: the average that starts from zero, divided by
+    1 − dᵗ as Adam's are (Kingma & Ba 2015, §3). What starts from the initial parameters instead still has 37 % of them
+    after 1,000 steps of decay 0.999. Parameters below float32 are frozen, so they are their own average.
+
+    Args:
+      step: t, counted from 1.
+    """
+    log = jnp.log(jnp.float32(decay))
+    rate = jnp.expm1(log) / jnp.expm1(log * step)
+    blend = lambda old, new: new if _is_narrow(new) else old + rate.astype(old.dtype) * (new - old)  # noqa: E731
+    return jax.tree.map(blend, average, model)
 
 
 def state_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Lay out a (possibly abstract) TrainState by the sharding table.
 
-    Optimizer statistics shaped like their parameter lie as it does; factored ones are small and replicated.
+    Optimizer statistics shaped like their parameter lie as it does. Others, such as adafactor's rows [L, D] and columns
+    [L, N·H] of a kernel [L, D, N, H], are small and lie whole on every device.
     """
     places = tree_shardings(state.model, mesh)
     by_shape = {
-        (_tail(path), leaf.shape): place
+        (f".{path_name(path)}", leaf.shape): place
         for (path, leaf), place in zip(
             jax.tree_util.tree_leaves_with_path(state.model), jax.tree.leaves(places), strict=True
         )
@@ -54,15 +119,11 @@ def state_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     whole = NamedSharding(mesh, PartitionSpec())
 
     def place(path: tuple, leaf: Any) -> NamedSharding:
-        name = _tail(path)
+        name = f".{path_name(path)}"
         matches = (s for (tail, shape), s in by_shape.items() if shape == leaf.shape and name.endswith(tail))
         return next(matches, whole)
 
     return jax.tree_util.tree_map_with_path(place, state)
-
-
-def _tail(path: tuple) -> str:
-    return "." + jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def abstract_state(

@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh
 
 from flax_transformer.parallel import batch_sharding
-from flax_transformer.train.state import TrainState, state_shardings
+from flax_transformer.train.state import TrainState, moving_average, state_shardings
 
 Objective = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
 """`objective(model, batch, *, key) -> (loss, metrics)`: the loss summed over the batch, and sums of whatever is to be
@@ -49,7 +49,7 @@ def make_train_step(
 
     Args:
       accumulate: parts each batch is cut into, one after the other, to save memory. The result is the same.
-      ema: decay of the parameters' moving average; 0 keeps none.
+      ema: decay of the parameters' moving average (see `moving_average`); 0 keeps none.
     """
     if accumulate < 1:
         raise ValueError(f"accumulate must be at least 1, got {accumulate}")
@@ -64,7 +64,7 @@ def make_train_step(
         metrics["gradient_norm"] = optax.global_norm(grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.model)
         model = optax.apply_updates(state.model, updates)
-        average = optax.incremental_update(model, state.ema, 1 - ema) if ema else state.ema
+        average = moving_average(state.ema, model, ema, state.step + 1) if ema else state.ema
         new = replace(state, model=model, opt_state=opt_state, step=state.step + 1, ema=average)
         return new, metrics
 

@@ -74,11 +74,13 @@ class Windows(Sequence[Example]):
     """Windows of ``length`` tokens of one long stream, one every ``stride`` tokens.
 
     Shuffled with stride 1 they are the random windows that character models train on; with a stride of the length
-    they cover the stream once, for evaluation.
+    they cover the stream once, for evaluation: every token but the first is a label of weight 1 in one of them. Where
+    the stream ends within the last window, that begins earlier, so that it is full, and what comes before its own
+    beginning has weight 0.
 
-    >>> window = Windows(tokens=np.array([5, 6, 7, 8]), length=2)[1]
-    >>> window["tokens"].tolist(), window["labels"].tolist()
-    ([6, 7], [7, 8])
+    >>> window = Windows(tokens=np.array([5, 6, 7, 8]), length=2, stride=2)[1]
+    >>> [window[name].tolist() for name in ("tokens", "labels", "weights")]
+    [[6, 7], [7, 8], [0.0, 1.0]]
     """
 
     tokens: Integer[np.ndarray, " n"]
@@ -94,14 +96,18 @@ class Windows(Sequence[Example]):
             )
 
     def __len__(self) -> int:
-        return (len(self.tokens) - 1 - self.length) // self.stride + 1
+        labels = len(self.tokens) - 1
+        # Windows further apart than they are long may end the stream in a gap: none begins behind the last label.
+        return min(-(-(labels - self.length) // self.stride) + 1, -(-labels // self.stride))
 
     def __getitem__(self, index: int) -> Example:
-        first = range(len(self))[index] * self.stride
+        begin = range(len(self))[index] * self.stride
+        first = min(begin, len(self.tokens) - 1 - self.length)
         piece = np.asarray(self.tokens[first : first + self.length + 1], np.int32)
-        return {"tokens": piece[:-1], "labels": piece[1:], "weights": np.ones(self.length, np.float32)}
+        weights = (np.arange(self.length) >= begin - first).astype(np.float32)
+        return {"tokens": piece[:-1], "labels": piece[1:], "weights": weights}
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """The SHA-256 of tokens and options in hexadecimal."""
-        return digest(f"Windows {self.length} {self.stride}", self.tokens)
+        return digest(f"Windows of {self.length} every {self.stride}", self.tokens)
