@@ -33,6 +33,8 @@ class State(NamedTuple):
     done: Bool[Array, "B"]
     tokens: Int[Array, "B M"]
     logprobs: Float[Array, "B M"]
+    score: Float[Array, "B"]
+    """Their sum so far, so that it does not depend on M."""
 
 
 def greedy(
@@ -122,6 +124,7 @@ def start(cache: Any, prompt: Int[Array, "B"], config: Greedy) -> State:
         done=jnp.zeros(prompt.shape, bool),
         tokens=jnp.full(shape, config.pad, prompt.dtype),
         logprobs=jnp.zeros(shape, jnp.float32),
+        score=jnp.zeros(prompt.shape, jnp.float32),
     )
 
 
@@ -143,7 +146,8 @@ def advance(step: Step, state: State, keys: Keys | None, config: Greedy, process
     done, tokens = state.done | broken | is_end(token, config), _put(state.tokens, token, state.t)
     if config.stop:
         done |= ends_with(tokens, state.t + 1, config.stop).any(-1)
-    return State(state.t + 1, cache, token, done, tokens, _put(state.logprobs, logprob, state.t))
+    logprobs, score = _put(state.logprobs, logprob, state.t), state.score + logprob
+    return State(state.t + 1, cache, token, done, tokens, logprobs, score)
 
 
 def _choose(
@@ -175,7 +179,7 @@ def finish(state: State, config: Greedy) -> Decoded:
     # The first end closes a row, so that a pad token that is also an end token is not counted.
     lengths = jnp.minimum(jnp.where(ended.any(-1), jnp.argmax(ended, -1) + 1, config.max_length), config.last)
     lengths = lengths.astype(jnp.int32)
-    return Decoded(state.tokens[:, None], lengths[:, None], state.logprobs.sum(-1)[:, None], state.logprobs[:, None])
+    return Decoded(state.tokens[:, None], lengths[:, None], state.score[:, None], state.logprobs[:, None])
 
 
 def refuse_nan(decoded: Decoded) -> Decoded:
@@ -188,8 +192,8 @@ def refuse_nan(decoded: Decoded) -> Decoded:
     if readable and np.isnan(decoded.scores).any():
         row = int(np.isnan(decoded.scores).any(-1).argmax())
         raise ValueError(
-            f"logits must be numbers, row {row} got NaN after {int(decoded.lengths[row].max()) - 1} tokens: the model or "
-            "its cache has no more positions, or its parameters are not finite"
+            f"logits must be numbers, those of row {row} are NaN within {int(decoded.lengths[row].max())} tokens: the "
+            "model or its cache has no more positions, or its parameters are not finite"
         )
     return decoded
 

@@ -4,7 +4,7 @@ Axes: B batch, n hypotheses of one row (best first), M = `max_length` generated 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -110,7 +110,7 @@ class Greedy:
         return [getattr(self, name) for name in self.TRACED], static
 
     @classmethod
-    def tree_unflatten(cls, static: tuple[tuple[str, Any], ...], traced: list[Any]) -> "Greedy":
+    def tree_unflatten(cls, static: tuple[tuple[str, Any], ...], traced: Iterable[Any]) -> "Greedy":
         """Rebuild without `__init__`, which checks: JAX also puts placeholders where numbers belong."""
         config = object.__new__(cls)
         for name, value in (*static, *zip(cls.TRACED, traced, strict=True)):

@@ -180,7 +180,8 @@ def penalize_repetition(
     position = jnp.arange(tokens.shape[-1])
     inside = (position >= jnp.asarray(first)[..., None]) & (position < count)
     old = jnp.take_along_axis(logits, tokens, axis=-1, mode="clip")
-    new = jnp.where(old < 0, old * penalty, old / penalty)
+    # The product that XLA makes of a division by a constant, so that a traced penalty gives the same bits.
+    new = jnp.where(old < 0, old * penalty, old * (1.0 / jnp.asarray(penalty, jnp.float32)))
     return _set(logits, jnp.where(inside, tokens, logits.shape[-1]), new)
 
 
