@@ -115,8 +115,8 @@ class _Constrained:
     """Constraints with their numbers beside them, which are not compiled in; None where there is no such constraint."""
 
     constraints: Constraints = field(metadata={"static": True})
-    prompt: Int[Array, "B P"] | None
-    padding: Int[Array, "B"] | None
+    prompt: Int[Array | np.ndarray, "B P"] | None
+    padding: Int[Array | np.ndarray, "B"] | None
     penalty: float | Float[Array, ""] | None
     min_length: int | Int[Array, ""] | None
     limit: int | Int[Array, ""] | None

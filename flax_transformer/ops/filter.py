@@ -26,7 +26,7 @@ def scale_temperature(logits: Float[Array, "*B V"], temperature: Number) -> Floa
     if _known(temperature) and not temperature > 0:
         raise ValueError(f"temperature must be positive (greedy is the limit at 0), got {temperature}")
     # XLA turns a division by a constant into this product; so that an array gives the same bits, it is written out.
-    return logits * (1.0 / jnp.asarray(temperature, jnp.float32)).astype(logits.dtype)
+    return (logits * (1.0 / jnp.asarray(temperature, jnp.float32))).astype(logits.dtype)
 
 
 def keep_top_k(
