@@ -2,7 +2,7 @@
 
 from flax_transformer.decode.beam import beam_search, gather_rows
 from flax_transformer.decode.chain import greedy, sample
-from flax_transformer.decode.config import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, Sampling
+from flax_transformer.decode.config import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, Sampling, room
 from flax_transformer.decode.process import Constraints, make_process
 from flax_transformer.decode.stream import stream
 
@@ -18,6 +18,7 @@ __all__ = [
     "gather_rows",
     "greedy",
     "make_process",
+    "room",
     "sample",
     "stream",
 ]

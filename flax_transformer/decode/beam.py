@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flax_transformer.decode.chain import Grow, Process, Step, ends_with, is_end, sizes, staged
+from flax_transformer.decode.chain import Grow, Process, Step, ends_with, is_end, refuse_nan, sizes, staged
 from flax_transformer.decode.config import Beam, Decoded
 from flax_transformer.ops.sampling import largest
 
@@ -46,6 +46,7 @@ class _State(NamedTuple):
     links: _Links
     finished: _Finished
     hopeful: Bool[Array, "B 1"]
+    broken: Bool[Array, "B 1"]
     history: Int[Array, "BW M"] | None
 
 
@@ -79,29 +80,31 @@ def beam_search(
     and before the beams' scores are added, and the result is not normalised again.
 
     Lengths count generated tokens, end token or stop sequence included and prompt excluded. Each step looks at the
-    best 2·W continuations (more with several end tokens); only those of the first W ranks may finish. At `max_length`
-    what still runs counts as finished. Of equal scores the earlier beam, then the lower token wins.
+    best 2·W continuations (more with several end tokens); only those of the first W ranks may finish. At `max_length`,
+    or `limit`, what still runs counts as finished. Of equal scores the earlier beam, then the lower token wins.
+
+    Raises:
+      ValueError: as `greedy`.
     """
-    beams, length = config.beams, config.max_length
-    penalty = jnp.array([config.length_penalty(n) for n in range(1, length + 1)], jnp.float32)
-    # What a score may still be divided by: log-probabilities only fall, so the largest divisor to come is a bound.
-    bound = jax.lax.cummax(penalty, reverse=True) if config.early_stopping == "never" else penalty
+    beams = config.beams
+    penalty, bound = _penalties(config)
 
     def advance(state: _State) -> _State:
         logits, cache = step(state.cache, state.token)
+        broken = state.broken | jnp.isnan(logits).any(-1).reshape(-1, beams).any(-1, keepdims=True)
         logprobs = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
         if process is not None:
             logprobs = process(logprobs, state.history, state.t)
         total, links = _continuations(state.score, logprobs.reshape(-1, beams, logprobs.shape[-1]), config)
         links = links._replace(token=links.token.astype(prompt.dtype))
-        ends = is_end(links.token, config) | (state.t + 1 >= length)
+        ends = is_end(links.token, config) | (state.t + 1 >= config.last)
         if config.stop:
             ends |= _stopped(state, links, config)
 
         finished = _finish(state, total, links, ends, penalty[state.t], config)
         score, order = jax.lax.top_k(total + ends * _WORST, beams)
         kept = _take(links, order)
-        hopeful = state.hopeful & _can_improve(score, finished, bound[state.t])
+        hopeful = state.hopeful & ~broken & _can_improve(score, finished, bound[state.t])
         satisfied = finished.done.all() if config.early_stopping is True else False
         rows = (jnp.arange(kept.beam.shape[0])[:, None] * beams + kept.beam).reshape(-1)
         token = kept.token.reshape(-1)
@@ -114,11 +117,22 @@ def beam_search(
             links=_write(state.links, kept, state.t),
             finished=finished,
             hopeful=hopeful,
+            broken=broken,
             history=_extend(state.history, rows, token, state.t),
         )
 
     start = _start(cache, prompt, config, with_history=process is not None or bool(config.stop))
-    return _read(staged(lambda state: state.running, advance, start, *sizes(config, grow)), config)
+    return refuse_nan(_read(staged(lambda state: state.running, advance, start, *sizes(config, grow)), config, penalty))
+
+
+def _penalties(config: Beam) -> tuple[Float[Array, "M"], Float[Array, "M"]]:
+    """Give the divisor of each length, and the largest one that a hypothesis of that length may still come to."""
+    penalty = jnp.array([config.length_penalty(n) for n in range(1, config.max_length + 1)], jnp.float32)
+    if config.early_stopping != "never":
+        return penalty, penalty
+    # Log-probabilities only fall, so the largest divisor to come is a bound.
+    reachable = jnp.where(jnp.arange(config.max_length) < config.last, penalty, -jnp.inf)
+    return penalty, jax.lax.cummax(reachable, reverse=True)
 
 
 def _start(cache: Any, prompt: Int[Array, "B"], config: Beam, *, with_history: bool) -> _State:
@@ -143,6 +157,7 @@ def _start(cache: Any, prompt: Int[Array, "B"], config: Beam, *, with_history: b
             last=links(rows, beams),
         ),
         hopeful=jnp.ones((rows, 1), bool),
+        broken=jnp.zeros((rows, 1), bool),
         history=jnp.full((rows * beams, length), config.pad, prompt.dtype) if with_history else None,
     )
 
@@ -217,11 +232,13 @@ def _write(links: _Links, new: _Links, t: Int[Array, ""]) -> _Links:
     return jax.tree.map(lambda old, x: jax.lax.dynamic_update_index_in_dim(old, x, t, axis=0), links, new)
 
 
-def _read(state: _State, config: Beam) -> Decoded:
+def _read(state: _State, config: Beam, penalty: Float[Array, "M"]) -> Decoded:
     """Follow the links of the best hypotheses back to the prompt."""
     best = jax.tree.map(lambda x: x[:, : config.n_best], state.finished)
-    # A placeholder may carry the links of a continuation that was excluded: it is not a hypothesis.
-    length = jnp.where(best.done, best.length, 0)
+    # What continued no hypothesis, however long, or was excluded, is none, whatever tokens it carries.
+    total = best.score * jnp.take(penalty, jnp.maximum(best.length - 1, 0))
+    real = best.done & ~(jnp.isfinite(total) & (total < _WORST / 2))
+    length = jnp.where(real, best.length, 0)
     shape = (config.max_length, *length.shape)
     tokens = jnp.full(shape, config.pad, state.token.dtype)
     logprobs = jnp.zeros(shape, jnp.float32)
@@ -237,5 +254,5 @@ def _read(state: _State, config: Beam) -> Decoded:
 
     start = (state.t - 1, jnp.zeros_like(length), tokens, logprobs)
     *_, tokens, logprobs = jax.lax.while_loop(lambda carry: carry[0] >= 0, back, start)
-    scores = jnp.where(best.done, best.score, _WORST)
+    scores = jnp.where(state.broken, jnp.nan, jnp.where(real, best.score, _WORST))
     return Decoded(jnp.moveaxis(tokens, 0, -1), length, scores, jnp.moveaxis(logprobs, 0, -1))

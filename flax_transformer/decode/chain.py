@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.decode.config import Decoded, Greedy, Sampling
-from flax_transformer.ops.sampling import filter_logits, largest, sample_logits
+from flax_transformer.ops.sampling import Keys, each_row, filter_logits, largest, sample_logits
 
 Step = Callable[[Any, Array], tuple[Array, Any]]
 Process = Callable[[Array, Array, Array], Array]
@@ -33,6 +33,8 @@ class State(NamedTuple):
     done: Bool[Array, "B"]
     tokens: Int[Array, "B M"]
     logprobs: Float[Array, "B M"]
+    score: Float[Array, "B"]
+    """Their sum so far, so that it does not depend on M."""
 
 
 def greedy(
@@ -44,10 +46,13 @@ def greedy(
     process: Process | None = None,
     grow: Grow | None = None,
 ) -> Decoded:
-    """Take the most probable token until every row has ended or `max_length` is reached.
+    """Take the most probable token until every row has ended or `max_length`, or `limit`, is reached.
 
     `process(logits: [B, V], tokens: [B, M], t) -> logits` may change the logits: `tokens` holds what was generated
     so far in its first t columns and padding after them. Of equal logits the lowest token wins.
+
+    Raises:
+      ValueError: the step gave logits that are no numbers; inside a transform such rows end and score NaN instead.
     """
     return _run(step, cache, prompt, None, config, process, grow)
 
@@ -56,7 +61,7 @@ def sample(
     step: Step,
     cache: Any,
     prompt: Int[Array, "B"],
-    key: PRNGKeyArray,
+    key: Keys,
     config: Sampling,
     *,
     process: Process | None = None,
@@ -64,7 +69,12 @@ def sample(
 ) -> Decoded:
     """Draw tokens until every row has ended or `max_length` is reached; `process` as in `greedy`, before the filters.
 
-    The t-th token is drawn with `fold_in(key, t)`, so a longer `max_length` continues the same sequences.
+    Row i draws with `fold_in(key, i)`, or with a key of its own where `key` has one for each row; so a row draws the
+    same in any batch and place, if it keeps its number: `ops.sampling.row_keys(key, numbers)`. Of that key the t-th
+    token is drawn with `fold_in(key, t)`, so a longer `max_length` continues the same sequences.
+
+    Raises:
+      ValueError: as `greedy`.
     """
     return _run(step, cache, prompt, key, config, process, grow)
 
@@ -93,13 +103,15 @@ def _run(
     step: Step,
     cache: Any,
     prompt: Int[Array, "B"],
-    key: PRNGKeyArray | None,
+    key: Keys | None,
     config: Greedy,
     process: Process | None,
     grow: Grow | None,
 ) -> Decoded:
-    forward = lambda state: advance(step, state, key, config, process)  # noqa: E731
-    return finish(staged(running, forward, start(cache, prompt, config), *sizes(config, grow)), config)
+    keys = None if key is None else each_row(key, prompt.shape)
+    forward = lambda state: advance(step, state, keys, config, process)  # noqa: E731
+    more = lambda state: running(state) & (state.t < config.last)  # noqa: E731
+    return refuse_nan(finish(staged(more, forward, start(cache, prompt, config), *sizes(config, grow)), config))
 
 
 def start(cache: Any, prompt: Int[Array, "B"], config: Greedy) -> State:
@@ -112,6 +124,7 @@ def start(cache: Any, prompt: Int[Array, "B"], config: Greedy) -> State:
         done=jnp.zeros(prompt.shape, bool),
         tokens=jnp.full(shape, config.pad, prompt.dtype),
         logprobs=jnp.zeros(shape, jnp.float32),
+        score=jnp.zeros(prompt.shape, jnp.float32),
     )
 
 
@@ -120,34 +133,40 @@ def running(state: State) -> Bool[Array, ""]:
     return ~state.done.all()
 
 
-def advance(step: Step, state: State, key: PRNGKeyArray | None, config: Greedy, process: Process | None) -> State:
-    """Decode one token of every row: the most probable one, or with a key one drawn as a `Sampling` config says."""
+def advance(step: Step, state: State, keys: Keys | None, config: Greedy, process: Process | None) -> State:
+    """Decode one token of every row: the most probable one, or with keys one drawn as a `Sampling` config says."""
     logits, cache = step(state.cache, state.token)
     logits = logits.astype(jnp.float32)
+    broken = jnp.isnan(logits).any(-1)
     if process is not None:
         logits = process(logits, state.tokens, state.t)
-    logits, token = _choose(logits, state.t, key, config)
-    token = token.astype(state.token.dtype)
-    chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]
-    logprob = jnp.where(state.done, 0.0, chosen - jax.nn.logsumexp(logits, axis=-1))
-    token = jnp.where(state.done, config.pad, token)
-    done, tokens = state.done | is_end(token, config), _put(state.tokens, token, state.t)
+    logits, token = _choose(logits, state.t, keys, config)
+    token = jnp.where(state.done | broken, config.pad, token.astype(state.token.dtype))
+    logprob = jnp.where(state.done, 0.0, jnp.where(broken, jnp.nan, _logprob(logits, token)))
+    done, tokens = state.done | broken | is_end(token, config), _put(state.tokens, token, state.t)
     if config.stop:
         done |= ends_with(tokens, state.t + 1, config.stop).any(-1)
-    return State(state.t + 1, cache, token, done, tokens, _put(state.logprobs, logprob, state.t))
+    logprobs, score = _put(state.logprobs, logprob, state.t), state.score + logprob
+    return State(state.t + 1, cache, token, done, tokens, logprobs, score)
 
 
 def _choose(
-    logits: Float[Array, "B V"], t: Int[Array, ""], key: PRNGKeyArray | None, config: Greedy
+    logits: Float[Array, "B V"], t: Int[Array, ""], keys: Keys | None, config: Greedy
 ) -> tuple[Float[Array, "B V"], Int[Array, "B"]]:
-    if key is None:
+    if keys is None:
         return logits, largest(logits, 1)[1][:, 0]
-    logits = filter_logits(logits, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
-    return logits, sample_logits(jax.random.fold_in(key, t), logits)
+    logits = filter_logits(logits, **config.filters)
+    return logits, sample_logits(jax.vmap(jax.random.fold_in, (0, None))(keys, t), logits)
+
+
+def _logprob(logits: Float[Array, "B V"], token: Int[Array, "B"]) -> Float[Array, "B"]:
+    """Give the log-probability of a token of each row: -inf where a process has left none."""
+    chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]
+    return jnp.where(chosen == -jnp.inf, -jnp.inf, chosen - jax.nn.logsumexp(logits, axis=-1))
 
 
 def _put(old: Array, new: Array, t: Int[Array, ""]) -> Array:
-    return jax.lax.dynamic_update_index_in_dim(old, new, t, axis=1)
+    return jax.lax.dynamic_update_index_in_dim(old, new.astype(old.dtype), t, axis=1)
 
 
 def finish(state: State, config: Greedy) -> Decoded:
@@ -156,9 +175,27 @@ def finish(state: State, config: Greedy) -> Decoded:
     if config.stop:
         stopped = lambda count: ends_with(state.tokens, count, config.stop).any(-1)  # noqa: E731
         ended |= jax.vmap(stopped, out_axes=-1)(1 + jnp.arange(config.max_length))
+    ended |= jnp.isnan(state.logprobs)
     # The first end closes a row, so that a pad token that is also an end token is not counted.
-    lengths = jnp.where(ended.any(-1), jnp.argmax(ended, -1) + 1, config.max_length).astype(jnp.int32)
-    return Decoded(state.tokens[:, None], lengths[:, None], state.logprobs.sum(-1)[:, None], state.logprobs[:, None])
+    lengths = jnp.minimum(jnp.where(ended.any(-1), jnp.argmax(ended, -1) + 1, config.max_length), config.last)
+    lengths = lengths.astype(jnp.int32)
+    return Decoded(state.tokens[:, None], lengths[:, None], state.score[:, None], state.logprobs[:, None])
+
+
+def refuse_nan(decoded: Decoded) -> Decoded:
+    """Give what was decoded, unless it is there to be looked at and was decoded from logits that are no numbers.
+
+    Raises:
+      ValueError: says which row, and where.
+    """
+    readable = not isinstance(decoded.scores, jax.core.Tracer) and decoded.scores.is_fully_addressable
+    if readable and np.isnan(decoded.scores).any():
+        row = int(np.isnan(decoded.scores).any(-1).argmax())
+        raise ValueError(
+            f"logits must be numbers, those of row {row} are NaN within {int(decoded.lengths[row].max())} tokens: the "
+            "model or its cache has no more positions, or its parameters are not finite"
+        )
+    return decoded
 
 
 def is_end(tokens: Int[Array, "*B"], config: Greedy) -> Bool[Array, "*B"]:

@@ -6,7 +6,7 @@ Repetition penalty: Keskar et al. 2019, https://arxiv.org/abs/1909.05858. No rep
 https://arxiv.org/abs/1705.04304.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,10 @@ class Constraints:
     """Token forced where `max_length` is reached, or several to choose from, all equal: `forced_eos_token_id`."""
     suppress: tuple[int, ...] = ()
     """Tokens that are never generated."""
+    suppress_first: tuple[int, ...] = ()
+    """Tokens that generated ones do not begin with, after `first` if there is one: `begin_suppress_tokens`."""
+    renormalize: bool = False
+    """Make what is left a distribution again; only beam search adds up log-probabilities that are none otherwise."""
 
     def __post_init__(self) -> None:
         if not self.repetition_penalty > 0:
@@ -66,11 +70,14 @@ class Constraints:
     def tokens(self) -> tuple[int, ...]:
         """All tokens named in any constraint."""
         forced = (*_several(self.first), *_several(self.last))
-        return (*sum(self.bad_words, ()), *self.ends, *forced, *self.suppress)
+        return (*sum(self.bad_words, ()), *self.ends, *forced, *self.suppress, *self.suppress_first)
 
 
 def make_process(
-    constraints: Constraints, prompt: Int[Array, "B P"] | None = None, padding: Int[Array, "B"] | None = None
+    constraints: Constraints,
+    prompt: Int[Array | np.ndarray, "B P"] | None = None,
+    padding: Int[Array | np.ndarray, "B"] | None = None,
+    limit: int | Int[Array, ""] | None = None,
 ) -> Process | None:
     """Make the `process` that keeps `greedy`, `sample` or `beam_search` within the constraints; None if there are none.
 
@@ -78,9 +85,11 @@ def make_process(
       prompt: what precedes the generated tokens and counts as seen; to an encoder-decoder the decoder's start token.
         Rows shorter than P are padded at their beginning. In beam search each row is that of W hypotheses.
       padding: pad tokens at the beginning of each row, which then are not penalised as repeated. N-grams and bad words
-        look at them even so, as they do in Hugging Face.
+        look at them even so, as they do in Hugging Face, unless they are negative.
+      limit: that of the decoding config, where `last` is forced; `max_length` by default.
 
-    The result is a pytree, so that it can be passed through `jax.jit` and shares its compiled programs.
+    The result is a pytree, so that it can be passed through `jax.jit` and shares its compiled programs, whatever the
+    penalty, `min_length` and limit.
 
     >>> process = make_process(Constraints(no_repeat_ngram=2, suppress=(0,)), jnp.array([[3, 1, 3]]))
     >>> process(jnp.zeros((1, 4)), jnp.zeros((1, 9), int), jnp.array(0)).tolist()
@@ -90,18 +99,27 @@ def make_process(
         shape = None if prompt is None else prompt.shape
         raise ValueError(f"padding must be one number for each row of the prompt, got {padding.shape}, prompt={shape}")
     c = constraints
-    forced = c.first is not None or c.last is not None
-    if not (c.repetition_penalty != 1 or c.no_repeat_ngram or c.bad_words or c.min_length or forced or c.suppress):
+    if replace(c, min_length=0, eos=()) == Constraints() and not c.min_length:
         return None
-    return _Constrained(constraints, prompt, padding)
+    numbers = {
+        "penalty": None if c.repetition_penalty == 1 else c.repetition_penalty,
+        "min_length": c.min_length or None,
+        "limit": limit,
+    }
+    return _Constrained(replace(c, repetition_penalty=1.0, min_length=0), prompt, padding, **numbers)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Constrained:
+    """Constraints with their numbers beside them, which are not compiled in; None where there is no such constraint."""
+
     constraints: Constraints = field(metadata={"static": True})
-    prompt: Int[Array, "B P"] | None
-    padding: Int[Array, "B"] | None
+    prompt: Int[Array | np.ndarray, "B P"] | None
+    padding: Int[Array | np.ndarray, "B"] | None
+    penalty: float | Float[Array, ""] | None
+    min_length: int | Int[Array, ""] | None
+    limit: int | Int[Array, ""] | None
 
     def __call__(
         self, logits: Float[Array, "R V"], tokens: Int[Array, "R M"], t: Int[Array, ""]
@@ -112,20 +130,27 @@ class _Constrained:
         words = tuple(word for word in c.bad_words if word not in {(end,) for end in c.ends})
         seen, first, count = self._seen(tokens, t)
 
-        if c.repetition_penalty != 1:
-            logits = penalize_repetition(logits, seen, first, count, c.repetition_penalty)
+        if self.penalty is not None:
+            logits = penalize_repetition(logits, seen, first, count, self.penalty)
         if c.no_repeat_ngram:
             logits = forbid_repeated_ngram(logits, seen, count, c.no_repeat_ngram)
         if words:
             logits = forbid_words(logits, seen, count, words)
-        if c.min_length:
-            logits = jnp.where(_among(c.ends, vocabulary) & (t < c.min_length), -jnp.inf, logits)
+        if self.min_length is not None:
+            logits = jnp.where(_among(c.ends, vocabulary) & (t < self.min_length), -jnp.inf, logits)
         if c.first is not None:
             logits = jnp.where(t == 0, _only(c.first, vocabulary), logits)
         if c.last is not None:
-            logits = jnp.where(t == tokens.shape[-1] - 1, _only(c.last, vocabulary), logits)
+            end = tokens.shape[-1] if self.limit is None else self.limit
+            logits = jnp.where(t == end - 1, _only(c.last, vocabulary), logits)
         if c.suppress:
             logits = jnp.where(_among(c.suppress, vocabulary), -jnp.inf, logits)
+        if c.suppress_first:
+            begin = 0 if c.first is None else 1
+            logits = jnp.where(_among(c.suppress_first, vocabulary) & (t == begin), -jnp.inf, logits)
+        if c.renormalize:
+            total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+            logits = logits - jnp.where(jnp.isfinite(total), total, 0.0)
         return logits
 
     def _seen(self, tokens: Int[Array, "R M"], t: Int[Array, ""]) -> tuple[Array, Array | int, Array]:
@@ -145,7 +170,7 @@ def penalize_repetition(
     tokens: Int[Array, "R S"],
     first: int | Int[Array, "R"],
     count: int | Int[Array, ""],
-    penalty: float,
+    penalty: float | Float[Array, ""],
 ) -> Float[Array, "R V"]:
     """Make the tokens at positions `first` to `count` less likely, each once however often it occurs.
 
@@ -155,7 +180,8 @@ def penalize_repetition(
     position = jnp.arange(tokens.shape[-1])
     inside = (position >= jnp.asarray(first)[..., None]) & (position < count)
     old = jnp.take_along_axis(logits, tokens, axis=-1, mode="clip")
-    new = jnp.where(old < 0, old * penalty, old / penalty)
+    # The product that XLA makes of a division by a constant, so that a traced penalty gives the same bits.
+    new = jnp.where(old < 0, old * penalty, old * (1.0 / jnp.asarray(penalty, jnp.float32)))
     return _set(logits, jnp.where(inside, tokens, logits.shape[-1]), new)
 
 
@@ -163,6 +189,8 @@ def forbid_repeated_ngram(
     logits: Float[Array, "R V"], tokens: Int[Array, "R S"], count: int | Int[Array, ""], n: int
 ) -> Float[Array, "R V"]:
     """Forbid what would complete an n-gram that occurs among the first `count` tokens, in O(R·S·n).
+
+    Negative tokens stand for none.
 
     >>> forbid_repeated_ngram(jnp.zeros((1, 4)), jnp.array([[1, 2, 3, 1, 0, 0]]), 4, 2).tolist()
     [[0.0, 0.0, -inf, 0.0]]
@@ -172,10 +200,9 @@ def forbid_repeated_ngram(
         return logits
     # Where there are fewer than n - 1 tokens yet, the slice is not the last ones; but then no window is complete.
     last = jax.lax.dynamic_slice_in_dim(tokens, jnp.maximum(count - (n - 1), 0), n - 1, axis=-1)
-    match = jnp.arange(windows) + n <= count
+    match = (jnp.arange(windows) + n <= count) & (tokens[:, n - 1 :] >= 0)
     for i in range(n - 1):
-        match &= tokens[:, i : i + windows] == last[:, i, None]
-    match = jnp.broadcast_to(match, (len(tokens), windows))
+        match &= (tokens[:, i : i + windows] == last[:, i, None]) & (last[:, i, None] >= 0)
     return _set(logits, jnp.where(match, tokens[:, n - 1 :], logits.shape[-1]), -jnp.inf)
 
 

@@ -11,7 +11,8 @@ from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.hub.family import Fields
-from flax_transformer.hub.generate import NAMES, UNSUPPORTED, make_settings, stream_tokens
+from flax_transformer.hub.generate import stream_tokens
+from flax_transformer.hub.settings import NAMES, UNSUPPORTED, make_settings
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.gpt2 import gpt2_tiny
 
@@ -31,7 +32,7 @@ def test_generation_config_comes_before_config_and_changes_before_both():
     generation = Fields.of({"eos_token_id": [4, 5], "max_length": 17, "top_k": 7, "made_up": 1})
     assert make_settings(config, Fields("{}"), {}).max_length == 11  # of old checkpoints
     chosen = make_settings(config, generation, {})
-    assert (chosen.ends, chosen.pad, chosen.max_length, chosen.top_k, chosen.num_beams) == ((4, 5), 3, 17, 7, 1)
+    assert (chosen.ends, chosen.filler, chosen.max_length, chosen.top_k, chosen.num_beams) == ((4, 5), 3, 17, 7, 1)
     chosen = make_settings(config, generation, {"top_k": 2, "max_new_tokens": 6})
     assert (chosen.top_k, chosen.new_tokens(9), chosen.max_length) == (2, 6, None)
 
@@ -40,7 +41,7 @@ def test_generation_config_comes_before_config_and_changes_before_both():
     ("stored", "changes", "message"),
     [
         ({}, {"num_beam": 2}, "there is no setting num_beam; there are max_new_tokens"),
-        ({"min_p": 0.1}, {}, "generation_config.json has min_p=0.1, which is not supported"),
+        ({"penalty_alpha": 0.6}, {}, "generation_config.json has penalty_alpha=0.6, which is not supported"),
         ({}, {"num_beams": 2, "do_sample": True}, "sampling has no beams"),
         ({}, {"num_return_sequences": 2}, "as many sequences can be returned as there are beams"),
     ],
@@ -58,8 +59,8 @@ def test_harmless_values_of_what_is_not_supported_pass():
 @pytest.mark.parametrize(
     ("ids", "mask", "settings", "message"),
     [
-        (np.zeros((2, 0), int), None, {}, "a prompt has at least one token"),
-        (IDS[:1], jnp.array([[1, 1, 0, 1, 1]]), {}, "padded on the left"),
+        (np.zeros((2, 0), int), None, {}, "prompts are one or more rows of at least one token"),
+        (IDS[:1], jnp.array([[1, 1, 0, 1, 0]]), {}, "padded on the left"),
         (IDS[:1], jnp.zeros((1, 5), int), {}, "a prompt has at least one token, got a row of attention_mask"),
         (IDS, None, {"do_sample": True}, "sampling needs a key"),
         (IDS, None, {"max_length": 5}, "max_length counts the prompt"),

@@ -8,9 +8,12 @@ from scipy import stats
 
 from flax_transformer.ops.sampling import (
     filter_logits,
+    keep_min_p,
     keep_top_k,
     keep_top_p,
+    keep_typical,
     largest,
+    row_keys,
     sample_logits,
     scale_temperature,
 )
@@ -146,4 +149,106 @@ def test_samples_are_those_of_jax_random():
     logits = jnp.array(draw(3, 4, 700))
     for seed in range(5):
         key = jax.random.key(seed)
-        assert (sample_logits(key, logits) == jax.random.categorical(key, logits)).all()
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(4))
+        assert (sample_logits(key, logits) == jax.vmap(jax.random.categorical)(keys, logits)).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_noise_has_bits_enough_for_a_large_vocabulary(dtype):
+    """Half-precision noise has ties at its top, which the lowest tokens win, and no tail."""
+    V = 4096
+    keys = jax.random.split(jax.random.key(0), 4000)
+    drawn = np.asarray(jax.jit(jax.vmap(lambda key: sample_logits(key, jnp.zeros(V, dtype))))(keys))
+    assert stats.kstest((drawn + 0.5) / V, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_a_row_draws_by_its_number_wherever_it_stands(impl):
+    key, logits = jax.random.key(7, impl=impl), jnp.array(draw(5, 6, 40))
+    whole = sample_logits(key, logits)
+    assert (sample_logits(key, logits[:2]) == whole[:2]).all()
+    numbers = np.array([4, 1, 5])
+    assert (sample_logits(row_keys(key, numbers), logits[numbers]) == whole[numbers]).all()
+    same = sample_logits(key, jnp.broadcast_to(logits[0], (200, 40)))
+    assert len(set(same.tolist())) > 5  # rows draw independently
+
+
+def test_keys_of_the_old_kind_draw_the_same():
+    logits = jnp.array(draw(5, 6, 40))
+    assert (sample_logits(jax.random.PRNGKey(3), logits) == sample_logits(jax.random.key(3), logits)).all()
+
+
+FILTERS = {
+    "top_k": (3, 11),
+    "top_p": (0.3, 0.85),
+    "min_p": (0.05, 0.4),
+    "typical_p": (0.2, 0.9),
+    "temperature": (0.4, 1.9),
+}
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_numbers_may_be_arrays_and_share_one_program(ties):
+    logits = jnp.array(draw(6, 4, 300, decimals=0 if ties else 6))
+    run = jax.jit(lambda logits, numbers: filter_logits(logits, most=16, **numbers))
+    for i in range(2):
+        numbers = {name: values[i] for name, values in FILTERS.items()}
+        np.testing.assert_allclose(run(logits, numbers), filter_logits(logits, **numbers), rtol=1e-6)
+    wide = {"top_k": 12, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "temperature": 1.0}
+    np.testing.assert_array_equal(run(logits, wide), keep_top_k(logits, 12))
+    assert run._cache_size() == 1
+
+
+def test_the_nucleus_is_exact_however_flat_the_distribution():
+    """Sizes of nuclei from one token to nearly all of a large vocabulary, against a sort in float64."""
+    for scale in (0.01, 1.0, 4.0):
+        logits = draw(8, 2, 20_000, scale=scale)
+        probability = np.exp(logits.astype(np.float64))
+        probability = -np.sort(-probability / probability.sum(-1, keepdims=True))
+        for p in (0.1, 0.6, 0.97):
+            size = (np.cumsum(probability, -1) - probability < p).sum(-1)
+            kept = np.isfinite(keep_top_p(jnp.array(logits), p)).sum(-1)
+            assert (np.abs(kept - size) <= 1 + 2e-5 * size).all()  # ties, and sums in float32
+
+
+def test_equal_logits_stay_together():
+    logits = jnp.array([[2.0, 1.0, 1.0, -0.0, 0.0, 0.0, 1.0, -5.0]])
+    kept = lambda x: np.isfinite(x[0]).nonzero()[0].tolist()  # noqa: E731
+    assert kept(keep_top_k(logits, 2)) == [0, 1, 2, 6]
+    assert kept(keep_top_k(logits, 5)) == [0, 1, 2, 3, 4, 5, 6]
+    mass = jax.nn.softmax(logits)[0]
+    assert kept(keep_top_p(logits, float(mass[0] + 0.5 * mass[1]))) == [0, 1, 2, 6]
+    # Of the k kept, ties beyond the k-th have their share of the mass.
+    four = jax.nn.softmax(logits[0, jnp.array([0, 1, 2, 6])])
+    assert kept(keep_top_k(logits, 2, p=float(four[0]) - 1e-3)) == [0]
+    assert kept(keep_top_k(logits, 2, p=float(four[0]) + 1e-3)) == [0, 1, 2, 6]
+
+
+def test_a_traced_k_needs_a_bound():
+    with pytest.raises(ValueError, match="k must be known when compiling, or `most` must say"):
+        jax.jit(keep_top_k)(jnp.zeros(9), 3)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("ties", [False, True])
+def test_more_filters_equal_those_of_transformers(ties):
+    torch = pytest.importorskip("torch")
+    process = pytest.importorskip("transformers.generation.logits_process")
+    logits = draw(11, 5, 997, decimals=1 if ties else 6)
+    survive = lambda warper: np.isfinite(warper(None, torch.tensor(logits)).numpy())  # noqa: E731
+    for k in (1, 7, 50, 5000):  # of equal logits at rank k all survive, there too
+        np.testing.assert_array_equal(
+            np.isfinite(keep_top_k(jnp.array(logits), k)), survive(process.TopKLogitsWarper(k))
+        )
+    for p in (0.01, 0.1, 0.5, 1.0):
+        kept = np.isfinite(keep_min_p(jnp.array(logits), p))
+        np.testing.assert_array_equal(kept, survive(process.MinPLogitsWarper(p)))
+    for p in (0.05, 0.3, 0.9, 0.99):
+        kept = np.isfinite(keep_typical(jnp.array(logits), p))
+        np.testing.assert_array_equal(kept, survive(process.TypicalLogitsWarper(p)))
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5])
+def test_an_impossible_min_p_is_refused(p):
+    with pytest.raises(ValueError, match="min_p must be between 0 and 1"):
+        keep_min_p(jnp.zeros(5), p)

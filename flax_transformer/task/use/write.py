@@ -10,7 +10,8 @@ from jaxtyping import Int
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.call import causal_lm, seq2seq_lm
-from flax_transformer.hub.generate import make_settings, stream_tokens
+from flax_transformer.hub.generate import stream_tokens
+from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.tokenizer import HubTokenizer
 from flax_transformer.task.answer import Conversation
 from flax_transformer.task.use.require import positions_of, tokenizer_of

@@ -1,0 +1,205 @@
+"""Settings of Hugging Face's `generate`: their names and meaning, where they come from, what they mean to our loops."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from flax_transformer.decode import Beam, Constraints, Greedy, PowerPenalty, Sampling, room
+from flax_transformer.hub.family import Fields
+from flax_transformer.train.config import fits
+
+Tokens = int | tuple[int, ...] | None
+
+UNSUPPORTED = {
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "penalty_alpha": None,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "top_h": None,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "remove_invalid_values": False,
+    "exponential_decay_length_penalty": None,
+    "sequence_bias": None,
+    "guidance_scale": None,
+    "dola_layers": None,
+}
+"""Settings of a generation_config.json that change what is generated, and the value that changes nothing."""
+
+DRAWN = ("epsilon_cutoff", "eta_cutoff", "top_h")
+"""Those of them that only sampling looks at."""
+
+DEFAULT = 20
+"""New tokens, where nothing says how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to generate, under the names and with the meaning Hugging Face's `generate` gives them."""
+
+    max_new_tokens: int | None = None
+    """Generated tokens at most; 20, or fewer where the positions end, where `max_length` does not say either."""
+    max_length: int | None = None
+    """The same, with the prompt counted in."""
+    min_new_tokens: int = 0
+    min_length: int = 0
+    """As `min_new_tokens`, with the prompt counted in."""
+    num_beams: int = 1
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int | None = 50
+    """Of sampling; 0 or None for no limit."""
+    top_p: float = 1.0
+    min_p: float | None = None
+    typical_p: float = 1.0
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    num_return_sequences: int = 1
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    renormalize_logits: bool = False
+    stop_sequences: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that end a row; they stay at its end."""
+    pad_token_id: int | None = None
+    """None, or a negative number, where there is none."""
+    bos_token_id: int | None = None
+    eos_token_id: Tokens = None
+    decoder_start_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: Tokens = None
+
+    def __post_init__(self):
+        for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.do_sample and self.num_beams > 1:
+            raise ValueError(f"sampling has no beams, got do_sample=True, num_beams={self.num_beams}")
+        if not 1 <= self.num_return_sequences <= (10**6 if self.do_sample else self.num_beams):
+            raise ValueError(
+                "as many sequences can be returned as there are beams, or any number when sampling, got "
+                f"num_return_sequences={self.num_return_sequences}, num_beams={self.num_beams}"
+            )
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The end tokens."""
+        return _several(self.eos_token_id)
+
+    @property
+    def padding(self) -> int | None:
+        """The padding token, if there is one."""
+        return self.pad_token_id if self.pad_token_id is not None and self.pad_token_id >= 0 else None
+
+    @property
+    def filler(self) -> int:
+        """What fills up finished rows: the padding token, or the first end token where there is none.
+
+        In beam search a padding token 0 counts as none, as it does in Hugging Face.
+        """
+        pad = self.padding
+        beams = self.num_beams > 1 and self.ends
+        return self.ends[0] if self.ends and (pad is None or (beams and pad == 0)) else (pad or 0)
+
+    def new_tokens(self, prompt: int, positions: int | None = None) -> int:
+        """Give the number of tokens to generate at most after a prompt of that many, of so many positions."""
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        limit = self.max_length
+        if limit is None:
+            limit = prompt + DEFAULT if positions is None else min(prompt + DEFAULT, positions)
+        if limit <= prompt:
+            what = "positions" if self.max_length is None else "max_length"
+            raise ValueError(
+                f"max_length counts the prompt and must be above it, got {what}={limit} and {prompt} tokens of prompt; "
+                "max_new_tokens does not count it"
+            )
+        return limit - prompt
+
+    def config(self, count: int) -> Greedy | Sampling | Beam:
+        """Make the config of the decoding loop, for that many new tokens, which are not compiled in."""
+        shared = {
+            "max_length": room(count), "limit": count, "eos": self.ends, "pad": self.filler, "stop": self.stop_sequences
+        }  # fmt: skip
+        if self.do_sample:
+            filters = {"top_p": self.top_p, "min_p": self.min_p, "typical_p": self.typical_p}
+            return Sampling(**shared, temperature=self.temperature, top_k=self.top_k or None, **filters)
+        if self.num_beams == 1:
+            return Greedy(**shared)
+        return Beam(
+            **shared, beams=self.num_beams, length_penalty=PowerPenalty(alpha=self.length_penalty),
+            early_stopping=self.early_stopping, n_best=self.num_return_sequences,
+        )  # fmt: skip
+
+    def constraints(self, prompt: int) -> Constraints:
+        """Make the constraints on what is generated after a prompt of that many tokens."""
+        return Constraints(
+            repetition_penalty=self.repetition_penalty,
+            no_repeat_ngram=self.no_repeat_ngram_size,
+            bad_words=self.bad_words_ids,
+            min_length=max(self.min_new_tokens, self.min_length - prompt, 0) if self.ends else 0,
+            eos=self.ends,
+            first=self.forced_bos_token_id if prompt == 1 else None,
+            last=self.forced_eos_token_id,
+            suppress=self.suppress_tokens,
+            suppress_first=self.begin_suppress_tokens,
+            renormalize=self.renormalize_logits and self.num_beams > 1,
+        )
+
+
+NAMES = tuple(each.name for each in dataclasses.fields(Settings))
+NULLABLE = tuple(each.name for each in dataclasses.fields(Settings) if each.default is None or each.name == "top_k")
+"""Settings of which None says something: that there is none. Of others it asks for what the checkpoint says."""
+
+
+def make_settings(config: Fields, generation: Fields, changes: Mapping[str, Any]) -> Settings:
+    """Combine what config.json and generation_config.json say, the latter if there is one, with changes to it.
+
+    Raises:
+      ValueError: an unknown setting, or one in generation_config.json that is not supported.
+    """
+    unknown = [name for name in changes if name not in NAMES]
+    if unknown:
+        raise ValueError(f"there is no setting {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    tokens = {name: config[name] for name in NAMES if name.endswith("token_id") and config.get(name) is not None}
+    stored = generation or config
+    found = {name: stored[name] for name in NAMES if stored.get(name) is not None}
+    if "max_new_tokens" in changes or "max_length" in changes:
+        found = {name: value for name, value in found.items() if name not in ("max_new_tokens", "max_length")}
+    files = (("config.json", tokens), ("generation_config.json" if generation else "config.json", found))
+    read = {name: _setting(file, name, value) for file, values in files for name, value in values.items()}
+    given = {name: value for name, value in changes.items() if value is not None or name in NULLABLE}
+    settings = Settings(**read | {name: _setting("", name, value) for name, value in given.items()})
+    for name, harmless in UNSUPPORTED.items():
+        if stored.get(name, harmless) not in (harmless, None) and (settings.do_sample or name not in DRAWN):
+            raise ValueError(f"generation_config.json has {name}={stored[name]!r}, which is not supported")
+    return settings
+
+
+def _setting(file: str, name: str, value: Any) -> Any:
+    """Check a value that a file gives, or the caller."""
+    value, hint = _frozen(value), Settings.__annotations__[name]
+    numbers = [number for number in jax.tree.leaves(value) if not isinstance(number, str)]
+    if not fits(value, hint) or not all(abs(number) < 2**31 for number in numbers):
+        kind = f"{name} as {getattr(hint, '__name__', hint)}" if file else f"{getattr(hint, '__name__', hint)}"
+        rule = f"{file} must give {kind}" if file else f"{name} must be {kind}"
+        raise ValueError(f"{rule}, below 2**31, got {value!r:.99}")
+    return value
+
+
+def _several(tokens: Tokens) -> tuple[int, ...]:
+    return () if tokens is None else tokens if isinstance(tokens, tuple) else (tokens,)
+
+
+def _frozen(value: Any) -> Any:
+    """Turn lists and arrays into tuples, and numbers of NumPy and JAX into Python's."""
+    if isinstance(value, np.generic | np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer):
+        value = value.tolist()
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
