@@ -6,9 +6,8 @@ called with the number of steps done before. The first step of a warmup has peak
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import optax
 
@@ -88,18 +87,15 @@ def make_schedule(config: ScheduleConfig, peak: float, steps: int) -> optax.Sche
     top = max(config.warmup, 1)
     left = max(steps - top, 1)
     falling = min(max(round(config.decay_fraction * steps), 1), left)
-    final, every = config.final, config.decay_every
+    stairs = config.name == "step"
     after = {
-        "constant": lambda t: 1.0,
-        "linear": lambda t: 1 - (1 - final) * jnp.minimum(t / left, 1),
-        "cosine": lambda t: final + (1 - final) * (1 + jnp.cos(jnp.pi * jnp.minimum(t / left, 1))) / 2,
-        "exponential": lambda t: config.decay_rate ** (t / every),
-        "step": lambda t: config.decay_rate ** jnp.floor(t / every),
-        "wsd": lambda t: 1 - (1 - final) * jnp.clip((t - left + falling) / falling, 0, 1),
-    }[config.name]
-
-    def schedule(count: Any) -> jax.Array:
-        step = jnp.asarray(count, jnp.float32) + 1
-        return peak * jnp.where(step < top, step / top, after(jnp.maximum(step - top, 0)))
-
-    return schedule
+        "constant": lambda: optax.constant_schedule(peak),
+        "linear": lambda: optax.linear_schedule(peak, config.final * peak, left),
+        "cosine": lambda: optax.cosine_decay_schedule(peak, left, alpha=config.final),
+        "exponential": lambda: optax.exponential_decay(peak, config.decay_every, config.decay_rate),
+        "step": lambda: optax.exponential_decay(peak, config.decay_every, config.decay_rate, staircase=stairs),
+        "wsd": lambda: optax.linear_schedule(peak, config.final * peak, falling, left - falling),
+    }[config.name]()
+    # The first step must not be wasted on a rate of zero, so the rise ends at step `warmup`, counted from 1.
+    rise = optax.linear_schedule(peak / top, peak, max(top - 1, 1))
+    return optax.join_schedules([rise, after], [top - 1])
