@@ -288,3 +288,13 @@ def test_what_ends_after_a_save_has_failed_says_nothing(monkeypatch, caplog):
     gc.collect()
     assert said[1:] == ["this is told"]
     assert caplog.records == []
+
+
+def test_floats_are_not_read_into_whole_numbers(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"a": jnp.full(3, 0.5), "n": jnp.arange(2)}, {})
+        with pytest.raises(CheckpointError, match="a is float32, not int32"):
+            checkpoints.restore({"a": jnp.zeros(3, jnp.int32)})
+        with pytest.raises(CheckpointError, match="n is int32, not float32"):
+            checkpoints.restore({"n": jnp.zeros(2)})
+        assert checkpoints.restore({"a": jnp.zeros(3, jnp.bfloat16)})[0]["a"].tolist() == [0.5] * 3

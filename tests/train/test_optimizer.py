@@ -102,7 +102,6 @@ def test_steps_equal_torch(name, options, make):
 @pytest.mark.parametrize(
     ("name", "options", "alias"),
     [
-        ("adafactor", {}, optax.adafactor(1e-2)),
         ("lion", {"b2": 0.99}, optax.lion(1e-2, b1=0.9, b2=0.99, weight_decay=0.0)),
         (
             "adamw",
@@ -186,7 +185,7 @@ def test_the_schedule_is_followed():
     for _ in range(4):
         updates, state = optimizer.update({"kernel": jnp.ones(1)}, state, params)
         taken.append(-float(updates["kernel"][0]))
-    assert taken == pytest.approx([0.5, 1.0, 1.0, 0.5])
+    assert taken == pytest.approx([0.5, 1.0, 0.5, 0.0])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-import math
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ STEPS, WARMUP, PEAK = 100, 10, 0.5
 
 def rates(name, steps=STEPS, **options):
     schedule = make_schedule(ScheduleConfig(name=name, **options), PEAK, steps)
-    return np.array([float(schedule(count)) for count in range(steps + 1)])
+    return np.array([float(schedule(count)) for count in range(steps)])
 
 
 @pytest.mark.parametrize("name", ["constant", "linear", "cosine", "inverse_sqrt", "exponential", "step", "wsd"])
@@ -20,19 +20,63 @@ def test_warmup_rises_linearly_to_the_peak(name):
     assert found.max() == pytest.approx(PEAK, rel=1e-6)
 
 
+NAMES = get_type_hints(ScheduleConfig)["name"].__args__
+FALLING = ("linear", "cosine", "wsd")
+CORNERS = [(1, 1), (1, 0), (2, 0), (2, 1), (10, 0), (10, 9), (10, 10), (100, 90), (100, 99)]
+
+
+@pytest.mark.parametrize(("steps", "warmup"), CORNERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_the_highest_and_the_last_rate_of_a_run(name, steps, warmup):
+    """The first is peak / warmup, step `warmup` (or the first) has the peak, the last has what is fallen to."""
+    if name in ("inverse_sqrt", "noam") and not warmup:
+        pytest.skip("needs a warmup")
+    found = rates(name, steps=steps, warmup=warmup, final=0.1)
+    peak = PEAK * (512 * warmup) ** -0.5 if name == "noam" else PEAK
+    top = max(warmup, 1)
+    assert found[0] == pytest.approx(peak / top, rel=1e-6)
+    assert found[top - 1] == found.max() == pytest.approx(peak, rel=1e-6)
+    if name in FALLING and steps > top:
+        assert found[-1] == pytest.approx(0.1 * peak, rel=1e-6)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), CORNERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_rates_fall_without_a_jump_after_the_peak(name, steps, warmup):
+    if name in ("inverse_sqrt", "noam") and not warmup:
+        pytest.skip("needs a warmup")
+    options = {"final": 0.1, "decay_every": 7}
+    fall = -np.diff(rates(name, steps=steps, warmup=warmup, **options)[max(warmup, 1) - 1 :])
+    assert (fall >= -1e-9).all()
+    if name in ("linear", "wsd"):  # in equal parts
+        parts = fall[fall > 1e-6]
+        np.testing.assert_allclose(parts, parts[:1].repeat(len(parts)), rtol=1e-3)
+
+
 @pytest.mark.parametrize("final", [0.0, 0.25])
 @pytest.mark.parametrize("name", ["linear", "cosine", "wsd"])
 def test_decays_end_at_final_times_peak(name, final):
     found = rates(name, warmup=WARMUP, final=final)
-    assert found[STEPS] == pytest.approx(final * PEAK, abs=1e-7)
+    assert found[-1] == pytest.approx(final * PEAK, abs=1e-7)
     assert (np.diff(found[WARMUP:]) <= 1e-9).all()
-    assert found[STEPS - 1] > final * PEAK  # no step is wasted on a rate of zero
+    assert found[-2] > final * PEAK
 
 
 def test_wsd_stays_until_its_last_fifth():
     found = rates("wsd", warmup=WARMUP, decay_fraction=0.2)
-    np.testing.assert_allclose(found[WARMUP:81], PEAK, rtol=1e-6)
-    assert found[90] == pytest.approx(PEAK / 2, rel=1e-6)
+    np.testing.assert_allclose(found[WARMUP:80], PEAK, rtol=1e-6)
+    np.testing.assert_allclose(found[80:], PEAK * np.arange(19, -1, -1) / 20, rtol=1e-5, atol=1e-7)
+
+
+def test_wsd_falls_in_what_a_long_warmup_leaves():
+    found = rates("wsd", warmup=90, decay_fraction=0.5, final=0.5)
+    np.testing.assert_allclose(found[89:], PEAK * np.linspace(1, 0.5, 11), rtol=1e-6)
+
+
+def test_stairs_are_as_long_as_they_should_be():
+    found = rates("step", steps=12, decay_every=4, decay_rate=0.5)
+    np.testing.assert_allclose(found, PEAK * np.repeat([1, 0.5, 0.25], 4), rtol=1e-6)
+    np.testing.assert_allclose(rates("exponential", steps=9, decay_every=4)[::4], PEAK * np.array([1, 0.5, 0.25]))
 
 
 def test_constant_stays():
@@ -55,7 +99,7 @@ def test_noam_takes_the_learning_rate_as_its_factor():
 @pytest.mark.parametrize("warmup", [1, 10])
 @pytest.mark.parametrize("name", ["linear", "cosine", "wsd", "inverse_sqrt", "noam", "exponential", "step", "constant"])
 def test_all_rates_are_positive_and_finite(name, warmup):
-    found = rates(name, warmup=warmup)[:STEPS]
+    found = rates(name, warmup=warmup, final=0.01)
     assert np.isfinite(found).all()
     assert (found > 0).all()
 
@@ -96,29 +140,29 @@ def torch_rates(make):
 @pytest.mark.parametrize(
     ("name", "options", "make"),
     [
-        ("cosine", {"final": 0.1}, lambda s, o: s.CosineAnnealingLR(o, STEPS, eta_min=0.1 * PEAK)),
-        ("linear", {"final": 0.1}, lambda s, o: s.LinearLR(o, 1.0, 0.1, STEPS)),
+        ("cosine", {"final": 0.1}, lambda s, o: s.CosineAnnealingLR(o, STEPS - 1, eta_min=0.1 * PEAK)),
+        ("linear", {"final": 0.1}, lambda s, o: s.LinearLR(o, 1.0, 0.1, STEPS - 1)),
         ("step", {"decay_every": 30, "decay_rate": 0.5}, lambda s, o: s.StepLR(o, 30, 0.5)),
         ("exponential", {"decay_every": 1, "decay_rate": 0.97}, lambda s, o: s.ExponentialLR(o, 0.97)),
     ],
 )
 def test_equals_torch(name, options, make):
-    np.testing.assert_allclose(rates(name, **options)[:STEPS], torch_rates(make), rtol=2e-5, atol=1e-7)
+    np.testing.assert_allclose(rates(name, **options), torch_rates(make), rtol=2e-5, atol=1e-7)
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize(
-    ("name", "make", "shift"),
+    ("name", "make"),
     [
-        ("linear", lambda t, o: t.get_linear_schedule_with_warmup(o, WARMUP, STEPS), 0),
-        ("cosine", lambda t, o: t.get_cosine_schedule_with_warmup(o, WARMUP, STEPS), 0),
-        ("inverse_sqrt", lambda t, o: t.get_inverse_sqrt_schedule(o, WARMUP, WARMUP), 1),
-        ("wsd", lambda t, o: t.get_wsd_schedule(o, WARMUP, 20, STEPS, decay_type="linear"), 0),
+        ("linear", lambda t, o: t.get_linear_schedule_with_warmup(o, WARMUP, STEPS)),
+        ("cosine", lambda t, o: t.get_cosine_schedule_with_warmup(o, WARMUP, STEPS)),
+        ("inverse_sqrt", lambda t, o: t.get_inverse_sqrt_schedule(o, WARMUP, WARMUP)),
+        ("wsd", lambda t, o: t.get_wsd_schedule(o, WARMUP, 20, STEPS, decay_type="linear")),
     ],
 )
-def test_equals_transformers_after_warmup(name, make, shift):
-    """Their warmup begins at a rate of zero, ours a step later; the rest is the same (shift: they count from 0)."""
+def test_equals_transformers_a_step_ahead(name, make):
+    """Theirs begin with a step at a rate of zero, ours end with one."""
     transformers = pytest.importorskip("transformers")
-    theirs = torch_rates(lambda _, optimizer: make(transformers, optimizer))[WARMUP + shift :]
-    np.testing.assert_allclose(rates(name, warmup=WARMUP)[WARMUP : STEPS - shift], theirs, rtol=2e-5, atol=1e-7)
-    assert math.isclose(theirs[0], PEAK, rel_tol=0.06)
+    theirs = torch_rates(lambda _, optimizer: make(transformers, optimizer))
+    assert theirs[0] == 0
+    np.testing.assert_allclose(rates(name, warmup=WARMUP)[:-1], theirs[1:], rtol=2e-5, atol=1e-7)

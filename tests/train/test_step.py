@@ -111,13 +111,15 @@ def test_a_batch_of_padding_alone_changes_nothing():
     assert float(metrics["loss"]) == 0
 
 
-def test_moving_average_follows_its_formula():
-    state, step = state_of(ema=True), step_of(ema=0.75)
-    average = np.asarray(state.model["kernel"])
-    for _ in range(3):
+@pytest.mark.parametrize("decay", [0.75, 0.9999])
+def test_moving_average_follows_its_formula(decay):
+    """That is Σ dᵗ⁻ⁱ θᵢ / Σ dᵗ⁻ⁱ: nothing of the parameters before the first step is in it, however slow it is."""
+    state, step = state_of(ema=True), step_of(ema=decay)
+    seen = []
+    for t in range(1, 5):
         state, _ = step(state, rows())
-        average = 0.75 * average + 0.25 * np.asarray(state.model["kernel"])
-    close(state.ema["kernel"], average, rtol=1e-6)
+        seen.append(np.asarray(state.model["kernel"], np.float64))
+        close(state.ema["kernel"], np.average(seen, axis=0, weights=decay ** np.arange(t)[::-1]), rtol=1e-5, atol=1e-6)
 
 
 def test_a_step_draws_its_key_from_the_step_number():

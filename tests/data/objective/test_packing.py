@@ -63,10 +63,20 @@ def test_windows_cover_the_stream_and_predict_its_next_token(n, length, stride):
             Windows(tokens=stream, length=length)
         return
     windows = Windows(tokens=stream, length=length, stride=stride)
+    seen = []
     for index, window in enumerate(windows):
-        assert window["tokens"].tolist() == list(range(100 + index * stride, 100 + index * stride + length))
+        first = 100 + min(index * stride, n - 1 - length)
+        assert window["tokens"].tolist() == list(range(first, first + length))
         assert window["labels"].tolist() == [token + 1 for token in window["tokens"]]
-    assert windows[-1]["labels"][-1] + stride > stream[-1]  # no further window would fit
+        seen += window["labels"][window["weights"] > 0].tolist()
+    # Each label as often as windows at every multiple of the stride have it, the last one as far as the stream goes.
+    begins = range(0, n - 1, stride)
+    ends = next((k for k, begin in enumerate(begins) if begin + length >= n - 1), len(begins) - 1)
+    expected = [101 + at for begin in begins[: ends + 1] for at in range(begin, min(begin + length, n - 1))]
+    assert sorted(seen) == sorted(expected)
+    assert len(windows) == ends + 1
+    if stride == length:
+        assert seen == list(range(101, 100 + n))
 
 
 @settings(max_examples=100)
