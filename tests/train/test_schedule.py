@@ -34,7 +34,7 @@ def test_the_first_the_highest_and_the_last_rate_of_a_run(name, steps, warmup):
     found = rates(name, steps=steps, warmup=warmup, final=0.1)
     peak = PEAK * (512 * warmup) ** -0.5 if name == "noam" else PEAK
     top = max(warmup, 1)
-    assert found[0] == pytest.approx(peak / top, rel=1e-6)
+    assert found[0] == pytest.approx(peak / top, abs=1e-6 * peak)  # Optax comes from the peak, in float32
     assert found[top - 1] == found.max() == pytest.approx(peak, rel=1e-6)
     if name in FALLING and steps > top:
         assert found[-1] == pytest.approx(0.1 * peak, rel=1e-6)
