@@ -223,8 +223,14 @@ def _ask(request: dict[str, Any], source: str) -> dict[str, Any]:
             line = worker.stdout.readline()
         except OSError:
             line = b""
+        except BaseException:
+            _end()  # an answer that nobody waited for must not be the next one's
+            raise
         if not line.endswith(b"\n"):
+            worker.wait()
             _end()
+            if worker.returncode > 0:  # not by a signal
+                raise ValueError(f"{source} needs jinja2 3.1.6 or newer, and a Python that finds it: {sys.executable}")
             raise ValueError(f"{source} must not need so much time or memory: it was stopped")
     answer = json.loads(line)
     if "error" in answer:

@@ -153,3 +153,29 @@ def test_a_renderer_that_ends_is_begun_again():
         worker.wait()
     chat._running = pid - 1, worker  # as in a copy of another process
     assert render_chat("{{ messages[0].content }}", SAID, {})[0] == "one"
+
+
+def test_an_interrupted_conversation_does_not_answer_the_next(monkeypatch):
+    render_chat("x", SAID, {})
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat._running[1].stdout, "readline", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        render_chat("first", SAID, {})
+    assert render_chat("second", SAID, {})[0] == "second"
+
+
+def test_a_renderer_that_cannot_begin_says_what_it_needs(monkeypatch, tmp_path):
+    (tmp_path / "worker.py").write_text("import no_such_package")
+    chat._end()
+    monkeypatch.setattr(chat, "_WORKER", tmp_path / "worker.py")
+    with pytest.raises(ValueError, match=r"needs jinja2 3\.1\.6 or newer, and a Python that finds it: "):
+        render_chat("x", SAID, {})
+    monkeypatch.undo()
+    assert render_chat("x", SAID, {})[0] == "x"
+    monkeypatch.setattr(chat.sys, "executable", str(tmp_path / "none"))
+    chat._end()
+    with pytest.raises(ValueError, match="needs a Python process of its own, none could be begun: "):
+        render_chat("x", SAID, {})

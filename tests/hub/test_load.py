@@ -190,7 +190,7 @@ def test_a_copy_that_differs_is_named(tmp_path):
         hub.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "flax_model.msgpack", "tf_model.h5"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "tf_model.h5"])
 def test_pickles_are_refused_with_a_way_out(folder, name):
     (folder / file.WEIGHTS).rename(folder / name)
     with pytest.raises(ValueError, match=rf"has only {name}; .*can run code.*save_pretrained"):
