@@ -94,9 +94,8 @@ def load(
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
     stored = open_tensors(folder)
-    if family.settled is not None:
-        fields = family.settled(fields, stored)
-        config = read_model(fields, folder)
+    if family.settled is not None and (told := family.settled(fields, stored)) != fields:
+        fields, config = told, read_model(told, folder)
     number = dtype or _common_dtype(stored)
     config = with_precision(config, compute=number, params=number)
     fresh = lambda: module_of(config)(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
