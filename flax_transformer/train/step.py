@@ -98,12 +98,12 @@ def laid_out(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Call
     places = state_shardings(state, mesh)
     return jax.jit(
         train_step, in_shardings=(places, batch_sharding(mesh)), out_shardings=(places, None), donate_argnums=0,
-        compiler_options=_options(mesh),
+        compiler_options=compiler_options(mesh),
     )  # fmt: skip
 
 
-def _options(mesh: Mesh) -> dict[str, str] | None:
-    """Give the compiler's options but those that the user has set."""
+def compiler_options(mesh: Mesh) -> dict[str, str] | None:
+    """Give the options that a step is compiled with, but those that the user has set."""
     if mesh.devices.flat[0].platform != "tpu":
         return None
     chosen = os.environ.get("LIBTPU_INIT_ARGS", "") + os.environ.get("XLA_FLAGS", "")
