@@ -5,16 +5,21 @@ flax_transformer.bench.ahead`, which is given a `Case` as JSON and answers in JS
 that dies should take nobody along.
 """
 
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from flax_transformer.bench.chip import GIB, Topology
+from flax_transformer.parallel import collectives
 from flax_transformer.parallel.mesh import MeshConfig
 
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
@@ -74,6 +79,8 @@ class Compiled:
     """Memory there is for programs, by the compiler where it has told."""
     rematerialized: int = 0
     """Tensors that the compiler could only move by making them whole on every device."""
+    earlier: bool = field(default=False, compare=False)
+    """Whether an earlier call compiled it."""
 
     @property
     def fits(self) -> bool:
@@ -81,15 +88,21 @@ class Compiled:
         return self.used <= self.limit
 
 
-def compile_case(case: Case) -> Compiled:
+def compile_case(case: Case, kept: Path | None = None, *, fresh: bool = False) -> Compiled:
     """Compile in a process of its own.
+
+    Args:
+      kept: a folder of what compilers have told earlier, by what they were given: the program, for which devices, with
+        what options, in which version. What is there is traced, but not compiled.
+      fresh: compile it nevertheless, and keep the answer.
 
     Raises:
       ValueError: the case cannot be: the mesh, the rows, the target.
       CompilerError: the compiler is missing or failed.
     """
+    job = {**asdict(case), "kept": kept and str(kept), "fresh": fresh}
     done = subprocess.run(
-        [sys.executable, "-m", __name__], input=json.dumps(asdict(case)), capture_output=True, text=True,
+        [sys.executable, "-m", __name__], input=json.dumps(job), capture_output=True, text=True,
         env={**os.environ, **ENVIRONMENT},
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -101,8 +114,39 @@ def compile_case(case: Case) -> Compiled:
         raise ValueError(answer["invalid"])
     if "failed" in answer:
         raise CompilerError(answer["failed"])
-    remade = sum(REMATERIALIZATION in line for line in done.stderr.splitlines())
-    return Compiled(**{**answer, "collectives": tuple(answer["collectives"]), "rematerialized": remade})
+    known, told, file = answer["known"], answer["told"], answer["file"]
+    if not answer["earlier"]:
+        told["rematerialized"] = sum(REMATERIALIZATION in line for line in done.stderr.splitlines())
+        if file:
+            _keep(Path(file), told)
+    told = {**told, "collectives": tuple(told.get("collectives", ()))}
+    return Compiled(**known, **told, earlier=answer["earlier"])
+
+
+def _keep(file: Path, told: Mapping[str, Any]) -> None:
+    """Write at once or not at all, as others may look."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(told))
+    partial.replace(file)
+
+
+def _read(file: Path | None) -> dict[str, Any] | None:
+    """Read what was told earlier; None where there is nothing, or nothing whole."""
+    try:
+        return None if file is None else json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _name(program: str, devices: Mapping[str, Any], options: Mapping[str, str] | None) -> str:
+    """Name all that what the compiler tells depends on, and what we read of it."""
+    variables = {name: os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")}
+    versions = {name: version(name) for name in ("jax", "jaxlib", "libtpu")}
+    digest = hashlib.sha256(json.dumps([devices, options, variables, versions], sort_keys=True).encode())
+    for text in (program, *(Path(file).read_text() for file in (__file__, collectives.__file__))):
+        digest.update(text.encode())
+    return f"{digest.hexdigest()[:32]}.json"
 
 
 def topology_devices(topology: Topology) -> list[Any]:
@@ -120,17 +164,17 @@ def topology_devices(topology: Topology) -> list[Any]:
         raise CompilerError(f"the TPU compiler knows no {topology.name}{hint}: {str(error).splitlines()[0]}") from error
 
 
-def _compile(case: Case) -> Compiled:
+def _compile(case: Case, kept: Path | None = None, fresh: bool = False) -> dict[str, Any]:
+    """Give what is known of a step, what the compiler told of it, and the file for that."""
     import jax
 
     from flax_transformer.bench.flops import matmul_parameters
     from flax_transformer.bench.minimum import minimum_bytes
     from flax_transformer.bench.target import Size, find_target
     from flax_transformer.parallel import batch_sharding, make_mesh
-    from flax_transformer.parallel.collectives import collectives_of
     from flax_transformer.train.optimizer import make_optimizer
     from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
-    from flax_transformer.train.step import laid_out, make_train_step
+    from flax_transformer.train.step import compiler_options, laid_out, make_train_step
 
     topology = Topology.of(case.topology)
     workload = find_target(case.target, Size(**case.size), case.options)
@@ -154,28 +198,38 @@ def _compile(case: Case) -> Compiled:
         "again": 2 * count.tokens * matmul_parameters(state.model, BLOCK) if count and workload.remat == "full" else 0,
         "minimum": minimum_bytes(state.model, places, mesh, workload.shape, workload.dtype),
     }
+    with jax.set_mesh(mesh):
+        lowered = laid_out(step, state, mesh).trace(state, batch).lower(lowering_platforms=("tpu",))
+    devices = {"slice": topology.name, "mesh": dict(mesh.shape), "order": [device.id for device in mesh.devices.flat]}
+    file = kept and kept / _name(lowered.as_text(), devices, compiler_options(mesh))
+    told = None if fresh else _read(file)
+    answer = {"known": known, "file": file and str(file), "earlier": told is not None}
+    return {**answer, "told": told or _tell(lowered, topology)}
+
+
+def _tell(lowered: Any, topology: Topology) -> dict[str, Any]:
+    """Compile, and read what the compiler says."""
+    import jax
+
     began = time.perf_counter()
     try:
-        with jax.set_mesh(mesh):
-            lowered = laid_out(step, state, mesh).trace(state, batch).lower(lowering_platforms=("tpu",))
-            compiled = lowered.compile()
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         used, limit = _overflow(str(error))
-        return Compiled(**known, seconds=time.perf_counter() - began, used=used, limit=limit)
+        return {"seconds": time.perf_counter() - began, "used": used, "limit": limit}
     memory = compiled.memory_analysis()
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
     text = compiled.as_text()
-    return Compiled(
-        **known,
-        seconds=time.perf_counter() - began,
-        arguments=memory.argument_size_in_bytes,
-        outputs=outputs,
-        temporaries=memory.temp_size_in_bytes,
-        used=memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes,
-        limit=topology.spec.room,
-        kernels=text.count('custom_call_target="tpu_custom_call"'),
-        collectives=tuple(asdict(each) for each in collectives_of(text)),
-    )
+    return {
+        "seconds": time.perf_counter() - began,
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": outputs,
+        "temporaries": memory.temp_size_in_bytes,
+        "used": memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes,
+        "limit": topology.spec.room,
+        "kernels": text.count('custom_call_target="tpu_custom_call"'),
+        "collectives": [asdict(each) for each in collectives.collectives_of(text)],
+    }
 
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
@@ -195,10 +249,11 @@ def _overflow(message: str) -> tuple[int, int]:
 def main() -> None:
     """Read a case from standard input, and print what became of it."""
     data = json.load(sys.stdin)
+    kept, fresh = data.pop("kept"), data.pop("fresh")
     mesh = data["mesh"] and MeshConfig(**data["mesh"])
     case = Case(**{**data, "mesh": mesh, "options": tuple(data["options"])})
     try:
-        answer = asdict(_compile(case))
+        answer = _compile(case, kept and Path(kept), fresh)
     except (ValueError, OSError) as error:
         answer = {"invalid": str(error)}
     except CompilerError as error:

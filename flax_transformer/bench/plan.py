@@ -3,12 +3,9 @@
 Every number is the compiler's or follows from a formula by the chip's data sheet; no step has run.
 """
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flax_transformer.bench.ahead import Case, Compiled, CompilerError, compile_case
@@ -57,11 +54,10 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A case, what compiling it told, and where that is from."""
+    """A case, and what compiling it told."""
 
     case: Case
     compiled: Compiled
-    cached: bool = field(default=False, compare=False)
 
     @property
     def topology(self) -> Topology:
@@ -102,47 +98,23 @@ class Plan:
         return None if self.compiled.flops is None else self.compiled.flops / self.peak / self.bounds.step
 
 
-def plan(case: Case, say: Callable[[str], None] = lambda text: None) -> Plan:
-    """Compile a case, or take what an earlier call with the same code and versions has kept.
+def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Plan:
+    """Compile a case, or take what the compiler told of the same program, for the same devices, in an earlier call.
+
+    Args:
+      fresh: compile it in any case.
 
     Raises:
       ValueError, CompilerError: as `compile_case`.
     """
     Topology.of(case.topology)
-    kept = _kept(case)
-    if kept.is_file():
-        try:
-            data = json.loads(kept.read_text())
-            return Plan(case=case, compiled=Compiled(**data | {"collectives": tuple(data["collectives"])}), cached=True)
-        except (ValueError, TypeError, KeyError):
-            kept.unlink()
-    say(f"compiling {case.target} for {case.topology} …")
-    compiled = compile_case(case)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(asdict(compiled)))
-    partial.replace(kept)
-    return Plan(case=case, compiled=compiled)
+    say(f"compiling {case.target} for {case.topology}, if it has not been …")
+    return Plan(case=case, compiled=compile_case(case, kept_folder(), fresh=fresh))
 
 
-def _kept(case: Case) -> Path:
-    """Name the file for what compiling a case tells: by the case, the experiment's file, our code and versions."""
-    digest = hashlib.sha256(json.dumps(asdict(case), sort_keys=True).encode())
-    file = Path(case.target.partition(":")[0])
-    package = Path(__file__).parents[1]
-    for path in ([file] if file.is_file() else []) + sorted(package.rglob("*.py")):
-        digest.update(path.read_bytes())
-    for name in ("jax", "jaxlib", "flax", "optax", "libtpu"):
-        digest.update(_version(name).encode())
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "flax_transformer" / "plan" / f"{digest.hexdigest()[:32]}.json"
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except ModuleNotFoundError:
-        return "none"
+def kept_folder() -> Path:
+    """Give the folder of what was compiled."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flax_transformer" / "plan"
 
 
 def render(found: Plan, budget: Budget) -> str:
@@ -152,7 +124,7 @@ def render(found: Plan, budget: Budget) -> str:
     rows = [
         ("target", f"{found.case.target}: {known.parameters:,} parameters, {known.dtype}, {shape}"),
         ("slice", f"{topology.name}: {topology.chips} chips, {topology.devices} devices, {_spell(found.case)}"),
-        ("compiled", f"in {seconds(known.seconds)}{', earlier' if found.cached else ''}"),
+        ("compiled", f"in {seconds(known.seconds)}{', earlier' if known.earlier else ''}"),
         ("", ""),
         ("memory", _verdict(known)),
     ]
@@ -245,15 +217,15 @@ def variants(case: Case, rows: int) -> list[Case]:
     return [replace(case, mesh=mesh, size=size) for mesh in meshes for size in (*sizes, *larger)]
 
 
-def sweep(case: Case, say: Callable[[str], None]) -> list[tuple[Case, Plan | str]]:
+def sweep(case: Case, say: Callable[[str], None], *, fresh: bool = False) -> list[tuple[Case, Plan | str]]:
     """Plan a case and its variants, the fastest first; what does not fit or cannot be comes last, with its reason."""
-    first = plan(case, say)
+    first = plan(case, say, fresh=fresh)
     cases = variants(case, first.compiled.shape["rows"])
     found: list[tuple[Case, Plan | str]] = []
     for number, each in enumerate(cases, start=1):
         say(f"{number} of {len(cases)}: {_spell(each)}, {_spell_size(each)}")
         try:
-            found.append((each, plan(each)))
+            found.append((each, plan(each, fresh=fresh)))
         except (ValueError, CompilerError) as error:
             found.append((each, str(error).splitlines()[0]))
 

@@ -21,6 +21,7 @@ def plan(
     tokens: float = 0.0,
     price: float = 0.0,
     sweep: bool = False,
+    fresh: bool = False,
 ) -> None:
     """Compile a training step for a TPU slice that is not here: does it fit, what bounds its speed, what does it cost.
 
@@ -36,6 +37,8 @@ def plan(
       tokens: To train on in all, for the cost.
       price: Of one chip for an hour, for the cost.
       sweep: Try meshes, remat policies and batch sizes, and rank them.
+      fresh: Compile even what was compiled before; else only a step that is another program, for other devices or by
+        another compiler, is.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on what is here
     from flax_transformer.bench import plan as ahead
@@ -52,6 +55,6 @@ def plan(
         size=changes,
     )
     if sweep:
-        print(ahead.render_sweep(ahead.sweep(case, say)))
+        print(ahead.render_sweep(ahead.sweep(case, say, fresh=fresh)))
     else:
-        print(ahead.render(ahead.plan(case, say), ahead.Budget(tokens=tokens, price=price)))
+        print(ahead.render(ahead.plan(case, say, fresh=fresh), ahead.Budget(tokens=tokens, price=price)))

@@ -11,8 +11,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_transformer.nn.config import BlockConfig
-from flax_transformer.ops.platform import parts
 from flax_transformer.parallel import gather_parameter
+from flax_transformer.parallel.axis import auto_axes, parts, unknown_axes
 
 _xavier = nnx.initializers.xavier_uniform()
 
@@ -38,13 +38,13 @@ def flat_dot_general(
     """Do what `jax.lax.dot_general` does for a linear layer, on flattened axes.
 
     Forward it is the same, but a gradient that sums over several axes at once is not turned into one matrix product
-    by XLA on CPU; on flattened axes it is. With the sequence split over devices nothing is flattened, since that
-    would mix a split axis with another.
+    by XLA on CPU; on flattened axes it is. With the sequence split over devices, or something on a mesh whose
+    axes nobody has explained, nothing is flattened, since that would mix a split axis with another.
     """
     (over, under), batch = dimension_numbers
     rest = x.ndim - len(over)
     leads = tuple(over) == tuple(range(rest, x.ndim)) and tuple(under) == tuple(range(len(under)))
-    if batch[0] or not leads or jax.sharding.get_abstract_mesh().shape.get("sequence", 1) > 1:
+    if batch[0] or not leads or parts("length") > 1 or unknown_axes(auto_axes()):
         return jax.lax.dot_general(
             x, kernel, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type, **options
         )
@@ -59,9 +59,9 @@ def flat_dot_general(
 
 @dataclass(frozen=True)
 class Product:
-    """The product of a linear layer with its kernel, which on a mesh with `fsdp` is stored in parts.
+    """The product of a linear layer with its kernel, which a mesh that splits the width (`fsdp`) has in parts.
 
-    There each use gathers the kernel, the backward pass too, and the kernel's gradient is summed and split at once, as
+    Then each use gathers the kernel, the backward pass too, and the kernel's gradient is summed and split at once, as
     fully sharded training means it (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). Left to itself the
     compiler gathers kernels of three axes once more, in another layout. On such a mesh there is no forward-mode
     differentiation, as it is a `jax.custom_vjp`.
@@ -74,7 +74,7 @@ class Product:
         """Multiply; the arguments are those of `jax.lax.dot_general`."""
         multiply = lambda x, kernel: flat_dot_general(x, kernel, *args, **kwargs)  # noqa: E731
         return (
-            _multiply_whole(multiply, f"{self.layer}.kernel", x, kernel) if parts("fsdp") > 1 else multiply(x, kernel)
+            _multiply_whole(multiply, f"{self.layer}.kernel", x, kernel) if parts("embed") > 1 else multiply(x, kernel)
         )
 
 

@@ -1,9 +1,12 @@
 """A stack of blocks as a pipeline: each stage of the mesh axis `pipeline` holds L/p of them, and rows pass through.
 
+Or of what else splits layers, by `axis_rules`.
+
 Axes: B rows, M microbatches of b rows, p stages, T positions, D width, L layers.
 Source: GPipe (Huang et al. 2019, https://arxiv.org/abs/1811.06965); its backward pass is the gradient of this one.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,17 +18,16 @@ from jaxtyping import Array, Float, Int
 
 from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import rows_of
-from flax_transformer.ops.platform import parts
-from flax_transformer.parallel import AXIS_TO_MESH, constrain
+from flax_transformer.parallel import constrain
+from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts
 
-AXIS, REPLICAS = "pipeline", "data"
 ROWS_AT_RANK = {"lengths": 1, "offset": 1, "segments": 2, "positions": 2, "memory": 3, "dense": 4, "bias": 4}
 """Arguments of blocks, and fields of masks, that have a row for each of x when they have this many axes."""
 
 
 def pipeline_stages() -> int:
     """Count the stages that the mesh in context asks for: 1 without a mesh, and inside of a stage."""
-    return parts(AXIS)
+    return parts("layers")
 
 
 def microbatch_count(rows: int, stages: int, parts: int = 1) -> int:
@@ -77,12 +79,13 @@ def run_pipeline(
     stages, rows, depth = pipeline_stages(), x.shape[0], jax.tree.leaves(layers)[0].shape[0]
     if depth % stages:
         raise ValueError(f"layers must be a multiple of the pipeline's stages, got L={depth}, pipeline={stages}")
-    count = microbatch_count(rows, stages, parts(*AXIS_TO_MESH["batch"]))
+    count = microbatch_count(rows, stages, parts("batch"))
     static = [None if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in shared]
     cut = {i: leaf for i, leaf in enumerate(shared) if has_rows(names[i], leaf, rows)}
     whole = {i: leaf for i, leaf in enumerate(shared) if static[i] is None and i not in cut}
-    axes = (AXIS, REPLICAS) if parts(REPLICAS) > 1 else (AXIS,)
-    each = rows // count // parts(REPLICAS)
+    axes, replicas = mesh_axes("layers"), _replicas()
+    copies = math.prod(auto_axes()[axis] for axis in replicas)
+    each = rows // count // copies
 
     def stage_of(
         stage: Int[Array, "1"], first: Int[Array, "1"], layers: Any, x: Array, cut: dict, whole: dict
@@ -98,18 +101,24 @@ def run_pipeline(
             held = {**whole, **own}
             with rows_of(number + count * (first + jnp.arange(each)), rows):
                 y = run(x, layers, [held.get(i, leaf) for i, leaf in enumerate(static)])
-            return jax.lax.ppermute(y, AXIS, [(i, i + 1) for i in range(stages - 1)]), y
+            return jax.lax.ppermute(y, axes, [(i, i + 1) for i in range(stages - 1)]), y
 
         return jax.lax.scan(tick, x[0], (x, cut, numbers))[1][None, stages - 1 :]
 
-    split, same, by_row = PartitionSpec(AXIS), PartitionSpec(), PartitionSpec(None, *axes[1:])
+    split, same, by_row = PartitionSpec(axes), PartitionSpec(), PartitionSpec(None, replicas)
     pipelined = device_map(
-        stage_of, given=(split, PartitionSpec(*axes[1:]), split, by_row, by_row, same),
-        made=PartitionSpec(AXIS, None, *axes[1:]), axes=axes,
+        stage_of, given=(split, PartitionSpec(replicas), split, by_row, by_row, same),
+        made=PartitionSpec(axes, None, replicas), axes=axes + replicas,
     )  # fmt: skip
     x, cut = jax.tree.map(lambda leaf: _split(leaf, count), (x, cut))
-    y = pipelined(jnp.arange(stages), each * jnp.arange(parts(REPLICAS)), layers, x, cut, whole)[-1]
+    y = pipelined(jnp.arange(stages), each * jnp.arange(copies), layers, x, cut, whole)[-1]
     return constrain(y.swapaxes(0, 1).reshape(rows, *y.shape[2:]), "batch", "length", None)
+
+
+def _replicas() -> tuple[str, ...]:
+    """Name the mesh axes that a stage's layers are copied along, not gathered."""
+    gathered = mesh_axes("embed")
+    return tuple(axis for axis in mesh_axes("batch") if axis not in gathered)
 
 
 def _split(leaf: Array, count: int) -> Array:

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
+from flax_transformer.ops.eager import reused
 
 REMAT: dict[str, Callable | None] = {
     "none": None,
@@ -67,6 +68,7 @@ def map_stack(function: Callable[[Any], Any], blocks: Any) -> Any:
     return jax.vmap(function)(blocks)
 
 
+@reused
 def apply_stack(
     blocks: Any,
     x: Array,

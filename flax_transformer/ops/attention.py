@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from flax_transformer.ops.blockwise import blockwise_attention, blockwise_serves
 from flax_transformer.ops.cudnn import cudnn_attention, cudnn_serves
 from flax_transformer.ops.dropout import Dropout
+from flax_transformer.ops.eager import reused
 from flax_transformer.ops.mask import Mask, check_broadcast
 from flax_transformer.ops.ring import ring_attention, ring_serves
 from flax_transformer.ops.splash import splash_attention, splash_serves
@@ -31,6 +32,7 @@ BACKENDS = {
 LARGE = 2048 * 2048
 
 
+@reused
 def attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
+from flax_transformer.ops.eager import reused
 from flax_transformer.ops.table import by_device
 
 
@@ -54,6 +55,7 @@ def cross_entropy(
     return jnp.sum((losses + fault) * weights), jnp.sum(weights)
 
 
+@reused
 def chunked_cross_entropy(
     hidden: Float[Array, "*B D"],
     embedding: Float[Array, "*n V D"],

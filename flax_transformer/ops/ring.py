@@ -1,9 +1,10 @@
 """Exact attention with the sequence split over devices: keys and values go round, queries stay.
 
-Each device of the mesh axis `sequence` accumulates the softmax of its queries over the keys that pass by (Liu et al.
-2023, https://arxiv.org/abs/2310.01889); the backward pass is a second ring, in which the gradients of keys and values
-travel with them. What a device holds depends on its part of the sequence, not on the whole. Under a causal mask each
-takes an early and a late piece, so that all have the same work (`zigzag`).
+Each device of the mesh axis `sequence`, or of what else splits `length` by `axis_rules`, accumulates the softmax of its
+queries over the keys that pass by (Liu et al. 2023, https://arxiv.org/abs/2310.01889); the backward pass is a second
+ring, in which the gradients of keys and values travel with them. What a device holds depends on its part of the
+sequence, not on the whole. Under a causal mask each takes an early and a late piece, so that all have the same work
+(`zigzag`).
 
 Axes as in `attention`. What one device does is in `ring_device`.
 """
@@ -18,10 +19,10 @@ from jaxtyping import Array, Float
 from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout, counts_places, drawn_from
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.platform import parts
 from flax_transformer.ops.ring_block import Plan
 from flax_transformer.ops.ring_device import attend, attend_back
 from flax_transformer.ops.zigzag import from_zigzag, to_zigzag
+from flax_transformer.parallel.axis import mesh_axes, parts, spelled
 
 _BLOCK, _LEAST = 512, 128
 
@@ -31,13 +32,13 @@ _SPLIT |= {"bias": -2, "dense": -2, "query_segments": -1, "key_segments": -1}
 
 
 def ring_serves(q, k, v, mask, bias, dropout) -> str | None:
-    """Serve what a mesh in context splits over `sequence`, in equal pieces."""
-    ranks = parts("sequence")
+    """Serve what a mesh in context splits by length, in equal pieces."""
+    ranks = parts("length")
     if ranks == 1:
-        return "no mesh with an axis 'sequence' larger than 1 is set"
+        return f"no mesh with an axis {spelled('length')!r} larger than 1 is set"
     for name, length in (("T", q.shape[-3]), ("S", k.shape[-3])):
         if length % (2 * ranks):
-            return f"lengths must be multiples of 2 × sequence = {2 * ranks}, got {name}={length}"
+            return f"lengths must be multiples of 2 × {spelled('length')} = {2 * ranks}, got {name}={length}"
         if _block(length, ranks) < min(length // (2 * ranks), _LEAST):
             return f"{name}={length} makes pieces of {length // (2 * ranks)}, with no divisor from {_LEAST} to {_BLOCK}"
     if dropout is not None and dropout.rate > 0 and not counts_places(dropout.key):
@@ -62,8 +63,9 @@ def ring_attention(
     lengths = jnp.minimum(S, S if mask.lengths is None else mask.lengths)
     offset = jnp.asarray(S - T if mask.offset is None else mask.offset)
     query_segments, key_segments = mask.segments or (None, None)
-    ranks = parts("sequence")
+    ranks = parts("length")
     plan = Plan(
+        axes=mesh_axes("length"),
         ranks=ranks,
         query_piece=T // (2 * ranks),
         key_piece=S // (2 * ranks),
@@ -129,15 +131,15 @@ def _share(plan, run, results, **operands):
         axis, x = _SPLIT.get(name), operands.get(name)
         if axis is None or (x is not None and x.shape[axis] == 1):
             return PartitionSpec()
-        return PartitionSpec(*[None] * ((operands["q"] if x is None else x).ndim + axis), "sequence")
+        return PartitionSpec(*[None] * ((operands["q"] if x is None else x).ndim + axis), plan.axes)
 
     given, returned = ({name: spec(name) for name in names} for names in (operands, results))
 
     def lay(move, specs, xs):
         split = lambda name: plan.causal and specs[name] != PartitionSpec()  # noqa: E731
-        return {name: move(x, _SPLIT[name], plan.ranks) if split(name) else x for name, x in xs.items()}
+        return {name: move(x, _SPLIT[name], plan.ranks, plan.axes) if split(name) else x for name, x in xs.items()}
 
     def body(operands):
         return lay(from_zigzag, returned, run(plan, lay(to_zigzag, given, operands)))
 
-    return device_map(body, given=(given,), made=returned, axes=("sequence",))(operands)
+    return device_map(body, given=(given,), made=returned, axes=plan.axes)(operands)

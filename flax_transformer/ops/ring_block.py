@@ -1,7 +1,7 @@
 """A block of scores in the ring: where it lies in the whole, whether the mask hides it, what is in it.
 
 Axes as in `attention`, heads as K G and before positions; t queries and s keys make a block. A rank is a place along
-the mesh axis `sequence`; x are the operands as the device has them. All is for the inside of a `jax.shard_map`.
+the mesh axes that split the sequence; x are the operands as a device has them. All is for inside a `jax.shard_map`.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Plan:
     """What is static.
 
     Attributes:
-        ranks: devices along `sequence`.
+        ranks: devices that the sequence is split over.
         query_piece: queries in one of the two pieces of a rank.
         key_piece: keys in one.
         rows: queries in a block.
@@ -33,6 +33,7 @@ class Plan:
         window: the mask's.
         rate: of dropout.
         drawn: shape of the array that dropout draws a part of.
+        axes: of the mesh, that the sequence is split over.
     """
 
     ranks: int
@@ -45,6 +46,7 @@ class Plan:
     window: tuple[int, int] | None
     rate: float
     drawn: tuple[int, ...]
+    axes: tuple[str, ...] = ("sequence",)
 
 
 class Spot(NamedTuple):

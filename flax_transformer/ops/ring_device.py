@@ -1,7 +1,7 @@
 """What one device of the ring does: it scores its queries against the keys that pass by, and sends these on.
 
 Axes as in `attention`; within blocks heads come as K G and before positions. x are the operands as the device has them.
-All is for the inside of a `jax.shard_map` over the mesh axis `sequence`.
+All is for the inside of a `jax.shard_map` over the mesh axes that split the sequence.
 """
 
 import jax
@@ -25,12 +25,12 @@ def _keys(plan, x):
 
 def _pass_on(plan, x):
     hops = [(rank, (rank + 1) % plan.ranks) for rank in range(plan.ranks)]
-    return jax.tree.map(lambda leaf: jax.lax.ppermute(leaf, "sequence", hops), x)
+    return jax.tree.map(lambda leaf: jax.lax.ppermute(leaf, plan.axes, hops), x)
 
 
 def _go_round(plan, visit, state, keys):
     """Run `state = visit(state, keys, source)` for the keys of every rank, as they pass by, its own first."""
-    rank = jax.lax.axis_index("sequence")
+    rank = jax.lax.axis_index(plan.axes)
 
     def hop(carry, number):
         state, keys = carry
@@ -44,7 +44,7 @@ def _go_round(plan, visit, state, keys):
 
 def attend(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
     """Compute `out` and `norm`, the logarithm of the softmax's denominator, of the device's queries."""
-    rank, q = jax.lax.axis_index("sequence"), _query_blocks(plan, x, "q")
+    rank, q = jax.lax.axis_index(plan.axes), _query_blocks(plan, x, "q")
 
     def visit(state, keys, source):
         def query_block(block):
@@ -89,7 +89,7 @@ def attend_back(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
         x: also has `pull`, the gradient by `out`, `norm`, and `drift`, the sum over H of pull times out.
     """
     queries = [_query_blocks(plan, x, name) for name in ("q", "pull", "norm", "drift")]
-    rank, numbers = jax.lax.axis_index("sequence"), jnp.arange(len(queries[0]))
+    rank, numbers = jax.lax.axis_index(plan.axes), jnp.arange(len(queries[0]))
 
     def visit(state, keys, source):
         by_q, by_bias, by_keys = state
@@ -131,5 +131,5 @@ def attend_back(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
     by_k, by_v = (rearrange(by, "j ... K s H -> ... (j s) K H") for by in _pass_on(plan, by_keys))
     results = {"q": rearrange(by_q, "i ... K G t H -> ... (i t) (K G) H"), "k": by_k, "v": by_v}
     if by_bias is not None:
-        results["bias"] = by_bias if by_bias.shape[-2] > 1 else jax.lax.psum(by_bias, "sequence")
+        results["bias"] = by_bias if by_bias.shape[-2] > 1 else jax.lax.psum(by_bias, plan.axes)
     return {name: by.astype(x[name].dtype) for name, by in results.items()}

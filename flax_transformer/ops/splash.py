@@ -17,7 +17,8 @@ from jaxtyping import Array, Float
 from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.platform import HEADS, ROWS, auto_axes, parts, platform
+from flax_transformer.ops.platform import platform
+from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts, spelled
 
 _LANES = 128
 _HIDDEN = np.iinfo(np.int32).min
@@ -27,7 +28,7 @@ def splash_serves(q, k, v, mask, bias, dropout) -> str | None:
     """Say why splash attention cannot serve a call, or None."""
     mask = mask or Mask()
     T, S, heads = q.shape[-3], k.shape[-3], k.shape[-2]
-    batch, rows, columns = q.shape[:-3], parts(*ROWS), parts(HEADS)
+    batch, rows, columns = q.shape[:-3], parts("batch"), parts("heads")
     checks = (
         (platform() != "tpu", f"it needs a TPU, the platform is {platform()!r}"),
         (dropout is not None and dropout.rate > 0, "it has no dropout of attention weights"),
@@ -35,8 +36,11 @@ def splash_serves(q, k, v, mask, bias, dropout) -> str | None:
         (mask.dense is not None, "it takes no dense mask"),
         (mask.positional() and mask.offset is not None, "it needs positions that are known when it is compiled"),
         (mask.positional() and T > S, f"causal and window masks need T <= S, got T={T}, S={S}"),
-        (rows > 1 and (not batch or batch[0] % rows), f"rows must be a multiple of data × fsdp = {rows}, got {batch}"),
-        (heads % columns, f"kv heads must be a multiple of tensor = {columns}, got K={heads}"),
+        (
+            rows > 1 and (not batch or batch[0] % rows),
+            f"rows must be a multiple of {spelled('batch')} = {rows}, got {batch}",
+        ),
+        (heads % columns, f"kv heads must be a multiple of {spelled('heads')} = {columns}, got K={heads}"),
     )
     return next((reason for fails, reason in checks if fails), None)
 
@@ -59,9 +63,9 @@ def splash_attention(
     mask = replace(mask or Mask(), offset=None)  # it is known where it matters
     if not axes or jax.sharding.get_abstract_mesh().size == 1:
         return attend(q, k, v, mask)
-    rows = tuple(name for name in ROWS if name in axes) or None
+    rows, split = mesh_axes("batch") or None, mesh_axes("heads") or None
     batch = q.ndim - 3
-    heads = PartitionSpec(*((rows, *(None,) * batch)[:batch]), None, HEADS if HEADS in axes else None)
+    heads = PartitionSpec(*((rows, *(None,) * batch)[:batch]), None, split)
     place = lambda leaf, rank: PartitionSpec(rows if leaf.ndim == rank > 0 and leaf.shape[0] > 1 else None)  # noqa: E731
     split = replace(
         mask,

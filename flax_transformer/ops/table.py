@@ -15,12 +15,11 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.ops.device_map import device_map, summable
-from flax_transformer.ops.platform import ROWS, auto_axes
-
-# Mesh axes that rows and positions are split over, and the columns of a table. A pipeline's stages all have all rows.
-_TOKENS, _COLUMNS, _STAGES = (ROWS, ("sequence",)), "fsdp", "pipeline"
+from flax_transformer.ops.eager import reused
+from flax_transformer.parallel.axis import auto_axes, mesh_axes
 
 
+@reused
 def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
     """Give each device that has tokens of its own a table of its own: gathered once, its gradient summed once.
 
@@ -33,18 +32,20 @@ def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
     every = sharing()
     if not every:
         return table[None]
-    split = _COLUMNS in every and table.shape[1] % auto_axes()[_COLUMNS] == 0
+    columns, sizes = tuple(axis for axis in mesh_axes("embed") if axis in every), auto_axes()
+    split = columns and table.shape[1] % math.prod(sizes[axis] for axis in columns) == 0
 
     def gather(part: Array) -> Array:
-        whole = jax.lax.all_gather(part, _COLUMNS) if split else part[None]
+        whole = jax.lax.all_gather(part, columns) if split else part[None]
         return jnp.moveaxis(whole, 0, 1).reshape(1, part.shape[0], -1)
 
     # In the backward pass the gather is a sum over its axis, in parts; over the others shard_map itself sums.
-    given = PartitionSpec(None, _COLUMNS if split else None)
+    given = PartitionSpec(None, columns if split else None)
     own = device_map(gather, given=(given,), made=PartitionSpec(every), axes=every)(summable(table))
     return own.astype(table.dtype)
 
 
+@reused
 def take_rows(table: Float[Array, "*n V D"], tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
     """Look up the embeddings of tokens; their gradients are added up in float32.
 
@@ -54,6 +55,7 @@ def take_rows(table: Float[Array, "*n V D"], tokens: Int[Array, "*B"]) -> Float[
     return by_device(lambda table, _, tokens: _take(table, tokens), tokens.shape, table, None, tokens)
 
 
+@reused
 def multiply_rows(table: Float[Array, "*n V D"], hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Multiply hidden states with every row: the logits of a language model.
 
@@ -87,7 +89,8 @@ def by_device(
     tables, every, sizes = spread(table) if table.ndim == 2 else table, sharing(), auto_axes()
     if not every:
         return run(tables[0], whole, *own)
-    rows, positions = _TOKENS
+    # The stages of a pipeline all have all rows.
+    rows = mesh_axes("batch", "layers") if stages else mesh_axes("batch")
 
     def even(size: int, over: tuple[str, ...]) -> tuple[str, ...]:
         split = ()
@@ -96,7 +99,7 @@ def by_device(
                 split = *split, axis
         return split
 
-    place = PartitionSpec(*map(even, shape, ((*rows, _STAGES) if stages else rows, positions)))
+    place = PartitionSpec(*map(even, shape, (rows, mesh_axes("length"))))
     given = PartitionSpec(every), PartitionSpec(), *(place,) * len(own)
     on_device = device_map(lambda tables, *rest: run(tables[0], *rest), given=given, made=place, axes=every)
     return on_device(tables, whole, *own)
@@ -104,8 +107,7 @@ def by_device(
 
 def sharing() -> tuple[str, ...]:
     """Name the axes of the mesh in context along which devices may share out tokens; none without one."""
-    sizes = auto_axes()
-    return tuple(axis for axis in (*_TOKENS[0], _STAGES, *_TOKENS[1]) if sizes.get(axis, 1) > 1)
+    return mesh_axes("batch", "layers", "length")
 
 
 @jax.custom_jvp

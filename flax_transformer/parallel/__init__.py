@@ -1,10 +1,11 @@
 """Mesh, sharding table and activation constraints."""
 
+from flax_transformer.parallel.axis import AXIS_TO_MESH as AXIS_TO_MESH
+from flax_transformer.parallel.axis import axis_rules as axis_rules
 from flax_transformer.parallel.mesh import AXES as AXES
 from flax_transformer.parallel.mesh import MeshConfig as MeshConfig
 from flax_transformer.parallel.mesh import abstract_mesh as abstract_mesh
 from flax_transformer.parallel.mesh import make_mesh as make_mesh
-from flax_transformer.parallel.sharding import AXIS_TO_MESH as AXIS_TO_MESH
 from flax_transformer.parallel.sharding import RULES as RULES
 from flax_transformer.parallel.sharding import batch_sharding as batch_sharding
 from flax_transformer.parallel.sharding import constrain as constrain

@@ -1,16 +1,19 @@
 """One table from parameter path to logical axes to mesh axes, and constraints for activations.
 
-A parameter's path is matched against `RULES`; the logical axes found there are looked up in `AXIS_TO_MESH`.
-Stacked layers have one more leading axis than the rule names, `layers`.
+A parameter's path is matched against `RULES`; the logical axes found there are looked up in `AXIS_TO_MESH`,
+or in what `axis_rules` says instead. Stacked layers have one more leading axis than the rule names, `layers`.
 """
 
 import math
 import re
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from flax_transformer.parallel.axis import Place, auto_axes, axis_to_mesh, mesh_axes, several, unknown_axes
 
 Axes = tuple[str | None, ...]
 
@@ -35,18 +38,6 @@ RULES: tuple[tuple[str, Axes], ...] = (
 )
 """Parameter-path patterns (searched, first match wins) and the logical axes of what they name."""
 
-AXIS_TO_MESH: dict[str, str | tuple[str, ...]] = {
-    "batch": ("data", "fsdp"),
-    "length": "sequence",
-    "layers": "pipeline",
-    "embed": "fsdp",
-    "heads": "tensor",
-    "kv_heads": "tensor",
-    "hidden": "tensor",
-    "vocab": "tensor",
-}
-"""Logical axis to mesh axis; a logical axis that is not here is not split."""
-
 
 def path_name(path: tuple) -> str:
     """Spell a pytree path as `encoder.attention.query.kernel`, without NNX's trailing `value`."""
@@ -69,25 +60,42 @@ def logical_axes(name: str, rank: int, rules: tuple[tuple[str, Axes], ...] = RUL
     raise ValueError(f"no sharding rule matches the parameter {name} of rank {rank}; add one to the table")
 
 
-def to_spec(axes: Axes, axis_to_mesh: dict[str, str | tuple[str, ...]] | None = None) -> PartitionSpec:
-    """Translate logical axes into a PartitionSpec."""
-    table = AXIS_TO_MESH if axis_to_mesh is None else axis_to_mesh
-    return PartitionSpec(*(table.get(axis) if axis is not None else None for axis in axes))
+def to_spec(axes: Axes, sizes: Mapping[str, int]) -> PartitionSpec:
+    """Translate logical axes into a PartitionSpec of the mesh axes that split anything; each is used once, the first
+    time."""
+    table, used = axis_to_mesh(), set()
+
+    def split(axis: str | None) -> tuple[str, ...]:
+        on = tuple(part for part in table.get(axis, ()) if sizes.get(part, 1) > 1 and part not in used)
+        used.update(on)
+        return on
+
+    return PartitionSpec(*(on[0] if len(on) == 1 else on or None for on in map(split, axes)))
 
 
-def _parts(axis: str | None, mesh: Mesh | AbstractMesh) -> int:
-    return math.prod(mesh.shape.get(part, 1) for part in _several(AXIS_TO_MESH.get(axis) or ()))
-
-
-def _fit(name: str, shape: tuple[int, ...], axes: Axes, mesh: Mesh | AbstractMesh) -> Axes:
+def _fit(name: str, shape: tuple[int, ...], axes: Axes, sizes: Mapping[str, int]) -> Axes:
     """Check that every axis can be split as asked; a vocabulary, whose size nobody chose for it, stays whole if not."""
+    table, kept = axis_to_mesh(), []
     for size, axis in zip(shape, axes, strict=True):
-        parts = _parts(axis, mesh)
+        parts = math.prod(sizes.get(part, 1) for part in table.get(axis, ()))
         if size % parts and axis != "vocab":
             raise ValueError(
-                f"{axis} must be a multiple of its mesh axis: {name} has {axis}={size}, {AXIS_TO_MESH[axis]}={parts}"
+                f"{axis} must be a multiple of its mesh axis: {name} has {axis}={size}, {'×'.join(table[axis])}={parts}"
             )
-    return tuple(None if size % _parts(axis, mesh) else axis for size, axis in zip(shape, axes, strict=True))
+        kept.append(None if size % parts else axis)
+    return tuple(kept)
+
+
+def _sizes(mesh: Mesh | AbstractMesh) -> Mapping[str, int]:
+    """Give the sizes of a mesh's axes, all of which somebody knows the use of."""
+    if unknown := unknown_axes(mesh.shape):
+        spelled = ", ".join(f"{axis}={mesh.shape[axis]}" for axis in unknown)
+        raise ValueError(
+            f"every mesh axis must split something, or arrays are copied along it: nothing is split over {spelled}; "
+            f'say what within `with axis_rules({{"batch": "{unknown[0]}"}}):`, of the logical axes '
+            f"{', '.join(axis_to_mesh())}"
+        )
+    return mesh.shape
 
 
 def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh, rules: tuple[tuple[str, Axes], ...] = RULES) -> Any:
@@ -98,47 +106,62 @@ def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh, rules: tuple[tuple[str,
 
     Args:
       tree: arrays or `jax.ShapeDtypeStruct`s.
-      mesh: real devices, or an abstract mesh where there are none.
+      mesh: real devices, or an abstract mesh where there are none; its axes have the names of `make_mesh`, or any that
+        `axis_rules` has told.
+
+    Raises:
+      ValueError: as `logical_axes`, for an axis that cannot be cut evenly, and for a mesh axis that splits nothing.
     """
 
     def place(path, leaf):
         if leaf.ndim == 0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return NamedSharding(mesh, PartitionSpec())
         name = path_name(path)
-        axes = _fit(name, leaf.shape, logical_axes(name, leaf.ndim, rules), mesh)
-        return NamedSharding(mesh, to_spec(axes, table))
+        axes = _fit(name, leaf.shape, logical_axes(name, leaf.ndim, rules), sizes)
+        return NamedSharding(mesh, to_spec(axes, sizes))
 
-    table = _table({axis for axis, size in mesh.shape.items() if size > 1})
+    sizes = _sizes(mesh)
     return jax.tree_util.tree_map_with_path(place, tree)
 
 
 def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
-    """Split the leading axis of a batch over the data and fsdp axes."""
-    return NamedSharding(mesh, to_spec(("batch",)))
+    """Split the leading axis of a batch, over the axes data and fsdp if nothing else is said (`axis_rules`)."""
+    return NamedSharding(mesh, to_spec(("batch",), _sizes(mesh)))
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Pin an activation's layout by logical names; a no-op while no mesh is set (`jax.set_mesh`).
 
-    Of more names than `x` has axes the last count; of fewer, the last axes of x stay whole, as does one that cannot be
-    cut into equal parts. Only mesh axes that the compiler lays out are spoken of: not those a mesh lacks, and not those
-    of a `jax.shard_map` around, where x is already a part.
+    Of more names than `x` has axes the last count; None is whole. All else is left to the compiler: axes of x beyond
+    the names, an axis that the mesh has no axis for or that cannot be cut into equal parts, everything on a mesh with
+    an axis whose use nobody has told (`axis_rules`), as each word about x would say that it is copied along that axis,
+    and mesh axes of a `jax.shard_map` around, where x is already a part.
     """
-    auto = _auto()
-    if not auto:
+    sizes = {axis: size for axis, size in auto_axes().items() if size > 1}
+    if not sizes or unknown_axes(sizes):
         return x
-    table, sizes = _table(auto), jax.sharding.get_abstract_mesh().shape
+    axes, table, names = axes[-x.ndim :], axis_to_mesh(), jax.sharding.get_abstract_mesh().axis_names
 
-    def uneven(axis: str | None, size: int) -> int:
-        return size % math.prod(sizes[part] for part in _several(table.get(axis) or ()))
+    def told(axis: str | None, place: Place, size: int) -> bool:
+        known = axis is None or any(part in names for part in table.get(axis, ()))
+        return known and size % math.prod(sizes[part] for part in several(place)) == 0
 
-    axes = axes[-x.ndim :]
-    kept = (None if uneven(axis, size) else axis for axis, size in zip(axes, x.shape, strict=False))
-    return jax.lax.with_sharding_constraint(x, to_spec(tuple(kept), table))
+    spec = [PartitionSpec.UNCONSTRAINED] * x.ndim
+    for i, (axis, place, size) in enumerate(zip(axes, to_spec(axes, sizes), x.shape, strict=False)):
+        spec[i] = place if told(axis, place, size) else spec[i]
+    if all(place is PartitionSpec.UNCONSTRAINED for place in spec):
+        return x
+    if not isinstance(x, jax.core.Tracer) and not isinstance(x.sharding, NamedSharding):
+        raise ValueError(
+            f"outside of jit, arrays must lie on the mesh that is set: {jax.typeof(x).str_short()} has {x.sharding}; "
+            "put it there, as in jax.device_put(x, parallel.batch_sharding(mesh)), or call within jax.jit"
+        )
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
 def gather_parameter(parameter: jax.Array, name: str) -> jax.Array:
-    """Gather what `fsdp` splits of one layer's parameter; its gradient is summed and split at once.
+    """Gather what is split of the model's width (by `fsdp`) in one layer's parameter; its gradient is summed and split
+    at once.
 
     A no-op while no mesh with such an axis is set, or inside a `jax.shard_map` over it.
 
@@ -148,12 +171,12 @@ def gather_parameter(parameter: jax.Array, name: str) -> jax.Array:
     Raises:
       ValueError: when no rule of the table matches the name.
     """
-    return _gather(parameter, logical_axes(name, parameter.ndim)) if "fsdp" in _auto() else parameter
+    return _gather(parameter, logical_axes(name, parameter.ndim)) if mesh_axes("embed") else parameter
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _gather(parameter: jax.Array, axes: Axes) -> jax.Array:
-    return constrain(parameter, *(None if AXIS_TO_MESH.get(axis) == "fsdp" else axis for axis in axes))
+    return constrain(parameter, *(None if axis == "embed" else axis for axis in axes))
 
 
 def _gather_forward(parameter: jax.Array, axes: Axes) -> tuple[jax.Array, None]:
@@ -165,20 +188,3 @@ def _gather_backward(axes: Axes, _: None, gradient: jax.Array) -> tuple[jax.Arra
 
 
 _gather.defvjp(_gather_forward, _gather_backward)
-
-
-def _auto() -> set[str]:
-    """Name the axes of the mesh in context along which the compiler splits anything."""
-    mesh = jax.sharding.get_abstract_mesh()
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {axis for axis, kind in kinds if kind == AxisType.Auto and mesh.shape[axis] > 1}
-
-
-def _table(axes: set[str]) -> dict[str, str | tuple[str, ...]]:
-    """Reduce the table to some axes of a mesh."""
-    kept = {axis: tuple(a for a in _several(place) if a in axes) for axis, place in AXIS_TO_MESH.items()}
-    return {axis: place[0] if len(place) == 1 else place for axis, place in kept.items() if place}
-
-
-def _several(place: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (place,) if isinstance(place, str) else place

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flax_transformer.ops.platform import ROWS, parts
+from flax_transformer.parallel.axis import parts
 from flax_transformer.train.loop import Batches
 
 
@@ -30,7 +30,7 @@ def fill_rows(batch: Any) -> Any:
     Args:
       batch: a pytree of arrays with a leading axis of rows.
     """
-    count = parts(*ROWS, "pipeline")
+    count = parts("batch", "layers")
     add = lambda leaf: np.pad(leaf, [(0, -len(leaf) % count)] + [(0, 0)] * (np.ndim(leaf) - 1))  # noqa: E731
     return jax.tree.map(add, batch) if count > 1 else batch
 

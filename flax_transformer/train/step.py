@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from flax_transformer.parallel import batch_sharding
+from flax_transformer.parallel import axis_rules, batch_sharding
+from flax_transformer.parallel.axis import axis_to_mesh
 from flax_transformer.train.state import TrainState, moving_average, state_shardings
 
 Objective = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
@@ -90,19 +91,19 @@ def laid_out(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Call
     Args:
       state: a (possibly abstract) state, for its layout.
       mesh: with one, state and batch are laid out by the sharding table, and metrics are whole everywhere. Call or
-        trace it within `jax.set_mesh(mesh)`.
+        trace it within `jax.set_mesh(mesh)`, and under the same `axis_rules`.
     """
     if mesh is None:
         return jax.jit(train_step, donate_argnums=0)
     places = state_shardings(state, mesh)
     return jax.jit(
         train_step, in_shardings=(places, batch_sharding(mesh)), out_shardings=(places, None), donate_argnums=0,
-        compiler_options=_options(mesh),
+        compiler_options=compiler_options(mesh),
     )  # fmt: skip
 
 
-def _options(mesh: Mesh) -> dict[str, str] | None:
-    """Give the compiler's options but those that the user has set."""
+def compiler_options(mesh: Mesh) -> dict[str, str] | None:
+    """Give the options that a step is compiled with, but those that the user has set."""
     if mesh.devices.flat[0].platform != "tpu":
         return None
     chosen = os.environ.get("LIBTPU_INIT_ARGS", "") + os.environ.get("XLA_FLAGS", "")
@@ -110,14 +111,18 @@ def _options(mesh: Mesh) -> dict[str, str] | None:
 
 
 def jit_train_step(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:
-    """Jit a training step as `laid_out` does, and let each process give its own rows of the batch."""
+    """Jit a training step as `laid_out` does, and let each process give its own rows of the batch.
+
+    The mesh, and what `axis_rules` says of its axes here, hold in every call.
+    """
     compiled = laid_out(train_step, state, mesh)
     if mesh is None:
         return compiled
+    rule = axis_to_mesh()
 
     def run(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
-        whole = jax.tree.map(partial(jax.make_array_from_process_local_data, batch_sharding(mesh)), batch)
-        with jax.set_mesh(mesh):
+        with jax.set_mesh(mesh), axis_rules(rule):
+            whole = jax.tree.map(partial(jax.make_array_from_process_local_data, batch_sharding(mesh)), batch)
             return compiled(state, whole)
 
     return run

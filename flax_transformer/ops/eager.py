@@ -1,0 +1,39 @@
+"""Functions whose calls outside of `jax.jit` are compiled once, not each time."""
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def reused(function: Callable) -> Callable:
+    """Have eager calls run one program for all arguments of the same shapes.
+
+    A loop (`jax.lax.scan`) or a map over devices whose body is made anew in each call would else be compiled in each.
+    Inside of `jax.jit` nothing changes. What is no array among the arguments is static; where such a thing has no
+    hash, nothing is reused.
+    """
+
+    @partial(jax.jit, static_argnums=(0, 1), inline=True)
+    def run(treedef: Any, rest: tuple, arrays: list) -> Any:
+        arrays = iter(arrays)
+        args, kwargs = treedef.unflatten([next(arrays) if kind is None else leaf for kind, leaf in rest])
+        return function(*args, **kwargs)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)]
+        # With their types, as 1 == True.
+        rest = tuple(
+            (None, None) if isinstance(leaf, jax.Array | np.ndarray) else (type(leaf), leaf) for leaf in leaves
+        )
+        try:
+            hash((treedef, rest))
+        except TypeError:
+            return function(*args, **kwargs)
+        return run(treedef, rest, arrays)
+
+    return call
