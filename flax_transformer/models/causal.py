@@ -25,6 +25,7 @@ from flax_transformer.nn import (
     map_stack,
     unstack,
 )
+from flax_transformer.nn.config import check_fields
 from flax_transformer.ops import Mask
 
 
@@ -43,6 +44,7 @@ class CausalConfig:
     remat: str = "none"
 
     def __post_init__(self):
+        check_fields(self)
         if self.embedding.embed != self.block.embed:
             raise ValueError(
                 f"all parts must have one model width, got embedding={self.embedding.embed}, block={self.block.embed}"
@@ -145,7 +147,15 @@ class Causal(nnx.Module):
 
         Args:
           padding: True where there is no token; the last position must have one.
+
+        Raises:
+          ValueError: padding that is not a boolean for each token.
         """
+        if padding is not None and (padding.shape != tokens.shape or padding.dtype != bool):
+            raise ValueError(
+                f"padding must be booleans of the tokens' shape {tokens.shape}, True where there is no token, got "
+                f"{padding.dtype} of {padding.shape}"
+            )
         x, cache = self._advance(tokens, replace(self.init_cache(*tokens.shape), padding=padding))
         return self.output(x[:, -1:]).logits()[:, 0], cache
 
@@ -170,6 +180,8 @@ class Causal(nnx.Module):
 
     def step(self, cache: CausalCache, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], CausalCache]:
         """Decode one token: logits of the next one, and the cache with this one in it."""
+        if token.ndim != 1:
+            raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
         x, cache = self._advance(token[:, None], cache)
         return self.output(x).logits()[:, 0], cache
 

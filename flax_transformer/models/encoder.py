@@ -3,6 +3,7 @@
 Axes: B batch, T positions, D width, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from flax_transformer.nn import (
     init_stack,
     make_norm,
 )
+from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.linear import initializer
 from flax_transformer.ops import Mask, activation
 
@@ -41,6 +43,7 @@ class EncoderConfig:
     remat: str = "none"
 
     def __post_init__(self):
+        check_fields(self)
         if self.embedding.embed != self.block.embed:
             raise ValueError(
                 f"all parts must have one model width, got embedding={self.embedding.embed}, block={self.block.embed}"
@@ -111,7 +114,7 @@ class MaskedLMConfig:
     """An encoder that guesses hidden tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
 
     encoder: EncoderConfig
-    activation: str | None = None
+    activation: str | Callable | None = None
     """After the dense layer; None: that of the encoder's blocks."""
     tied_output: bool = True
     """Whether the output layer is the embedding table."""
@@ -119,10 +122,11 @@ class MaskedLMConfig:
     """Whether it also guesses, from the first token, if one sentence follows the other."""
 
     def __post_init__(self):
+        check_fields(self)
         activation(self.resolved_activation)
 
     @property
-    def resolved_activation(self) -> str:
+    def resolved_activation(self) -> str | Callable:
         """The activation after the dense layer, resolved."""
         return self.encoder.block.activation if self.activation is None else self.activation
 

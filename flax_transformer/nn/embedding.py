@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from flax_transformer.nn.config import Precision
+from flax_transformer.nn.check import check_ids
+from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import dropout, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows
+from flax_transformer.ops.mask import check_broadcast
 from flax_transformer.ops.table import sharing
 from flax_transformer.parallel import constrain
 
@@ -44,6 +46,8 @@ class EmbeddingConfig:
     precision: Precision = Precision()
 
     def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 0, "norm_eps", "init_std")
         if self.offset < 0 or self.types < 0:
             raise ValueError(f"offset and types must not be negative, got {self.offset} and {self.types}")
         if self.vocab < 1 or self.embed < 1 or self.max_length < 1:
@@ -86,7 +90,7 @@ class Embedding(nnx.Module):
         table: "Embedding | None" = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Embed token ids.
+        """Embed token ids. One that a table has no row for, be it a token, a position or a type, gives NaN.
 
         Args:
           positions: of the tokens; 0, 1, … by default.
@@ -95,9 +99,11 @@ class Embedding(nnx.Module):
           key: for dropout; None means none.
 
         Raises:
-          ValueError: when there are more tokens than a learned table has positions.
+          ValueError: when there are more tokens than a learned table has positions, types where there are none, or
+            shapes that do not fit.
         """
         cfg = self.cfg
+        tokens, positions, types = self._checked(tokens, positions, types, table)
         if cfg.position == "learned" and tokens.shape[-1] > cfg.max_length:
             raise ValueError(
                 f"the input is longer than the positions: {tokens.shape[-1]} tokens, {cfg.max_length} positions"
@@ -114,6 +120,21 @@ class Embedding(nnx.Module):
         if cfg.types:
             x = x + self.type(jnp.zeros(tokens.shape[-1:], jnp.int32) if types is None else types)
         return dropout(self.norm(x) if cfg.norm else x, cfg.dropout, key)
+
+    def _checked(self, tokens: Array, positions: Array | None, types: Array | None, table: Any) -> list[Array | None]:
+        """Raise ValueError for what does not fit; send negative ids, which count from a table's end, beyond it."""
+        if types is not None and not self.cfg.types:
+            raise ValueError("an embedding without types must not be given any, got types of tokens")
+        if table is None and not self.cfg.own_table:
+            raise ValueError("an embedding with own_table=False needs the `table` of another at each call, got none")
+        checked = []
+        for what, ids in (("tokens", tokens), ("positions", positions), ("types", types)):
+            if ids is not None:
+                check_ids(what, ids)
+                check_broadcast(what, ids.shape, tokens.shape)
+                ids = jnp.where(ids < 0, 2**30, ids.astype(jnp.promote_types(ids.dtype, jnp.int32)))
+            checked.append(ids)
+        return checked
 
     @property
     def rows(self) -> Float[Array, "*n V D"]:

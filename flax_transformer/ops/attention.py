@@ -7,12 +7,13 @@ Grouped-query heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245.
 import math
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flax_transformer.ops.blockwise import blockwise_attention, blockwise_serves
 from flax_transformer.ops.cudnn import cudnn_attention, cudnn_serves
 from flax_transformer.ops.dropout import Dropout
-from flax_transformer.ops.mask import Mask, check_broadcast
+from flax_transformer.ops.mask import Mask, check_broadcast, check_mask
 from flax_transformer.ops.ring import ring_attention, ring_serves
 from flax_transformer.ops.splash import splash_attention, splash_serves
 from flax_transformer.ops.xla import xla_attention, xla_serves
@@ -115,6 +116,8 @@ def _check(q, k, v, mask, bias) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if len(x.shape) < 3:
             raise ValueError(f"attention takes {name} as [*batch, positions, heads, width], got {x.shape}")
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise ValueError(f"attention takes {name} as floating point, got {x.dtype}")
     *batch, T, N, H = q.shape
     *key_batch, S, K, key_width = k.shape
     if k.shape != v.shape:
@@ -126,6 +129,7 @@ def _check(q, k, v, mask, bias) -> None:
     if N % K:
         raise ValueError(f"query heads must be a multiple of kv heads, got N={N}, K={K}")
     if mask is not None:
+        check_mask(mask)
         mask.check(tuple(batch), N, T, S)
     if bias is not None:
         check_broadcast("bias", bias.shape, (*batch, N, T, S))
