@@ -19,7 +19,7 @@ _KEPT = {
 
 def check_hidden(x: Any, width: int, what: str = "x") -> None:
     """Raise ValueError unless x is hidden states [*B, T, D] in floating point."""
-    if not jnp.issubdtype(getattr(x, "dtype", None), jnp.floating):
+    if not jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating):
         raise ValueError(f"{what} must be hidden states in floating point, got {getattr(x, 'dtype', type(x).__name__)}")
     if x.ndim < 2:
         raise ValueError(f"{what} must be hidden states [*B, T, D], got shape {x.shape}")
@@ -29,7 +29,7 @@ def check_hidden(x: Any, width: int, what: str = "x") -> None:
 
 def check_ids(what: str, ids: Any) -> None:
     """Raise ValueError unless these are whole numbers [*B, T]."""
-    if not jnp.issubdtype(getattr(ids, "dtype", None), jnp.integer) or ids.ndim < 1:
+    if not jnp.issubdtype(getattr(ids, "dtype", bool), jnp.integer) or ids.ndim < 1:
         kind = f"{ids.dtype} of shape {ids.shape}" if hasattr(ids, "dtype") else repr(ids)
         raise ValueError(f"{what} must be an array [*B, T] of whole numbers, got {kind}")
 

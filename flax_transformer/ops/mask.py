@@ -179,7 +179,7 @@ def _window(window: Any) -> tuple[int, int] | None:
 
 
 def _check_kind(name: str, value: Any, kind: type) -> None:
-    if value is not None and not jnp.issubdtype(getattr(value, "dtype", None), kind):
+    if value is not None and not jnp.issubdtype(getattr(value, "dtype", float), kind):
         rule = "booleans, True where a key is visible" if kind is jnp.bool_ else "whole numbers"
         raise ValueError(f"mask {name} must be an array of {rule}, got {_kind(value)}")
 
