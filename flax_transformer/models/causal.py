@@ -25,6 +25,7 @@ from flax_transformer.nn import (
     map_stack,
     unstack,
 )
+from flax_transformer.nn.check import check_positions
 from flax_transformer.nn.config import check_fields
 from flax_transformer.ops import Mask
 
@@ -109,7 +110,11 @@ class Causal(nnx.Module):
           mask: what else than the future is hidden: padding, other documents of a packed row.
           positions: of the tokens; 0, 1, … by default.
           key: for dropout; None means none.
+
+        Raises:
+          ValueError: positions for a model that has no use for them.
         """
+        check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, key=keys[0])
         x = apply_stack(

@@ -25,6 +25,7 @@ from flax_transformer.nn import (
     init_stack,
     make_norm,
 )
+from flax_transformer.nn.check import check_positions
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.linear import initializer
 from flax_transformer.ops import Mask, activation
@@ -84,7 +85,11 @@ class Encoder(nnx.Module):
           types: of the tokens: 0 in the first sentence, 1 in the second.
           positions: of the tokens; 0, 1, … by default.
           key: for dropout; None means none.
+
+        Raises:
+          ValueError: positions for a model that has no use for them.
         """
+        check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         bias = None if self.cfg.relative is None else self.relative(*2 * x.shape[-2:-1])
@@ -114,7 +119,7 @@ class MaskedLMConfig:
     """An encoder that guesses hidden tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
 
     encoder: EncoderConfig
-    activation: str | Callable | None = None
+    activation: str | None = None
     """After the dense layer; None: that of the encoder's blocks."""
     tied_output: bool = True
     """Whether the output layer is the embedding table."""

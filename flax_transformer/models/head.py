@@ -3,7 +3,6 @@
 Axes: B batch, T positions, D width, E outputs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ class HeadConfig:
     """Classes, or 2 for the ends of an answer, 1 for choices, 0 for the dense layer alone (BERT's pooler)."""
     pool: Literal["every", "first", "last"] = "every"
     """Of which position: every one, the first, or the last that the caller names."""
-    dense: str | Callable | None = None
+    dense: str | None = None
     """Activation of a dense layer D → D before; None: no such layer."""
     dropout: float = 0.0
     """Before the output layer."""

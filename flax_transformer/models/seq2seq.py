@@ -204,6 +204,8 @@ class Seq2Seq(nnx.Module):
           lengths: of the source, or a mask.
           beams: hypotheses a sentence; they share its memory, and `step` takes their tokens after one another.
         """
+        if memory.ndim != 3:
+            raise ValueError(f"a memory to decode from must be [B, S, D], got shape {memory.shape}")
         return DecoderCache(
             map_stack(lambda block: block.attention.init_cache(memory.shape[0], length, beams=beams), self.decoder),
             map_stack(lambda block: block.cross.project(memory, beams=beams), self.decoder),

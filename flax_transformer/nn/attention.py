@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.cache import KVCache, Memory
-from flax_transformer.nn.check import check_hidden, check_single
+from flax_transformer.nn.check import check_beams, check_hidden, check_single
 from flax_transformer.nn.config import BlockConfig
 from flax_transformer.nn.linear import Product, initializer
 from flax_transformer.ops import Dropout, Mask, rotary
@@ -57,6 +57,7 @@ class Attention(nnx.Module):
           beams: W, how many rows of queries share each row of the memory, which is not copied for it: row i of the
             queries looks at row i // W.
         """
+        check_beams(beams)
         check_hidden(memory, self.cfg.embed, "memory")
         return Memory.of(*self._key_value(memory), beams)
 
@@ -107,6 +108,7 @@ class Attention(nnx.Module):
 
     def init_cache(self, batch: int, length: int, *, beams: int = 1) -> KVCache:
         """Make an empty cache for `length` positions of `batch` sentences, `beams` hypotheses each."""
+        check_beams(beams)
         rows = () if batch == 1 else (batch,)
         heads, width, entries = self.cfg.resolved_kv_heads, self.cfg.width, length * beams
         zeros = lambda *shape: jnp.zeros((*rows, heads, *shape), self.cfg.dtypes["dtype"])  # noqa: E731

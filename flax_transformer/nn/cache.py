@@ -14,6 +14,7 @@ from einops import rearrange
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float, Int
 
+from flax_transformer.nn.check import check_beams
 from flax_transformer.ops import Mask
 
 
@@ -143,6 +144,7 @@ class KVCache(Memory):
 
         The prompt is kept once a sentence.
         """
+        check_beams(beams)
         if beams == 1:
             return self.grow(length)
         ancestry = jnp.full((*self.value.shape[:-3], beams, 0), -1, jnp.int32)

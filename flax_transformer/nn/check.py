@@ -34,6 +34,18 @@ def check_ids(what: str, ids: Any) -> None:
         raise ValueError(f"{what} must be an array [*B, T] of whole numbers, got {kind}")
 
 
+def check_positions(positions: Any, model: Any) -> None:
+    """Raise ValueError for positions given to a model whose config has no place for them."""
+    if positions is not None and model.embedding.position == "none" and model.block.rotary is None:
+        raise ValueError("positions serve embeddings or rotary attention, and the model has neither; got positions")
+
+
+def check_beams(beams: int) -> None:
+    """Raise ValueError for fewer hypotheses than one."""
+    if beams < 1:
+        raise ValueError(f"beams must be at least 1, got {beams}")
+
+
 def check_single(kernel: Any, axes: int) -> None:
     """Raise ValueError for the kernel of a stack of blocks, where one block is called."""
     if len(kernel.shape) != axes:

@@ -52,7 +52,7 @@ def attention(
         k: keys.
         v: values.
         mask: what each query sees; None is everything.
-        bias: added to the scaled scores.
+        bias: added to the scaled scores; without all batch axes it is [N, T, S] or [T, S], the same for every row.
         scale: factor on the scores, `1 / sqrt(H)` by default.
         dropout: drops attention weights.
         backend: `auto` or a name that `explain_attention` lists.
@@ -133,3 +133,6 @@ def _check(q, k, v, mask, bias) -> None:
         mask.check(tuple(batch), N, T, S)
     if bias is not None:
         check_broadcast("bias", bias.shape, (*batch, N, T, S))
+        if len(bias.shape) not in (2, 3, len(q.shape)) or not jnp.issubdtype(bias.dtype, jnp.floating):
+            rule = "a bias must be floating point of [*B, N, T, S], [N, T, S] or [T, S]"
+            raise ValueError(f"{rule}, got {bias.dtype} of {bias.shape}")

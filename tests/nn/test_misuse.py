@@ -316,6 +316,7 @@ def heads_first(q, k, v, mask=None, bias=None, **options):
         (CROSS, dict(memory=Mask(causal=True)), "memory must be hidden states in floating point, got Mask"),
         (CONFIG, dict(bias=normal(2, 1, N, 3, 3)), "bias must broadcast"),
         (CONFIG, dict(bias=normal(2, 3, 3)), "bias must broadcast"),
+        (CONFIG, dict(bias=bools(3, 3)), "a bias must be floating point"),
         (replace(CONFIG, rotary=Rotary()), dict(positions=jnp.ones((3, 3), int)), "positions must broadcast"),
         (replace(CONFIG, attend=heads_first), {}, r"attend must return .*\(2, 3, 4, 4\), got \(2, 4, 3, 4\)"),
     ],
@@ -378,6 +379,21 @@ def test_a_head_and_a_prompt_say_what_they_take():
     for padding in (jnp.zeros((2, 3), int), jnp.zeros((1, 3), bool), jnp.zeros(3, bool)):
         with pytest.raises(ValueError, match=r"padding must be booleans of the tokens' shape \(2, 3\)"):
             model.prefill(jnp.ones((2, 3), int), padding)
-    encoder = Encoder(EncoderConfig(embedding=replace(TABLE, types=0), block=CONFIG, depth=1), rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="without types must not be given any"):
-        encoder(jnp.ones((2, 3), int), types=jnp.zeros((2, 3), int))
+    plain = replace(TABLE, types=0, position="none")
+    for model in (
+        Encoder(EncoderConfig(embedding=plain, block=CONFIG, depth=1, relative=RelativeConfig()), rngs=nnx.Rngs(0)),
+        Causal(CausalConfig(embedding=plain, block=CONFIG, depth=1), rngs=nnx.Rngs(0)),
+    ):
+        with pytest.raises(ValueError, match="positions serve embeddings or rotary attention, and the model has neith"):
+            model(jnp.ones((2, 3), int), positions=jnp.arange(3))
+
+
+def test_there_is_at_least_one_beam(cross):
+    cache = cross.init_cache(2, 3)
+    for wrong in (
+        lambda: cross.project(normal(2, 3, D), beams=0),
+        lambda: cross.init_cache(2, 3, beams=0),
+        lambda: cache.fork(0, 5),
+    ):
+        with pytest.raises(ValueError, match="beams must be at least 1, got 0"):
+            wrong()
