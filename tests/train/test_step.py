@@ -164,5 +164,5 @@ def test_an_objective_without_a_count_is_told_what_it_lacks(accumulate):
     objective = lambda model, batch, *, key: (jnp.sum(batch * model), {"accuracy": jnp.sum(batch)})  # noqa: E731
     state = jax.eval_shape(lambda key: init_state(lambda key: jnp.ones(()), optax.sgd(0.1), key), jax.random.key(0))
     step = make_train_step(objective, optax.sgd(0.1), accumulate=accumulate)
-    with pytest.raises(ValueError, match="an objective must report `count`.*got accuracy"):
+    with pytest.raises(ValueError, match=r"an objective must report `count`.*got accuracy"):
         jax.eval_shape(step, state, jnp.ones((2, 3)))
