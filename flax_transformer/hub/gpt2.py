@@ -18,7 +18,7 @@ def read(fields: Fields) -> CausalConfig:
     std, depth = fields.number("initializer_range", 0.02), fields.integer("n_layer", 12)
     return CausalConfig(
         embedding=EmbeddingConfig(
-            vocab=fields.integer("vocab_size", 50257), embed=embed, position="learned", scaled=False,
+            vocab=fields.integer("vocab_size", 50257), embed=embed, position="learned", types="token", scaled=False,
             max_length=fields.integer("n_positions", 1024), dropout=fields.number("embd_pdrop", 0.1), init_std=std,
         ),
         block=BlockConfig(

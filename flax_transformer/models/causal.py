@@ -26,6 +26,8 @@ from flax_transformer.nn import (
     map_stack,
     unstack,
 )
+from flax_transformer.nn.check import check_positions
+from flax_transformer.nn.config import check_fields
 from flax_transformer.ops import Mask
 
 
@@ -46,6 +48,7 @@ class CausalConfig:
     remat: str = "none"
 
     def __post_init__(self):
+        check_fields(self)
         if self.embedding.width != self.block.embed:
             raise ValueError(
                 f"all parts must have one model width, got embedding={self.embedding.width}, block={self.block.embed}"
@@ -115,7 +118,11 @@ class Causal(nnx.Module):
           types: of the tokens, themselves tokens, whose embeddings are added (GPT-2).
           positions: of the tokens; 0, 1, … by default.
           key: for dropout; None means none.
+
+        Raises:
+          ValueError: positions for a model that has no use for them.
         """
+        check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         x = apply_stack(
@@ -153,7 +160,15 @@ class Causal(nnx.Module):
 
         Args:
           padding: True where there is no token; the last position must have one.
+
+        Raises:
+          ValueError: padding that is not a boolean for each token.
         """
+        if padding is not None and (padding.shape != tokens.shape or padding.dtype != bool):
+            raise ValueError(
+                f"padding must be booleans of the tokens' shape {tokens.shape}, True where there is no token, got "
+                f"{padding.dtype} of {padding.shape}"
+            )
         x, cache = self._advance(tokens, replace(self.init_cache(*tokens.shape), padding=padding))
         return self.output(x[:, -1:]).logits()[:, 0], cache
 
@@ -184,6 +199,8 @@ class Causal(nnx.Module):
 
     def step(self, cache: CausalCache, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], CausalCache]:
         """Decode one token: logits of the next one, and the cache with this one in it."""
+        if token.ndim != 1:
+            raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
         x, cache = self._advance(token[:, None], cache)
         return self.output(x).logits()[:, 0], cache
 

@@ -3,6 +3,7 @@
 Axes: B batch, T positions, D width, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ from flax_transformer.nn import (
     init_stack,
     make_norm,
 )
+from flax_transformer.nn.check import check_positions
+from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.linear import initializer
 from flax_transformer.ops import Mask, activation
 
@@ -41,6 +44,7 @@ class EncoderConfig:
     remat: str = "none"
 
     def __post_init__(self):
+        check_fields(self)
         if self.embedding.width != self.block.embed:
             raise ValueError(
                 f"all parts must have one model width, got embedding={self.embedding.width}, block={self.block.embed}"
@@ -81,7 +85,11 @@ class Encoder(nnx.Module):
           types: of the tokens: 0 in the first sentence, 1 in the second.
           positions: of the tokens; 0, 1, … by default.
           key: for dropout; None means none.
+
+        Raises:
+          ValueError: positions for a model that has no use for them.
         """
+        check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         bias = None if self.cfg.relative is None else self.relative(*2 * x.shape[-2:-1])
@@ -119,10 +127,11 @@ class MaskedLMConfig:
     """Whether it also guesses, from the first token, if one sentence follows the other."""
 
     def __post_init__(self):
+        check_fields(self)
         activation(self.resolved_activation)
 
     @property
-    def resolved_activation(self) -> str:
+    def resolved_activation(self) -> str | Callable:
         """The activation after the dense layer, resolved."""
         return self.encoder.block.activation if self.activation is None else self.activation
 

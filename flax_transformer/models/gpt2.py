@@ -13,7 +13,7 @@ def _gpt2(
 ) -> CausalConfig:
     return CausalConfig(
         embedding=EmbeddingConfig(
-            vocab=vocab, embed=embed, position="learned", max_length=length, scaled=False, dropout=dropout,
+            vocab=vocab, embed=embed, position="learned", types="token", max_length=length, scaled=False, dropout=dropout,
             init_std=0.02, precision=precision,
         ),
         block=BlockConfig(

@@ -13,6 +13,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision
+from flax_transformer.nn.check import check_hidden
+from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.ops import activation, dropout
 
 
@@ -36,6 +38,9 @@ class HeadConfig:
     precision: Precision = Precision()
 
     def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1, "embed")
+        check_at_least(self, 0, "init_std")
         if self.outputs < 0 or (self.outputs == 0 and self.dense is None):
             raise ValueError(f"a head needs outputs or a dense layer, got outputs={self.outputs}, dense={self.dense}")
         if not 0 <= self.dropout < 1:
@@ -79,6 +84,7 @@ class Head(nnx.Module):
           last: the position that `pool="last"` looks at; the very last by default.
           key: for dropout; None means none.
         """
+        check_hidden(hidden, self.cfg.embed, "hidden")
         keys = (None, None) if key is None else jax.random.split(key)
         hidden = dropout(hidden, self.cfg.dropout, keys[0]) if self.cfg.dropout_first else hidden
         pooled = self.pool(hidden, last)

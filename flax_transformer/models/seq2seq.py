@@ -29,6 +29,7 @@ from flax_transformer.nn import (
     map_stack,
     unstack,
 )
+from flax_transformer.nn.config import check_fields
 from flax_transformer.ops import Mask
 
 
@@ -55,6 +56,7 @@ class Seq2SeqConfig:
     remat: str = "none"
 
     def __post_init__(self):
+        check_fields(self)
         widths = {
             "embedding": self.embedding.width,
             "encoder": self.encoder.embed,
@@ -202,15 +204,19 @@ class Seq2Seq(nnx.Module):
           lengths: of the source, or a mask.
           beams: hypotheses a sentence; they share its memory, and `step` takes their tokens after one another.
         """
+        if memory.ndim != 3:
+            raise ValueError(f"a memory to decode from must be [B, S, D], got shape {memory.shape}")
         return DecoderCache(
             map_stack(lambda block: block.attention.init_cache(memory.shape[0], length, beams=beams), self.decoder),
-            map_stack(lambda block: block.cross.project(memory), self.decoder),
+            map_stack(lambda block: block.cross.project(memory, beams=beams), self.decoder),
             source_mask(lengths) or Mask(),
             jnp.zeros((), jnp.int32),
         )
 
     def step(self, cache: DecoderCache, token: Int[Array, "B"]) -> tuple[Float[Array, "B V"], DecoderCache]:
         """Decode one token: logits of the next one, and the cache with this one in it."""
+        if token.ndim != 1:
+            raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
         x = self.embedding(token[:, None], positions=cache.index[None])
         bias = self._relative("decoder", 1, cache_length(cache.layers), cache.index)
         x, layers = apply_stack(

@@ -8,9 +8,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.cache import KVCache, Memory
+from flax_transformer.nn.check import check_beams, check_hidden, check_single
 from flax_transformer.nn.config import BlockConfig
 from flax_transformer.nn.linear import Product, initializer
 from flax_transformer.ops import Dropout, Mask, rotary
+from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
 
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
@@ -48,12 +50,39 @@ class Attention(nnx.Module):
             self.query_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)
             self.key_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)
 
-    def project(self, memory: Float[Array, "*B S D"]) -> Memory:
-        """Compute the keys and values of a memory, to be used for many queries."""
-        return Memory.of(*self._key_value(memory))
+    def project(self, memory: Float[Array, "*B S D"], *, beams: int = 1) -> Memory:
+        """Compute the keys and values of a memory, to be used for many queries.
+
+        Args:
+          beams: W, how many rows of queries share each row of the memory, which is not copied for it: row i of the
+            queries looks at row i // W.
+        """
+        check_beams(beams)
+        check_hidden(memory, self.cfg.embed, "memory")
+        return Memory.of(*self._key_value(memory), beams)
 
     def _key_value(self, memory: Float[Array, "*B S D"]) -> tuple[Array, Array]:
         return self._normed("key", self.key(memory)), self.value(memory)
+
+    def _look(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Array, Array]:
+        """Give a memory's keys and values for these queries: one row for each, for all, or for the beams of each."""
+        if not isinstance(memory, Memory):
+            check_hidden(memory, self.cfg.embed, "memory")
+        k, v = memory.by_position() if isinstance(memory, Memory) else self._key_value(memory)
+        rows, given, beams = q.shape[:-3], k.shape[:-3], getattr(memory, "beams", 1)
+        if beams > 1:
+            if rows != ((*given[:-1], given[-1] * beams) if given else (beams,)):
+                raise ValueError(f"a memory of rows {given} shared by {beams} beams each takes as many, got {rows}")
+            if mask is not None and mask.positional():
+                raise ValueError("beams that share a memory have no place in it, got a causal mask or a window")
+        elif given != rows:
+            if given and (len(given) != len(rows) or any(a not in (1, b) for a, b in zip(given, rows, strict=True))):
+                raise ValueError(
+                    f"a memory must have the rows of x, {rows}, or one for all of them, got {given}; beams share the "
+                    "rows of `project(memory, beams=W)`"
+                )
+            k, v = (jnp.broadcast_to(part, (*rows, *part.shape[-3:])) for part in (k, v))
+        return k, v
 
     def _normed(self, which: str, heads: Array) -> Array:
         return getattr(self, f"{which}_norm")(heads) if self.cfg.qk_norm else heads
@@ -79,12 +108,13 @@ class Attention(nnx.Module):
 
     def init_cache(self, batch: int, length: int, *, beams: int = 1) -> KVCache:
         """Make an empty cache for `length` positions of `batch` sentences, `beams` hypotheses each."""
+        check_beams(beams)
         rows = () if batch == 1 else (batch,)
         heads, width, entries = self.cfg.resolved_kv_heads, self.cfg.width, length * beams
         zeros = lambda *shape: jnp.zeros((*rows, heads, *shape), self.cfg.dtypes["dtype"])  # noqa: E731
         ancestry = jnp.full((*rows, beams, length), -1, jnp.int32) if beams > 1 else None
         key, value = zeros(width, entries), zeros(entries, width)
-        return KVCache(key, value, jnp.zeros((), jnp.int32), ancestry)
+        return KVCache(key, value, jnp.zeros((), jnp.int32), ancestry, beams=beams)
 
     def __call__(
         self,
@@ -101,21 +131,29 @@ class Attention(nnx.Module):
         """Attend.
 
         Args:
-          memory: what to attend to, as hidden states or projected; None is self-attention. A projected memory of
-            B/W rows serves queries of B rows, W consecutive ones each (the beams of a sentence share its memory).
-          mask: what each query may see. With a cache, queries also never see the future or unwritten positions.
+          memory: what to attend to, as hidden states or projected; None is self-attention. It has the rows of x, or
+            one row for all of them; rows that share it by `project(memory, beams=W)` are W times as many.
+          mask: what each query may see. With a cache, queries also never see the future or unwritten positions. That
+            of a memory with beams has the memory's rows, and says the same of each query.
           bias: added to the query-key products, broadcastable to [*B, N, T, S].
           factor: what the products are multiplied by beside the scale.
           positions: of the queries, for rotary; 0, 1, … (from the cache's index on) by default.
           cache: keys and values of earlier positions; the call then returns (y, cache).
           key: for attention dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit, or a memory and a cache, which is for self-attention.
         """
         cfg = self.cfg
+        check_hidden(x, cfg.embed)
+        check_single(self.out.kernel, 3)
+        if memory is not None and cache is not None:
+            raise ValueError("a cache is for self-attention and a memory is projected once, got both")
         if memory is None:
             q, k, v = self._query_key_value(x)
         else:
             q = self._normed("query", self.query(x))
-            k, v = memory.by_position() if isinstance(memory, Memory) else self._key_value(memory)
+            k, v = self._look(q, memory, mask)
         if cfg.rotary is not None and memory is None:
             if positions is None:
                 positions = jnp.arange(x.shape[-2]) + (0 if cache is None else cache.index)
@@ -124,6 +162,9 @@ class Attention(nnx.Module):
         if factor is not None:
             q = q * factor.astype(q.dtype)
         if cache is not None:
+            if mask is not None:
+                check_mask(mask)
+                mask.check(q.shape[:-3], cfg.heads, x.shape[-2], cache.length)
             mask, bias = cache.visible(mask, x.shape[-2]), cache.spread(bias)
             cache = cache.append(k, v)
             k, v = cache.by_position()
@@ -132,6 +173,8 @@ class Attention(nnx.Module):
         if q.shape[:-3] != k.shape[:-3]:  # the hypotheses of a sentence look at the same keys
             q = q.reshape(*k.shape[:-3], -1, *rows[-2:])
         y = cfg.attend(q, k, v, mask, bias, scale=cfg.scale, **extra)
+        if y.shape != q.shape:
+            raise ValueError(f"attend must return heads as it is given queries, {q.shape}, got {y.shape}")
         y = constrain(y.reshape(rows), "batch", "length", "heads", None)
         y = self.out(y)
         return y if cache is None else (y, cache)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.attention import Attention
 from flax_transformer.nn.cache import KVCache, Memory
+from flax_transformer.nn.check import check_hidden, check_single
 from flax_transformer.nn.config import BlockConfig
 from flax_transformer.nn.feedforward import FeedForward
 from flax_transformer.nn.norm import make_norm
@@ -62,7 +63,7 @@ class Block(nnx.Module):
         """Apply the block; with a cache, return (y, cache).
 
         Args:
-          memory: what cross-attention looks at, as hidden states or projected keys and values.
+          memory: what cross-attention looks at, as hidden states or projected keys and values: see `Attention`.
           mask: what self-attention may see.
           memory_mask: what cross-attention may see.
           bias: added to the products of self-attention, e.g. relative positions.
@@ -71,8 +72,11 @@ class Block(nnx.Module):
           key: for dropout; None means none.
 
         Raises:
-          ValueError: when a memory is given to a block without cross-attention, or missing for one with it.
+          ValueError: when a memory is given to a block without cross-attention, or missing for one with it; or shapes
+            that do not fit, a whole stack called as a block among them.
         """
+        check_hidden(x, self.cfg.embed)
+        check_single(self.attention.out.kernel, 3)
         if self.cfg.cross != (memory is not None):
             rule = "needs a memory" if self.cfg.cross else "takes no memory"
             raise ValueError(

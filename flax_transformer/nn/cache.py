@@ -4,6 +4,7 @@ Keys are kept as [*B K H S] and values as [*B K S H], the order in which attenti
 transposes them.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,7 @@ from einops import rearrange
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float, Int
 
+from flax_transformer.nn.check import check_beams
 from flax_transformer.ops import Mask
 
 
@@ -23,9 +25,11 @@ class Memory:
 
     key: Float[Array, "*B K H S"]
     value: Float[Array, "*B K S H"]
+    beams: int = field(default=1, kw_only=True, metadata={"static": True})
+    """W, how many rows of queries, one after another, share each row: the hypotheses of a sentence."""
 
     @classmethod
-    def of(cls, key: Float[Array, "*B S K H"], value: Float[Array, "*B S K H"]) -> "Memory":
+    def of(cls, key: Float[Array, "*B S K H"], value: Float[Array, "*B S K H"], beams: int = 1) -> "Memory":
         """Lay keys and values out in memory as they will be multiplied.
 
         Without the constraint XLA keeps them as they were computed, and transposes them at every step. On several
@@ -33,7 +37,8 @@ class Memory:
         """
         one = jax.sharding.get_abstract_mesh().size <= 1
         fix = lambda x: with_layout_constraint(x, Layout(tuple(range(x.ndim)))) if one else x  # noqa: E731
-        return cls(fix(rearrange(key, "... S K H -> ... K H S")), fix(rearrange(value, "... S K H -> ... K S H")))
+        key, value = rearrange(key, "... S K H -> ... K H S"), rearrange(value, "... S K H -> ... K S H")
+        return cls(fix(key), fix(value), beams=beams)
 
     def by_position(self) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
         """Give keys and values as `attention` takes them; XLA folds the transposition into the product."""
@@ -60,11 +65,6 @@ class KVCache(Memory):
     """P, positions that all hypotheses have in common."""
 
     @property
-    def beams(self) -> int:
-        """W, the hypotheses that share a row."""
-        return 1 if self.ancestry is None else self.ancestry.shape[-2]
-
-    @property
     def length(self) -> int:
         """S, the positions there is room for."""
         return self.shared + (self.value.shape[-2] - self.shared) // self.beams
@@ -75,12 +75,24 @@ class KVCache(Memory):
         return self.value.ndim - self.index.ndim == 4
 
     def append(self, key: Float[Array, "*R T K H"], value: Float[Array, "*R T K H"]) -> "KVCache":
-        """Write T more positions; the caller sees to it that index + T ≤ S, as XLA would clamp silently.
+        """Write T more positions. Where there is no room for them, what is read from then on is NaN.
 
         Args:
           key, value: R = B·W rows, the W hypotheses of a sentence after one another.
+
+        Raises:
+          ValueError: other rows than the cache has, or more positions than it could ever hold.
         """
-        *_, T, K, H = key.shape
+        *rows, T, K, H = key.shape
+        sentences = math.prod(self.value.shape[:-3])
+        if math.prod(rows) != sentences * self.beams:
+            raise ValueError(
+                f"a cache of {sentences} × {self.beams} rows takes as many, sentences times beams, got {tuple(rows)}"
+            )
+        if self.length < T:
+            raise ValueError(f"a cache has room for {self.length} positions, got {T} at once; `grow` makes more")
+        # XLA would move a write that does not fit and overwrite earlier positions.
+        value = jnp.where(self.index + T <= self.length, value, jnp.nan)
         at = self.shared + (self.index - self.shared) * self.beams
         shape = (*self.value.shape[:-3], T * self.beams, K, H)
 
@@ -132,10 +144,11 @@ class KVCache(Memory):
 
         The prompt is kept once a sentence.
         """
+        check_beams(beams)
         if beams == 1:
             return self.grow(length)
         ancestry = jnp.full((*self.value.shape[:-3], beams, 0), -1, jnp.int32)
-        return replace(self, ancestry=ancestry, shared=self.length).grow(length)
+        return replace(self, ancestry=ancestry, beams=beams, shared=self.length).grow(length)
 
     def reorder(self, rows: Int[Array, "R"]) -> "KVCache":
         """Let row i continue what row `rows[i]` was, a hypothesis of the same sentence."""

@@ -3,11 +3,57 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal
+from functools import lru_cache
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import jax.numpy as jnp
 
 from flax_transformer.ops import activation, attention, rotary_frequencies
+
+
+def check_fields(config: Any) -> None:
+    """Raise ValueError where a field of a frozen config is not what its annotation says; ranges are its own business.
+
+    >>> check_fields(Precision())
+    """
+    for name, hint in _hints(type(config)).items():
+        value = getattr(config, name)
+        if not _fits(value, hint):
+            raise ValueError(f"{name} must be {_rule(hint)}, got {value!r}")
+
+
+def check_at_least(config: Any, least: int, *names: str) -> None:
+    """Raise ValueError where a field, unless it is None, is below `least`."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value >= least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+@lru_cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+    return callable(value) if hint is Callable else hint is Any or isinstance(value, hint)
+
+
+def _rule(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(map(_rule, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    words = {int: "a whole number", float: "a number", bool: "True or False", str: "a name", Callable: "a function"}
+    return words.get(hint, "None" if hint is type(None) else f"a {hint.__name__}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +65,9 @@ class Precision:
 
     compute: Literal["float32", "bfloat16", "float16"] = "float32"
     params: Literal["float32", "bfloat16", "float16"] = "float32"
+
+    def __post_init__(self):
+        check_fields(self)
 
 
 def with_precision(config: Any, **kinds: str) -> Any:
@@ -43,6 +92,11 @@ class Rotary:
     frequencies: Callable = rotary_frequencies
     """`frequencies(width, base) -> [width / 2]`: a module-level function, `LinearScaling(…)` or `Llama3Scaling(…)`."""
 
+    def __post_init__(self):
+        check_fields(self)
+        if self.base <= 0:
+            raise ValueError(f"the base of rotary frequencies must be above 0, got {self.base}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig:
@@ -66,7 +120,8 @@ class BlockConfig:
     norm: Literal["layer", "rms"] = "layer"
     norm_position: Literal["pre", "post"] = "post"
     norm_eps: float = 1e-5
-    activation: str = "relu"
+    activation: str | Callable = "relu"
+    """A name, or any module-level function of an array."""
     gated: bool = False
     """Gated feed-forward (Shazeer 2020): activation(gate(x)) * up(x)."""
     bias: bool = True
@@ -97,9 +152,11 @@ class BlockConfig:
     precision: Precision = Precision()
 
     def __post_init__(self):
-        for name in ("embed", "heads", "hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_fields(self)
+        check_at_least(self, 1, "embed", "heads", "hidden", "kv_heads", "head_width")
+        check_at_least(self, 0, "norm_eps", "init_std", "residual_init_std")
+        if self.scale is not None and not self.scale > 0:
+            raise ValueError(f"scale must be above 0, got {self.scale}")
         if self.head_width is None and self.embed % self.heads:
             raise ValueError(f"heads must divide the model width, got D={self.embed}, N={self.heads}")
         if self.heads % self.resolved_kv_heads:

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from flax_transformer.nn.config import Precision
+from flax_transformer.nn.check import check_ids
+from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import dropout, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows
+from flax_transformer.ops.mask import check_broadcast
 from flax_transformer.ops.table import sharing
 from flax_transformer.parallel import constrain
 
@@ -29,8 +31,9 @@ class EmbeddingConfig:
     """Positions of a learned table; sinusoids have no limit."""
     offset: int = 0
     """Rows of a learned table before that of position 0."""
-    types: int = 0
-    """Kinds of tokens, each with an embedding that is added (BERT's first and second sentence)."""
+    types: int | Literal["token"] = 0
+    """Kinds of tokens, each with an embedding that is added (BERT's first and second sentence); "token": types are
+    tokens themselves, looked up in their table (GPT-2)."""
     own_table: bool = True
     """Without one, tokens are looked up in the table of another embedding, which each call is given."""
     norm: bool = False
@@ -51,7 +54,9 @@ class EmbeddingConfig:
         return self.embed if self.project is None else self.project
 
     def __post_init__(self):
-        if self.offset < 0 or self.types < 0:
+        check_fields(self)
+        check_at_least(self, 0, "norm_eps", "init_std")
+        if self.offset < 0 or (self.types != "token" and self.types < 0):
             raise ValueError(f"offset and types must not be negative, got {self.offset} and {self.types}")
         if self.vocab < 1 or self.embed < 1 or self.max_length < 1:
             raise ValueError(
@@ -79,7 +84,7 @@ class Embedding(nnx.Module):
             self.token = table(cfg.vocab)
         if cfg.position == "learned":
             self.position = table(cfg.max_length + cfg.offset)
-        if cfg.types:
+        if cfg.types and cfg.types != "token":
             self.type = table(cfg.types)
         if cfg.norm:
             self.norm = nnx.LayerNorm(cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **kinds)
@@ -97,16 +102,20 @@ class Embedding(nnx.Module):
     ) -> Float[Array, "*B T W"]:
         """Embed token ids; W is D, or what it is projected to.
 
+        An id that a table has no row for, be it of a token, a position or a type, gives NaN.
+
         Args:
           positions: of the tokens; 0, 1, … by default.
-          types: of the tokens, 0 by default; without a table of types they are looked up in that of tokens.
+          types: of the tokens, where there are types; 0 by default, and none where they are tokens themselves.
           table: whose token table to look up in; its own by default.
           key: for dropout; None means none.
 
         Raises:
-          ValueError: when there are more tokens than a learned table has positions.
+          ValueError: when there are more tokens than a learned table has positions, types where there are none, or
+            shapes that do not fit.
         """
         cfg = self.cfg
+        tokens, positions, types = self._checked(tokens, positions, types, table)
         if cfg.position == "learned" and tokens.shape[-1] > cfg.max_length:
             raise ValueError(
                 f"the input is longer than the positions: {tokens.shape[-1]} tokens, {cfg.max_length} positions"
@@ -120,12 +129,27 @@ class Embedding(nnx.Module):
             x = x + self.position(positions + cfg.offset)
         elif cfg.position in SINUSOIDS:
             x = x + SINUSOIDS[cfg.position](positions, cfg.embed).astype(x.dtype)
-        if cfg.types:
+        if cfg.types == "token":
+            x = x if types is None else x + take_rows(self.rows, types)
+        elif cfg.types:
             x = x + self.type(jnp.zeros(tokens.shape[-1:], jnp.int32) if types is None else types)
-        elif types is not None:
-            x = x + take_rows(self.rows, types)
         x = dropout(self.norm(x) if cfg.norm else x, cfg.dropout, key)
         return x if cfg.project is None else self.project(x)
+
+    def _checked(self, tokens: Array, positions: Array | None, types: Array | None, table: Any) -> list[Array | None]:
+        """Raise ValueError for what does not fit; send negative ids, which count from a table's end, beyond it."""
+        if types is not None and not self.cfg.types:
+            raise ValueError("an embedding without types must not be given any, got types of tokens")
+        if table is None and not self.cfg.own_table:
+            raise ValueError("an embedding with own_table=False needs the `table` of another at each call, got none")
+        checked = []
+        for what, ids in (("tokens", tokens), ("positions", positions), ("types", types)):
+            if ids is not None:
+                check_ids(what, ids)
+                check_broadcast(what, ids.shape, tokens.shape)
+                ids = jnp.where(ids < 0, 2**30, ids.astype(jnp.promote_types(ids.dtype, jnp.int32)))
+            checked.append(ids)
+        return checked
 
     @property
     def rows(self) -> Float[Array, "*n V D"]:

@@ -3,6 +3,7 @@
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from flax_transformer.nn.check import check_hidden, check_single
 from flax_transformer.nn.config import BlockConfig
 from flax_transformer.nn.linear import Product, initializer
 from flax_transformer.ops import activation, dropout
@@ -31,6 +32,8 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
         """Apply to every position alike; `key` is for activation dropout."""
+        check_hidden(x, self.cfg.embed)
+        check_single(self.down.kernel, 2)
         act = activation(self.cfg.activation)
         hidden = self.up(x)
         hidden = act(self.gate(x)) * hidden if self.cfg.gated else act(hidden)

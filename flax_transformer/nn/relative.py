@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.nn.config import Precision
+from flax_transformer.nn.config import Precision, check_fields
 from flax_transformer.ops import causal_relative_buckets, relative_buckets
 
 
@@ -18,6 +18,7 @@ class RelativeConfig:
     max_distance: int = 128
 
     def __post_init__(self):
+        check_fields(self)
         if self.buckets < 4 or self.buckets % 2:
             raise ValueError(f"buckets must be an even number of at least 4, got {self.buckets}")
         if self.max_distance <= self.buckets // 2:

@@ -1,15 +1,18 @@
 """Depth as an axis: L blocks are one block whose leaves have a leading L."""
 
 import inspect
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
+from flax_transformer.nn.check import check_depth, check_kept
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
 from flax_transformer.ops.eager import reused
 
@@ -36,19 +39,49 @@ def init_stack(make: Callable[[nnx.Rngs], nnx.Module], depth: int, *, key: PRNGK
 
     Args:
       make: builds one block from its `nnx.Rngs`.
+
+    Raises:
+      ValueError: a depth below 1, or blocks that keep what changes from call to call, as `nnx.Dropout` does.
     """
     if depth < 1:
         raise ValueError(f"a stack needs at least one block, got depth {depth}")
-    return jax.vmap(lambda k: make(nnx.Rngs(k)))(jax.random.split(key, depth))
+
+    def one(k: PRNGKeyArray) -> nnx.Module:
+        block = make(nnx.Rngs(k))
+        check_kept(block)
+        return block
+
+    return jax.vmap(one)(jax.random.split(key, depth))
 
 
 def stack_depth(blocks: Any) -> int:
-    """Count the blocks of a stack."""
-    return len(blocks) if isinstance(blocks, nnx.List) else jax.tree.leaves(blocks)[0].shape[0]
+    """Count the blocks of a stack.
+
+    Raises:
+      ValueError: what is no stack: its leaves do not share a leading axis.
+    """
+    if isinstance(blocks, nnx.List):
+        return len(blocks)
+    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(blocks)}
+    if len(sizes) != 1 or () in sizes:
+        raise ValueError(
+            "the leaves of a stack have one leading axis in common, its layers; got "
+            f"{', '.join(str(size[0]) if size else 'none' for size in sorted(sizes))}: `init_stack` makes a stack"
+        )
+    return sizes.pop()[0]
 
 
 def layer(blocks: Any, index: int) -> Any:
-    """Take one block out of a stack."""
+    """Take one block out of a stack; a negative index counts from its end.
+
+    Raises:
+      IndexError: when there is no such layer.
+    """
+    depth, index = stack_depth(blocks), operator.index(index)
+    if not -depth <= index < depth:
+        raise IndexError(f"a layer must be in -{depth} … {depth - 1}, got {index}")
+    if isinstance(blocks, nnx.List):
+        return blocks[index]
     return jax.tree.map(lambda leaf: leaf[index], blocks)
 
 
@@ -92,17 +125,23 @@ def apply_stack(
       remat: a name in `REMAT`: what the backward pass keeps rather than computes again.
 
     Raises:
-      ValueError: for a remat policy that is unknown or that the device has no memory for, or rows or layers that a
-        pipeline cannot share out.
+      ValueError: for a remat policy that is unknown or that the device has no memory for, blocks that are no stack or
+        that keep what changes from call to call, a cache or a `PerLayer` that has not one entry for each, or rows or
+        layers that a pipeline cannot share out.
     """
     if remat not in REMAT:
         raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
     if remat == "offload":
         _check_host_memory()
-    keys = None if key is None else jax.random.split(key, stack_depth(blocks))
+    depth, apart = stack_depth(blocks), isinstance(blocks, nnx.List)
+    check_kept(blocks)
+    keys = None if key is None else jax.random.split(key, depth)
     named, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_per_layer)
     shared = [leaf for _, leaf in named if not _is_per_layer(leaf)]
     sliced = [leaf.value for _, leaf in named if _is_per_layer(leaf)]
+    for value in sliced:
+        check_depth("what is wrapped in PerLayer", value, depth, apart)
+    check_depth("a stack's cache", cache, depth, apart)
     layers = (blocks, keys, sliced, cache)
 
     def run(x: Array, layers: tuple, shared: list) -> tuple[Array, Any]:
@@ -117,10 +156,10 @@ def apply_stack(
 
         if remat != "none":
             step = jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True)
-        over = _one_by_one if isinstance(blocks, nnx.List) else partial(jax.lax.scan, unroll=unroll)
+        over = _one_by_one if apart else partial(jax.lax.scan, unroll=unroll)
         return over(step, x, layers)
 
-    if pipeline_stages() > 1 and cache is None and not isinstance(blocks, nnx.List):
+    if pipeline_stages() > 1 and cache is None and not apart:
         names = [_argument(path, blocks) for path, leaf in named if not _is_per_layer(leaf)]
         return run_pipeline(lambda *given: run(*given)[0], x, layers, shared, names)
     x, after = run(x, layers, shared)

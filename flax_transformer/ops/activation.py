@@ -58,8 +58,8 @@ ACTIVATIONS: dict[str, Callable] = {
 }
 
 
-def activation(name: str) -> Callable:
-    """Find an activation by name.
+def activation(name: str | Callable) -> Callable:
+    """Find an activation by name; a function is its own.
 
     Raises:
         ValueError: no such activation; the message names the nearest ones.
@@ -67,6 +67,8 @@ def activation(name: str) -> Callable:
     >>> activation("swish")(jnp.array(0.0))
     Array(0., dtype=float32, weak_type=True)
     """
+    if callable(name):
+        return name
     if name not in ACTIVATIONS:
         near = difflib.get_close_matches(name, ACTIVATIONS, n=3, cutoff=0.4) or list(ACTIVATIONS)
         raise ValueError(f"unknown activation {name!r}; nearest: {', '.join(near)}")

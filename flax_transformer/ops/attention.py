@@ -7,13 +7,14 @@ Grouped-query heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245.
 import math
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flax_transformer.ops.blockwise import blockwise_attention, blockwise_serves
 from flax_transformer.ops.cudnn import cudnn_attention, cudnn_serves
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.eager import reused
-from flax_transformer.ops.mask import Mask, check_broadcast
+from flax_transformer.ops.mask import Mask, check_broadcast, check_mask
 from flax_transformer.ops.ring import ring_attention, ring_serves
 from flax_transformer.ops.splash import splash_attention, splash_serves
 from flax_transformer.ops.xla import xla_attention, xla_serves
@@ -53,7 +54,7 @@ def attention(
         k: keys.
         v: values.
         mask: what each query sees; None is everything.
-        bias: added to the scaled scores.
+        bias: added to the scaled scores; without all batch axes it is [N, T, S] or [T, S], the same for every row.
         scale: factor on the scores, `1 / sqrt(H)` by default.
         dropout: drops attention weights.
         backend: `auto` or a name that `explain_attention` lists.
@@ -117,6 +118,8 @@ def _check(q, k, v, mask, bias) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if len(x.shape) < 3:
             raise ValueError(f"attention takes {name} as [*batch, positions, heads, width], got {x.shape}")
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise ValueError(f"attention takes {name} as floating point, got {x.dtype}")
     *batch, T, N, H = q.shape
     *key_batch, S, K, key_width = k.shape
     if k.shape != v.shape:
@@ -128,6 +131,10 @@ def _check(q, k, v, mask, bias) -> None:
     if N % K:
         raise ValueError(f"query heads must be a multiple of kv heads, got N={N}, K={K}")
     if mask is not None:
+        check_mask(mask)
         mask.check(tuple(batch), N, T, S)
     if bias is not None:
         check_broadcast("bias", bias.shape, (*batch, N, T, S))
+        if len(bias.shape) not in (2, 3, len(q.shape)) or not jnp.issubdtype(bias.dtype, jnp.floating):
+            rule = "a bias must be floating point of [*B, N, T, S], [N, T, S] or [T, S]"
+            raise ValueError(f"{rule}, got {bias.dtype} of {bias.shape}")

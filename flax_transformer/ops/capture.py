@@ -5,7 +5,7 @@ the marks is a transform like `jax.grad`: the function is traced to a jaxpr, and
 that keeps them (https://docs.jax.dev/en/latest/notebooks/Writing_custom_interpreters_in_Jax.html).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +27,8 @@ def capture(f: Callable, name: str) -> Callable:
       name: what f calls the values it marks; other marks are ignored.
 
     Raises:
-      ValueError: by g, when a mark is where it may run any number of times: inside `while`, `cond` and the like.
+      ValueError: by g, when f marks nothing by that name, or a mark is where it may run any number of times: inside
+        `while`, `cond` and the like.
 
     >>> import jax.numpy as jnp
     >>> from jax.ad_checkpoint import checkpoint_name
@@ -39,6 +40,8 @@ def capture(f: Callable, name: str) -> Callable:
 
     def g(*args):
         closed, shape = jax.make_jaxpr(f, return_shape=True)(*args)
+        if name not in (marked := dict.fromkeys(_marked(closed.jaxpr))):
+            raise ValueError(f"capture needs a name of what f marks: {', '.join(marked) or 'nothing'}; got {name!r}")
         found, values = _evaluate(*_open(closed), jax.tree.leaves(args), name)
         return jax.tree.unflatten(jax.tree.structure(shape), found), values
 
@@ -61,7 +64,7 @@ def _apply(jaxpr: Any, eqn: Any, inputs: list, name: str) -> tuple[list, list]:
     kind = eqn.primitive.name
     if kind == "name" and eqn.params["name"] == name:
         return inputs, inputs
-    inner = [part for part in core.jaxprs_in_params(eqn.params) if _marks(part, name)]
+    inner = [part for part in core.jaxprs_in_params(eqn.params) if name in _marked(part)]
     if not inner:
         return _bind(jaxpr, eqn, inputs), []
     if kind == "scan":
@@ -96,12 +99,13 @@ def _bind(jaxpr: Any, eqn: Any, inputs: list) -> list:
     return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*given.values())
 
 
-def _marks(jaxpr: Any, name: str) -> bool:
-    return any(
-        (eqn.primitive.name == "name" and eqn.params["name"] == name)
-        or any(_marks(part, name) for part in core.jaxprs_in_params(eqn.params))
-        for eqn in jaxpr.eqns
-    )
+def _marked(jaxpr: Any) -> Iterator[str]:
+    """Give the names of what a jaxpr marks, in program order."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "name":
+            yield eqn.params["name"]
+        for part in core.jaxprs_in_params(eqn.params):
+            yield from _marked(part)
 
 
 def _open(jaxpr: Any) -> tuple[Any, Sequence]:

@@ -6,9 +6,12 @@ Axes: B batch, N query heads, T query positions, S key positions. A mask broadca
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from numbers import Integral
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 _LEAVES = ("lengths", "segments", "dense", "offset")
@@ -20,16 +23,20 @@ class Mask:
     """Describe which keys each query sees: what every given field allows.
 
     A pytree: `causal` and `window` are static, the other fields are its leaves, so a mask goes through `jit`,
-    `vmap` and `scan` like any array.
+    `vmap` and `scan` like any array. A field has every batch axis, of size 1 where all rows are alike, or none.
 
     Attributes:
         causal: a query sees no key after its own position.
         window: how many keys to the left and to the right of its own position a query sees; `w` means `(w, w)`.
         lengths: keys at positions `>= length` are hidden (padding on the right).
         segments: ids of queries and of keys; equal ids see each other (packed sequences).
-        dense: True where the key is visible; broadcasts to `[*B, N, T, S]`.
+        dense: True where the key is visible: `[T, S]`, or `[*B, N, T, S]` with 1 where all are alike. Three axes for a
+            batch could mean its rows or its heads, and are refused.
         offset: position of the first query among the keys. Without it queries and keys are aligned at their right
             end (`S - T`), so a causal query block always sees all of the past.
+
+    Raises:
+        ValueError: a field of another kind, such as numbers to be added to scores where `dense` is booleans.
 
     >>> Mask(causal=True).materialize(2, 3).astype(int)[0]
     Array([[1, 1, 0],
@@ -48,12 +55,18 @@ class Mask:
     offset: Int[Array, "*#B"] | int | None = None
 
     def __post_init__(self):
-        window = self.window
-        if isinstance(window, int):
-            window = (window, window)
-        if window is not None and min(window) < 0:
-            raise ValueError(f"a window counts the keys to the left and right, both at least 0, got {window}")
-        object.__setattr__(self, "window", window)
+        if not isinstance(self.causal, bool | np.bool_):
+            raise ValueError(f"causal must be True or False, got {_kind(self.causal)}")
+        object.__setattr__(self, "window", _window(self.window))
+        segments = self.segments
+        if segments is not None and not (isinstance(segments, tuple | list) and len(segments) == 2):
+            raise ValueError(f"mask segments must be a pair, ids of queries and ids of keys, got {_kind(segments)}")
+        if not isinstance(self.offset, Integral):
+            _check_kind("offset", self.offset, jnp.integer)
+        _check_kind("lengths", self.lengths, jnp.integer)
+        _check_kind("dense", self.dense, jnp.bool_)
+        for ids in segments or ():
+            _check_kind("segments", ids, jnp.integer)
 
     def tree_flatten_with_keys(self):
         """Split into leaves and static fields, as JAX asks."""
@@ -72,10 +85,11 @@ class Mask:
         """Hide what either hides; one offset serves both.
 
         Raises:
-            ValueError: both have segments, or both have an offset.
+            ValueError: both have segments, or both have an offset; or the other is not a mask.
         """
         if other is None:
             return self
+        check_mask(other)
         for name in ("segments", "offset"):
             if getattr(self, name) is not None and getattr(other, name) is not None:
                 raise ValueError(
@@ -102,15 +116,19 @@ class Mask:
     def check(self, batch: tuple[int, ...], N: int, T: int, S: int) -> None:
         """Raise ValueError where a field does not fit queries `[*batch, T, N, H]` and keys `[*batch, S, K, H]`."""
         query, key = (None, None) if self.segments is None else self.segments
-        for name, value, shape in (
-            ("lengths", self.lengths, batch),
-            ("query segments", query, (*batch, T)),
-            ("key segments", key, (*batch, S)),
-            ("dense", self.dense, (*batch, N, T, S)),
-            ("offset", self.offset, batch),
+        for name, value, own, shape in (
+            ("lengths", self.lengths, 0, batch),
+            ("query segments", query, 1, (*batch, T)),
+            ("key segments", key, 1, (*batch, S)),
+            ("dense", self.dense, 2, (*batch, N, T, S)),
+            ("offset", self.offset, 0, batch),
         ):
             if value is not None:
-                check_broadcast(f"mask {name}", getattr(value, "shape", ()), shape)
+                given = getattr(value, "shape", ())
+                check_broadcast(f"mask {name}", given, shape)
+                if len(given) not in (own, len(shape)):
+                    axes = f"all {len(shape)} axes of {shape}, 1 where all are alike, or {own or 'none'}"
+                    raise ValueError(f"mask {name} must have {axes}, got {given}")
 
     def materialize(self, T: int, S: int) -> Bool[Array, "*#B #N T S"] | None:
         """Make the booleans for T queries and S keys, broadcastable to `[*B, N, T, S]`; None when nothing is hidden."""
@@ -141,6 +159,34 @@ def check_broadcast(what: str, shape: tuple[int, ...], target: tuple[int, ...]) 
     fits = len(shape) <= len(target) and all(a in (1, b) for a, b in zip(shape[::-1], target[::-1], strict=False))
     if not fits:
         raise ValueError(f"{what} must broadcast to {target}, got {shape}")
+
+
+def check_mask(mask: Any) -> None:
+    """Raise ValueError unless it is a mask."""
+    if not isinstance(mask, Mask):
+        raise ValueError(f"a mask must be a Mask, such as Mask(dense=booleans), got {_kind(mask)}")
+
+
+def _window(window: Any) -> tuple[int, int] | None:
+    if window is None:
+        return None
+    sides = (window, window) if isinstance(window, Integral) else window
+    if not (isinstance(sides, tuple | list) and len(sides) == 2 and all(isinstance(side, Integral) for side in sides)):
+        raise ValueError(f"a window must be one whole number, or two for left and right, got {_kind(window)}")
+    if min(sides) < 0:
+        raise ValueError(f"a window counts the keys to the left and right, both at least 0, got {sides}")
+    return int(sides[0]), int(sides[1])
+
+
+def _check_kind(name: str, value: Any, kind: type) -> None:
+    if value is not None and not jnp.issubdtype(getattr(value, "dtype", float), kind):
+        rule = "booleans, True where a key is visible" if kind is jnp.bool_ else "whole numbers"
+        raise ValueError(f"mask {name} must be an array of {rule}, got {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    """Describe a value for a message: an array by its type and shape."""
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else repr(value)
 
 
 def _either(combine: Callable, a, b):

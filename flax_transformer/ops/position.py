@@ -11,6 +11,8 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Array, Float, Int
 
+from flax_transformer.ops.mask import check_broadcast
+
 
 def sinusoidal(positions: Int[Array, "*B T"], width: int) -> Float[Array, "*B T D"]:
     """Encode positions as sines (even channels) and cosines (odd) of wavelengths 2π to 20000π.
@@ -130,6 +132,7 @@ def rotary(
     """
     if 2 * frequencies.shape[-1] != x.shape[-1]:
         raise ValueError(f"rotary needs H/2 frequencies, got {frequencies.shape[-1]} for H={x.shape[-1]}")
+    check_broadcast("positions", positions.shape, x.shape[:-2])
     angle = positions[..., None, None].astype(jnp.float32) * frequencies
     sin, cos = jnp.sin(angle).astype(x.dtype), jnp.cos(angle).astype(x.dtype)
     a, b = jnp.split(x, 2, axis=-1)
@@ -166,6 +169,8 @@ def relative_buckets(relative: Int[Array, "*B"], *, buckets: int = 32, max_dista
     Array([15,  1,  0, 17, 31], dtype=int32)
     """
     half = buckets // 2
+    if buckets % 2:
+        raise ValueError(f"each direction has half of the buckets, so they must be even, got {buckets}")
     return jnp.where(relative > 0, half, 0) + _bucket(jnp.abs(relative), half, max_distance)
 
 
@@ -182,6 +187,8 @@ def causal_relative_buckets(
 
 def _bucket(distance, buckets, max_distance):
     exact = buckets // 2
+    if exact < 1 or max_distance <= exact:
+        raise ValueError(f"two buckets or more sort distances above half of them, got {buckets} up to {max_distance}")
     ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / math.log(max_distance / exact)
     far = exact + (ratio * (buckets - exact)).astype(jnp.int32)
     return jnp.where(distance < exact, distance, jnp.minimum(far, buckets - 1))

@@ -67,11 +67,9 @@ def splash_attention(
     batch = q.ndim - 3
     heads = PartitionSpec(*((rows, *(None,) * batch)[:batch]), None, split)
     place = lambda leaf, rank: PartitionSpec(rows if leaf.ndim == rank > 0 and leaf.shape[0] > 1 else None)  # noqa: E731
-    split = replace(
-        mask,
-        lengths=None if mask.lengths is None else place(mask.lengths, batch),
-        segments=None if mask.segments is None else tuple(place(ids, batch + 1) for ids in mask.segments),
-    )
+    lengths = None if mask.lengths is None else place(mask.lengths, batch)
+    segments = None if mask.segments is None else tuple(place(ids, batch + 1) for ids in mask.segments)
+    split = Mask.tree_unflatten((mask.causal, mask.window), (lengths, segments, None, None))
     return device_map(attend, given=(heads, heads, heads, split), made=heads, axes=axes)(q, k, v, mask)
 
 

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from flax_transformer.ops.dropout import Dropout, keep_mask, keep_scale
-from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.mask import Mask, check_mask
 
 
 def xla_serves(q, k, v, mask, bias, dropout) -> str | None:
@@ -54,6 +54,9 @@ def attention_weights(
     Array([[1. , 0. ],
            [0.5, 0.5]], dtype=float32)
     """
+    if mask is not None:
+        check_mask(mask)
+        mask.check(q.shape[:-3], q.shape[-2], q.shape[-3], k.shape[-3])
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     # Heads before positions is the order the product itself has, so XLA transposes [T, H], never [T, S]; for the same
     # reason the scale goes on the queries.

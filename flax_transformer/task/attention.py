@@ -66,12 +66,13 @@ def attention_maps(translator: Translator, source: Sequence[int], target: Sequen
     # The mesh, even of one device, is what `attention` goes by in choosing its backend.
     with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
         model = jax.tree.map(np.asarray, translator.model)
-        found = jax.device_get(_weights(model, rows[0], jnp.array([len(source)]), rows[1]))
+        rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
+        try:
+            found = jax.device_get(_weights(model, rows[0], jnp.array([len(source)]), rows[1]))
+        except ValueError as error:
+            raise ValueError(f"{rule}: {error}") from error
     if len(found) != len(KINDS):
-        raise ValueError(
-            f"attention can be drawn where every layer attends by `ops.attention`, which marks its weights; got "
-            f"{len(found)} marked values for {', '.join(KINDS)}"
-        )
+        raise ValueError(f"{rule}; got {len(found)} marked values for {', '.join(KINDS)}")
     sides = {"source": spell(tokenizer, source), "read": spell(tokenizer, read), "written": spell(tokenizer, target)}
     tokens = (("source", "source"), ("written", "read"), ("written", "source"))
     return tuple(

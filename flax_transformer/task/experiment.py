@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -218,9 +219,20 @@ def launch(default: Experiment, arguments: list[str] | None = None) -> None:
 
         return _guard(body)
 
+    names = tyro.constructors.ConstructorRegistry()
+
+    @names.primitive_rule
+    def by_name(field: Any) -> Any:
+        """Read by its name what may also be a function, such as an activation."""
+        if field.type != str | Callable:
+            return None
+        spell = lambda given: [given if isinstance(given, str) else given.__qualname__]  # noqa: E731
+        return tyro.constructors.PrimitiveConstructorSpec(1, "STR", operator.itemgetter(0), lambda given: True, spell)
+
     command.__annotations__["experiment"] = Annotated[type(default), tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
     try:
-        code = tyro.cli(command, args=arguments, description=sys.modules["__main__"].__doc__)
+        with names:
+            code = tyro.cli(command, args=arguments, description=sys.modules["__main__"].__doc__)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2

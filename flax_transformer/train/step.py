@@ -25,6 +25,9 @@ def _gradients(objective: Objective, model: Any, batch: Any, key: jax.Array, acc
 
     def part(rows: Any, k: jax.Array) -> tuple[Any, dict]:
         (loss, metrics), grads = jax.value_and_grad(objective, has_aux=True)(model, rows, key=k)
+        if "count" not in metrics:
+            given = ", ".join(metrics) or "no metrics"
+            raise ValueError(f"an objective must report `count`, what its sums are divided by, got {given}")
         return grads, {"loss": loss, **metrics}
 
     if accumulate == 1:

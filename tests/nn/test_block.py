@@ -113,7 +113,7 @@ def test_cached_equals_uncached(name):
 def test_projected_memory_equals_hidden_memory_and_is_shared_by_beams():
     b = block(replace(SMALL, cross=True))
     x, memory, lengths = inputs(6, 1, 16), inputs(2, 7, 16, seed=8), jnp.array([7, 4])
-    projected = b.cross.project(memory)
+    projected = b.cross.project(memory, beams=3)
     assert isinstance(projected, Memory)
     beams = b(x, projected, memory_mask=Mask(lengths=lengths))
     repeated = b(x, jnp.repeat(memory, 3, axis=0), memory_mask=Mask(lengths=jnp.repeat(lengths, 3)))

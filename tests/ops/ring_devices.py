@@ -26,7 +26,7 @@ WINDOW = Mask(causal=True, window=5)
 OFFSET = Mask(causal=True, window=(9, 9), offset=jnp.array([0, -3]))
 LENGTHS = Mask(lengths=jnp.array([0, 19]))
 SEGMENTS = Mask(segments=(jax.random.randint(KEY[0], (B, T), 0, 3), jax.random.randint(KEY[1], (1, T), 0, 3)))
-DENSE = Mask(dense=jax.random.bernoulli(KEY[2], 0.3, (4, T, T)))
+DENSE = Mask(dense=jax.random.bernoulli(KEY[2], 0.3, (1, N, T, T)))
 
 # name: (mask, shape of the bias, whether to drop, key/value heads, keys)
 CASES = {

@@ -169,10 +169,9 @@ tripled.defvjp(lambda x: (tripled(x), None), lambda _, g: (3 * g,))
         (jax.checkpoint(mark), [5]),
         (doubled, [10]),
         (tripled, [15]),
-        (lambda x: x, []),
         (lambda x: {"pair": mark({"a": x, "b": 2 * x})}, [5, 10]),
     ],
-    ids=["plain", "other names", "jit", "remat", "custom_jvp", "custom_vjp", "nothing", "pytree"],
+    ids=["plain", "other names", "jit", "remat", "custom_jvp", "custom_vjp", "pytree"],
 )
 def test_marks_are_found_in_program_order(wrap, expected):
     value = jnp.float32(5)
@@ -215,7 +214,19 @@ def test_loops_in_loops_give_an_axis_each(reverse):
 def test_marks_that_may_not_run_once_are_refused(f, kind):
     with pytest.raises(ValueError, match=f"must not be inside '{kind}'.*got 'seen'"):
         capture(f, "seen")(jnp.float32(5))
-    assert capture(f, "unseen")(jnp.float32(5)) == (f(jnp.float32(5)), [])
+
+
+@pytest.mark.parametrize(
+    ("f", "marked"),
+    [
+        (lambda x: x, "nothing"),
+        (lambda x: checkpoint_name(mark(x), "later"), "seen, later"),
+        (lambda x: jax.lax.while_loop(lambda x: x < 9, lambda x: mark(x) + 1, x), "seen"),
+    ],
+)
+def test_a_name_that_marks_nothing_is_answered_with_those_that_do(f, marked):
+    with pytest.raises(ValueError, match=f"what f marks: {marked}; got 'sen'"):
+        capture(f, "sen")(jnp.float32(5))
 
 
 @pytest.mark.parametrize("remat", ["none", "full", "dots"])

@@ -118,7 +118,7 @@ def blockwise(q, k, v, mask=None, bias=None, *, scale=None, dropout=None):
 
 
 def test_a_model_that_does_not_show_its_weights_is_refused():
-    with pytest.raises(ValueError, match=r"every layer attends by `ops\.attention`.*got 0 marked values"):
+    with pytest.raises(ValueError, match=r"every layer attends by `ops\.attention`.*got 'attention_weights'"):
         attention_maps(translator(attend=blockwise), ids("a dog"), ids("Hund"))
 
 

@@ -138,3 +138,8 @@ def test_pairs_longer_than_the_limit(refused):
 def test_batches_too_small_for_the_longest_pair(refused):
     said = refused("translate_numbers", "--batch.tokens", 80, "--data.train", 300, "--bpe.merges", 10)
     assert "a batch must hold at least" in said
+
+
+def test_an_activation_is_read_by_its_name(refused):
+    said = refused("translate_numbers", "--model.encoder.activation", "rleu")
+    assert "unknown activation 'rleu'; nearest: relu" in said

@@ -159,3 +159,12 @@ def test_a_restored_state_runs_the_program_already_compiled(tmp_path):
 def test_parameters_are_counted_on_abstract_models():
     assert parameter_count(jax.eval_shape(state_of).model) == 15
     assert parameter_count({"a": jnp.zeros((2, 3)), "b": jnp.zeros(4)}) == 10
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_objective_without_a_count_is_told_what_it_lacks(accumulate):
+    objective = lambda model, batch, *, key: (jnp.sum(batch * model), {"accuracy": jnp.sum(batch)})  # noqa: E731
+    state = jax.eval_shape(lambda key: init_state(lambda key: jnp.ones(()), optax.sgd(0.1), key), jax.random.key(0))
+    step = make_train_step(objective, optax.sgd(0.1), accumulate=accumulate)
+    with pytest.raises(ValueError, match=r"an objective must report `count`.*got accuracy"):
+        jax.eval_shape(step, state, jnp.ones((2, 3)))

@@ -1,0 +1,76 @@
+"""What layers refuse at the door. All of it happens while tracing, and none of it is in a compiled program.
+
+Axes: B batch, T positions, D width.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+_KEPT = {
+    nnx.RngState: "the state of a random generator, which would draw the same at every call: write "
+    "`ops.dropout(x, rate, key)` with the `key` that a stack gives each block",
+    nnx.BatchStat: "running statistics, which nobody would update: use nnx.LayerNorm, nnx.RMSNorm or nnx.GroupNorm",
+    nnx.Cache: "a cache, which nobody would update: take it as an argument and return it",
+}
+
+
+def check_hidden(x: Any, width: int, what: str = "x") -> None:
+    """Raise ValueError unless x is hidden states [*B, T, D] in floating point."""
+    if not jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating):
+        raise ValueError(f"{what} must be hidden states in floating point, got {getattr(x, 'dtype', type(x).__name__)}")
+    if x.ndim < 2:
+        raise ValueError(f"{what} must be hidden states [*B, T, D], got shape {x.shape}")
+    if x.shape[-1] != width:
+        raise ValueError(f"D must be {width}, got {x.shape[-1]}: {what} has shape {x.shape}")
+
+
+def check_ids(what: str, ids: Any) -> None:
+    """Raise ValueError unless these are whole numbers [*B, T]."""
+    if not jnp.issubdtype(getattr(ids, "dtype", bool), jnp.integer) or ids.ndim < 1:
+        kind = f"{ids.dtype} of shape {ids.shape}" if hasattr(ids, "dtype") else repr(ids)
+        raise ValueError(f"{what} must be an array [*B, T] of whole numbers, got {kind}")
+
+
+def check_positions(positions: Any, model: Any) -> None:
+    """Raise ValueError for positions given to a model whose config has no place for them."""
+    if positions is not None and model.embedding.position == "none" and model.block.rotary is None:
+        raise ValueError("positions serve embeddings or rotary attention, and the model has neither; got positions")
+
+
+def check_beams(beams: int) -> None:
+    """Raise ValueError for fewer hypotheses than one."""
+    if beams < 1:
+        raise ValueError(f"beams must be at least 1, got {beams}")
+
+
+def check_single(kernel: Any, axes: int) -> None:
+    """Raise ValueError for the kernel of a stack of blocks, where one block is called."""
+    if len(kernel.shape) != axes:
+        raise ValueError(
+            "a stack is run by `apply_stack`, and `layer(stack, i)` takes a block out of it to be called; got a kernel "
+            f"of shape {kernel.shape}, where a block's has {axes} axes"
+        )
+
+
+def check_kept(blocks: Any) -> None:
+    """Raise ValueError where a block keeps what changes from call to call, which a pure function cannot."""
+    leaves = jax.tree_util.tree_leaves_with_path(blocks, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    for path, leaf in leaves:
+        for kind, what in _KEPT.items():
+            if isinstance(leaf, kind):
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                raise ValueError(f"a block keeps parameters and nothing else, got {what}. It is at {name!r}")
+
+
+def check_depth(what: str, value: Any, depth: int, apart: bool) -> None:
+    """Raise ValueError unless there is an entry for each layer: on the leading axis, or in a tuple of a stack apart."""
+    if apart and isinstance(value, tuple | list):
+        sizes = {len(value)}
+    else:
+        sizes = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(value)}
+    if sizes - {depth}:
+        found = ", ".join(map(str, sorted(sizes)))
+        raise ValueError(f"{what} must have an entry for each layer, of which there are {depth}, got {found}")
