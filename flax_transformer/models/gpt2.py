@@ -13,8 +13,8 @@ def _gpt2(
 ) -> CausalConfig:
     return CausalConfig(
         embedding=EmbeddingConfig(
-            vocab=vocab, embed=embed, position="learned", types="token", max_length=length, scaled=False, dropout=dropout,
-            init_std=0.02, precision=precision,
+            vocab=vocab, embed=embed, position="learned", types="token", max_length=length, scaled=False,
+            dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=BlockConfig(
             embed=embed, heads=heads, hidden=4 * embed, norm_position="pre", activation="gelu_tanh", dropout=dropout,
