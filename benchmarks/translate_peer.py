@@ -83,7 +83,7 @@ def runners(name: str, rows: int, beams: int):
     config = Greedy(**limits) if beams == 1 else Beam(**limits, beams=beams, length_penalty=PowerPenalty())
 
     def ours():
-        found = decode_batch(model, source, lengths, config=config, bos=START, vocab=VOCAB)
+        found = decode_batch(model, source, lengths, config=config, bos=START)
         return np.asarray(found.tokens[:, 0])
 
     @torch.inference_mode()

@@ -15,6 +15,7 @@ from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
+from flax_transformer.nn.linear import wide_dot_general
 from flax_transformer.ops import activation, dropout
 
 
@@ -59,6 +60,7 @@ class Head(nnx.Module):
         if cfg.dense is not None:
             self.dense = nnx.Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
         if cfg.outputs:
+            kinds["dot_general"] = wide_dot_general
             self.output = nnx.Linear(cfg.embed, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
 
     def pool(self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None) -> Float[Array, "..."]:
@@ -78,7 +80,7 @@ class Head(nnx.Module):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "..."]:
-        """Score: [*B, T, E] of every position, or [*B, E] of one.
+        """Score, in float32 or more: [*B, T, E] of every position, or [*B, E] of one.
 
         Args:
           last: the position that `pool="last"` looks at; the very last by default.

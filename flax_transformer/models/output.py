@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, Shaped
 
 from flax_transformer.nn import EmbeddingConfig
+from flax_transformer.ops import chunked_scores
 
 
 def output_table(cfg: EmbeddingConfig) -> EmbeddingConfig:
@@ -27,6 +28,17 @@ class Output:
     """[V], or None."""
 
     def logits(self) -> Float[Array, "*B T V"]:
-        """Multiply."""
+        """Multiply; logits are float32 or more, whatever the model computes in."""
         logits = self.embedding.attend(self.hidden)
         return logits if self.bias is None else logits + self.bias.astype(logits.dtype)
+
+    def scores(
+        self, labels: Int[Array, "*B T"], weights: Shaped[Array, "*B T"] | None = None, **options: Any
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+        """Sum the cross-entropy of labels, their weights and the weights of right guesses, without holding all logits.
+
+        Args:
+          options: `chunk`, `label_smoothing` and `z_loss` of `ops.chunked_cross_entropy`.
+        """
+        table, vocab = self.embedding.rows, self.embedding.cfg.vocab
+        return chunked_scores(self.hidden, table, labels, weights, bias=self.bias, vocab=vocab, **options)

@@ -15,6 +15,7 @@ from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import dropout, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows
 from flax_transformer.ops.mask import check_broadcast
 from flax_transformer.ops.table import sharing
+from flax_transformer.ops.wide import wide
 from flax_transformer.parallel import constrain
 
 SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
@@ -26,6 +27,9 @@ class EmbeddingConfig:
 
     vocab: int
     embed: int
+    multiple: int = 1
+    """The token table is rounded up to a multiple of so many rows, which split over devices; there are no logits of
+    rows after the vocabulary's."""
     position: Literal["sinusoidal", "sinusoidal_halves", "learned", "none"] = "sinusoidal"
     max_length: int = 1024
     """Positions of a learned table; sinusoids have no limit."""
@@ -58,10 +62,9 @@ class EmbeddingConfig:
         check_at_least(self, 0, "norm_eps", "init_std")
         if self.offset < 0 or (self.types != "token" and self.types < 0):
             raise ValueError(f"offset and types must not be negative, got {self.offset} and {self.types}")
-        if self.vocab < 1 or self.embed < 1 or self.max_length < 1:
-            raise ValueError(
-                f"vocab, embed and max_length must be at least 1, got {self.vocab}, {self.embed}, {self.max_length}"
-            )
+        for name in ("vocab", "embed", "multiple", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.position.startswith("sinusoidal") and self.embed % 2:
@@ -81,7 +84,7 @@ class Embedding(nnx.Module):
 
         self.cfg = cfg
         if cfg.own_table:
-            self.token = table(cfg.vocab)
+            self.token = table(-(-cfg.vocab // cfg.multiple) * cfg.multiple)
         if cfg.position == "learned":
             self.position = table(cfg.max_length + cfg.offset)
         if cfg.types and cfg.types != "token":
@@ -160,16 +163,17 @@ class Embedding(nnx.Module):
         return constrain(self.token.embedding[...].astype(self.token.dtype), "vocab", "embed")
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
-        """Compute logits as products with the token embeddings (Press & Wolf 2017)."""
+        """Compute logits, float32 or more, as products with the token embeddings (Press & Wolf 2017)."""
         x = x.astype(self.token.dtype)
         if not hasattr(self, "columns"):
-            return multiply_rows(self.rows, x)
-        return flat_dot_general(x, self.columns[...].astype(x.dtype), (((x.ndim - 1,), (0,)), ((), ())))
+            return multiply_rows(self.rows, x)[..., : self.cfg.vocab]
+        columns = self.columns[...].astype(x.dtype)
+        return flat_dot_general(x, columns, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=wide(x.dtype))
 
     def for_decoding(self) -> "Embedding":
         """Copy with the table transposed beside it, as decoding on a CPU wants to multiply with it."""
         copy = jax.tree.map(lambda leaf: leaf, self)
-        copy.columns = nnx.Param(self.token.embedding[...].T)
+        copy.columns = nnx.Param(self.token.embedding[: self.cfg.vocab].T)
         return copy
 
 

@@ -3,9 +3,10 @@
 from flax_transformer.ops.activation import activation
 from flax_transformer.ops.attention import attention, explain_attention
 from flax_transformer.ops.capture import capture
+from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_scores
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.even import even_attention
-from flax_transformer.ops.loss import chunked_cross_entropy, cross_entropy
+from flax_transformer.ops.loss import cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.position import (
     LinearScaling,
@@ -33,6 +34,7 @@ __all__ = [
     "capture",
     "causal_relative_buckets",
     "chunked_cross_entropy",
+    "chunked_scores",
     "cross_entropy",
     "dropout",
     "even_attention",

@@ -11,9 +11,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from einops import rearrange
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
+from flax_transformer.ops.block import cut_block, fix_mask, pad_block, part_of, reaches
 from flax_transformer.ops.dropout import Dropout
+from flax_transformer.ops.linear_map import linear_map
 from flax_transformer.ops.mask import Mask
 
 _BLOCK = 512
@@ -38,66 +41,13 @@ def blockwise_attention(
     """Attend block by block; blocks that the mask hides entirely are skipped."""
     T, S, K = q.shape[-3], k.shape[-3], k.shape[-2]
     rows, columns = min(_BLOCK, T), min(_BLOCK, S)
-    mask = _fix(mask or Mask(), T, S, rows, columns)
+    mask = fix_mask(mask or Mask(), T, S, rows, columns)
     if bias is not None:
-        bias = _pad(_pad(bias.astype(jnp.float32), -2, rows), -1, columns)
-    q = rearrange(_pad(q, -3, rows), "... (i t) (K G) H -> i ... K G t H", t=rows, K=K)
-    k, v = (rearrange(_pad(x, -3, columns), "... (j s) K H -> j ... K s H", s=columns) for x in (k, v))
+        bias = pad_block(pad_block(bias.astype(jnp.float32), -2, rows), -1, columns)
+    q = rearrange(pad_block(q, -3, rows), "... (i t) (K G) H -> i ... K G t H", t=rows, K=K)
+    k, v = (rearrange(pad_block(x, -3, columns), "... (j s) K H -> j ... K s H", s=columns) for x in (k, v))
     out = _blockwise(scale, q, k, v, mask, bias)
     return rearrange(out, "i ... K G t H -> ... (i t) (K G) H")[..., :T, :, :]
-
-
-def _pad(x, axis, block):
-    """Fill up an axis to whole blocks with zeros; an axis of 1 broadcasts and stays."""
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, -x.shape[axis] % block if x.shape[axis] > 1 else 0)
-    return jnp.pad(x, widths)
-
-
-def _fix(mask, T, S, rows, columns):
-    """Make what depends on T and S explicit, so that the mask means the same for padded arrays and for a block."""
-    segments, dense = mask.segments, mask.dense
-    return Mask(
-        causal=mask.causal,
-        window=mask.window,
-        lengths=jnp.minimum(S, S if mask.lengths is None else mask.lengths),
-        segments=None if segments is None else (_pad(segments[0], -1, rows), _pad(segments[1], -1, columns)),
-        dense=None if dense is None else _pad(_pad(dense, -2, rows), -1, columns),
-        offset=jnp.asarray(S - T if mask.offset is None else mask.offset),
-    )
-
-
-def cut_block(x, axis, index, block):
-    """Take one block of an axis, counted from the end; an axis of 1 broadcasts and stays."""
-    return x if x.shape[axis] == 1 else jax.lax.dynamic_slice_in_dim(x, index * block, block, x.ndim + axis)
-
-
-def _part(mask, i, j, rows, columns):
-    """Give the mask of query block i against key block j."""
-    segments = mask.segments
-    if segments is not None:
-        segments = cut_block(segments[0], -1, i, rows), cut_block(segments[1], -1, j, columns)
-    return Mask(
-        causal=mask.causal,
-        window=mask.window,
-        lengths=mask.lengths - j * columns,
-        segments=segments,
-        dense=None if mask.dense is None else cut_block(cut_block(mask.dense, -2, i, rows), -1, j, columns),
-        offset=mask.offset + i * rows - j * columns,
-    )
-
-
-def _reaches(part, rows, columns):
-    """Say whether any query of the block may see any of its keys, by position and length alone."""
-    reach = jnp.any(part.lengths > 0)
-    left, right = (None, None) if part.window is None else part.window
-    if part.causal:
-        right = 0
-    if right is not None:
-        reach &= jnp.any(part.offset + rows - 1 + right >= 0)
-    if left is not None:
-        reach &= jnp.any(part.offset - left < columns)
-    return reach
 
 
 def block_scores(scale, q, k, part, bias, i, j):
@@ -111,9 +61,16 @@ def block_scores(scale, q, k, part, bias, i, j):
     return flat.reshape(scores.shape)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _blockwise(scale, q, k, v, mask, bias):
     return _forward(scale, q, k, v, mask, bias)[0]
+
+
+@partial(_blockwise.defjvp, symbolic_zeros=True)
+def _derive(scale, operands, slopes):
+    out, saved = _forward(scale, *operands)
+    q, k, v, _, bias = (None if isinstance(slope, SymbolicZero) else slope for slope in slopes)
+    return out, linear_map(_tangent, _backward, saved, (q, k, v, bias), scale=scale)
 
 
 def _forward(scale, q, k, v, mask, bias):
@@ -122,7 +79,7 @@ def _forward(scale, q, k, v, mask, bias):
     def query_block(i, q_i):
         def key_block(carry, block):
             j, k_j, v_j = block
-            part = _part(mask, i, j, rows, columns)
+            part = part_of(mask, i, j, rows, columns)
 
             def attend(carry):
                 top, total, out = carry
@@ -134,7 +91,7 @@ def _forward(scale, q, k, v, mask, bias):
                 more = product("...kgts,...ksh->...kgth", shares.astype(v_j.dtype), v_j)
                 return new_top, total * fade + shares.sum(-1, keepdims=True), out * fade + more
 
-            return jax.lax.cond(_reaches(part, rows, columns), attend, lambda carry: carry, carry), None
+            return jax.lax.cond(reaches(part, rows, columns), attend, lambda carry: carry, carry), None
 
         column = jnp.zeros((*q_i.shape[:-1], 1), jnp.float32)
         start = column - jnp.inf, column, jnp.zeros(q_i.shape, jnp.float32)
@@ -148,7 +105,43 @@ def _forward(scale, q, k, v, mask, bias):
     return out, (q, k, v, mask, bias, out, norm)
 
 
-def _backward(scale, saved, pull):
+def _tangent(saved, slopes, *, scale):
+    q, k, v, mask, bias, out, norm = saved
+    *slopes, to_bias = slopes
+    to_q, to_k, to_v = (jnp.zeros_like(x) if to is None else to for x, to in zip((q, k, v), slopes, strict=True))
+    rows, columns = q.shape[-2], k.shape[-2]
+
+    def query_block(block):
+        i, q_i, to_q_i, out_i, norm_i = block
+
+        def key_block(carry, block):
+            j, k_j, v_j, to_k_j, to_v_j = block
+            part = part_of(mask, i, j, rows, columns)
+
+            def attend(carry):
+                total, to_out = carry
+                weights = jnp.exp(block_scores(scale, q_i, k_j, part, bias, i, j) - norm_i)
+                to_scores = product("...kgth,...ksh->...kgts", to_q_i, k_j) * scale
+                to_scores += product("...kgth,...ksh->...kgts", q_i, to_k_j) * scale
+                if to_bias is not None:
+                    flat = rearrange(to_scores, "... K G t s -> ... (K G) t s")
+                    flat += cut_block(cut_block(to_bias, -2, i, rows), -1, j, columns)
+                    to_scores = flat.reshape(to_scores.shape)
+                to_weights = weights * to_scores
+                to_out += product("...kgts,...ksh->...kgth", to_weights.astype(v.dtype), v_j)
+                to_out += product("...kgts,...ksh->...kgth", weights.astype(v.dtype), to_v_j)
+                return total + to_weights.sum(-1, keepdims=True), to_out
+
+            return jax.lax.cond(reaches(part, rows, columns), attend, lambda carry: carry, carry), None
+
+        start = jnp.zeros(norm_i.shape, jnp.float32), jnp.zeros(q_i.shape, jnp.float32)
+        (total, to_out), _ = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v, to_k, to_v))
+        return (to_out - total * out_i).astype(q.dtype)
+
+    return jax.lax.map(query_block, (jnp.arange(len(q)), q, to_q, out, norm))
+
+
+def _backward(saved, pull, *, scale):
     q, k, v, mask, bias, out, norm = saved
     rows, columns = q.shape[-2], k.shape[-2]
     drift = jnp.sum(pull.astype(jnp.float32) * out, axis=-1, keepdims=True)
@@ -158,7 +151,7 @@ def _backward(scale, saved, pull):
 
         def query_block(carry, block):
             i, q_i, pull_i, norm_i, drift_i, by_q_i = block
-            part = _part(mask, i, j, rows, columns)
+            part = part_of(mask, i, j, rows, columns)
 
             def attend(carry, by_q_i):
                 by_k, by_v, by_bias = carry
@@ -170,7 +163,7 @@ def _backward(scale, saved, pull):
                 by_k += product("...kgts,...kgth->...ksh", by_scores, q_i)
                 return (by_k, by_v, by_bias), by_q_i + product("...kgts,...ksh->...kgth", by_scores, k_j)
 
-            return jax.lax.cond(_reaches(part, rows, columns), attend, lambda *skip: skip, carry, by_q_i)
+            return jax.lax.cond(reaches(part, rows, columns), attend, lambda *skip: skip, carry, by_q_i)
 
         by_q, by_bias = carry
         start = jnp.zeros(k_j.shape, jnp.float32), jnp.zeros(v_j.shape, jnp.float32), by_bias
@@ -179,7 +172,7 @@ def _backward(scale, saved, pull):
 
     start = jnp.zeros(q.shape, jnp.float32), None if bias is None else jnp.zeros(bias.shape, jnp.float32)
     (by_q, by_bias), (by_k, by_v) = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v))
-    return by_q.astype(q.dtype), by_k, by_v, None, by_bias
+    return by_q.astype(q.dtype), by_k, by_v, by_bias
 
 
 def add_block(by_bias, by_scores, i, j):
@@ -194,6 +187,3 @@ def add_block(by_bias, by_scores, i, j):
             start[axis] = index * by_scores.shape[axis]
     old = jax.lax.dynamic_slice(by_bias, start, block.shape)
     return jax.lax.dynamic_update_slice(by_bias, old + block, start)
-
-
-_blockwise.defvjp(_forward, _backward)

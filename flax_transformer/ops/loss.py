@@ -1,17 +1,15 @@
 """Cross-entropy as sums and counts, so that accumulation and any mesh agree.
 
-Axes: B batch (any number of axes), V vocabulary, D model width.
+Axes: B batch (any number of axes), V vocabulary.
 """
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from flax_transformer.ops.eager import reused
-from flax_transformer.ops.table import by_device
+from flax_transformer.ops.wide import widen
 
 
 def cross_entropy(
@@ -19,15 +17,17 @@ def cross_entropy(
     labels: Int[Array, "*B"],
     weights: Shaped[Array, "*B"] | None = None,
     *,
+    vocab: int | None = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum the weighted cross-entropy of labels, in float32, without one-hot targets.
+    """Sum the weighted cross-entropy of labels, in float32 or more, without one-hot targets.
 
     Args:
         logits: unnormalised log-probabilities.
         labels: class ids. Outside [0, V) they give NaN, unless their weight is 0.
         weights: how much each label counts; None counts each once. Booleans do.
+        vocab: how many of the logits are of classes, where those after them only fill up a table; None: all.
         label_smoothing: this much of the target goes evenly to all V classes, the true one included
             (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567).
         z_loss: factor on the squared log-normaliser, which keeps it near 0 (Chowdhery et al. 2022,
@@ -36,15 +36,21 @@ def cross_entropy(
     Returns:
         The sum of losses and the sum of weights; their ratio is the mean loss.
 
+    Raises:
+        ValueError: options that make no loss.
+
     >>> total, count = cross_entropy(jnp.zeros((3, 8)), jnp.array([1, 2, 0]), jnp.array([1, 1, 0]))
     >>> float(total / count) == float(jnp.log(8.0))
     True
     """
-    if weights is None:
-        weights = jnp.ones(labels.shape, jnp.float32)
-    weights = weights.astype(jnp.float32)
-    logits = logits.astype(jnp.float32)
-    labels, fault = _screen(labels, weights, logits.shape[-1])
+    V = check_vocab(logits.shape[-1], vocab)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
+    if not 0 <= z_loss < math.inf:
+        raise ValueError(f"z_loss must not be negative, got {z_loss}")
+    logits = widen(logits[..., :V])
+    weights = weights_of(weights, labels, logits.dtype)
+    labels, fault = _screen(labels, weights, V)
     norm = jax.nn.logsumexp(logits, axis=-1)
     target = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     losses = norm - (1 - label_smoothing) * target
@@ -55,95 +61,16 @@ def cross_entropy(
     return jnp.sum((losses + fault) * weights), jnp.sum(weights)
 
 
-@reused
-def chunked_cross_entropy(
-    hidden: Float[Array, "*B D"],
-    embedding: Float[Array, "*n V D"],
-    labels: Int[Array, "*B"],
-    weights: Shaped[Array, "*B"] | None = None,
-    *,
-    bias: Float[Array, "V"] | None = None,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    chunk: int = 512,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Compute `cross_entropy(hidden @ embedding.T + bias, …)` without ever holding the logits of all tokens.
-
-    Logits exist for `chunk` tokens at a time, in the backward pass too: their gradient is taken while they are there,
-    so nothing is computed twice. Under a mesh each device takes its own tokens, `chunk` at a time, and the gradients of
-    the embedding are summed over devices once, at the end: of all its uses together where it is as `spread` makes it.
-
-    >>> hidden, embedding, labels = jnp.ones((5, 2)), jnp.eye(3, 2), jnp.array([0, 1, 2, 0, 1])
-    >>> full = cross_entropy(hidden @ embedding.T, labels)[0]
-    >>> bool(jnp.allclose(chunked_cross_entropy(hidden, embedding, labels, chunk=2)[0], full))
-    True
-    """
-    if chunk < 1:
-        raise ValueError(f"a chunk holds at least one token, got {chunk}")
-    weights = (jnp.ones(labels.shape) if weights is None else weights).astype(jnp.float32)
-
-    def run(table, bias, labels, weights, hidden):
-        total = _chunked((label_smoothing, z_loss, chunk), (table, bias), hidden, labels, weights)
-        return total.reshape((1,) * labels.ndim)  # one for each device
-
-    totals = by_device(run, labels.shape, embedding, bias, labels, weights, hidden, stages=True)
-    return jnp.sum(totals), jnp.sum(weights)
+def check_vocab(rows: int, vocab: int | None) -> int:
+    """Give the size of a vocabulary that a table of so many rows holds."""
+    if vocab is not None and not 0 < vocab <= rows:
+        raise ValueError(f"vocab must be between 1 and the rows of the table, got {vocab} of {rows}")
+    return rows if vocab is None else vocab
 
 
-def _cut(x: Array, chunk: int, rank: int) -> Array:
-    """Cut tokens, the first `rank` axes of x, into chunks; what is over is filled up with zeros."""
-    tail = x.shape[rank:]
-    flat = x.reshape(-1, *tail)
-    chunk = min(chunk, max(len(flat), 1))
-    flat = jnp.pad(flat, [(0, -len(flat) % chunk)] + [(0, 0)] * len(tail))
-    # Tokens of one chunk lie far apart, so a sharded batch axis is sharded within every chunk.
-    return jnp.moveaxis(flat.reshape(chunk, -1, *tail), 0, 1)
-
-
-def _chunk_loss(settings, output, hidden, labels, weights):
-    label_smoothing, z_loss = settings
-    embedding, bias = output
-    logits = jnp.einsum("...d,vd->...v", hidden, embedding, preferred_element_type=jnp.float32)
-    logits = logits if bias is None else logits + bias.astype(logits.dtype)
-    return cross_entropy(logits, labels, weights, label_smoothing=label_smoothing, z_loss=z_loss)[0]
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunked(settings, output, hidden, labels, weights):
-    def add(total, chunk):
-        return total + _chunk_loss(settings[:2], output, *chunk), None
-
-    chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
-    return jax.lax.scan(add, jnp.float32(0), chunks)[0]
-
-
-def _chunked_forward(settings, output, hidden, labels, weights):
-    slope = jax.value_and_grad(partial(_chunk_loss, settings[:2]), (0, 1, 3))
-
-    def add(carry, chunk):
-        total, by_output = carry
-        loss, (more, by_hidden, by_weights) = slope(output, *chunk)
-        return (total + loss, jax.tree.map(jnp.add, by_output, more)), (by_hidden, by_weights)
-
-    start = jnp.float32(0), jax.tree.map(lambda part: jnp.zeros(part.shape, jnp.float32), output)
-    chunks = [_cut(x, settings[2], labels.ndim) for x in (hidden, labels, weights)]
-    (total, by_output), cut = jax.lax.scan(add, start, chunks)
-    by_output = jax.tree.map(lambda slope, part: slope.astype(part.dtype), by_output, output)
-    return total, (by_output, *(_join(x, labels.shape) for x in cut))
-
-
-def _join(x: Array, tokens: tuple[int, ...]) -> Array:
-    """Undo `_cut`."""
-    tail = x.shape[2:]
-    return jnp.moveaxis(x, 0, 1).reshape(-1, *tail)[: math.prod(tokens)].reshape(*tokens, *tail)
-
-
-def _chunked_backward(settings, slopes, pull):
-    by_output, by_hidden, by_weights = jax.tree.map(lambda slope: slope * pull.astype(slope.dtype), slopes)
-    return by_output, by_hidden, None, by_weights
-
-
-_chunked.defvjp(_chunked_forward, _chunked_backward)
+def weights_of(weights, labels, dtype):
+    """Give the weights of labels in a float type, 1 each where there are none."""
+    return jnp.ones(labels.shape, dtype) if weights is None else weights.astype(dtype)
 
 
 def _screen(labels, weights, V):

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from flax_transformer.ops.device_map import device_map, summable
 from flax_transformer.ops.eager import reused
+from flax_transformer.ops.product import wide_product
 from flax_transformer.parallel.axis import auto_axes, mesh_axes
 
 
@@ -57,7 +58,7 @@ def take_rows(table: Float[Array, "*n V D"], tokens: Int[Array, "*B"]) -> Float[
 
 @reused
 def multiply_rows(table: Float[Array, "*n V D"], hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-    """Multiply hidden states with every row: the logits of a language model.
+    """Multiply hidden states with every row: the logits of a language model, in float32 or more.
 
     >>> multiply_rows(jnp.eye(3, 2), jnp.array([5.0, 7.0])).tolist()
     [5.0, 7.0, 0.0]
@@ -65,7 +66,7 @@ def multiply_rows(table: Float[Array, "*n V D"], hidden: Float[Array, "*B D"]) -
 
     def run(table: Array, _: None, hidden: Array) -> Array:
         # As one matrix: XLA on CPU makes no matrix product of a gradient that sums over several axes.
-        flat = jnp.einsum("bd,vd->bv", hidden.reshape(-1, hidden.shape[-1]), table)
+        flat = wide_product(hidden.reshape(-1, hidden.shape[-1]), table, (((1,), (1,)), ((), ())))
         return flat.reshape(*hidden.shape[:-1], -1)
 
     return by_device(run, hidden.shape[:-1], table, None, hidden, stages=True)

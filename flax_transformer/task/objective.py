@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_transformer.nn import own_tables
-from flax_transformer.ops import Mask, chunked_cross_entropy, cross_entropy
+from flax_transformer.ops import Mask, cross_entropy
 
 Batch = dict[str, Any]
 Loss = tuple[jax.Array, dict[str, jax.Array]]
@@ -26,13 +26,15 @@ def causal_loss(model: Any, batch: Batch, *, key: Any = None, chunk: int = 2048)
     mask = None if segments is None else Mask(segments=(segments, segments))
     model = own_tables(model)
     hidden = model.encode(batch["tokens"], mask=mask, positions=batch.get("positions"), key=key)
-    return _tokens(model.output(hidden), batch, chunk)
+    total, count, _ = model.output(hidden).scores(batch["labels"], batch["weights"], chunk=chunk)
+    return total, {"count": count}
 
 
-def masked_loss(model: Any, batch: Batch, *, key: Any = None) -> Loss:
+def masked_loss(model: Any, batch: Batch, *, key: Any = None, chunk: int = 2048) -> Loss:
     """Sum the cross-entropy of every hidden token, and of next sentence prediction where the batch has its labels.
 
-    The mean over hidden tokens and the mean over rows are added, as BERT does. Logits exist of hidden tokens alone.
+    The mean over hidden tokens and the mean over rows are added, as BERT does. Logits exist of hidden tokens alone, and
+    of `chunk` at a time.
 
     Args:
       model: a `MaskedLM`, with a head for next sentences where the batch has labels of them.
@@ -41,10 +43,9 @@ def masked_loss(model: Any, batch: Batch, *, key: Any = None) -> Loss:
     """
     mask, model = Mask(lengths=batch["length"]), own_tables(model)
     hidden = model.encoder(batch["tokens"], mask=mask, types=batch.get("token_types"), key=key)
-    labels, weights = batch["labels"], batch["weights"]
-    logits = model.output(jnp.take_along_axis(hidden, batch["places"][..., None], axis=1)).logits()
-    total, count = cross_entropy(logits, labels, weights)
-    metrics = {"count": count, "masked_accuracy": jnp.sum((logits.argmax(-1) == labels) * weights)}
+    output = model.output(jnp.take_along_axis(hidden, batch["places"][..., None], axis=1))
+    total, count, right = output.scores(batch["labels"], batch["weights"], chunk=chunk)
+    metrics = {"count": count, "masked_accuracy": right}
     if "next_sentence_label" not in batch:
         return total, metrics
     rows = (batch["length"] > 0).astype(jnp.float32)
@@ -71,10 +72,3 @@ def classification_loss(model: Any, batch: Batch, *, key: Any = None) -> Loss:
     rows = (batch["length"] > 0).astype(jnp.float32)
     total, count = cross_entropy(logits, labels, rows)
     return total, {"count": count, "accuracy": jnp.sum((logits.argmax(-1) == labels) * rows)}
-
-
-def _tokens(output: Any, batch: Batch, chunk: int) -> Loss:
-    total, count = chunked_cross_entropy(
-        output.hidden, output.embedding.rows, batch["labels"], batch["weights"], bias=output.bias, chunk=chunk
-    )
-    return total, {"count": count}

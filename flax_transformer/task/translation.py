@@ -30,7 +30,6 @@ from flax_transformer.data import (
 )
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import own_tables
-from flax_transformer.ops import chunked_cross_entropy
 from flax_transformer.report import read_run
 from flax_transformer.task.experiment import Experiment, Task, write_samples
 from flax_transformer.task.report import write_plain_report, write_report
@@ -43,7 +42,7 @@ from flax_transformer.train.progress import duration
 from flax_transformer.train.share import fill_rows
 
 VOCAB_MULTIPLE = 128
-"""Embedding tables are rounded up to this many rows, so that they split over devices and fill matrix units."""
+"""Embedding tables are rounded up to a multiple of this many rows, so that they split over devices."""
 
 ROWS = 8
 """Batches are a multiple of this many rows, so that up to 8 devices or processes see the same ones."""
@@ -115,10 +114,7 @@ def translation_loss(
     model = own_tables(model)
     hidden, weights = target_states(model, batch, key=key)
     output = model.output(hidden)
-    total, count = chunked_cross_entropy(
-        output.hidden, output.embedding.rows, batch["target"][:, 1:], weights, bias=output.bias,
-        label_smoothing=label_smoothing, chunk=chunk,
-    )  # fmt: skip
+    total, count, _ = output.scores(batch["target"][:, 1:], weights, label_smoothing=label_smoothing, chunk=chunk)
     return total, {"count": count}
 
 
@@ -128,10 +124,8 @@ def _evaluate(model: Seq2Seq, batch: dict[str, Any], label_smoothing: float) -> 
     model = own_tables(model)
     hidden, weights = target_states(model, batch)
     output = model.output(hidden)
-    score = partial(
-        chunked_cross_entropy, output.hidden, output.embedding.rows, batch["target"][:, 1:], weights, bias=output.bias
-    )
-    return score(label_smoothing=label_smoothing)[0], *score()
+    score = partial(output.scores, batch["target"][:, 1:], weights)
+    return score(label_smoothing=label_smoothing)[0], *score()[:2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,12 +154,12 @@ class Translation(Experiment):
 
     def build(self, vocab: int) -> Seq2SeqConfig:
         """Size the model's embeddings for a tokenizer of `vocab` tokens."""
-        rows = math.ceil(vocab / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        size = {"vocab": vocab, "multiple": VOCAB_MULTIPLE}
         source = self.model.source_embedding
         return replace(
             self.model,
-            embedding=replace(self.model.embedding, vocab=rows),
-            source_embedding=None if source is None else replace(source, vocab=rows),
+            embedding=replace(self.model.embedding, **size),
+            source_embedding=None if source is None else replace(source, **size),
         )
 
     def task(self, folder: RunFolder) -> Task:

@@ -67,23 +67,17 @@ class Hypothesis:
     logprobs: tuple[float, ...]
 
 
-@partial(jax.jit, static_argnames=("config", "bos", "vocab"))
+@partial(jax.jit, static_argnames=("config", "bos"))
 def decode_batch(
-    model: Seq2Seq, source: Int[Array, "B S"], lengths: Int[Array, "B"], *, config: Beam | Greedy, bos: int, vocab: int
+    model: Seq2Seq, source: Int[Array, "B S"], lengths: Int[Array, "B"], *, config: Beam | Greedy, bos: int
 ) -> Decoded:
     """Translate a batch of token ids.
 
     Args:
       bos: what the target begins with.
-      vocab: real tokens; rows of the output table beyond them are padding and never chosen.
     """
     model = own_tables(model)
-    memory = model.encode(source, lengths)
-
-    def step(cache, token):
-        logits, cache = model.step(cache, token)
-        return logits[:, :vocab], cache
-
+    memory, step = model.encode(source, lengths), partial(Seq2Seq.step, model)
     beams = config.beams if isinstance(config, Beam) else 1
     cache = model.init_cache(memory, lengths, config.stages[0], beams=beams)
     prompt = jnp.full((source.shape[0],), bos, jnp.int32)
@@ -139,9 +133,8 @@ class Translator:
         # Rows that only fill the batch repeat the first sentence: they end when it does.
         source[len(encoded) :], lengths[len(encoded) :] = source[0], lengths[0]
         found = decode_batch(
-            self._decoder, source, lengths, config=search.config(length, self.tokenizer), bos=self.tokenizer.bos,
-            vocab=self.tokenizer.vocab_size,
-        )  # fmt: skip
+            self._decoder, source, lengths, config=search.config(length, self.tokenizer), bos=self.tokenizer.bos
+        )
         found = jax.device_get(found)
         return [self._hypotheses(found, row) for row in range(len(encoded))]
 

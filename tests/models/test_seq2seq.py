@@ -128,19 +128,13 @@ def test_decoding_a_batch_is_decoding_each_alone_and_traces_once(model, batch):
     source, _, lengths = batch
     for config in (Greedy(max_length=9, eos=2), Beam(max_length=9, eos=2, beams=3, n_best=3)):
         decode_batch.clear_cache()
-        together = decode_batch(model, source, lengths, config=config, bos=1, vocab=40)
-        again = decode_batch(model, source[::-1], lengths[::-1], config=config, bos=1, vocab=40)
+        together = decode_batch(model, source, lengths, config=config, bos=1)
+        again = decode_batch(model, source[::-1], lengths[::-1], config=config, bos=1)
         assert decode_batch._cache_size() == 1
         np.testing.assert_array_equal(again.tokens[::-1], together.tokens)
-        alone = decode_batch(model, source[1:2, :5], lengths[1:2], config=config, bos=1, vocab=40)
+        alone = decode_batch(model, source[1:2, :5], lengths[1:2], config=config, bos=1)
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[1])
         np.testing.assert_allclose(alone.scores[0], together.scores[1], rtol=1e-4)
-
-
-def test_tokens_beyond_the_vocabulary_are_never_chosen(model, batch):
-    source, _, lengths = batch
-    decoded = decode_batch(model, source, lengths, config=Greedy(max_length=9, eos=2), bos=1, vocab=7)
-    assert int(decoded.tokens.max()) < 7
 
 
 def test_training_memorises_a_batch():
@@ -200,8 +194,8 @@ def test_a_model_laid_out_for_decoding_is_the_model(norm_position, tied, batch):
     model = Seq2Seq(replace(narrow(small(), norm_position=norm_position), tied_output=tied), rngs=nnx.Rngs(0))
     source, _, lengths = batch
     for config in (Greedy(max_length=40, eos=()), Beam(max_length=40, eos=2, beams=3, n_best=2)):
-        expected = decode_batch(model, source, lengths, config=config, bos=1, vocab=40)
-        found = decode_batch(model.for_decoding(), source, lengths, config=config, bos=1, vocab=40)
+        expected = decode_batch(model, source, lengths, config=config, bos=1)
+        found = decode_batch(model.for_decoding(), source, lengths, config=config, bos=1)
         np.testing.assert_array_equal(found.tokens, expected.tokens)
         np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
 
@@ -209,8 +203,8 @@ def test_a_model_laid_out_for_decoding_is_the_model(norm_position, tied, batch):
 def test_a_single_sentence_decodes_as_in_a_batch(model, batch):
     source, _, lengths = batch
     for config in (Greedy(max_length=6, eos=()), Beam(max_length=6, eos=2, beams=3, n_best=3)):
-        together = decode_batch(model, source, lengths, config=config, bos=1, vocab=40)
-        alone = decode_batch(model, source[:1], lengths[:1], config=config, bos=1, vocab=40)
+        together = decode_batch(model, source, lengths, config=config, bos=1)
+        alone = decode_batch(model, source[:1], lengths[:1], config=config, bos=1)
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[0])
 
 
@@ -222,7 +216,7 @@ def test_no_step_copies_the_cache(rows, beams):
     limits = {"max_length": 30, "eos": 2}
     config = Beam(**limits, beams=beams) if beams > 1 else Greedy(**limits)
     source = jax.ShapeDtypeStruct((rows, 7), "int32")
-    lowered = decode_batch.lower(model, source, jax.ShapeDtypeStruct((rows,), "int32"), config=config, bos=1, vocab=40)
+    lowered = decode_batch.lower(model, source, jax.ShapeDtypeStruct((rows,), "int32"), config=config, bos=1)
     hlo = lowered.compile().as_text()
     width = small().decoder.width
     entries = 30 * beams

@@ -85,5 +85,5 @@ def test_generated_tokens_equal_marian(pair, batch, beams, penalty, early):
             length_penalty=PowerPenalty(alpha=penalty),
             early_stopping=early,
         )
-    got = decode_batch(mine, jnp.asarray(source), jnp.asarray(lengths), config=config, bos=PAD, vocab=V)
+    got = decode_batch(mine, jnp.asarray(source), jnp.asarray(lengths), config=config, bos=PAD)
     np.testing.assert_array_equal(np.asarray(got.tokens[:, 0])[:, : expected.shape[1]], expected)

@@ -1,0 +1,62 @@
+"""Blocks of the scores of attention: cutting operands into them, and what a mask says of one.
+
+Axes as in `attention`; block (i, j) is of `rows` queries and `columns` keys.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from flax_transformer.ops.mask import Mask
+
+
+def pad_block(x, axis, block):
+    """Fill up an axis to whole blocks with zeros; an axis of 1 broadcasts and stays."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, -x.shape[axis] % block if x.shape[axis] > 1 else 0)
+    return jnp.pad(x, widths)
+
+
+def fix_mask(mask, T, S, rows, columns):
+    """Make what depends on T and S explicit, so that the mask means the same for padded arrays and for a block."""
+    segments, dense = mask.segments, mask.dense
+    return Mask(
+        causal=mask.causal,
+        window=mask.window,
+        lengths=jnp.minimum(S, S if mask.lengths is None else mask.lengths),
+        segments=None if segments is None else (pad_block(segments[0], -1, rows), pad_block(segments[1], -1, columns)),
+        dense=None if dense is None else pad_block(pad_block(dense, -2, rows), -1, columns),
+        offset=jnp.asarray(S - T if mask.offset is None else mask.offset),
+    )
+
+
+def cut_block(x, axis, index, block):
+    """Take one block of an axis, counted from the end; an axis of 1 broadcasts and stays."""
+    return x if x.shape[axis] == 1 else jax.lax.dynamic_slice_in_dim(x, index * block, block, x.ndim + axis)
+
+
+def part_of(mask, i, j, rows, columns):
+    """Give the mask of query block i against key block j."""
+    segments = mask.segments
+    if segments is not None:
+        segments = cut_block(segments[0], -1, i, rows), cut_block(segments[1], -1, j, columns)
+    return Mask(
+        causal=mask.causal,
+        window=mask.window,
+        lengths=mask.lengths - j * columns,
+        segments=segments,
+        dense=None if mask.dense is None else cut_block(cut_block(mask.dense, -2, i, rows), -1, j, columns),
+        offset=mask.offset + i * rows - j * columns,
+    )
+
+
+def reaches(part, rows, columns):
+    """Say whether any query of the block may see any of its keys, by position and length alone."""
+    reach = jnp.any(part.lengths > 0)
+    left, right = (None, None) if part.window is None else part.window
+    if part.causal:
+        right = 0
+    if right is not None:
+        reach &= jnp.any(part.offset + rows - 1 + right >= 0)
+    if left is not None:
+        reach &= jnp.any(part.offset - left < columns)
+    return reach
