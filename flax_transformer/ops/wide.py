@@ -1,0 +1,43 @@
+"""Arithmetic on short floats that rounds once: in float32, or in float64 if that is what there is."""
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+
+def wide(dtype: DTypeLike) -> jnp.dtype:
+    """Give the type to compute in, at least float32.
+
+    >>> wide("bfloat16"), wide("float32")
+    (dtype('float32'), dtype('float32'))
+    """
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def widen(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    """Give an array at least 32 bits.
+
+    >>> widen(jnp.ones(2, jnp.float16)).dtype
+    dtype('float32')
+    """
+    return x.astype(wide(x.dtype))
+
+
+def scaled(x: Float[Array, "*B"], factor: float) -> Float[Array, "*B"]:
+    """Multiply by a factor that may have no short float of its own, and round the product alone.
+
+    >>> x = jnp.array(3, jnp.bfloat16)
+    >>> float(scaled(x, 1.1)), float(x * jnp.bfloat16(1.1))
+    (3.296875, 3.3125)
+    """
+    return (widen(x) * factor).astype(x.dtype)
+
+
+def product(pattern: str, x: Array, y: Array) -> Array:
+    """Multiply as `einsum` does; sums are float32 or more."""
+    return jnp.einsum(pattern, x, y, preferred_element_type=wide(x.dtype))
+
+
+def zeros(x: Array) -> Array:
+    """Make zeros in the shape of an array, to add up in: float32 or more."""
+    return jnp.zeros(x.shape, wide(x.dtype))
