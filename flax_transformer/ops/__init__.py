@@ -6,6 +6,7 @@ from flax_transformer.ops.capture import capture
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.loss import chunked_cross_entropy, cross_entropy
 from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.norm import layer_norm
 from flax_transformer.ops.position import (
     LinearScaling,
     Llama3Scaling,
@@ -17,7 +18,8 @@ from flax_transformer.ops.position import (
     sinusoidal,
     sinusoidal_halves,
 )
-from flax_transformer.ops.table import multiply_rows, spread, take_rows
+from flax_transformer.ops.table import lookup, multiply_rows, spread, take_rows
+from flax_transformer.ops.wide import scaled, widen
 from flax_transformer.ops.xla import attention_weights
 
 __all__ = [
@@ -36,12 +38,16 @@ __all__ = [
     "dropout",
     "explain_attention",
     "keep_mask",
+    "layer_norm",
+    "lookup",
     "multiply_rows",
     "relative_buckets",
     "rotary",
     "rotary_frequencies",
+    "scaled",
     "sinusoidal",
     "sinusoidal_halves",
     "spread",
     "take_rows",
+    "widen",
 ]
