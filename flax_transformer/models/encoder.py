@@ -24,7 +24,7 @@ from flax_transformer.nn import (
     init_stack,
     make_norm,
 )
-from flax_transformer.nn.linear import initializer
+from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.ops import Mask, activation
 
 
@@ -134,7 +134,7 @@ class MaskedLM(nnx.Module):
         block, embedding = cfg.encoder.block, cfg.encoder.embedding
         self.cfg = cfg
         self.encoder = Encoder(cfg.encoder, rngs=rngs)
-        self.dense = nnx.Linear(block.embed, block.embed, kernel_init=initializer(block), rngs=rngs, **block.dtypes)
+        self.dense = Linear(block.embed, block.embed, kernel_init=initializer(block), rngs=rngs, **block.dtypes)
         self.norm = make_norm(block, rngs=rngs)
         bias = nnx.Param(jnp.zeros(embedding.vocab, block.dtypes["param_dtype"]))
         if cfg.tied_output:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision
+from flax_transformer.nn.linear import Linear
 from flax_transformer.ops import activation, dropout
 
 
@@ -52,9 +53,9 @@ class Head(nnx.Module):
         kinds["kernel_init"] = nnx.initializers.normal(cfg.init_std)
         self.cfg = cfg
         if cfg.dense is not None:
-            self.dense = nnx.Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
+            self.dense = Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
         if cfg.outputs:
-            self.output = nnx.Linear(cfg.embed, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
+            self.output = Linear(cfg.embed, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
 
     def pool(self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None) -> Float[Array, "..."]:
         """Choose the position and apply the dense layer, without dropout."""

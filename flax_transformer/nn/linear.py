@@ -11,6 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_transformer.nn.config import BlockConfig
+from flax_transformer.ops import widen
 from flax_transformer.ops.platform import parts
 from flax_transformer.parallel import gather_parameter
 
@@ -55,6 +56,28 @@ def flat_dot_general(
         preferred_element_type=preferred_element_type, **options,
     )  # fmt: skip
     return y.reshape(*x.shape[:rest], *outputs)
+
+
+class Linear(nnx.Linear):
+    """Flax's, but the bias is added, and its gradient summed, in float32."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Multiply the last axis."""
+        return _apply(self, x, 1)
+
+
+class LinearGeneral(nnx.LinearGeneral):
+    """Flax's, but the bias is added, and its gradient summed, in float32."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Multiply as many of the last axes as there are inputs."""
+        return _apply(self, x, len(self.in_features))
+
+
+def _apply(layer: Linear | LinearGeneral, x: jax.Array, inputs: int) -> jax.Array:
+    contract = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
+    y = layer.dot_general(x.astype(layer.dtype), layer.kernel[...].astype(layer.dtype), (contract, ((), ())))
+    return y if layer.bias is None else (widen(y) + layer.bias[...]).astype(y.dtype)
 
 
 @dataclass(frozen=True)
