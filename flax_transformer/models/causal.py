@@ -169,19 +169,22 @@ class Causal(nnx.Module):
                 f"padding must be booleans of the tokens' shape {tokens.shape}, True where there is no token, got "
                 f"{padding.dtype} of {padding.shape}"
             )
-        x, cache = self._advance(tokens, replace(self.init_cache(*tokens.shape), padding=padding))
+        empty = replace(self.init_cache(*tokens.shape), padding=padding)
+        x, cache = self._advance(tokens, empty, Mask(offset=0))
         return self.output(x[:, -1:]).logits()[:, 0], cache
 
-    def _advance(self, tokens: Int[Array, "R T"], cache: CausalCache) -> tuple[Float[Array, "R T D"], CausalCache]:
+    def _advance(
+        self, tokens: Int[Array, "R T"], cache: CausalCache, mask: Mask | None = None
+    ) -> tuple[Float[Array, "R T D"], CausalCache]:
         T, length = tokens.shape[1], cache_length(cache.layers)
-        positions, mask = (cache.index + jnp.arange(T))[None], None
+        positions = (cache.index + jnp.arange(T))[None]
         if cache.padding is not None:
             beams = tokens.shape[0] // cache.padding.shape[0]
             visible = jnp.pad(~cache.padding, ((0, 0), (0, length - cache.padding.shape[1])), constant_values=True)
             visible = jnp.repeat(visible, beams, axis=0)
             counted = jnp.cumsum(visible, axis=1, dtype=jnp.int32) - 1
             positions = jax.lax.dynamic_slice_in_dim(jnp.maximum(counted, 0), cache.index, T, axis=1)
-            mask = Mask(dense=visible[:, None, None])
+            mask = Mask(dense=visible[:, None, None]) & mask
         if self.cfg.window is not None:
             mask = Mask(window=(self.cfg.window - 1, 0)) & mask
         x = self.embedding(tokens, positions=positions)

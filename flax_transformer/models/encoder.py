@@ -27,7 +27,7 @@ from flax_transformer.nn import (
 )
 from flax_transformer.nn.check import check_positions
 from flax_transformer.nn.config import check_fields
-from flax_transformer.nn.linear import initializer
+from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.ops import Mask, activation
 
 
@@ -144,7 +144,7 @@ class MaskedLM(nnx.Module):
         self.cfg = cfg
         self.encoder = Encoder(cfg.encoder, rngs=rngs)
         width = embedding.embed  # of the output table, too
-        self.dense = nnx.Linear(block.embed, width, kernel_init=initializer(block), rngs=rngs, **block.dtypes)
+        self.dense = Linear(block.embed, width, kernel_init=initializer(block), rngs=rngs, **block.dtypes)
         self.norm = make_norm(block, width, rngs=rngs)
         bias = nnx.Param(jnp.zeros(embedding.vocab, block.dtypes["param_dtype"]))
         if cfg.tied_output:

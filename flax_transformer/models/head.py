@@ -15,7 +15,7 @@ from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
-from flax_transformer.nn.linear import wide_dot_general
+from flax_transformer.nn.linear import Linear, wide_dot_general
 from flax_transformer.ops import activation, dropout
 
 
@@ -58,10 +58,10 @@ class Head(nnx.Module):
         kinds["kernel_init"] = nnx.initializers.normal(cfg.init_std)
         self.cfg = cfg
         if cfg.dense is not None:
-            self.dense = nnx.Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
+            self.dense = Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
         if cfg.outputs:
             kinds["dot_general"] = wide_dot_general
-            self.output = nnx.Linear(cfg.embed, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
+            self.output = Linear(cfg.embed, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
 
     def pool(self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None) -> Float[Array, "..."]:
         """Choose the position and apply the dense layer, without dropout."""

@@ -30,7 +30,7 @@ from flax_transformer.nn import (
     unstack,
 )
 from flax_transformer.nn.config import check_fields
-from flax_transformer.ops import Mask
+from flax_transformer.ops import Mask, scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +172,9 @@ class Seq2Seq(nnx.Module):
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits are made of, from the decoder's hidden states."""
-        scaled = hidden if self.cfg.output_scale == 1 else hidden * jnp.asarray(self.cfg.output_scale, hidden.dtype)
+        hidden = hidden if self.cfg.output_scale == 1 else scaled(hidden, self.cfg.output_scale)
         bias = self.output_bias[...] if self.cfg.output_bias else None
-        return Output(scaled, self.embedding if self.cfg.tied_output else self.head, bias)
+        return Output(hidden, self.embedding if self.cfg.tied_output else self.head, bias)
 
     def __call__(
         self,

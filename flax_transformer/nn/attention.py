@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.check import check_beams, check_hidden, check_single
 from flax_transformer.nn.config import BlockConfig
-from flax_transformer.nn.linear import Product, initializer
+from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.ops import Dropout, Mask, rotary
 from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
@@ -30,8 +30,8 @@ class Attention(nnx.Module):
         out_bias = cfg.bias if cfg.out_bias is None else cfg.out_bias
         init = initializer(cfg, _projection_init)
 
-        def project(layer: str, heads: int) -> nnx.LinearGeneral:
-            return nnx.LinearGeneral(
+        def project(layer: str, heads: int) -> LinearGeneral:
+            return LinearGeneral(
                 cfg.embed, (heads, cfg.width), use_bias=qkv_bias, kernel_init=init, dot_general=Product(layer),
                 rngs=rngs, **cfg.dtypes,
             )  # fmt: skip
@@ -40,7 +40,7 @@ class Attention(nnx.Module):
         self.query = project("query", cfg.heads)
         self.key = project("key", cfg.resolved_kv_heads)
         self.value = project("value", cfg.resolved_kv_heads)
-        self.out = nnx.LinearGeneral(
+        self.out = LinearGeneral(
             (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=out_bias,
             kernel_init=initializer(cfg, residual=True), dot_general=Product("out"), rngs=rngs, **cfg.dtypes,
         )  # fmt: skip

@@ -115,10 +115,12 @@ class KVCache(Memory):
         """Say what T queries that are about to be appended may see: nothing unwritten, no future, no other hypothesis.
 
         Args:
-          mask: what else is hidden, for R rows and S positions.
+          mask: what else is hidden, for R rows and S positions. Its offset is `index` where the caller knows that when
+            the program is compiled: fused kernels ask for it.
         """
-        alone, mask = mask is None, (mask or Mask()) & Mask(causal=True, offset=self.index)
-        if alone and self.ancestry is None:
+        mask = (mask or Mask()) & Mask(causal=True)
+        mask = replace(mask, offset=self.index) if mask.offset is None else mask
+        if self.ancestry is None and mask.lengths is mask.segments is mask.dense is None:
             return mask
         W, seen = self.beams, mask.materialize(T, self.length)
         seen = seen.reshape((1,) * (4 - seen.ndim) + seen.shape)

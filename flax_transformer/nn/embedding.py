@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.nn.check import check_ids
 from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.linear import flat_dot_general
-from flax_transformer.ops import dropout, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows
+from flax_transformer.nn.norm import LayerNorm
+from flax_transformer.ops import dropout, lookup, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows, widen
 from flax_transformer.ops.mask import check_broadcast
 from flax_transformer.ops.table import sharing
 from flax_transformer.ops.wide import wide
@@ -90,9 +91,9 @@ class Embedding(nnx.Module):
         if cfg.types and cfg.types != "token":
             self.type = table(cfg.types)
         if cfg.norm:
-            self.norm = nnx.LayerNorm(cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **kinds)
+            self.norm = LayerNorm(cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **kinds)
         if cfg.project is not None:
-            self.project = nnx.Linear(cfg.embed, cfg.project, kernel_init=init, rngs=rngs, **kinds)
+            self.project = Linear(cfg.embed, cfg.project, kernel_init=init, rngs=rngs, **kinds)
 
     def __call__(
         self,
@@ -126,17 +127,19 @@ class Embedding(nnx.Module):
         if positions is None:
             positions = jnp.arange(tokens.shape[-1])
         tokens = constrain(tokens, "batch", "length")
-        x = constrain(take_rows((self if table is None else table).rows, tokens), "batch", "length", None)
-        x = x * jnp.asarray(math.sqrt(cfg.embed), x.dtype) if cfg.scaled else x
+        # Added up in float32, rounded once; so their gradients are too, also where one row serves the whole batch.
+        x = widen(constrain(take_rows((self if table is None else table).rows, tokens), "batch", "length", None))
+        x = x * math.sqrt(cfg.embed) if cfg.scaled else x
         if cfg.position == "learned":
-            x = x + self.position(positions + cfg.offset)
+            x = x + lookup(self.position.embedding[...], positions + cfg.offset)
         elif cfg.position in SINUSOIDS:
-            x = x + SINUSOIDS[cfg.position](positions, cfg.embed).astype(x.dtype)
+            x = x + SINUSOIDS[cfg.position](positions, cfg.embed)
         if cfg.types == "token":
             x = x if types is None else x + take_rows(self.rows, types)
         elif cfg.types:
-            x = x + self.type(jnp.zeros(tokens.shape[-1:], jnp.int32) if types is None else types)
-        x = dropout(self.norm(x) if cfg.norm else x, cfg.dropout, key)
+            rows = self.type.embedding[...]
+            x = x + (rows[0] if types is None else lookup(rows, types))
+        x = dropout(self.norm(x) if cfg.norm else x.astype(cfg.precision.compute), cfg.dropout, key)
         return x if cfg.project is None else self.project(x)
 
     def _checked(self, tokens: Array, positions: Array | None, types: Array | None, table: Any) -> list[Array | None]:

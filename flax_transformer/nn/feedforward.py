@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.nn.check import check_hidden, check_single
 from flax_transformer.nn.config import BlockConfig
-from flax_transformer.nn.linear import Product, initializer
+from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.ops import activation, dropout
 from flax_transformer.parallel import constrain
 
@@ -14,8 +14,8 @@ class FeedForward(nnx.Module):
     """Two linear layers D → F → D with an activation between, or three when gated."""
 
     def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
-        def linear(layer: str, inputs: int, outputs: int, *, residual: bool = False) -> nnx.Linear:
-            return nnx.Linear(
+        def linear(layer: str, inputs: int, outputs: int, *, residual: bool = False) -> Linear:
+            return Linear(
                 inputs,
                 outputs,
                 use_bias=cfg.bias,

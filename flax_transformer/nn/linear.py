@@ -11,6 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_transformer.nn.config import BlockConfig
+from flax_transformer.ops import widen
 from flax_transformer.ops.product import wide_product
 from flax_transformer.parallel import gather_parameter
 from flax_transformer.parallel.axis import auto_axes, parts, unknown_axes
@@ -61,6 +62,28 @@ def flat_dot_general(
 def wide_dot_general(x: jax.Array, kernel: jax.Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> jax.Array:
     """Multiply as a linear layer whose outputs are scores: they stay float32 or more."""
     return wide_product(x, kernel, dimension_numbers)
+
+
+class Linear(nnx.Linear):
+    """Flax's, but the bias is added, and its gradient summed, in float32."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Multiply the last axis."""
+        return _apply(self, x, 1)
+
+
+class LinearGeneral(nnx.LinearGeneral):
+    """Flax's, but the bias is added, and its gradient summed, in float32."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Multiply as many of the last axes as there are inputs."""
+        return _apply(self, x, len(self.in_features))
+
+
+def _apply(layer: Linear | LinearGeneral, x: jax.Array, inputs: int) -> jax.Array:
+    contract = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
+    y = layer.dot_general(x.astype(layer.dtype), layer.kernel[...].astype(layer.dtype), (contract, ((), ())))
+    return y if layer.bias is None else (widen(y) + layer.bias[...]).astype(y.dtype)
 
 
 @dataclass(frozen=True)

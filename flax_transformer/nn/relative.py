@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.nn.config import Precision, check_fields
-from flax_transformer.ops import causal_relative_buckets, relative_buckets
+from flax_transformer.ops import causal_relative_buckets, lookup, relative_buckets, widen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +38,17 @@ class RelativeBias(nnx.Module):
         self.bucket = nnx.Embed(cfg.buckets, heads, embedding_init=nnx.initializers.normal(0.02), rngs=rngs, **kinds)
 
     def __call__(self, T: int, S: int, offset: Int[Array, ""] | int = 0) -> Float[Array, "N T S"]:
-        """Give the bias of T queries on S keys.
+        """Give the bias of T queries on S keys, in float32 whatever attention computes in.
 
         Args:
           offset: position of the first query among the keys.
         """
-        distance = jnp.arange(S) - (jnp.arange(T)[:, None] + offset)
+        last = max(T - 1, 0)
+        distances = jnp.arange(last + S) - last - offset  # from that of the last query to the first key
         sort = causal_relative_buckets if self.causal else relative_buckets
-        rows = sort(distance, buckets=self.cfg.buckets, max_distance=self.cfg.max_distance)
-        return jnp.moveaxis(self.bucket(rows), -1, 0)
+        buckets = sort(distances, buckets=self.cfg.buckets, max_distance=self.cfg.max_distance)
+        bias = widen(lookup(self.bucket.embedding[...], buckets)).T
+        # A query's bias is a window of its distances, one further on than the next query's. So many gradients are added
+        # up for a distance, of many rows, that nothing here is shorter than float32.
+        window = lambda first: jax.lax.dynamic_slice_in_dim(bias, first, S, axis=1)  # noqa: E731
+        return jax.vmap(window, out_axes=1)(last - jnp.arange(T))

@@ -8,6 +8,7 @@ from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.even import even_attention
 from flax_transformer.ops.loss import cross_entropy
 from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.norm import layer_norm
 from flax_transformer.ops.position import (
     LinearScaling,
     Llama3Scaling,
@@ -19,7 +20,8 @@ from flax_transformer.ops.position import (
     sinusoidal,
     sinusoidal_halves,
 )
-from flax_transformer.ops.table import multiply_rows, spread, take_rows
+from flax_transformer.ops.table import lookup, multiply_rows, spread, take_rows
+from flax_transformer.ops.wide import scaled, widen
 from flax_transformer.ops.xla import attention_weights
 
 __all__ = [
@@ -40,12 +42,16 @@ __all__ = [
     "even_attention",
     "explain_attention",
     "keep_mask",
+    "layer_norm",
+    "lookup",
     "multiply_rows",
     "relative_buckets",
     "rotary",
     "rotary_frequencies",
+    "scaled",
     "sinusoidal",
     "sinusoidal_halves",
     "spread",
     "take_rows",
+    "widen",
 ]

@@ -5,6 +5,7 @@ Grouped-query heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245.
 """
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +48,7 @@ def attention(
 ) -> Float[Array, "*B T N H"]:
     """Mix values by the softmax of query-key products; query head n uses key/value head `n // (N / K)`.
 
-    The softmax is taken in float32 whatever the inputs' type. A query that sees no key gets zeros, and no gradient.
+    The softmax is taken in float32, or float64 for such inputs. A query that sees no key gets zeros, and no gradient.
 
     Args:
         q: queries.
@@ -69,12 +70,15 @@ def attention(
            [1., 2.]], dtype=float32)
     """
     _check(q, k, v, mask, bias)
+    mask = _aligned(mask, q, k)
     name = _choose(q, k, v, mask, bias, dropout) if backend == "auto" else backend
     if name not in BACKENDS:
         raise ValueError(f"an attention backend must be one of {', '.join(['auto', *BACKENDS])}, got {backend!r}")
     serves, run = BACKENDS[name]
     if reason := serves(q, k, v, mask, bias, dropout):
         raise ValueError(f"attention backend {name!r} cannot serve this call: {reason}")
+    if not (q.size and k.size):
+        return jnp.zeros_like(q)  # no query, or none that sees a key
     return run(q, k, v, mask, bias, 1 / math.sqrt(q.shape[-1]) if scale is None else scale, dropout)
 
 
@@ -99,6 +103,7 @@ def explain_attention(
     blockwise  can
     """
     _check(q, k, v, mask, bias)
+    mask = _aligned(mask, q, k)
     chosen = _choose(q, k, v, mask, bias, dropout)
     lines = []
     for name, (serves, _) in BACKENDS.items():
@@ -112,6 +117,12 @@ def _choose(q, k, v, mask, bias, dropout) -> str:
     if q.shape[-3] * k.shape[-3] >= LARGE:
         names.sort(key=lambda name: name == "xla")
     return next(name for name in names if BACKENDS[name][0](q, k, v, mask, bias, dropout) is None)
+
+
+def _aligned(mask, q, k) -> Mask | None:
+    """Leave an offset out that says what is so without one: kernels that take none can then serve."""
+    same = mask is not None and isinstance(mask.offset, int) and mask.offset == k.shape[-3] - q.shape[-3]
+    return replace(mask, offset=None) if same else mask
 
 
 def _check(q, k, v, mask, bias) -> None:

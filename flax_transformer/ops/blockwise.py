@@ -18,10 +18,9 @@ from flax_transformer.ops.block import cut_block, fix_mask, pad_block, part_of, 
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.linear_map import linear_map
 from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.wide import product, wide, widen, zeros
 
 _BLOCK = 512
-
-product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def blockwise_serves(q, k, v, mask, bias, dropout) -> str | None:
@@ -43,7 +42,7 @@ def blockwise_attention(
     rows, columns = min(_BLOCK, T), min(_BLOCK, S)
     mask = fix_mask(mask or Mask(), T, S, rows, columns)
     if bias is not None:
-        bias = pad_block(pad_block(bias.astype(jnp.float32), -2, rows), -1, columns)
+        bias = pad_block(pad_block(bias.astype(wide(q.dtype)), -2, rows), -1, columns)
     q = rearrange(pad_block(q, -3, rows), "... (i t) (K G) H -> i ... K G t H", t=rows, K=K)
     k, v = (rearrange(pad_block(x, -3, columns), "... (j s) K H -> j ... K s H", s=columns) for x in (k, v))
     out = _blockwise(scale, q, k, v, mask, bias)
@@ -51,7 +50,7 @@ def blockwise_attention(
 
 
 def block_scores(scale, q, k, part, bias, i, j):
-    """Compute the masked float32 scores of one block."""
+    """Compute the masked scores, float32 or more, of one block."""
     rows, columns = q.shape[-2], k.shape[-2]
     scores = product("...kgth,...ksh->...kgts", q, k) * scale
     flat = rearrange(scores, "... K G t s -> ... (K G) t s")
@@ -93,8 +92,8 @@ def _forward(scale, q, k, v, mask, bias):
 
             return jax.lax.cond(reaches(part, rows, columns), attend, lambda carry: carry, carry), None
 
-        column = jnp.zeros((*q_i.shape[:-1], 1), jnp.float32)
-        start = column - jnp.inf, column, jnp.zeros(q_i.shape, jnp.float32)
+        column = zeros(q_i[..., :1])
+        start = column - jnp.inf, column, zeros(q_i)
         (top, total, out), _ = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v))
         empty = total == 0
         # A normaliser of +inf makes every weight of an empty row exp(-inf) = 0 in the backward pass.
@@ -134,7 +133,7 @@ def _tangent(saved, slopes, *, scale):
 
             return jax.lax.cond(reaches(part, rows, columns), attend, lambda carry: carry, carry), None
 
-        start = jnp.zeros(norm_i.shape, jnp.float32), jnp.zeros(q_i.shape, jnp.float32)
+        start = zeros(norm_i), zeros(q_i)
         (total, to_out), _ = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v, to_k, to_v))
         return (to_out - total * out_i).astype(q.dtype)
 
@@ -144,7 +143,7 @@ def _tangent(saved, slopes, *, scale):
 def _backward(saved, pull, *, scale):
     q, k, v, mask, bias, out, norm = saved
     rows, columns = q.shape[-2], k.shape[-2]
-    drift = jnp.sum(pull.astype(jnp.float32) * out, axis=-1, keepdims=True)
+    drift = jnp.sum(widen(pull) * out, axis=-1, keepdims=True)
 
     def key_block(carry, block):
         j, k_j, v_j = block
@@ -166,11 +165,11 @@ def _backward(saved, pull, *, scale):
             return jax.lax.cond(reaches(part, rows, columns), attend, lambda *skip: skip, carry, by_q_i)
 
         by_q, by_bias = carry
-        start = jnp.zeros(k_j.shape, jnp.float32), jnp.zeros(v_j.shape, jnp.float32), by_bias
+        start = zeros(k_j), zeros(v_j), by_bias
         (by_k, by_v, by_bias), by_q = jax.lax.scan(query_block, start, (jnp.arange(len(q)), q, pull, norm, drift, by_q))
         return (by_q, by_bias), (by_k.astype(k.dtype), by_v.astype(v.dtype))
 
-    start = jnp.zeros(q.shape, jnp.float32), None if bias is None else jnp.zeros(bias.shape, jnp.float32)
+    start = zeros(q), None if bias is None else zeros(bias)
     (by_q, by_bias), (by_k, by_v) = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v))
     return by_q.astype(q.dtype), by_k, by_v, by_bias
 

@@ -9,18 +9,20 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.platform import platform
+from flax_transformer.ops.platform import HEADS, compute_capability, parts, platform
 
 
 def cudnn_serves(q, k, v, mask, bias, dropout) -> str | None:
     """Say why cuDNN cannot serve a call, or None."""
-    T, S, H = q.shape[-3], k.shape[-3], q.shape[-1]
-    mask = mask or Mask()
+    T, S, K, H = q.shape[-3], k.shape[-3], k.shape[-2], q.shape[-1]
+    mask, capability = mask or Mask(), compute_capability()
+    widest = 256 if capability and capability[0] == 9 else 128
     checks = (
         (platform() != "gpu", f"it needs an NVIDIA GPU, the platform is {platform()!r}"),
         (q.dtype not in (jnp.float16, jnp.bfloat16), f"it takes float16 or bfloat16, got {q.dtype}"),
         (not q.dtype == k.dtype == v.dtype, f"q, k and v must have one type, got {q.dtype}, {k.dtype}, {v.dtype}"),
-        (H % 8 != 0 or H > 128, f"the head width must be a multiple of 8 up to 128, got {H}"),
+        (capability and capability < (8, 0), f"it needs compute capability 8.0, the device has {capability}"),
+        (H % 8 != 0 or widest < H, f"the head width must be a multiple of 8 up to {widest}, got {H}"),
         (dropout is not None and dropout.rate > 0, "it has no dropout of attention weights"),
         (mask.segments is not None or mask.dense is not None, "segments and dense masks would need T x S booleans"),
         (mask.positional() and mask.offset is not None, "it aligns positions itself and takes no offset"),
@@ -28,6 +30,10 @@ def cudnn_serves(q, k, v, mask, bias, dropout) -> str | None:
         (mask.window is not None and not mask.causal, "a window must be causal"),
         (mask.window is not None and mask.lengths is not None, "it takes a window or lengths, not both"),
         (bias is not None and bias.shape[-2:] != (T, S), "a bias must have its whole extent over T and S"),
+        # Forward odd lengths would do, but nobody knows here if a backward pass follows.
+        (T % 2 or S % 2, f"T and S must be even, got T={T}, S={S}"),
+        (parts("sequence") > 1, "it has whole sequences, the mesh splits them"),
+        (K % parts(HEADS), f"kv heads must be a multiple of tensor = {parts(HEADS)}, got K={K}"),
     )
     return next((reason for fails, reason in checks if fails), None)
 

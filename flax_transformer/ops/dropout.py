@@ -11,7 +11,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
+
+from flax_transformer.ops.wide import scaled
 
 _LEVELS = 2**16
 _ROUNDS = 13
@@ -129,7 +132,7 @@ def dropout(x: Float[Array, "*B"], rate: float, key: PRNGKeyArray | None) -> Flo
     """
     if key is None or _levels(rate) == 0:
         return x
-    return jnp.where(keep_mask(key, x.shape, rate), x * jnp.asarray(keep_scale(rate), x.dtype), 0)
+    return jnp.where(keep_mask(key, x.shape, rate), scaled(x, keep_scale(rate)), 0)
 
 
 def _levels(rate: float) -> int:
@@ -152,26 +155,30 @@ def _words(
         for axis, indices in at.items():
             words = [jnp.take(word, indices, axis) for word in words]
         return words[0], words[1]
-    return _threefry(jax.random.key_data(key), *_places(shape, at))
+    low, high, *more = _places(shape, at)
+    words = tuple(jax.random.key_data(key))
+    for word in more:
+        words = _threefry(words, word, 0)
+    return _threefry(words, low, high)
 
 
-def _places(shape: tuple[int, ...], at: dict[int, Int[Array, "_"]]) -> tuple[Array | int, Array | int]:
-    """Number the places of an array in 64 bits, as two words: trailing axes in the first, as many as it can count."""
+def _places(shape: tuple[int, ...], at: dict[int, Int[Array, "_"]]) -> list[Array | int]:
+    """Number the places of an array, in two words of 32 bits or more: each as many axes as it can count, last first."""
     part = tuple(at[axis].shape[0] if axis in at else size for axis, size in enumerate(shape))
-    words, word, stride = [0, 0], 0, 1
+    words, stride = [0], 1
     for axis in reversed(range(len(shape))):
-        if word == 0 and stride * shape[axis] >= 2**32:
-            word, stride = 1, 1
+        if stride * shape[axis] > 2**32 - (len(words) == 1):  # the first word leaves one number out
+            words, stride = [*words, 0], 1
         if axis in at:
             index = jax.lax.broadcast_in_dim(at[axis].astype(jnp.uint32), part, (axis,))
         else:
             index = jax.lax.broadcasted_iota(jnp.uint32, part, axis)
-        words[word] += index * stride
+        words[-1] += index * np.uint32(stride % 2**32)
         stride *= shape[axis]
-    return words[0], words[1]
+    return words if len(words) > 1 else [*words, 0]
 
 
-def _threefry(key: UInt32[Array, "2"], low: Array | int, high: Array | int) -> tuple[Array, Array]:
+def _threefry(key: tuple[Array, Array], low: Array | int, high: Array | int) -> tuple[Array, Array]:
     """Hash each count of two words to two words by Threefry-2x32 with 13 rounds, the fewest that pass BigCrush.
 
     Source: Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405.

@@ -12,6 +12,7 @@ from einops import rearrange
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.ops.mask import check_broadcast
+from flax_transformer.ops.wide import wide, widen
 
 
 def sinusoidal(positions: Int[Array, "*B T"], width: int) -> Float[Array, "*B T D"]:
@@ -125,7 +126,8 @@ def rotary(
 ) -> Float[Array, "*B T N H"]:
     """Turn channel pairs `(i, i + H/2)` by position times frequency, so that products depend on distances only.
 
-    Source: Su et al. 2021, https://arxiv.org/abs/2104.09864, in the half-split layout of Llama. Angles are float32.
+    Source: Su et al. 2021, https://arxiv.org/abs/2104.09864, in the half-split layout of Llama. Angles are float32 or
+    more, and nothing is rounded but the result.
 
     >>> rotary(jnp.ones((1, 1, 2)), jnp.array([1]), jnp.array([jnp.pi / 2])).round(2)
     Array([[[-1.,  1.]]], dtype=float32)
@@ -133,10 +135,10 @@ def rotary(
     if 2 * frequencies.shape[-1] != x.shape[-1]:
         raise ValueError(f"rotary needs H/2 frequencies, got {frequencies.shape[-1]} for H={x.shape[-1]}")
     check_broadcast("positions", positions.shape, x.shape[:-2])
-    angle = positions[..., None, None].astype(jnp.float32) * frequencies
-    sin, cos = jnp.sin(angle).astype(x.dtype), jnp.cos(angle).astype(x.dtype)
-    a, b = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    angle = positions[..., None, None].astype(wide(x.dtype)) * frequencies
+    sin, cos = jnp.sin(angle), jnp.cos(angle)
+    a, b = jnp.split(widen(x), 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
 def alibi(heads: int, T: int, S: int, offset: Int[Array, ""] | int | None = None) -> Float[Array, "N T S"]:

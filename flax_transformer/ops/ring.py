@@ -21,6 +21,7 @@ from flax_transformer.ops.dropout import Dropout, counts_places, drawn_from
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.ring_block import Plan
 from flax_transformer.ops.ring_device import attend, attend_back
+from flax_transformer.ops.wide import wide, widen
 from flax_transformer.ops.zigzag import from_zigzag, to_zigzag
 from flax_transformer.parallel.axis import mesh_axes, parts, spelled
 
@@ -37,7 +38,7 @@ def ring_serves(q, k, v, mask, bias, dropout) -> str | None:
     if ranks == 1:
         return f"no mesh with an axis {spelled('length')!r} larger than 1 is set"
     for name, length in (("T", q.shape[-3]), ("S", k.shape[-3])):
-        if length % (2 * ranks):
+        if length % (2 * ranks) or not length:
             return f"lengths must be multiples of 2 × {spelled('length')} = {2 * ranks}, got {name}={length}"
         if _block(length, ranks) < min(length // (2 * ranks), _LEAST):
             return f"{name}={length} makes pieces of {length // (2 * ranks)}, with no divisor from {_LEAST} to {_BLOCK}"
@@ -88,7 +89,7 @@ def ring_attention(
         "key": dropout.key if drop else None,
         "batch": at.get(0),
     }
-    bias = None if bias is None else _aligned(bias.astype(jnp.float32), q.ndim)
+    bias = None if bias is None else _aligned(bias.astype(wide(q.dtype)), q.ndim)
     return _ring(plan, q, k, v, bias, {name: x for name, x in rest.items() if x is not None})
 
 
@@ -114,7 +115,7 @@ def _forward(plan, q, k, v, bias, rest):
 
 def _backward(plan, saved, pull):
     q, k, v, bias, rest, out, norm = saved
-    drift = jnp.sum(pull.astype(jnp.float32) * out, axis=-1, keepdims=True)
+    drift = jnp.sum(widen(pull) * out, axis=-1, keepdims=True)
     results = ("q", "k", "v") if bias is None else ("q", "k", "v", "bias")
     by = _share(plan, attend_back, results, q=q, k=k, v=v, bias=bias, pull=pull, norm=norm, drift=drift, **rest)
     return by["q"], by["k"], by["v"], by.get("bias"), None

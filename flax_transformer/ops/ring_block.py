@@ -94,7 +94,7 @@ def masked_scores(
     k_j: Float[Array, "*B K s H"],
     spot: Spot,
 ) -> Float[Array, "*B K G t s"]:
-    """Compute the masked float32 scores of a block, given the segments of the keys that are here."""
+    """Compute the masked scores, float32 or more, of a block, given the segments of the keys that are here."""
     if segments is not None:
         own = cut_block(x["query_segments"], -1, spot.i, plan.rows)
         segments = own, cut_block(segments, -1, spot.j, plan.columns)

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from einops import rearrange
 from jaxtyping import Array
 
-from flax_transformer.ops.blockwise import add_block, product
+from flax_transformer.ops.blockwise import add_block
 from flax_transformer.ops.ring_block import Plan, dropper, masked_scores, reaches, spot_of
+from flax_transformer.ops.wide import product, zeros
 
 
 def _query_blocks(plan, x, name):
@@ -71,8 +72,8 @@ def attend(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
 
         return jax.lax.map(query_block, (jnp.arange(len(q)), q, state))
 
-    column = jnp.zeros((*q.shape[:-1], 1), jnp.float32)
-    start = column - jnp.inf, column, jnp.zeros(q.shape, jnp.float32)
+    column = zeros(q[..., :1])
+    start = column - jnp.inf, column, zeros(q)
     top, total, out = _go_round(plan, visit, start, _keys(plan, x))
     empty = total == 0
     # A normaliser of +inf makes every weight of an empty row exp(-inf) = 0 in the backward pass.
@@ -116,7 +117,7 @@ def attend_back(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
                 return jax.lax.cond(reaches(plan, x["limits"], spot), attend, lambda *skip: skip, carry, by_q_i)
 
             by_q, by_bias = carry
-            start = jnp.zeros(k_j.shape, jnp.float32), jnp.zeros(v_j.shape, jnp.float32), by_bias
+            start = zeros(k_j), zeros(v_j), by_bias
             (by_k, by_v, by_bias), by_q = jax.lax.scan(query_block, start, (numbers, *queries, by_q))
             return (by_q, by_bias), (by_k, by_v)
 
@@ -125,7 +126,6 @@ def attend_back(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
         return by_q, by_bias, jax.tree.map(jnp.add, arriving, more)
 
     keys = _keys(plan, x)
-    zeros = lambda x: jnp.zeros(x.shape, jnp.float32)  # noqa: E731
     start = zeros(queries[0]), zeros(x["bias"]) if "bias" in x else None, (zeros(keys["k"]), zeros(keys["v"]))
     by_q, by_bias, by_keys = _go_round(plan, visit, start, keys)
     by_k, by_v = (rearrange(by, "j ... K s H -> ... (j s) K H") for by in _pass_on(plan, by_keys))

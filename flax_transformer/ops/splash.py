@@ -18,6 +18,7 @@ from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.platform import platform
+from flax_transformer.ops.wide import scaled
 from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts, spelled
 
 _LANES = 128
@@ -31,6 +32,7 @@ def splash_serves(q, k, v, mask, bias, dropout) -> str | None:
     batch, rows, columns = q.shape[:-3], parts("batch"), parts("heads")
     checks = (
         (platform() != "tpu", f"it needs a TPU, the platform is {platform()!r}"),
+        (q.dtype == jnp.float64, "it computes in float32, got float64"),
         (dropout is not None and dropout.rate > 0, "it has no dropout of attention weights"),
         (bias is not None, "it takes no bias"),
         (mask.dense is not None, "it takes no dense mask"),
@@ -86,7 +88,7 @@ def _attend(q: Array, k: Array, v: Array, mask: Mask, *, scale: float, interpret
     )
     ids = splash.SegmentIds(*_segments(mask, tuple(batch), (T, S), (rows, columns)))
     out = jax.vmap(kernel)(
-        _heads_first(q * jnp.asarray(scale, q.dtype), rows), _heads_first(k, columns), _heads_first(v, columns), ids
+        _heads_first(scaled(q, scale), rows), _heads_first(k, columns), _heads_first(v, columns), ids
     )
     out = rearrange(out[:, :, :T, : q.shape[-1]], "b N t h -> b t N h").reshape(q.shape).astype(q.dtype)
     if mask.lengths is None and mask.segments is None:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from flax_transformer.ops.device_map import device_map, summable
 from flax_transformer.ops.eager import reused
 from flax_transformer.ops.product import wide_product
+from flax_transformer.ops.wide import widen
 from flax_transformer.parallel.axis import auto_axes, mesh_axes
 
 
@@ -53,7 +54,7 @@ def take_rows(table: Float[Array, "*n V D"], tokens: Int[Array, "*B"]) -> Float[
     >>> take_rows(jnp.eye(3, 2), jnp.array([1, 0])).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    return by_device(lambda table, _, tokens: _take(table, tokens), tokens.shape, table, None, tokens)
+    return by_device(lambda table, _, tokens: lookup(table, tokens), tokens.shape, table, None, tokens)
 
 
 @reused
@@ -112,13 +113,17 @@ def sharing() -> tuple[str, ...]:
 
 
 @jax.custom_jvp
-def _take(table: Array, tokens: Array) -> Array:
-    return jnp.take(table, tokens, axis=0)
+def lookup(table: Float[Array, "V D"], ids: Int[Array, "*B"]) -> Float[Array, "*B D"]:
+    """Look rows of a small table up, wherever it is; their gradients are added up in float32.
+
+    >>> lookup(jnp.array([[5.0], [7.0]]), jnp.array([1, 0, 1])).tolist()
+    [[7.0], [5.0], [7.0]]
+    """
+    return jnp.take(table, ids, axis=0)
 
 
-@_take.defjvp
-def _take_slope(given: tuple[Array, Array], slopes: tuple[Array, Any]) -> tuple[Array, Array]:
-    # Frequent tokens have thousands of gradients, too many for bfloat16 to add up: this way they are added in float32.
-    (table, tokens), slope = given, slopes[0]
-    wide = slope.astype(jnp.promote_types(slope.dtype, jnp.float32))
-    return _take(table, tokens), jnp.take(wide, tokens, axis=0).astype(table.dtype)
+@lookup.defjvp
+def _lookup_slope(given: tuple[Array, Array], slopes: tuple[Array, Any]) -> tuple[Array, Array]:
+    # Frequent ids have thousands of gradients, too many for bfloat16 to add up: this way they are added in float32.
+    (table, ids), slope = given, slopes[0]
+    return lookup(table, ids), jnp.take(widen(slope), ids, axis=0).astype(table.dtype)

@@ -31,3 +31,13 @@ def scaled(x: Float[Array, "*B"], factor: float) -> Float[Array, "*B"]:
     (3.296875, 3.3125)
     """
     return (widen(x) * factor).astype(x.dtype)
+
+
+def product(pattern: str, x: Array, y: Array) -> Array:
+    """Multiply as `einsum` does; sums are float32 or more."""
+    return jnp.einsum(pattern, x, y, preferred_element_type=wide(x.dtype))
+
+
+def zeros(x: Array) -> Array:
+    """Make zeros in the shape of an array, to add up in: float32 or more."""
+    return jnp.zeros(x.shape, wide(x.dtype))

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from flax_transformer.ops.dropout import Dropout, keep_mask, keep_scale
 from flax_transformer.ops.mask import Mask, check_mask
+from flax_transformer.ops.wide import product, scaled, widen
 
 
 def xla_serves(q, k, v, mask, bias, dropout) -> str | None:
@@ -47,7 +48,7 @@ def attention_weights(
     *,
     scale: float | None = None,
 ) -> Float[Array, "*B N T S"]:
-    """Compute what `attention` multiplies the values by, in float32; rows that see no key are zero.
+    """Compute what `attention` multiplies the values by, in float32 or more; rows that see no key are zero.
 
     >>> q, k = jnp.zeros((2, 1, 8)), jnp.zeros((2, 1, 8))
     >>> attention_weights(q, k, Mask(causal=True))[0]
@@ -60,12 +61,26 @@ def attention_weights(
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     # Heads before positions is the order the product itself has, so XLA transposes [T, H], never [T, S]; for the same
     # reason the scale goes on the queries.
-    grouped = rearrange(q * jnp.asarray(scale, q.dtype), "... T (K G) H -> ... K G T H", K=k.shape[-2])
-    logits = jnp.einsum("...kgth,...skh->...kgts", grouped, k, preferred_element_type=jnp.float32)
-    logits = rearrange(logits, "... K G T S -> ... (K G) T S")
+    grouped = rearrange(scaled(q, scale), "... T (K G) H -> ... K G T H", K=k.shape[-2])
+    logits = rearrange(_score(grouped, k), "... K G T S -> ... (K G) T S")
     if bias is not None:
         logits = logits + bias
     return _softmax(logits, None if mask is None else mask.materialize(q.shape[-3], k.shape[-3]))
+
+
+_SCORE = "...kgth,...skh->...kgts"
+
+
+@jax.custom_jvp
+def _score(q: Float[Array, "*B K G T H"], k: Float[Array, "*B S K H"]) -> Float[Array, "*B K G T S"]:
+    return product(_SCORE, q, k)
+
+
+@_score.defjvp
+def _score_jvp(primals, tangents):
+    # Rounded like the operands, so that the backward pass multiplies short floats by short floats, never by float32.
+    (q, k), (q_dot, k_dot) = primals, tangents
+    return _score(q, k), widen(jnp.einsum(_SCORE, q_dot, k) + jnp.einsum(_SCORE, q, k_dot))
 
 
 @jax.custom_jvp

@@ -280,3 +280,25 @@ def test_auto_goes_blockwise_for_long_sequences_only():
         return next(line.split()[0] for line in explain_attention(q, k, k).splitlines() if line.endswith("chosen"))
 
     assert [chosen(512, 512), chosen(1, 10**5), chosen(4096, 4096)] == ["xla", "xla", "blockwise"]
+
+
+@pytest.mark.parametrize("backend", ["auto", "xla", "blockwise"])
+@pytest.mark.parametrize(("B", "T", "S"), [(2, 0, 3), (2, 3, 0), (2, 0, 0), (0, 3, 3)])
+def test_nothing_to_attend_to_or_from_gives_zeros_and_no_gradient(backend, B, T, S):
+    q, k, v, pull = inputs(B=B, T=T, S=S)
+    bias, mask = jnp.zeros((4, T, S)), Mask(causal=True, lengths=jnp.zeros(B, int))
+    out, back = jax.vjp(lambda *args: attention(*args, mask, bias, backend=backend), q, k, v)
+    for x, like in zip((out, *back(pull)), (q, q, k, v), strict=True):
+        np.testing.assert_array_equal(x, jnp.zeros_like(like))
+
+
+def test_an_offset_that_says_nothing_new_keeps_no_kernel_away(monkeypatch):
+    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")
+    q = jax.ShapeDtypeStruct((2, 12, 4, 64), jnp.bfloat16)
+    assert "cudnn      chosen" in explain_attention(q, q, q, Mask(causal=True, offset=0))
+    for other in (1, jnp.array(0)):
+        assert "cudnn      cannot" in explain_attention(q, q, q, Mask(causal=True, offset=other))
+    q, k, v, _ = inputs(T=5, S=9)
+    np.testing.assert_array_equal(
+        attention(q, k, v, Mask(causal=True, offset=4)), attention(q, k, v, Mask(causal=True, offset=jnp.array(4)))
+    )

@@ -177,3 +177,21 @@ def test_rates_outside_are_refused(rate):
         Dropout(rate, KEY)
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\), got"):
         dropout(jnp.ones(3), rate, KEY)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 32, 16384, 16384), (1, 1, 2**16, 2**16), (4, 2**14, 2**17, 2**18), (1, 2**33), (1, 2**30, 2**20, 2**30)],
+)
+def test_masks_of_any_size_have_a_shape(shape):
+    """A batch of one on a long sequence counts further than a signed word."""
+    assert jax.eval_shape(lambda key: keep_mask(key, shape, 0.1), KEY).shape == shape
+
+
+def test_arrays_beyond_64_bits_of_places_draw_without_repeating():
+    """Axes that two words cannot count, as two full words would have to be: here rows i and i + 32 would be alike."""
+    shape, ones = (1024, 128, 2**20, 2**20), jnp.arange(40)
+    at = {1: jnp.arange(2), 2: ones, 3: ones}
+    rows = [keep_part(KEY, shape, 0.5, {0: jnp.array([i]), **at}) for i in (0, 32, 64, 1023)]
+    alike = [float((a == b).mean()) for n, a in enumerate(rows) for b in rows[:n]]
+    assert max(abs(share - 0.5) for share in alike) < 0.05
