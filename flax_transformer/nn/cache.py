@@ -108,7 +108,7 @@ class KVCache(Memory):
         """Note that each hypothesis finds the T positions after `index` in its own slot."""
         if self.ancestry is None:
             return None
-        slots = jnp.broadcast_to(jnp.arange(self.beams)[:, None], (*self.ancestry.shape[:-1], T))
+        slots = jnp.broadcast_to(jnp.arange(self.beams, dtype=jnp.int32)[:, None], (*self.ancestry.shape[:-1], T))
         return jax.lax.dynamic_update_slice_in_dim(self.ancestry, slots, self.index - self.shared, axis=-1)
 
     def visible(self, mask: Mask | None, T: int) -> Mask:
