@@ -1,0 +1,37 @@
+"""The page on checkpoints names every class that is read, and every class of these families that is not."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from flax_transformer.hub.registry import MODULES
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
+FAMILIES = {
+    kind: importlib.import_module(f"flax_transformer.hub.{file}").FAMILIES[kind] for kind, file in MODULES.items()
+}
+START = {kind: min(family.architectures, key=len).removesuffix("Model") for kind, family in FAMILIES.items()}
+
+
+def test_the_page_lists_what_is_read():
+    listed = {}
+    for kinds, classes in re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE):
+        for kind in START.keys() & set(re.findall(r"`([\w-]+)`", kinds)):
+            listed[kind] = {START[kind] + name for name in re.findall(r"\w*Model\b|For\w+", classes)}
+    assert listed == {kind: set(family.architectures) for kind, family in FAMILIES.items()}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", MODULES)
+def test_the_page_lists_what_is_not(kind):
+    pytest.importorskip("transformers")
+    name = kind.replace("-", "_")
+    theirs = importlib.import_module(f"transformers.models.{name}.modeling_{name}").__all__
+    classes = {
+        each for each in theirs if re.search(r"Model$|For[A-Z]", each) and not re.search("PreTrainedM|Pretrained", each)
+    }
+    missing = {each for each in classes - set(FAMILIES[kind].architectures) if not each.endswith("ForCausalLM")}
+    assert all(f"`{each}`" in PAGE for each in missing), missing
+    assert not set(FAMILIES[kind].architectures) - classes
