@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.platform import HEADS, compute_capability, parts, platform
+from flax_transformer.ops.platform import compute_capability, platform
+from flax_transformer.parallel.axis import parts, spelled
 
 
 def cudnn_serves(q, k, v, mask, bias, dropout) -> str | None:
@@ -32,8 +33,8 @@ def cudnn_serves(q, k, v, mask, bias, dropout) -> str | None:
         (bias is not None and bias.shape[-2:] != (T, S), "a bias must have its whole extent over T and S"),
         # Forward odd lengths would do, but nobody knows here if a backward pass follows.
         (T % 2 or S % 2, f"T and S must be even, got T={T}, S={S}"),
-        (parts("sequence") > 1, "it has whole sequences, the mesh splits them"),
-        (K % parts(HEADS), f"kv heads must be a multiple of tensor = {parts(HEADS)}, got K={K}"),
+        (parts("length") > 1, "it has whole sequences, the mesh splits them"),
+        (K % parts("heads"), f"kv heads must be a multiple of {spelled('heads')} = {parts('heads')}, got K={K}"),
     )
     return next((reason for fails, reason in checks if fails), None)
 
