@@ -50,8 +50,8 @@ def generate(
 
     Args:
       pretrained: a `Pretrained` that is a language model.
-      attention_mask: 0 where there is padding; prompts of a decoder-only model end with a token. Without it their padding
-        is where the padding token is, unless that is an end token too; sources of an encoder-decoder have none.
+      attention_mask: 0 where there is padding; prompts of a decoder-only model end with a token. Without it, as in
+        Hugging Face, their padding token is padding unless it is an end token too, and other models' sources have none.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
         row gives the same tokens in any batch. The j-th sequence of a prompt draws by `row_keys` of that and j.
       settings: fields of `Settings`; the checkpoint's own by default.
