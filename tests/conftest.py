@@ -11,6 +11,8 @@ if not shutil.which("nvidia-smi"):
     # Asked for first, so that flags of one's own win.
     os.environ["XLA_FLAGS"] = f"{QUICK} {os.environ.get('XLA_FLAGS', '')}".strip()
 
+os.environ["FLAX_TRANSFORMER_PROGRAMS"] = ""  # commands leave nothing behind, here and in processes that tests start
+
 jax.config.update("jax_numpy_rank_promotion", "allow")
 
 # However slow the machine; the same examples every time, or new ones.

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from flax_transformer.cli.programs import keep_programs
 from flax_transformer.cli.read import Folder, read_lines
 
 Text = Annotated[str | None, tyro.conf.Positional]
@@ -71,6 +72,7 @@ def generate(
     """
     from flax_transformer.task.use import Writer, WriterConfig, open_checkpoint
 
+    keep_programs()
     settings = {name: value for name, value in asdict(how).items() if value is not None}
     settings["do_sample"] = any(name in settings for name in ("temperature", "top_k", "top_p"))
     config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
@@ -85,7 +87,8 @@ def generate(
         _chat(writer)
     elif prompt is None:
         for i in range(0, len(lines), BATCH):
-            for line, texts in zip(lines[i : i + BATCH], writer(lines[i : i + BATCH]), strict=True):
+            part = lines[i : i + BATCH]
+            for line, texts in zip(part, writer(part, first=i), strict=True):
                 for text in texts:
                     print(_one_line(line + text if writer.continues else text), flush=True)
     elif stream and one and sys.stdout.isatty():
@@ -136,6 +139,7 @@ def fill_mask(
     from flax_transformer.task.use import fill_mask as run
     from flax_transformer.task.use import open_checkpoint
 
+    keep_programs()
     guesses = run(open_checkpoint(checkpoint, revision=revision), text, top)
     for i, mask in enumerate(guesses):
         if len(guesses) > 1:
@@ -158,6 +162,7 @@ def classify(checkpoint: Folder, texts: Texts = (), /, pair: bool = False, revis
     from flax_transformer.task.use import classify as run
     from flax_transformer.task.use import label_words, open_checkpoint
 
+    keep_programs()
     lines, seconds = list(texts) or read_lines(), None
     if not lines:
         return
@@ -209,6 +214,7 @@ def answer(
     from flax_transformer.task.use import answer as run
     from flax_transformer.task.use import open_checkpoint
 
+    keep_programs()
     if (context is None) == (file is None):
         raise ValueError("the passage is given by either --context or --file")
     passage = file.read_text(encoding="utf-8") if context is None else context

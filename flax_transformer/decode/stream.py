@@ -80,7 +80,7 @@ def _stream(
     else:
         yield _fetch(waiting)[0]
     decoded = refuse_nan(_finish(state._replace(cache=None), config))
-    tokens, logprobs = (jnp.asarray(np.asarray(x)[..., :count]) for x in (decoded.tokens, decoded.logprobs))
+    tokens, logprobs = (jax.device_put(np.asarray(x)[..., :count]) for x in (decoded.tokens, decoded.logprobs))
     return decoded._replace(tokens=tokens, logprobs=logprobs)
 
 

@@ -50,8 +50,8 @@ def generate(
 
     Args:
       pretrained: a `Pretrained` that is a language model.
-      attention_mask: 0 where there is padding; prompts of a decoder-only model end with a token. By default the padding
-        token marks padding, unless it is an end token too.
+      attention_mask: 0 where there is padding; prompts of a decoder-only model end with a token. Without it, as in
+        Hugging Face, their padding token is padding unless it is an end token too, and other models' sources have none.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
         row gives the same tokens in any batch. The j-th sequence of a prompt draws by `row_keys` of that and j.
       settings: fields of `Settings`; the checkpoint's own by default.
@@ -84,7 +84,7 @@ def stream_tokens(
         raise ValueError(f"beam search cannot be streamed, got num_beams={task.config.beams}")
     model = pretrained.decoder
     return stream(
-        Partial(type(model).step, model), _begin(model, task), jnp.asarray(task.last), task.config, key=task.keys,
+        Partial(type(model).step, model), _begin(model, task), jax.device_put(task.last), task.config, key=task.keys,
         process=task.process, grow=partial(_grow, task.before), chunk=chunk,
     )  # fmt: skip
 
@@ -140,7 +140,7 @@ def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, set
     if call not in STARTS:
         raise ValueError(f"a {pretrained.config['architectures'][0]} generates no text: it is no language model")
     start = STARTS[call]
-    ids, mask = _checked(pretrained, input_ids, attention_mask, chosen)
+    ids, mask = _checked(pretrained, input_ids, attention_mask, pad=chosen.inferred if call is causal_lm else None)
     if chosen.do_sample and key is None:
         raise ValueError("sampling needs a key: generate(…, do_sample=True, key=jax.random.key(0))")
     keys = None
@@ -161,8 +161,12 @@ def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, set
     return _Job(task, prompt, count)
 
 
-def _checked(pretrained: Any, input_ids: Any, attention_mask: Any, settings: Settings) -> tuple[Any, Any]:
-    """Give ids and mask, on the host where they are known: so nothing but the loop is compiled."""
+def _checked(pretrained: Any, input_ids: Any, attention_mask: Any, *, pad: int | None) -> tuple[Any, Any]:
+    """Give ids and mask, on the host where they are known: so nothing but the loop is compiled.
+
+    Args:
+      pad: the token that is padding where no mask is given, as Hugging Face infers it.
+    """
     placed = isinstance(input_ids, jax.core.Tracer) or (
         isinstance(input_ids, jax.Array) and len(input_ids.sharding.device_set) > 1
     )
@@ -174,12 +178,9 @@ def _checked(pretrained: Any, input_ids: Any, attention_mask: Any, settings: Set
             f"{ids.shape} and type {ids.dtype}"
         )
     pretrained.check_ids("input_ids", ids)
-    pad = settings.padding
-    if attention_mask is not None:
-        mask = on.asarray(attention_mask)
-    else:  # as Hugging Face infers it
-        mask = None if pad is None or pad in settings.ends else ids != pad
-        mask = None if isinstance(mask, np.ndarray) and mask.all() else mask
+    mask = None if attention_mask is None else on.asarray(attention_mask)
+    if mask is None and pad is not None:
+        mask = ids != pad
     if mask is not None and mask.shape != ids.shape:
         raise ValueError(f"attention_mask must have the shape of input_ids, got {mask.shape} and {ids.shape}")
     return ids, None if mask is None else (mask != 0).astype(on.int32)
@@ -289,7 +290,8 @@ def _sequences(job: _Job, decoded: Decoded) -> Array:
     tokens = tokens[..., :count]
     on, rows = _on(tokens), tokens.reshape(-1, count)
     prompt = on.repeat(job.prompt, tokens.shape[1], axis=0)
-    return jnp.asarray(on.concatenate([prompt, rows.astype(prompt.dtype)], axis=1))
+    whole = on.concatenate([prompt, rows.astype(prompt.dtype)], axis=1)
+    return jax.device_put(whole) if on is np else whole
 
 
 def _on(array: Any) -> Any:

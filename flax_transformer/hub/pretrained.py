@@ -16,6 +16,7 @@ from flax_transformer.hub.family import Architecture, Family, Fields
 from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
 from flax_transformer.ops.platform import platform
+from flax_transformer.ops.sampling import Keys
 from flax_transformer.parallel import path_name
 
 _NAMES = tuple(each.name for each in fields(Inputs))
@@ -111,7 +112,7 @@ class Pretrained:
         names = ("hidden_states",) * output_hidden_states + ("attention_weights",) * output_attentions
         return _call(self, given, key, names=names)
 
-    def generate(self, input_ids: Any, attention_mask: Any = None, *, key: PRNGKeyArray | None = None, **settings: Any):
+    def generate(self, input_ids: Any, attention_mask: Any = None, *, key: Keys | None = None, **settings: Any):
         """Generate token ids; see `hub.generate.generate`."""
         from flax_transformer.hub.generate import generate
 

@@ -99,6 +99,11 @@ class Settings:
         return self.pad_token_id if self.pad_token_id is not None and self.pad_token_id >= 0 else None
 
     @property
+    def inferred(self) -> int | None:
+        """The token that must be padding where a prompt has it, as it is no end token too."""
+        return None if self.padding in self.ends else self.padding
+
+    @property
     def filler(self) -> int:
         """What fills up finished rows: the padding token, or the first end token where there is none.
 

@@ -106,6 +106,17 @@ CASES = {
     "last": (3, {"last": EOS}, {"forced_eos_token_id": EOS}),
     "last of two": (3, {"last": (5, 4)}, {"forced_eos_token_id": [5, 4]}),
     "suppress": (3, {"suppress": (3, 8, 9)}, {"suppress_tokens": [3, 8, 9]}),
+    "begin": (3, {"suppress_first": (3, 8, 9, 10)}, {"begin_suppress_tokens": [3, 8, 9, 10]}),
+    "begin after first": (
+        1,
+        {"suppress_first": (3, 7, 8, 9), "first": 7},
+        {"begin_suppress_tokens": [3, 7, 8, 9], "forced_bos_token_id": 7},
+    ),
+    "renormalize": (
+        3,
+        {"suppress": (3, 8, 9), "renormalize": True},
+        {"suppress_tokens": [3, 8, 9], "renormalize_logits": True},
+    ),
 }
 ALL = (
     {

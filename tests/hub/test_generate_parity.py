@@ -50,6 +50,9 @@ CASES = {
     "never": {**BEAM, "early_stopping": "never", "length_penalty": 1.5, "eos_token_id": ENDS},
     "rules": RULES,
     "beam with rules": {**RULES, "num_beams": 3, "forced_bos_token_id": 11},
+    "first tokens": {"max_new_tokens": 6, "begin_suppress_tokens": list(range(4, 15))},
+    "renormalized": {**RULES, "num_beams": 3, "renormalize_logits": True, "begin_suppress_tokens": [9, 10, 11]},
+    "filled up with the end token": {**BEAM, "eos_token_id": ENDS, "pad_token_id": 0, "num_return_sequences": 3},
 }
 
 
@@ -87,6 +90,23 @@ def test_tokens_equal_transformers(both, case):
 
 def test_tokens_equal_without_a_mask(both):
     check(both, random_ids(V, 3, 6, low=4), None, {**BEAM, "length_penalty": 0.0, "eos_token_id": ENDS})
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("eos", [2, PAD])
+def test_tokens_equal_where_a_mask_is_inferred(both, num_beams, eos):
+    _, theirs, ours = both
+    mask = padded([7, 3, 1], 7, "left" if both[0] in CAUSAL else "right")
+    ids = np.where(mask, random_ids(V, 3, 7, low=4), PAD)
+    settings = {"max_new_tokens": 8, "num_beams": num_beams, "eos_token_id": eos}
+    with torch.no_grad():
+        want = theirs.generate(torch.tensor(ids), do_sample=False, **settings).numpy()
+    np.testing.assert_array_equal(ours.generate(ids, **settings), want)
+
+
+@pytest.mark.parametrize("length", [1, 32, 35])
+def test_tokens_equal_at_lengths_beside_those_that_are_compiled(both, length):
+    check(both, random_ids(V, 2, length, low=4, seed=length), None, {"max_new_tokens": 5, "num_beams": 2})
 
 
 def test_attention_weights_equal_transformers(both):

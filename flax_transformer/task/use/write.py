@@ -13,6 +13,7 @@ from flax_transformer.hub.call import causal_lm, seq2seq_lm
 from flax_transformer.hub.generate import stream_tokens
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.ops.sampling import row_keys
 from flax_transformer.task.answer import Conversation
 from flax_transformer.task.use.require import positions_of, tokenizer_of
 
@@ -62,14 +63,19 @@ class Writer:
         """Whether what is written goes on from the prompt, as a decoder-only model's does."""
         return self.pretrained.architecture.call is causal_lm
 
-    def __call__(self, prompts: Sequence[str]) -> list[list[str]]:
+    def __call__(self, prompts: Sequence[str], first: int = 0) -> list[list[str]]:
         """Write on from each prompt, or answer it: one text, or as many as `num_return_sequences` says.
+
+        Args:
+          first: number of the first prompt, where they are part of many: what is drawn for each depends on its number.
 
         Raises:
           ValueError: an empty prompt, one longer than the positions, or settings that make no sense.
         """
         ids, mask = self._inputs(prompts)
         settings = self._settings(ids.shape[1])
+        if "key" in settings:
+            settings["key"] = row_keys(settings["key"], np.arange(first, first + len(prompts)))
         seeds = [row[seen != 0].tolist() if self.continues else [] for row, seen in zip(ids, mask, strict=True)]
         count = dict(settings).get("num_return_sequences", 1)
         if dict(settings).get("num_beams", 1) > 1:
