@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.block import cut_block, fix_mask, pad_block, part_of, reaches
 from flax_transformer.ops.dropout import Dropout
-from flax_transformer.ops.linear_map import linear_map
+from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.wide import product, wide, widen, zeros
 
@@ -62,17 +62,18 @@ def block_scores(scale, q, k, part, bias, i, j):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _blockwise(scale, q, k, v, mask, bias):
-    return _forward(scale, q, k, v, mask, bias)[0]
+    return _forward((q, k, v, mask, bias), scale=scale)[0]
 
 
 @partial(_blockwise.defjvp, symbolic_zeros=True)
 def _derive(scale, operands, slopes):
-    out, saved = _forward(scale, *operands)
+    out, norm = in_one_piece(_forward, operands, scale=scale)
     q, k, v, _, bias = (None if isinstance(slope, SymbolicZero) else slope for slope in slopes)
-    return out, linear_map(_tangent, _backward, saved, (q, k, v, bias), scale=scale)
+    return out, linear_map(_tangent, _backward, (*operands, out, norm), (q, k, v, bias), scale=scale)
 
 
-def _forward(scale, q, k, v, mask, bias):
+def _forward(operands, *, scale):
+    q, k, v, mask, bias = operands
     rows, columns = q.shape[-2], k.shape[-2]
 
     def query_block(i, q_i):
@@ -100,8 +101,7 @@ def _forward(scale, q, k, v, mask, bias):
         norm = jnp.where(empty, jnp.inf, top + jnp.log(jnp.where(empty, 1, total)))
         return (out / jnp.where(empty, 1, total)).astype(q.dtype), norm
 
-    out, norm = jax.lax.map(lambda block: query_block(*block), (jnp.arange(len(q)), q))
-    return out, (q, k, v, mask, bias, out, norm)
+    return jax.lax.map(lambda block: query_block(*block), (jnp.arange(len(q)), q))
 
 
 def _tangent(saved, slopes, *, scale):

@@ -13,6 +13,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Int, Shaped
 
 from flax_transformer.ops.eager import reused
+from flax_transformer.ops.linear_map import in_one_piece
 from flax_transformer.ops.loss import check_vocab, cross_entropy, weights_of
 from flax_transformer.ops.table import by_device
 from flax_transformer.ops.wide import wide, widen
@@ -100,8 +101,12 @@ def _logits(output, hidden, vocab):
 
 def _score(logits, labels, weights, options):
     """Give the loss of a chunk, and the weights of right guesses."""
-    right = jnp.sum((jnp.argmax(logits, axis=-1) == labels) * weights)
-    return cross_entropy(logits, labels, weights, **dict(options))[0], jax.lax.stop_gradient(right)
+    fixed = jax.lax.stop_gradient(logits)
+    # `argmax` in parts that XLA drops where nobody asks; itself, it would merge it with the maximum of the loss.
+    ids = jax.lax.broadcasted_iota(jnp.int32, fixed.shape, fixed.ndim - 1)
+    best = jnp.min(jnp.where(fixed == fixed.max(axis=-1, keepdims=True), ids, fixed.shape[-1]), axis=-1)
+    right = jnp.sum((best == labels) * jax.lax.stop_gradient(weights))
+    return cross_entropy(logits, labels, weights, **dict(options))[0], right
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -117,8 +122,21 @@ def _chunked(settings, output, hidden, labels, weights):
 
 
 @partial(_chunked.defjvp, symbolic_zeros=True)
-def _slope(settings, given, changes):
+def _derive(settings, given, changes):
     """Take the gradient where the loss is: its products with the changes are what differentiating costs later."""
+    sums, by = in_one_piece(_sums_and_slopes, given, settings=settings)
+    moved = zip(by, (*changes[0], changes[1], changes[3]), strict=True)
+    # In the type of what changed, which is how long they are kept.
+    terms = [
+        jnp.sum(widen(slope.astype(change.dtype)) * widen(change))
+        for slope, change in moved
+        if change is not None and not isinstance(change, SymbolicZero)
+    ]
+    zero = jnp.zeros_like(sums[0])
+    return sums, (sum(terms, zero), zero)
+
+
+def _sums_and_slopes(given, *, settings):
     (chunk, vocab, options), (output, hidden, labels, weights) = settings, given
     embedding, bias = output
     slope = jax.value_and_grad(partial(_score, options=options), (0, 2), has_aux=True)
@@ -138,15 +156,7 @@ def _slope(settings, given, changes):
     start = (zeros(weights[:0].sum()),) * 2, zeros(embedding), zeros(bias)
     cuts = [_cut(x, chunk, labels.ndim) for x in (hidden, labels, weights)]
     (sums, *by_output), cut = jax.lax.scan(add, start, cuts)
-    by = *by_output, *(_join(x, labels.shape) for x in cut)
-    moved = zip(by, (*changes[0], changes[1], changes[3]), strict=True)
-    # In the type of what changed, which is how long they are kept.
-    terms = [
-        jnp.sum(widen(slope.astype(change.dtype)) * widen(change))
-        for slope, change in moved
-        if change is not None and not isinstance(change, SymbolicZero)
-    ]
-    return sums, (sum(terms, zeros(sums[0])), zeros(sums[1]))
+    return sums, (*by_output, *(_join(x, labels.shape) for x in cut))
 
 
 def _join(x: Array, tokens: tuple[int, ...]) -> Array:

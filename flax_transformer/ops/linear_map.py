@@ -38,6 +38,22 @@ def linear_map(run: Callable, back: Callable, given: Any, x: Any, **static: Hash
     return jax.tree.unflatten(out, _bind(*residuals, *inputs, run=forward, back=backward, count=len(residuals)))
 
 
+def in_one_piece(run: Callable, given: Any, **static: Hashable) -> Any:
+    """Compute `run(given, **static)`, for rules of `jax.custom_jvp`.
+
+    There JAX separates what is known from what will be transposed, and takes loops apart even where all is known: what
+    does not change from turn to turn is computed outside, and stored.
+
+    >>> float(in_one_piece(jnp.sum, jnp.arange(3.0)))
+    3.0
+    """
+    return linear_map(_no_map, _no_map, given, (), function=run, **static)
+
+
+def _no_map(given: Any, x: Any, *, function: Callable, **static: Hashable) -> Any:
+    return function(given, **static)
+
+
 def _absent(part: Any) -> bool:
     return part is None
 
