@@ -143,17 +143,20 @@ class Embedding(nnx.Module):
         return x if cfg.project is None else self.project(x)
 
     def _checked(self, tokens: Array, positions: Array | None, types: Array | None, table: Any) -> list[Array | None]:
-        """Raise ValueError for what does not fit; send negative ids, which count from a table's end, beyond it."""
+        """Raise ValueError for what does not fit; send ids before a table, which count from its end, beyond it."""
         if types is not None and not self.cfg.types:
             raise ValueError("an embedding without types must not be given any, got types of tokens")
         if table is None and not self.cfg.own_table:
             raise ValueError("an embedding with own_table=False needs the `table` of another at each call, got none")
-        checked = []
+        checked, first = [], {"tokens": 0, "types": 0}
+        if self.cfg.position == "learned":
+            first["positions"] = -self.cfg.offset
         for what, ids in (("tokens", tokens), ("positions", positions), ("types", types)):
             if ids is not None:
                 check_ids(what, ids)
                 check_broadcast(what, ids.shape, tokens.shape)
-                ids = jnp.where(ids < 0, 2**30, ids.astype(jnp.promote_types(ids.dtype, jnp.int32)))
+                ids = ids.astype(jnp.promote_types(ids.dtype, jnp.int32))
+                ids = jnp.where(ids < first[what], 2**30, ids) if what in first else ids
             checked.append(ids)
         return checked
 

@@ -134,14 +134,11 @@ def apply_stack(
     if remat == "offload":
         _check_host_memory()
     depth, apart = stack_depth(blocks), isinstance(blocks, nnx.List)
-    check_kept(blocks)
     keys = None if key is None else jax.random.split(key, depth)
     named, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_per_layer)
     shared = [leaf for _, leaf in named if not _is_per_layer(leaf)]
     sliced = [leaf.value for _, leaf in named if _is_per_layer(leaf)]
-    for value in sliced:
-        check_depth("what is wrapped in PerLayer", value, depth, apart)
-    check_depth("a stack's cache", cache, depth, apart)
+    _check(blocks, cache, sliced)
     layers = (blocks, keys, sliced, cache)
 
     def run(x: Array, layers: tuple, shared: list) -> tuple[Array, Any]:
@@ -164,6 +161,15 @@ def apply_stack(
         return run_pipeline(lambda *given: run(*given)[0], x, layers, shared, names)
     x, after = run(x, layers, shared)
     return x if cache is None else (x, after)
+
+
+def _check(blocks: Any, cache: Any, sliced: list) -> None:
+    """Raise ValueError for blocks that keep what they must not, or that have not an entry each in the rest."""
+    check_kept(blocks)
+    depth, apart = stack_depth(blocks), isinstance(blocks, nnx.List)
+    check_depth("a stack's cache", cache, depth, apart)
+    for value in sliced:
+        check_depth("what is wrapped in PerLayer", value, depth, apart)
 
 
 def _check_host_memory() -> None:

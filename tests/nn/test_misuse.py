@@ -181,7 +181,7 @@ def test_a_full_cache_gives_nan_and_not_what_it_forgot(batch, beams):
 
 
 @pytest.mark.parametrize("what", ["tokens", "positions", "types"])
-@pytest.mark.parametrize("wrong", [-1, -100, 99])
+@pytest.mark.parametrize("wrong", [-1 - TABLE.offset, -100, 99])
 def test_an_id_without_a_row_gives_nan_there_and_nowhere_else(what, wrong):
     embedding = Embedding(TABLE, rngs=nnx.Rngs(0))
     ids = {"tokens": jnp.array([3, 4, 5]), "positions": jnp.array([0, 1, 2]), "types": jnp.array([0, 1, 0])}
@@ -189,6 +189,16 @@ def test_an_id_without_a_row_gives_nan_there_and_nowhere_else(what, wrong):
     found = embedding(**{**ids, what: ids[what].at[1].set(wrong)})
     assert jnp.isnan(found[1]).all()
     np.testing.assert_array_equal(found[::2], right[::2])
+
+
+def test_rows_before_position_0_are_positions_and_sinusoids_have_no_first():
+    tokens, positions = jnp.array([3, 4]), jnp.array([-2, -1])
+    embedding = Embedding(TABLE, rngs=nnx.Rngs(0))
+    before = embedding.position.embedding[:2] - embedding.position.embedding[2:4]
+    moved = embedding(tokens, positions=positions) - embedding(tokens)
+    np.testing.assert_allclose(moved, before, atol=1e-5)
+    endless = Embedding(replace(TABLE, position="sinusoidal"), rngs=nnx.Rngs(0))
+    assert jnp.isfinite(endless(tokens, positions=positions)).all()
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint32])
