@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision
 from flax_transformer.ops import activation, dropout
+from flax_transformer.parallel.explicit import implicit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,7 @@ class Head(nnx.Module):
             hidden = hidden[..., 0, :]
         return hidden if cfg.dense is None else activation(cfg.dense)(self.dense(hidden))
 
+    @implicit("hidden")
     def __call__(
         self,
         hidden: Float[Array, "*B T D"],

@@ -14,6 +14,7 @@ from flax_transformer.nn.linear import flat_dot_general
 from flax_transformer.ops import dropout, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows
 from flax_transformer.ops.table import sharing
 from flax_transformer.parallel import constrain
+from flax_transformer.parallel.explicit import implicit
 
 SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
 
@@ -77,6 +78,7 @@ class Embedding(nnx.Module):
         if cfg.norm:
             self.norm = nnx.LayerNorm(cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **kinds)
 
+    @implicit("tokens")
     def __call__(
         self,
         tokens: Int[Array, "*B T"],

@@ -12,6 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
 from flax_transformer.ops.eager import reused
+from flax_transformer.parallel.explicit import implicit
 
 REMAT: dict[str, Callable | None] = {
     "none": None,
@@ -68,6 +69,7 @@ def map_stack(function: Callable[[Any], Any], blocks: Any) -> Any:
     return jax.vmap(function)(blocks)
 
 
+@implicit("x")
 @reused
 def apply_stack(
     blocks: Any,

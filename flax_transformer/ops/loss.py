@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from flax_transformer.ops.eager import reused
 from flax_transformer.ops.table import by_device
+from flax_transformer.parallel.explicit import implicit
 
 
 def cross_entropy(
@@ -55,6 +56,7 @@ def cross_entropy(
     return jnp.sum((losses + fault) * weights), jnp.sum(weights)
 
 
+@implicit("labels")
 @reused
 def chunked_cross_entropy(
     hidden: Float[Array, "*B D"],

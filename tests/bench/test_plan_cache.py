@@ -113,7 +113,15 @@ def test_a_plan_says_that_it_was_compiled_earlier(monkeypatch, tmp_path):
 
     def compiled(case, kept, *, fresh):
         asked.append((kept, fresh))
-        size = {"parameters": 1, "shape": {}, "dtype": "float32", "tokens": None, "flops": None, "minimum": {}, "arguments": 1}
+        size = {
+            "parameters": 1,
+            "shape": {},
+            "dtype": "float32",
+            "tokens": None,
+            "flops": None,
+            "minimum": {},
+            "arguments": 1,
+        }
         return Compiled(**size, seconds=2.0, earlier=not fresh)
 
     monkeypatch.setattr(preflight, "compile_case", compiled)
