@@ -17,6 +17,7 @@ from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear, wide_dot_general
 from flax_transformer.ops import activation, dropout
+from flax_transformer.parallel.explicit import implicit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,7 @@ class Head(nnx.Module):
             hidden = hidden[..., 0, :]
         return hidden if cfg.dense is None else activation(cfg.dense)(self.dense(hidden))
 
+    @implicit("hidden")
     def __call__(
         self,
         hidden: Float[Array, "*B T D"],

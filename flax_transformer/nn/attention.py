@@ -14,6 +14,7 @@ from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.ops import Dropout, Mask, rotary
 from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
+from flax_transformer.parallel.explicit import implicit
 
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
 
@@ -50,6 +51,7 @@ class Attention(nnx.Module):
             self.query_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)
             self.key_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)
 
+    @implicit("memory")
     def project(self, memory: Float[Array, "*B S D"], *, beams: int = 1) -> Memory:
         """Compute the keys and values of a memory, to be used for many queries.
 
@@ -116,6 +118,7 @@ class Attention(nnx.Module):
         key, value = zeros(width, entries), zeros(entries, width)
         return KVCache(key, value, jnp.zeros((), jnp.int32), ancestry, beams=beams)
 
+    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B T D"],

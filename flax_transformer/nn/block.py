@@ -15,6 +15,7 @@ from flax_transformer.nn.feedforward import FeedForward
 from flax_transformer.nn.norm import make_norm
 from flax_transformer.ops import Mask, dropout
 from flax_transformer.parallel import constrain
+from flax_transformer.parallel.explicit import implicit
 
 
 class Block(nnx.Module):
@@ -47,6 +48,7 @@ class Block(nnx.Module):
         y = x + dropout(sublayer(norm(x) if pre else x, inner), rate, outer)
         return constrain(y if pre else norm(y), "batch", "length", None)
 
+    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B T D"],

@@ -8,6 +8,7 @@ from flax_transformer.nn.config import BlockConfig
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.ops import activation, dropout
 from flax_transformer.parallel import constrain
+from flax_transformer.parallel.explicit import implicit
 
 
 class FeedForward(nnx.Module):
@@ -30,6 +31,7 @@ class FeedForward(nnx.Module):
         if cfg.gated:
             self.gate = linear("gate", cfg.embed, cfg.hidden)
 
+    @implicit("x")
     def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
         """Apply to every position alike; `key` is for activation dropout."""
         check_hidden(x, self.cfg.embed)

@@ -15,6 +15,7 @@ from jaxtyping import Array, PRNGKeyArray
 from flax_transformer.nn.check import check_depth, check_kept
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
 from flax_transformer.ops.eager import reused
+from flax_transformer.parallel.explicit import implicit
 
 REMAT: dict[str, Callable | None] = {
     "none": None,
@@ -101,6 +102,7 @@ def map_stack(function: Callable[[Any], Any], blocks: Any) -> Any:
     return jax.vmap(function)(blocks)
 
 
+@implicit("x")
 @reused
 def apply_stack(
     blocks: Any,

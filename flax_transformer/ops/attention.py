@@ -19,6 +19,7 @@ from flax_transformer.ops.mask import Mask, check_broadcast, check_mask
 from flax_transformer.ops.ring import ring_attention, ring_serves
 from flax_transformer.ops.splash import splash_attention, splash_serves
 from flax_transformer.ops.xla import xla_attention, xla_serves
+from flax_transformer.parallel.explicit import implicit
 
 # name: (why it cannot serve a call or None, the kernel); `auto` takes the first that can.
 BACKENDS = {
@@ -34,6 +35,7 @@ BACKENDS = {
 LARGE = 2048 * 2048
 
 
+@implicit("q")
 @reused
 def attention(
     q: Float[Array, "*B T N H"],

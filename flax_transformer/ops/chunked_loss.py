@@ -17,6 +17,7 @@ from flax_transformer.ops.linear_map import in_one_piece
 from flax_transformer.ops.loss import check_vocab, cross_entropy, weights_of
 from flax_transformer.ops.table import by_device
 from flax_transformer.ops.wide import wide, widen
+from flax_transformer.parallel.explicit import implicit
 
 
 def chunked_cross_entropy(
@@ -47,6 +48,7 @@ def chunked_cross_entropy(
     return chunked_scores(hidden, embedding, labels, weights, bias=bias, chunk=chunk, **options)[:2]
 
 
+@implicit("labels")
 @reused
 def chunked_scores(
     hidden: Float[Array, "*B D"],

@@ -19,6 +19,7 @@ from flax_transformer.ops.eager import reused
 from flax_transformer.ops.product import wide_product
 from flax_transformer.ops.wide import widen
 from flax_transformer.parallel.axis import auto_axes, mesh_axes
+from flax_transformer.parallel.explicit import implicit
 
 
 @reused
@@ -47,6 +48,7 @@ def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
     return own.astype(table.dtype)
 
 
+@implicit("tokens")
 @reused
 def take_rows(table: Float[Array, "*n V D"], tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
     """Look up the embeddings of tokens; their gradients are added up in float32.
@@ -57,6 +59,7 @@ def take_rows(table: Float[Array, "*n V D"], tokens: Int[Array, "*B"]) -> Float[
     return by_device(lambda table, _, tokens: lookup(table, tokens), tokens.shape, table, None, tokens)
 
 
+@implicit("hidden")
 @reused
 def multiply_rows(table: Float[Array, "*n V D"], hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
     """Multiply hidden states with every row: the logits of a language model, in float32 or more.

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from flax_transformer.parallel import axis_rules, batch_sharding
 from flax_transformer.parallel.axis import axis_to_mesh
+from flax_transformer.parallel.explicit import implicit
 from flax_transformer.train.state import TrainState, moving_average, state_shardings
 
 Objective = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
@@ -23,8 +24,12 @@ reported, among them `count`, what every sum is divided by. Sums make accumulati
 def _gradients(objective: Objective, model: Any, batch: Any, key: jax.Array, accumulate: int) -> tuple[Any, dict]:
     """Sum gradients and metrics over `accumulate` equal parts of the batch, one at a time."""
 
+    @implicit("rows")
+    def sums(model: Any, rows: Any, key: jax.Array) -> tuple[jax.Array, dict]:
+        return objective(model, rows, key=key)
+
     def part(rows: Any, k: jax.Array) -> tuple[Any, dict]:
-        (loss, metrics), grads = jax.value_and_grad(objective, has_aux=True)(model, rows, key=k)
+        (loss, metrics), grads = jax.value_and_grad(sums, has_aux=True)(model, rows, k)
         if "count" not in metrics:
             given = ", ".join(metrics) or "no metrics"
             raise ValueError(f"an objective must report `count`, what its sums are divided by, got {given}")

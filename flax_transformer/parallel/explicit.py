@@ -1,0 +1,65 @@
+"""Meshes with Explicit axes, as `jax.make_mesh` makes them: inside of our functions the compiler lays arrays out."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec, reshard, use_abstract_mesh
+
+
+def implicit(like: str) -> Callable[[Callable], Callable]:
+    """Make a decorator for functions whose arrays may be split over a mesh with Explicit axes.
+
+    There they run as on one with Auto axes, and their results are split again: what has the shape of an argument as
+    that one is, all else by the leading axes it has in common with the argument `like`. Other calls are left alone.
+    """
+
+    def decorate(function: Callable) -> Callable:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            split = [leaf for leaf in jax.tree.leaves((args, kwargs)) if _is_split(leaf)]
+            if not split:
+                return function(*args, **kwargs)
+            mesh = jax.typeof(split[0]).sharding.mesh
+            explicit = (name for name, kind in _kinds(mesh) if kind == AxisType.Explicit)
+            with use_abstract_mesh(mesh.update_axis_types(dict.fromkeys(explicit, AxisType.Auto))):
+                args_in, kwargs_in = jax.tree.map(lambda leaf: _lay(leaf, PartitionSpec()), (args, kwargs))
+                made = function(*args_in, **kwargs_in)
+            leads = jax.tree.leaves(signature.bind(*args, **kwargs).arguments[like])
+            places = {leaf.shape: jax.typeof(leaf).sharding.spec for leaf in split}
+            with use_abstract_mesh(mesh):
+                return jax.tree.map(lambda leaf: _lay(leaf, places.get(leaf.shape, _shared(leaf, leads[0]))), made)
+
+        return call
+
+    return decorate
+
+
+def _kinds(mesh: AbstractMesh) -> zip:
+    return zip(mesh.axis_names, mesh.axis_types, strict=True)
+
+
+def _is_split(leaf: Any) -> bool:
+    """Say whether an array is split over axes of which JAX keeps account."""
+    if not isinstance(leaf, jax.Array):
+        return False
+    place = jax.typeof(leaf).sharding
+    return any(kind == AxisType.Explicit for _, kind in _kinds(place.mesh)) and any(place.spec)
+
+
+def _lay(leaf: Any, spec: PartitionSpec) -> Any:
+    return reshard(leaf, spec) if isinstance(leaf, jax.Array) else leaf
+
+
+def _shared(leaf: jax.Array, lead: jax.Array) -> PartitionSpec:
+    """Give how leading axes are split that are as long in both."""
+    spec = []
+    for size, other, place in zip(leaf.shape, lead.shape, jax.typeof(lead).sharding.spec, strict=False):
+        if size != other:
+            break
+        spec.append(place)
+    return PartitionSpec(*spec)
