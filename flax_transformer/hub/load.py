@@ -22,7 +22,7 @@ from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.registry import find_architecture, find_family
 from flax_transformer.hub.tokenizer_open import open_tokenizer
-from flax_transformer.hub.weights import begins, compare, load_model, renamer, resolve, same_tensor, tensors_of
+from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import BlockConfig, with_precision
 
@@ -106,9 +106,7 @@ def load(
         raise ValueError(f"{folder / CONFIG} says that there are {deepest} layers, there are {len(stored)} tensors")
     expected = {name for entry in entries for name in entry.names}
     tensors, differences = _matched(stored, expected, family, architecture, lenient)
-    begun = begins(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in begun}
-    differences += compare(entries, tensors, begun)
+    differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
         shown = "".join(f"\n  {line}" for line in differences)
         raise ValueError(

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -74,29 +74,31 @@ def _leaves(model: Any) -> Iterator[tuple[str, Any]]:
         yield path_name(path), leaf
 
 
-def begins(entries: list[Entry], tensors: Mapping[str, Tensor], pattern: re.Pattern[str]) -> set[str]:
-    """Name the tensors whose parameter is to be initialised: none of them, in any layer, is there in its shape.
+def compare(entries: list[Entry], tensors: Mapping[str, Tensor], fresh: re.Pattern[str]) -> list[str]:
+    """List everything in which a checkpoint is not what the table says.
 
     Args:
-      pattern: of the names that may be so.
+      fresh: pattern of tensors that may be missing or of another shape, with those of all other layers, their parameter
+        to be initialised.
     """
-    fits = lambda entry, name: name in tensors and tensors[name].shape == entry.shape  # noqa: E731
-    whole = (entry.names for entry in entries if not any(fits(entry, name) for name in entry.names))
-    return {name for names in whole for name in names if pattern.search(name)}
-
-
-def compare(entries: list[Entry], tensors: Mapping[str, Tensor], begun: Collection[str] = ()) -> list[str]:
-    """List everything in which a checkpoint is not what the table says; tensors that are `begun` need not be there."""
     expected = {name: entry.shape for entry in entries for name in entry.names}
+    whole = (entry.names for entry in entries if not any(_fits(entry, name, tensors) for name in entry.names))
+    started = {name for names in whole for name in names if fresh.search(name)}
     found = []
     for name, shape in expected.items():
+        if name in started:
+            continue
         if name not in tensors:
-            found += [] if name in begun else [f"missing: {name} {list(shape)}"]
+            found.append(f"missing: {name} {list(shape)}")
         elif tensors[name].shape != shape:
             found.append(f"misshapen: {name} is {list(tensors[name].shape)}, must be {list(shape)}")
         elif tensors[name].dtype not in DTYPES.values():
             found.append(f"not a float: {name} is {tensors[name].dtype}")
     return found + [f"extra: {name} {list(tensors[name].shape)}" for name in tensors if name not in expected]
+
+
+def _fits(entry: Entry, name: str, tensors: Mapping[str, Tensor]) -> bool:
+    return name in tensors and tensors[name].shape == entry.shape
 
 
 def same_tensor(one: Tensor, other: Tensor) -> bool:
@@ -111,7 +113,7 @@ def load_model(
     """Fill an abstract model from tensors, every parameter straight onto the devices that keep it.
 
     Args:
-      fresh: makes an initialised model, for parameters that no tensor has.
+      fresh: makes an initialised model, for parameters that no tensor has in their shape.
     """
     here = SingleDeviceSharding(jax.devices()[0])
     places = jax.tree.map(lambda _: here, model) if mesh is None else tree_shardings(model, mesh)
@@ -122,7 +124,7 @@ def load_model(
         read = lambda name: entry.row.layout.split(tensors[name].read(), entry.shapes)  # noqa: E731
         return _gather(read, entry, [(abstract[path], places[path]) for path in entry.row.ours])
 
-    present = [entry for entry in entries if entry.names[0] in tensors]
+    present = [entry for entry in entries if _fits(entry, entry.names[0], tensors)]
     # Copies of memory to memory run side by side; what goes elsewhere goes one at a time, to need little on the way.
     with ThreadPoolExecutor(COPIES if all(map(_is_host, places.values())) else 1) as pool:
         for entry, arrays in zip(present, pool.map(gather, present), strict=True):

@@ -4,6 +4,7 @@ Axes: B batch, T positions, D width, V vocabulary.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,6 @@ from flax_transformer.nn import (
     Caches,
     Embedding,
     EmbeddingConfig,
-    PerLayer,
     apply_stack,
     cache_length,
     each_cache,
@@ -55,6 +55,8 @@ class CausalConfig:
             )
         if self.block.cross:
             raise ValueError("a decoder-only model attends to no memory, got block.cross=True")
+        if self.falling_scale and self.block.qk_norm:
+            raise ValueError("scales that fall say nothing about queries that are normalised, got block.qk_norm=True")
         if self.depth < 1 or (self.window is not None and self.window < 1):
             raise ValueError(f"depth and window must be at least 1, got {self.depth} and {self.window}")
 
@@ -99,8 +101,17 @@ class Causal(nnx.Module):
         window = self.cfg.window
         return Mask(causal=True, window=None if window is None else (window - 1, 0))
 
-    def _factors(self) -> dict[str, PerLayer]:
-        return {"factor": PerLayer(1 / jnp.arange(1, self.cfg.depth + 1))} if self.cfg.falling_scale else {}
+    def _blocks(self) -> Any:
+        """Give the blocks as they are used: with queries that are smaller in each, where scales fall."""
+        if not self.cfg.falling_scale or isinstance(self.blocks, nnx.List):
+            return self.blocks
+        blocks = jax.tree.map(lambda leaf: leaf, self.blocks)
+        query, layers = blocks.attention.query, jnp.arange(1, self.cfg.depth + 1)
+        for name in ("kernel", "bias"):
+            if (values := getattr(query, name)) is not None:
+                by = layers.reshape(-1, *(1,) * (values.ndim - 1)).astype(values.dtype)
+                setattr(query, name, nnx.Param(values[...] / by))
+        return blocks
 
     def encode(
         self,
@@ -126,8 +137,8 @@ class Causal(nnx.Module):
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         x = apply_stack(
-            self.blocks, x, mask=self._mask() & mask, positions=positions, key=keys[1], unroll=self.cfg.unroll,
-            remat=self.cfg.remat, **self._factors(),
+            self._blocks(), x, mask=self._mask() & mask, positions=positions, key=keys[1], unroll=self.cfg.unroll,
+            remat=self.cfg.remat,
         )  # fmt: skip
         return self.norm(x) if self.cfg.block.norm_position == "pre" else x
 
@@ -189,13 +200,7 @@ class Causal(nnx.Module):
             mask = Mask(window=(self.cfg.window - 1, 0)) & mask
         x = self.embedding(tokens, positions=positions)
         x, layers = apply_stack(
-            self.blocks,
-            x,
-            mask=mask,
-            positions=positions,
-            cache=cache.layers,
-            unroll=self.cfg.unroll,
-            **self._factors(),
+            self._blocks(), x, mask=mask, positions=positions, cache=cache.layers, unroll=self.cfg.unroll
         )
         x = self.norm(x) if self.cfg.block.norm_position == "pre" else x
         return x, replace(cache, layers=layers, index=cache.index + T)
@@ -210,7 +215,7 @@ class Causal(nnx.Module):
     def for_decoding(self) -> "Causal":
         """Copy the model, laid out for decoding on a CPU: the same function, see `nn.unstack`."""
         copy = jax.tree.map(lambda leaf: leaf, self)
-        copy.blocks = nnx.List([block.for_decoding() for block in unstack(self.blocks)])
+        copy.blocks = nnx.List([block.for_decoding() for block in unstack(self._blocks())])
         output = "embedding" if self.cfg.tied_output else "head"
         setattr(copy, output, getattr(self, output).for_decoding())
         return copy

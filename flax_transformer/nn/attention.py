@@ -126,7 +126,6 @@ class Attention(nnx.Module):
         *,
         mask: Mask | None = None,
         bias: Float[Array, "..."] | None = None,
-        factor: Float[Array, ""] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         cache: KVCache | None = None,
         key: PRNGKeyArray | None = None,
@@ -139,7 +138,6 @@ class Attention(nnx.Module):
           mask: what each query may see. With a cache, queries also never see the future or unwritten positions. That
             of a memory with beams has the memory's rows, and says the same of each query.
           bias: added to the query-key products, broadcastable to [*B, N, T, S].
-          factor: what the products are multiplied by beside the scale.
           positions: of the queries, for rotary; 0, 1, … (from the cache's index on) by default.
           cache: keys and values of earlier positions; the call then returns (y, cache).
           key: for attention dropout; None means none.
@@ -162,8 +160,6 @@ class Attention(nnx.Module):
                 positions = jnp.arange(x.shape[-2]) + (0 if cache is None else cache.index)
             frequencies = cfg.rotary.frequencies(cfg.width, cfg.rotary.base)
             q, k = rotary(q, positions, frequencies), rotary(k, positions, frequencies)
-        if factor is not None:
-            q = q * factor.astype(q.dtype)
         if cache is not None:
             if mask is not None:
                 check_mask(mask)

@@ -57,7 +57,6 @@ class Block(nnx.Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
         bias: Float[Array, "..."] | None = None,
-        factor: Float[Array, ""] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         cache: KVCache | None = None,
         key: PRNGKeyArray | None = None,
@@ -69,7 +68,6 @@ class Block(nnx.Module):
           mask: what self-attention may see.
           memory_mask: what cross-attention may see.
           bias: added to the products of self-attention, e.g. relative positions.
-          factor: what the products of self-attention are multiplied by beside the scale, in this layer.
           positions: of the T queries, for rotary.
           key: for dropout; None means none.
 
@@ -89,7 +87,7 @@ class Block(nnx.Module):
 
         def attend(h: Array, k: PRNGKeyArray | None) -> Array:
             nonlocal after
-            y = self.attention(h, mask=mask, bias=bias, factor=factor, positions=positions, cache=cache, key=k)
+            y = self.attention(h, mask=mask, bias=bias, positions=positions, cache=cache, key=k)
             if cache is not None:
                 y, after = y
             return y

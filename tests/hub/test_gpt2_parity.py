@@ -1,5 +1,7 @@
 """GPT-2 against transformers: every class, odd sizes, padding on either side, and the round trip."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -74,3 +76,15 @@ def test_scores_scaled_otherwise_equal_transformers(tmp_path, options):
         name: value for name, value in options.items() if name in again.config
     }
     np.testing.assert_array_equal(again(input_ids=ids).logits, ours(input_ids=ids).logits)
+
+
+def test_scores_that_fall_by_layer_train_as_those_of_transformers(tmp_path):
+    """Parameters stay what is saved: their gradients are those of the weights in the file."""
+    model, ids = make("GPT2LMHeadModel", **CONFIGS["plain"], **SCALES["by layer"]).eval(), random_ids(V, 2, 7)
+    model.save_pretrained(tmp_path)
+    model(torch.as_tensor(ids)).logits.pow(2).mean().backward()
+    slope = jax.grad(lambda model: jnp.square(model(jnp.asarray(ids))).mean())(hub.load(tmp_path).model)
+    for i, layer in enumerate(model.transformer.h):
+        expected = layer.attn.c_attn.weight.grad[:, :24].numpy()
+        found = np.asarray(slope.blocks.attention.query.kernel[...][i]).reshape(24, 24)
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())

@@ -1,12 +1,16 @@
-"""The page on checkpoints names every class that is read, and every class of these families that is not."""
+"""What the families are: the page on checkpoints names every class that is read, and that is not; activations."""
 
 import importlib
 import re
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from flax_transformer.hub.family import ACTIVATIONS
 from flax_transformer.hub.registry import MODULES
+from flax_transformer.ops import activation
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
 FAMILIES = {
@@ -35,3 +39,12 @@ def test_the_page_lists_what_is_not(kind):
     missing = {each for each in classes - set(FAMILIES[kind].architectures) if not each.endswith("ForCausalLM")}
     assert all(f"`{each}`" in PAGE for each in missing), missing
     assert not set(FAMILIES[kind].architectures) - classes
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_is_what_transformers_means_by_its_name(name):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    x = np.linspace(-6, 6, 241, dtype=np.float32)
+    expected = transformers.activations.ACT2FN[name](torch.tensor(x)).numpy()
+    np.testing.assert_allclose(activation(ACTIVATIONS[name])(jnp.asarray(x)), expected, atol=2e-6)
