@@ -116,7 +116,8 @@ class Embedding(nnx.Module):
             x = x + SINUSOIDS[cfg.position](positions, cfg.embed).astype(x.dtype)
         if cfg.types:
             x = x + self.type(jnp.zeros(tokens.shape[-1:], jnp.int32) if types is None else types)
-        return dropout(self.norm(x) if cfg.norm else x, cfg.dropout, key)
+        x = self.norm(x) if cfg.norm else x
+        return dropout(x.astype(cfg.precision.residual), cfg.dropout, key)
 
     @property
     def rows(self) -> Float[Array, "*n V D"]:
