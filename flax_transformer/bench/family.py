@@ -77,8 +77,7 @@ def _forward(model: Seq2Seq, batch: Batch) -> jax.Array:
 
 def _decode(model: Seq2Seq, batch: Batch) -> Any:
     config = Greedy(max_length=batch["target"].shape[1] - 1, eos=())
-    vocab = model.cfg.embedding.vocab
-    return decode_batch(model, batch["source"], batch["source_length"], config=config, bos=1, vocab=vocab)
+    return decode_batch(model, batch["source"], batch["source_length"], config=config, bos=1)
 
 
 def _count(model: Seq2Seq, batch: Batch) -> dict[str, Count]:

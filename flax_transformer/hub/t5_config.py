@@ -7,8 +7,12 @@ from typing import Any
 from flax_transformer.hub.family import ACTIVATIONS, SPELLING, Fields
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, RelativeConfig
+from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, RelativeConfig
 from flax_transformer.ops import even_attention
+
+PRECISION = Precision(wide_residual=True)
+"""Numbers outgrow float16: `transformers`, too, has the last kernel of feed-forward layers in float32, and with it all
+that is added to what comes out."""
 
 MT5 = {"vocab_size": 250_112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 """What mT5's config.json need not say, and T5's would."""
@@ -67,13 +71,13 @@ def read_encoder(fields: Fields) -> EncoderConfig:
     return EncoderConfig(
         embedding=EmbeddingConfig(
             vocab=fields.integer("vocab_size", 32_128), embed=embed, position="none", scaled=False, dropout=rate,
-            init_std=fields.number("initializer_factor", 1.0),
+            init_std=fields.number("initializer_factor", 1.0), precision=PRECISION,
         ),
         block=BlockConfig(
             embed=embed, heads=fields.integer("num_heads", 8), head_width=fields.integer("d_kv", 64),
             hidden=fields.integer("d_ff", 2048), norm="rms", norm_position="pre", bias=False, scale=1.0,
             norm_eps=fields.number("layer_norm_epsilon", 1e-6), activation=ACTIVATIONS[name], gated=bool(gated),
-            dropout=rate, attention_dropout=rate, activation_dropout=rate, attend=even_attention,
+            dropout=rate, attention_dropout=rate, activation_dropout=rate, attend=even_attention, precision=PRECISION,
         ),
         depth=fields.integer("num_layers", 6),
         relative=RelativeConfig(

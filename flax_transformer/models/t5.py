@@ -15,6 +15,7 @@ FLOAT32 = Precision()
 def _t5(
     vocab: int, *, embed: int, heads: int, hidden: int, depth: int, dropout: float, precision: Precision
 ) -> Seq2SeqConfig:
+    precision = replace(precision, wide_residual=True)
     encoder = BlockConfig(
         embed=embed, heads=heads, head_width=64, hidden=hidden, norm="rms", norm_position="pre", norm_eps=1e-6,
         bias=False, scale=1.0, dropout=dropout, attention_dropout=dropout, activation_dropout=dropout,

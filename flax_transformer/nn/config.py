@@ -65,6 +65,14 @@ class Precision:
 
     compute: Literal["float32", "bfloat16", "float16"] = "float32"
     params: Literal["float32", "bfloat16", "float16"] = "float32"
+    wide_residual: bool = False
+    """Where layers compute in float16, keep the residual stream in float32, and the feed-forward layer that writes to
+    it; for models with numbers that float16 has no room for (T5)."""
+
+    @property
+    def residual(self) -> str:
+        """What the residual stream is kept in."""
+        return "float32" if self.wide_residual and self.compute == "float16" else self.compute
 
     def __post_init__(self):
         check_fields(self)
@@ -74,7 +82,7 @@ def with_precision(config: Any, **kinds: str) -> Any:
     """Change `compute`, `params` or both wherever a config, at any depth, has a `Precision`.
 
     >>> with_precision(Precision(), compute="bfloat16")
-    Precision(compute='bfloat16', params='float32')
+    Precision(compute='bfloat16', params='float32', wide_residual=False)
     """
     if isinstance(config, Precision):
         return replace(config, **kinds)

@@ -141,7 +141,8 @@ class Embedding(nnx.Module):
         elif cfg.types:
             rows = self.type.embedding[...]
             x = x + (rows[0] if types is None else lookup(rows, types))
-        x = dropout(self.norm(x) if cfg.norm else x.astype(cfg.precision.compute), cfg.dropout, key)
+        x = self.norm(x) if cfg.norm else x
+        x = dropout(x.astype(cfg.precision.residual), cfg.dropout, key)
         return x if cfg.project is None else self.project(x)
 
     def _checked(self, tokens: Array, positions: Array | None, types: Array | None, table: Any) -> list[Array | None]:

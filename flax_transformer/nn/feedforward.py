@@ -1,5 +1,6 @@
 """The position-wise feed-forward layer, plain (Vaswani et al. 2017, §3.3) or gated (Shazeer 2020)."""
 
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -28,6 +29,7 @@ class FeedForward(nnx.Module):
 
         self.cfg = cfg
         self.up, self.down = linear("up", cfg.embed, cfg.hidden), linear("down", cfg.hidden, cfg.embed, residual=True)
+        self.down.dtype = jnp.dtype(cfg.precision.residual)
         if cfg.gated:
             self.gate = linear("gate", cfg.embed, cfg.hidden)
 

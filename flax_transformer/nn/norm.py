@@ -1,5 +1,6 @@
 """Normalisation by name: Flax's own layers, with the variance of a LayerNorm exact."""
 
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -18,4 +19,5 @@ class LayerNorm(nnx.LayerNorm):
 def make_norm(cfg: BlockConfig, width: int | None = None, *, rngs: nnx.Rngs) -> LayerNorm | nnx.RMSNorm:
     """Make the LayerNorm or RMSNorm a block asks for, over its model width or another."""
     kind = {"layer": LayerNorm, "rms": nnx.RMSNorm}[cfg.norm]
-    return kind(width or cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)
+    kinds = {**cfg.dtypes, "dtype": jnp.dtype(cfg.precision.residual)}
+    return kind(width or cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **kinds)

@@ -1,0 +1,77 @@
+"""Every family this package has, narrow, with the objective it is trained on and a batch of any size for it."""
+
+from dataclasses import fields, is_dataclass, replace
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from flax_transformer.models.causal import CausalConfig
+from flax_transformer.models.encoder import MaskedLMConfig
+from flax_transformer.models.preset import find_preset, module_of
+from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.task.objective import causal_loss, masked_loss
+from flax_transformer.task.translation import translation_loss
+
+V, D = 40, 32
+PRESETS = (
+    "gpt2", "llama3_2_1b", "mistral_7b", "qwen2_5_0_5b", "qwen3_0_6b",
+    "bert_base_uncased", "roberta_base", "distilbert_base_uncased",
+    "t5_small", "t5_v1_1_small", "bart_base", "marian", "transformer_base",
+)  # fmt: skip
+
+
+def narrow(config, **changes):
+    """Shrink a config: width D, two layers, V tokens, no dropout; as many kv heads for a query head as it has."""
+    if not is_dataclass(config) or isinstance(config, type):
+        return config
+    given = {field.name: getattr(config, field.name) for field in fields(config) if field.init}
+    found = {name: narrow(value) for name, value in given.items()}
+    found |= {name: 0.0 for name in given if name.endswith("dropout") and given[name] is not None}
+    found |= {name: 2 for name in given if name.endswith("depth")}
+    if isinstance(config, EmbeddingConfig):
+        found |= {"vocab": V, "embed": D, "max_length": min(config.max_length, 512)}
+    if isinstance(config, BlockConfig):
+        few = config.resolved_kv_heads < config.heads
+        found |= {"embed": D, "heads": 4, "kv_heads": 2 if few else None, "head_width": 8, "hidden": 2 * D}
+    if given.get("output_scale", 1.0) != 1.0:
+        found["output_scale"] = D**-0.5
+    return replace(config, **found | changes)
+
+
+def family(name):
+    """Give a preset's narrow config."""
+    return narrow(find_preset(name)())
+
+
+def build(config):
+    """Make a model of it; always the same parameters."""
+    return module_of(config)(config, rngs=nnx.Rngs(0))
+
+
+def objective(config):
+    """Give what models of that kind are trained on."""
+    return {CausalConfig: causal_loss, MaskedLMConfig: masked_loss}.get(type(config), translation_loss)
+
+
+def batch(config, rows, length):
+    """Draw rows of tokens, the last of them shorter, with all that the objective can make use of."""
+    draw = np.random.default_rng(0)
+    tokens, labels = draw.integers(4, V, (2, rows, length)).astype(np.int32)
+    lengths = np.full(rows, length, np.int32)
+    lengths[-1] -= length // 3
+    real = (np.arange(length) < lengths[:, None]).astype(np.float32)
+    if isinstance(config, CausalConfig):
+        made = {"tokens": tokens, "labels": labels, "weights": real}
+    elif isinstance(config, MaskedLMConfig):
+        places = np.argsort(draw.random((rows, length)), axis=1)[:, : max(2, length // 7)].astype(np.int32)
+        chosen = {name: np.take_along_axis(x, places, 1) for name, x in (("labels", labels), ("weights", real))}
+        made = {"tokens": tokens, "length": lengths, "places": places, **chosen}
+        if config.encoder.embedding.types:
+            made["token_types"] = (np.arange(length) > length // 2).astype(np.int32)[None].repeat(rows, 0)
+        if config.next_sentence:
+            made["next_sentence_label"] = draw.integers(0, 2, rows).astype(np.int32)
+    else:
+        target = draw.integers(4, V, (rows, length + 1)).astype(np.int32)
+        made = {"source": tokens, "source_length": lengths, "target": target, "target_length": lengths}
+    return {name: jnp.asarray(array) for name, array in made.items()}
