@@ -31,7 +31,7 @@ def distances(config, rows, length):
     loss, short = mean_and_gradients(with_precision(config, compute="bfloat16"), batch)
     size = {name: np.linalg.norm(leaf) for name, leaf in gradients.items()}
     for name in size:
-        # The softmax cancels what a bias adds to all keys alike: the gradient is zero, and what there is of it rounding.
+        # The softmax cancels what a bias adds to all keys alike: the gradient is zero, what there is of it rounding.
         query = name.replace("key.bias", "query.bias")
         if size[name] < 1e-4 * size[query]:
             size[name] = size[query]
