@@ -13,6 +13,7 @@ from flax_transformer.hub.call import Inputs, ModelOutput
 from flax_transformer.hub.family import Architecture, Family, Fields
 from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
+from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
 from flax_transformer.parallel import path_name
 
@@ -45,7 +46,7 @@ class Pretrained:
         """What stands for the class of `transformers` that is its own."""
         return find_family(self.config)[1]
 
-    @cached_property
+    @kept
     def decoder(self) -> Any:
         """The model, laid out for the decoding loops of this platform; on a CPU a copy, which is kept."""
         if platform() != "cpu" or isinstance(jax.tree.leaves(self.model)[0], jax.core.Tracer):
