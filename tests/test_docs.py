@@ -52,6 +52,11 @@ def test_the_block_inside_shard_map_runs_on_eight_devices():
     assert on_eight("-c", code)[0] == 8
 
 
+def test_a_mesh_of_ones_own_may_have_eight_devices():
+    code = program("composing", "On a mesh of your own") + "\nprint(len(outputs.sharding.device_set))"
+    assert on_eight("-c", code)[0] == 8
+
+
 def test_the_comparison_can_fail():
     names: dict = {}
     exec("\n".join(blocks(parts("composing")[0])), names)

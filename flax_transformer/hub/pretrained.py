@@ -15,6 +15,7 @@ from flax_transformer.hub.check import check_ids, check_shapes, poisoned
 from flax_transformer.hub.family import Architecture, Family, Fields
 from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
+from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
 from flax_transformer.ops.sampling import Keys
 from flax_transformer.parallel import path_name
@@ -48,7 +49,7 @@ class Pretrained:
         """What stands for the class of `transformers` that is its own."""
         return find_family(self.config)[1]
 
-    @cached_property
+    @kept
     def decoder(self) -> Any:
         """The model, laid out for the decoding loops of this platform; on a CPU a copy, which is kept."""
         if platform() != "cpu" or isinstance(jax.tree.leaves(self.model)[0], jax.core.Tracer):

@@ -1,4 +1,4 @@
-"""Functions whose calls outside of `jax.jit` are compiled once, not each time."""
+"""Calls outside of `jax.jit`: what they compile, once, and what is kept between them."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -37,3 +37,18 @@ def reused(function: Callable) -> Callable:
         return run(treedef, rest, arrays)
 
     return call
+
+
+def kept(function: Callable[[Any], Any]) -> property:
+    """Make a property that is computed from `self.model`, and again once an array of the model has been replaced."""
+    name = f"_{function.__name__}_kept"
+
+    def get(self: Any) -> Any:
+        arrays = jax.tree.leaves(self.model)
+        before, value = self.__dict__.get(name, ([], None))
+        if len(before) != len(arrays) or any(old is not new for old, new in zip(before, arrays, strict=True)):
+            value = function(self)
+            self.__dict__[name] = arrays, value
+        return value
+
+    return property(get, doc=function.__doc__)

@@ -6,7 +6,7 @@ Axes: B sentences, S source tokens, n hypotheses of a sentence.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal
 
 import jax
@@ -18,6 +18,7 @@ from flax_transformer.data import Tokenizer
 from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, greedy
 from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
 from flax_transformer.nn import own_tables
+from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
 
 
@@ -119,7 +120,7 @@ class Translator:
                 results[row] = hypotheses
         return results
 
-    @cached_property
+    @kept
     def _decoder(self) -> Seq2Seq:
         return ready(self.model)
 

@@ -111,3 +111,12 @@ def test_what_is_static_decides_the_program():
 
 class Unhashable:
     __hash__ = None
+
+
+def test_generation_sees_a_model_that_was_changed_in_place():
+    pretrained = hub.load(next(folder for folder in GOLDEN if folder.name == "gpt2"))
+    first = pretrained.decoder
+    assert pretrained.decoder is first
+    table = pretrained.model.embedding.token.embedding
+    table[...] = 2 * table[...]
+    assert jnp.array_equal(pretrained.decoder.embedding.token.embedding[...], table[...])
