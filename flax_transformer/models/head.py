@@ -15,8 +15,9 @@ from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
-from flax_transformer.nn.linear import Linear, wide_dot_general
+from flax_transformer.nn.linear import Linear
 from flax_transformer.ops import activation, dropout
+from flax_transformer.ops.wide import wide
 from flax_transformer.parallel.explicit import implicit
 
 
@@ -55,13 +56,13 @@ class Head(nnx.Module):
     """Scores from hidden states."""
 
     def __init__(self, cfg: HeadConfig, *, rngs: nnx.Rngs):
-        kinds = {"dtype": jnp.dtype(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
+        # Scores of few classes nearly cancel in the gradients of a batch, and cost next to nothing in float32.
+        kinds = {"dtype": wide(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
         kinds["kernel_init"] = nnx.initializers.normal(cfg.init_std)
         self.cfg = cfg
         if cfg.dense is not None:
             self.dense = Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
         if cfg.outputs:
-            kinds["dot_general"] = wide_dot_general
             self.output = Linear(cfg.embed, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
 
     def pool(self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None) -> Float[Array, "..."]:

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import jax
 import jax.numpy as jnp
 
 from flax_transformer.ops import activation, attention, rotary_frequencies
@@ -60,22 +61,24 @@ def _rule(hint: Any) -> str:
 class Precision:
     """Number formats: what layers compute in, and what parameters are kept in.
 
-    Softmax, normalisation statistics and losses are float32 whatever stands here.
+    Softmax, normalisation statistics, logits and losses are float32, or more, whatever stands here.
     """
 
-    compute: Literal["float32", "bfloat16", "float16"] = "float32"
-    params: Literal["float32", "bfloat16", "float16"] = "float32"
+    compute: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    params: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
     wide_residual: bool = False
     """Where layers compute in float16, keep the residual stream in float32, and the feed-forward layer that writes to
     it; for models with numbers that float16 has no room for (T5)."""
+
+    def __post_init__(self):
+        check_fields(self)
+        if "float64" in (self.compute, self.params) and not jax.config.jax_enable_x64:
+            raise ValueError(f"float64 needs jax.config.update('jax_enable_x64', True), got {self}")
 
     @property
     def residual(self) -> str:
         """What the residual stream is kept in."""
         return "float32" if self.wide_residual and self.compute == "float16" else self.compute
-
-    def __post_init__(self):
-        check_fields(self)
 
 
 def with_precision(config: Any, **kinds: str) -> Any:

@@ -12,7 +12,6 @@ from jax.typing import DTypeLike
 
 from flax_transformer.nn.config import BlockConfig
 from flax_transformer.ops import widen
-from flax_transformer.ops.product import wide_product
 from flax_transformer.parallel import gather_parameter
 from flax_transformer.parallel.axis import auto_axes, parts, unknown_axes
 
@@ -57,11 +56,6 @@ def flat_dot_general(
         preferred_element_type=preferred_element_type, **options,
     )  # fmt: skip
     return y.reshape(*x.shape[:rest], *outputs)
-
-
-def wide_dot_general(x: jax.Array, kernel: jax.Array, dimension_numbers: Any, *args: Any, **kwargs: Any) -> jax.Array:
-    """Multiply as a linear layer whose outputs are scores: they stay float32 or more."""
-    return wide_product(x, kernel, dimension_numbers)
 
 
 class Linear(nnx.Linear):

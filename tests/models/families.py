@@ -68,7 +68,7 @@ def batch(config, rows, length):
         chosen = {name: np.take_along_axis(x, places, 1) for name, x in (("labels", labels), ("weights", real))}
         made = {"tokens": tokens, "length": lengths, "places": places, **chosen}
         if config.encoder.embedding.types:
-            made["token_types"] = (np.arange(length) > length // 2).astype(np.int32)[None].repeat(rows, 0)
+            made["token_types"] = np.tile(np.arange(length, dtype=np.int32) % config.encoder.embedding.types, (rows, 1))
         if config.next_sentence:
             made["next_sentence_label"] = draw.integers(0, 2, rows).astype(np.int32)
     else:

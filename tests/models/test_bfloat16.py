@@ -41,7 +41,8 @@ def distances(config, rows, length):
 
 @pytest.mark.parametrize("name", families.PRESETS)
 def test_losses_and_all_gradients_are_near_those_of_float32(name):
-    found = distances(families.family(name), rows=6, length=24)
+    # Of ReLU's inputs two in a thousand change sign, which few tokens do not average out: 0.06 for T5 with 6 × 24.
+    found = distances(families.family(name), rows=16, length=64)
     assert {path: far for path, far in found.items() if not far < BAR} == {}
 
 
