@@ -93,7 +93,7 @@ def compile_case(case: Case, kept: Path | None = None, *, fresh: bool = False) -
 
     Args:
       kept: a folder of what compilers have told earlier, by what they were given: the program, for which devices, with
-        what options, in which version. What is there is traced, but not compiled.
+        what flags, in which version. What is there is traced, but not compiled.
       fresh: compile it nevertheless, and keep the answer.
 
     Raises:
@@ -139,11 +139,11 @@ def _read(file: Path | None) -> dict[str, Any] | None:
         return None
 
 
-def _name(program: str, devices: Mapping[str, Any], options: Mapping[str, str] | None) -> str:
+def _name(program: str, devices: Mapping[str, Any]) -> str:
     """Name all that what the compiler tells depends on, and what we read of it."""
     variables = {name: os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")}
     versions = {name: version(name) for name in ("jax", "jaxlib", "libtpu")}
-    digest = hashlib.sha256(json.dumps([devices, options, variables, versions], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([devices, variables, versions], sort_keys=True).encode())
     for text in (program, *(Path(file).read_text() for file in (__file__, collectives.__file__))):
         digest.update(text.encode())
     return f"{digest.hexdigest()[:32]}.json"
@@ -174,7 +174,7 @@ def _compile(case: Case, kept: Path | None = None, fresh: bool = False) -> dict[
     from flax_transformer.parallel import batch_sharding, make_mesh
     from flax_transformer.train.optimizer import make_optimizer
     from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
-    from flax_transformer.train.step import compiler_options, laid_out, make_train_step
+    from flax_transformer.train.step import laid_out, make_train_step
 
     topology = Topology.of(case.topology)
     workload = find_target(case.target, Size(**case.size), case.options)
@@ -201,7 +201,7 @@ def _compile(case: Case, kept: Path | None = None, fresh: bool = False) -> dict[
     with jax.set_mesh(mesh):
         lowered = laid_out(step, state, mesh).trace(state, batch).lower(lowering_platforms=("tpu",))
     devices = {"slice": topology.name, "mesh": dict(mesh.shape), "order": [device.id for device in mesh.devices.flat]}
-    file = kept and kept / _name(lowered.as_text(), devices, compiler_options(mesh))
+    file = kept and kept / _name(lowered.as_text(), devices)
     told = None if fresh else _read(file)
     answer = {"known": known, "file": file and str(file), "earlier": told is not None}
     return {**answer, "told": told or _tell(lowered, topology)}

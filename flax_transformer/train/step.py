@@ -1,6 +1,5 @@
 """The training step: a pure function from state and batch to state and metrics."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -77,19 +76,6 @@ def make_train_step(
     return train_step
 
 
-ASYNCHRONOUS = dict.fromkeys(
-    (
-        "xla_enable_async_all_gather",
-        "xla_tpu_enable_async_collective_fusion",
-        "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
-        "xla_tpu_enable_async_collective_fusion_multiple_steps",
-        "xla_tpu_overlap_compute_collective_tc",
-    ),
-    "true",
-)
-"""Has TPUs fetch parameters while they multiply: the compiler does so for v5e, and is to be asked on v4, v5p, v6e."""
-
-
 def laid_out(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:
     """Jit a training step; the old state's memory is reused for the new one.
 
@@ -103,16 +89,7 @@ def laid_out(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Call
     places = state_shardings(state, mesh)
     return jax.jit(
         train_step, in_shardings=(places, batch_sharding(mesh)), out_shardings=(places, None), donate_argnums=0,
-        compiler_options=compiler_options(mesh),
     )  # fmt: skip
-
-
-def compiler_options(mesh: Mesh) -> dict[str, str] | None:
-    """Give the options that a step is compiled with, but those that the user has set."""
-    if mesh.devices.flat[0].platform != "tpu":
-        return None
-    chosen = os.environ.get("LIBTPU_INIT_ARGS", "") + os.environ.get("XLA_FLAGS", "")
-    return {name: value for name, value in ASYNCHRONOUS.items() if f"{name}=" not in chosen}
 
 
 def jit_train_step(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:
