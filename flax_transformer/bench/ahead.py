@@ -93,7 +93,7 @@ def compile_case(case: Case, kept: Path | None = None, *, fresh: bool = False) -
 
     Args:
       kept: a folder of what compilers have told earlier, by what they were given: the program, for which devices, with
-        what options, in which version. What is there is traced, but not compiled.
+        what flags, in which version. What is there is traced, but not compiled.
       fresh: compile it nevertheless, and keep the answer.
 
     Raises:
