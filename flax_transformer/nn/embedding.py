@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.check import check_ids
 from flax_transformer.nn.config import Precision, check_at_least, check_fields
-from flax_transformer.nn.linear import flat_dot_general
+from flax_transformer.nn.linear import Linear, flat_dot_general
 from flax_transformer.nn.norm import LayerNorm
 from flax_transformer.ops import dropout, lookup, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows, widen
 from flax_transformer.ops.mask import check_broadcast

@@ -62,7 +62,8 @@ def block_scores(scale, q, k, part, bias, i, j):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _blockwise(scale, q, k, v, mask, bias):
-    return _forward((q, k, v, mask, bias), scale=scale)[0]
+    # As in the rule below: within `jit`, `vmap` takes the results of both to have their batch axis in one place.
+    return in_one_piece(_forward, (q, k, v, mask, bias), scale=scale)[0]
 
 
 @partial(_blockwise.defjvp, symbolic_zeros=True)

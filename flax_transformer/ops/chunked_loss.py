@@ -26,7 +26,7 @@ def chunked_cross_entropy(
     labels: Int[Array, "*B"],
     weights: Shaped[Array, "*B"] | None = None,
     *,
-    bias: Float[Array, "V"] | None = None,
+    bias: Float[Array, "E"] | None = None,
     chunk: int = 512,
     **options: Any,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -37,7 +37,7 @@ def chunked_cross_entropy(
     the embedding are summed over devices once, at the end: of all its uses together where it is as `spread` makes it.
 
     Args:
-        bias: of the vocabulary's logits alone, where the table has more rows.
+        bias: of the vocabulary's E logits alone, where the table has more rows.
         options: `vocab`, `label_smoothing` and `z_loss` of `cross_entropy`.
 
     >>> hidden, embedding, labels = jnp.ones((5, 2)), jnp.eye(3, 2), jnp.array([0, 1, 2, 0, 1])
@@ -56,7 +56,7 @@ def chunked_scores(
     labels: Int[Array, "*B"],
     weights: Shaped[Array, "*B"] | None = None,
     *,
-    bias: Float[Array, "V"] | None = None,
+    bias: Float[Array, "E"] | None = None,
     chunk: int = 512,
     **options: Any,
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:

@@ -18,8 +18,8 @@ def cross_entropy(
     weights: Shaped[Array, "*B"] | None = None,
     *,
     vocab: int | None = None,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
+    label_smoothing: float | int = 0.0,
+    z_loss: float | int = 0.0,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Sum the weighted cross-entropy of labels, in float32 or more, without one-hot targets.
 

@@ -107,7 +107,9 @@ def test_large_stacks_go_to_the_device_layer_by_layer(saved, monkeypatch, dtype)
 def test_a_precision_may_be_asked_for(saved):
     half = hub.load(saved, dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(half.model)} == {jnp.dtype("bfloat16")}
-    assert half(input_ids=IDS).logits.dtype == jnp.bfloat16
+    output = half(input_ids=IDS)
+    assert output.last_hidden_state.dtype == jnp.bfloat16
+    assert output.logits.dtype == jnp.float32  # scores are not rounded
     with pytest.raises(ValueError, match="dtype must be one of float32, float16, bfloat16, got 'int8'"):
         hub.load(saved, dtype="int8")
 

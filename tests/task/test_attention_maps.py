@@ -105,7 +105,7 @@ def test_a_mesh_in_context_changes_nothing(made):
 
 
 def test_an_accelerator_does_not_take_the_weights_away(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")
     half = translator(precision=Precision(compute="bfloat16"))
     q = jax.ShapeDtypeStruct((1, 8, 2, 8), jnp.bfloat16)
     assert re.search("cudnn +chosen", explain_attention(q, q, q))  # what training there would use
