@@ -108,10 +108,9 @@ def load(
     tensors, differences = _matched(stored, expected, family, architecture, lenient)
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
-        shown = "".join(f"\n  {line}" for line in differences)
         raise ValueError(
             f"{folder} is not a whole {fields['architectures'][0]}: {len(differences)} "
-            f"difference{'s' if len(differences) > 1 else ''}{shown}"
+            f"difference{'s' if len(differences) > 1 else ''}" + "".join(f"\n  {line}" for line in differences)
         )
     model = load_model(model, entries, tensors, mesh, fresh)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}

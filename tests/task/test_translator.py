@@ -50,8 +50,8 @@ def test_an_experiment_survives_its_config_file():
 
 def test_embeddings_are_rounded_up_to_whole_tiles():
     config = translation().build(9_713)
-    embedding = jax.eval_shape(lambda: Embedding(config.embedding, rngs=nnx.Rngs(0)))
-    assert (config.embedding.vocab, embedding.rows.shape[0]) == (9_713, 9_728)
+    rows = jax.eval_shape(lambda: Embedding(config.embedding, rngs=nnx.Rngs(0)).rows)
+    assert (config.embedding.vocab, rows.shape[0]) == (9_713, 9_728)
     assert dataclasses.replace(config, embedding=transformer_tiny().embedding) == transformer_tiny()
 
 
