@@ -356,7 +356,7 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
         (CONFIG, dict(precision="bfloat16"), "precision must be a Precision, got 'bfloat16'"),
         (CONFIG, dict(attend="xla"), "attend must be a function, got 'xla'"),
         (CONFIG, dict(activation=3), "activation must be a name or a function, got 3"),
-        (Precision(), dict(compute="bf16"), "compute must be one of float32, bfloat16, float16, got 'bf16'"),
+        (Precision(), dict(compute="bf16"), "compute must be one of float32, bfloat16, float16, float64, got 'bf16'"),
         (Rotary(), dict(base=0), "base of rotary frequencies must be above 0"),
         (TABLE, dict(position="rope"), "position must be one of sinusoidal, .*, got 'rope'"),
         (TABLE, dict(vocab=9.0), "vocab must be a whole number"),
