@@ -82,7 +82,6 @@ def generate(
         raise ValueError("a prompt must not be empty")
     lines = read_lines() if prompt is None and not chat else []
     writer = Writer(open_checkpoint(checkpoint, revision=revision), config)
-    one = how.num_beams in (None, 1) and how.num_return_sequences in (None, 1)
     if chat:
         _chat(writer)
     elif prompt is None:
@@ -91,7 +90,7 @@ def generate(
             for line, texts in zip(part, writer(part, first=i), strict=True):
                 for text in texts:
                     print(_one_line(line + text if writer.continues else text), flush=True)
-    elif stream and one and sys.stdout.isatty():
+    elif stream and writer.chosen.num_beams == writer.chosen.num_return_sequences == 1 and sys.stdout.isatty():
         _print_pieces(writer.stream(prompt), prompt if writer.continues else "")
     else:
         for text in writer([prompt])[0]:

@@ -93,6 +93,12 @@ def test_samples_are_the_seeds(causal):
     assert len(one) == 2
 
 
+def test_beams_that_the_checkpoint_asks_for_are_searched(seq2seq):
+    asks = replace(seq2seq, generation=Fields.of({"num_beams": 3}))
+    asked = writer(seq2seq, max_new_tokens=6, num_beams=3)(["the dog"])
+    assert writer(asks, max_new_tokens=6)(["the dog"]) == asked
+
+
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 2}], ids=["greedy", "beam"])
 def test_stop_texts_end_and_are_left_out(causal, settings):
     ((full,),) = writer(causal, max_new_tokens=20, **settings)(["the dog"])

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.call import causal_lm, seq2seq_lm
 from flax_transformer.hub.generate import stream_tokens
-from flax_transformer.hub.settings import make_settings
+from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.hub.tokenizer import HubTokenizer
 from flax_transformer.ops.sampling import row_keys
 from flax_transformer.task.answer import Conversation
@@ -63,6 +63,11 @@ class Writer:
         """Whether what is written goes on from the prompt, as a decoder-only model's does."""
         return self.pretrained.architecture.call is causal_lm
 
+    @property
+    def chosen(self) -> Settings:
+        """The settings, and the checkpoint's own where they say nothing."""
+        return make_settings(self.pretrained.config, self.pretrained.generation, dict(self.config.settings))
+
     def __call__(self, prompts: Sequence[str], first: int = 0) -> list[list[str]]:
         """Write on from each prompt, or answer it: one text, or as many as `num_return_sequences` says.
 
@@ -77,14 +82,12 @@ class Writer:
         if "key" in settings:
             settings["key"] = row_keys(settings["key"], np.arange(first, first + len(prompts)))
         seeds = [row[seen != 0].tolist() if self.continues else [] for row, seen in zip(ids, mask, strict=True)]
-        count = dict(settings).get("num_return_sequences", 1)
-        if dict(settings).get("num_beams", 1) > 1:
+        if self.chosen.num_beams > 1:
             rows = np.asarray(self.pretrained.generate(ids, mask, **settings))
             rows = rows[:, ids.shape[1] if self.continues else 1 :]
-            count = len(rows) // len(prompts)
         else:
             rows = self._until_stopped(ids, mask, settings, seeds)
-            count = len(rows) // len(prompts)
+        count = len(rows) // len(prompts)
         texts = [self._text(seeds[i // count]).whole(row) for i, row in enumerate(rows)]
         return [texts[i : i + count] for i in range(0, len(texts), count)]
 
@@ -110,7 +113,7 @@ class Writer:
             raise ValueError("a message must not be empty")
         room = positions_of(self.pretrained.model.cfg)
         if room is not None and self.continues:
-            room -= self._asked() or min(USUAL, room // 2)
+            room -= self.chosen.max_new_tokens or min(USUAL, room // 2)
         ids = np.array([talk.ids(message, tokenizer, room)], np.int32)
         return self._stream(ids, np.ones_like(ids))
 
@@ -144,8 +147,7 @@ class Writer:
         return list(np.concatenate(chunks, axis=1))
 
     def _text(self, before: Sequence[int]) -> "TextStream":
-        chosen = make_settings(self.pretrained.config, self.pretrained.generation, dict(self.config.settings))
-        return TextStream(tokenizer_of(self.pretrained), tuple(before)[-CONTEXT:], chosen.ends, self.config.stop)
+        return TextStream(tokenizer_of(self.pretrained), tuple(before)[-CONTEXT:], self.chosen.ends, self.config.stop)
 
     def _inputs(self, prompts: Sequence[str]) -> tuple[Int[np.ndarray, "B T"], Int[np.ndarray, "B T"]]:
         tokenizer = tokenizer_of(self.pretrained)
@@ -157,16 +159,9 @@ class Writer:
         inputs = tokenizer(prompts, side="left" if self.continues else None)
         return inputs["input_ids"], inputs["attention_mask"]
 
-    def _asked(self) -> int | None:
-        """Give how many new tokens the caller asks for at most, or the checkpoint."""
-        config, generation = self.pretrained.config, self.pretrained.generation
-        chosen = make_settings(config, generation, dict(self.config.settings))
-        return chosen.max_new_tokens
-
     def _settings(self, prompt: int) -> dict[str, Any]:
         """Complete the settings: how many tokens to write, within the positions, and what to draw from."""
-        settings = dict(self.config.settings)
-        chosen = make_settings(self.pretrained.config, self.pretrained.generation, settings)
+        settings, chosen = dict(self.config.settings), self.chosen
         limit, before = positions_of(self.pretrained.model.cfg), prompt if self.continues else 1
         if limit is not None and prompt > limit:
             raise ValueError(f"a prompt must fit into the {limit} positions, got {prompt} tokens")
