@@ -247,8 +247,10 @@ def _open(workdir: str, beam: int | None, length_penalty: float | None, n_best: 
     """Open a run's translator, with its search changed where asked."""
     from dataclasses import replace
 
+    from flax_transformer.cli.programs import keep_programs
     from flax_transformer.task.translation import load_translator
 
+    keep_programs()
     translator, experiment = load_translator(workdir)
     asked = {"beams": beam, "length_penalty": length_penalty, "n_best": n_best}
     return translator, replace(experiment.search, **{name: value for name, value in asked.items() if value is not None})
