@@ -16,7 +16,7 @@ from flax_transformer.ops.eager import reused
 from flax_transformer.ops.linear_map import in_one_piece
 from flax_transformer.ops.loss import check_vocab, cross_entropy, weights_of
 from flax_transformer.ops.table import by_device
-from flax_transformer.ops.wide import wide, widen
+from flax_transformer.ops.wide import product, wide, widen
 from flax_transformer.parallel.explicit import implicit
 
 
@@ -91,13 +91,9 @@ def _cut(x: Array, chunk: int, rank: int) -> Array:
     return jnp.moveaxis(flat.reshape(chunk, -1, *tail), 0, 1)
 
 
-def _product(pattern, x, y):
-    return jnp.einsum(pattern, x, y, preferred_element_type=wide(jnp.result_type(x, y)))
-
-
 def _logits(output, hidden, vocab):
     embedding, bias = output
-    logits = _product("...d,vd->...v", hidden, embedding)[..., :vocab]
+    logits = product("...d,vd->...v", hidden, embedding)[..., :vocab]
     return logits if bias is None else logits + bias.astype(logits.dtype)
 
 
@@ -150,8 +146,8 @@ def _sums_and_slopes(given, *, settings):
         by_bias = None if bias is None else by_bias + jnp.sum(by_logits, axis=0)
         # Rounded like the operands: products of short floats with float32 would be products of float32.
         by_logits = jnp.pad(by_logits, ((0, 0), (0, len(embedding) - by_logits.shape[-1]))).astype(embedding.dtype)
-        by_hidden = _product("...v,vd->...d", by_logits, embedding).astype(hidden.dtype)
-        by_embedding += _product("tv,td->vd", by_logits.astype(hidden.dtype), hidden)
+        by_hidden = product("...v,vd->...d", by_logits, embedding).astype(hidden.dtype)
+        by_embedding += product("tv,td->vd", by_logits.astype(hidden.dtype), hidden)
         return (jax.tree.map(jnp.add, sums, more), by_embedding, by_bias), (by_hidden, by_weights)
 
     zeros = lambda x: None if x is None else jnp.zeros(x.shape, weights.dtype)  # noqa: E731

@@ -35,7 +35,7 @@ def scaled(x: Float[Array, "*B"], factor: float) -> Float[Array, "*B"]:
 
 def product(pattern: str, x: Array, y: Array) -> Array:
     """Multiply as `einsum` does; sums are float32 or more."""
-    return jnp.einsum(pattern, x, y, preferred_element_type=wide(x.dtype))
+    return jnp.einsum(pattern, x, y, preferred_element_type=wide(jnp.result_type(x, y)))
 
 
 def zeros(x: Array) -> Array:
