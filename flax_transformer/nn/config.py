@@ -81,8 +81,8 @@ class Precision:
         return "float32" if self.wide_residual and self.compute == "float16" else self.compute
 
 
-def with_precision(config: Any, **kinds: str) -> Any:
-    """Change `compute`, `params` or both wherever a config, at any depth, has a `Precision`.
+def with_precision(config: Any, **kinds: str | bool) -> Any:
+    """Change fields of every `Precision` that a config has, at any depth.
 
     >>> with_precision(Precision(), compute="bfloat16")
     Precision(compute='bfloat16', params='float32', wide_residual=False)

@@ -1,19 +1,21 @@
 """How linear layers start, and how they multiply: as products of two matrices, with kernels that may be in parts."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
 from flax import nnx
+from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
 
 from flax_transformer.nn.config import BlockConfig
 from flax_transformer.ops import widen
-from flax_transformer.parallel import gather_parameter
-from flax_transformer.parallel.axis import auto_axes, parts, unknown_axes
+from flax_transformer.ops.linear_map import linear_map
+from flax_transformer.parallel import constrain
+from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts, unknown_axes
+from flax_transformer.parallel.sharding import Axes, logical_axes
 
 _xavier = nnx.initializers.xavier_uniform()
 
@@ -86,8 +88,7 @@ class Product:
 
     Then each use gathers the kernel, the backward pass too, and the kernel's gradient is summed and split at once, as
     fully sharded training means it (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). Left to itself the
-    compiler gathers kernels of three axes once more, in another layout. On such a mesh there is no forward-mode
-    differentiation, as it is a `jax.custom_vjp`.
+    compiler gathers kernels of three axes once more, in another layout.
     """
 
     layer: str
@@ -95,25 +96,52 @@ class Product:
 
     def __call__(self, x: jax.Array, kernel: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
         """Multiply; the arguments are those of `jax.lax.dot_general`."""
-        multiply = lambda x, kernel: flat_dot_general(x, kernel, *args, **kwargs)  # noqa: E731
-        return (
-            _multiply_whole(multiply, f"{self.layer}.kernel", x, kernel) if parts("embed") > 1 else multiply(x, kernel)
-        )
+        if not mesh_axes("embed"):
+            return flat_dot_general(x, kernel, *args, **kwargs)
+        axes = logical_axes(f"{self.layer}.kernel", kernel.ndim)
+        return _multiply(_Times(axes, args, (*kwargs.items(),)), x, kernel)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _multiply_whole(multiply: Callable, name: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return multiply(x, gather_parameter(kernel, name))
+@dataclass(frozen=True)
+class _Times:
+    """A product with a kernel that lies in parts."""
+
+    axes: Axes
+    args: tuple
+    options: tuple[tuple[str, Any], ...]
+
+    def __call__(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return self.with_whole(x, self.whole(kernel))
+
+    def with_whole(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return flat_dot_general(x, kernel, *self.args, **dict(self.options))
+
+    def whole(self, kernel: jax.Array) -> jax.Array:
+        return constrain(kernel, *(None if axis == "embed" else axis for axis in self.axes))
+
+    def split(self, gradient: jax.Array) -> jax.Array:
+        return constrain(gradient, *self.axes)
 
 
-def _forward(multiply: Callable, name: str, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple]:
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _multiply(times: _Times, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    return times(x, kernel)
+
+
+@partial(_multiply.defjvp, symbolic_zeros=True)
+def _derive(times: _Times, operands: tuple, slopes: tuple) -> tuple[jax.Array, jax.Array]:
     # Not a call of the function itself: a remat policy must see the product that it may keep.
-    return multiply(x, gather_parameter(kernel, name)), (x, kernel)
+    moved = tuple(None if isinstance(slope, SymbolicZero) else slope for slope in slopes)
+    return times(*operands), linear_map(_tangent, _backward, operands, moved, times=times)
 
 
-def _backward(multiply: Callable, name: str, kept: tuple, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, kernel = kept
-    return jax.vjp(lambda x, kernel: multiply(x, gather_parameter(kernel, name)), x, kernel)[1](gradient)
+def _tangent(operands: tuple, slopes: tuple, *, times: _Times) -> jax.Array:
+    (x, kernel), (to_x, to_kernel) = operands, slopes
+    changes = [] if to_x is None else [times(to_x, kernel)]
+    return sum(changes if to_kernel is None else [*changes, times(x, to_kernel)])
 
 
-_multiply_whole.defvjp(_forward, _backward)
+def _backward(operands: tuple, pull: jax.Array, *, times: _Times) -> tuple[jax.Array, jax.Array]:
+    x, kernel = operands
+    to_x, to_kernel = jax.vjp(times.with_whole, x, times.whole(kernel))[1](pull)
+    return to_x, times.split(to_kernel)

@@ -1,7 +1,7 @@
 """Calls outside of `jax.jit`: what they compile, once, and what is kept between them."""
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import jax
@@ -11,16 +11,18 @@ import numpy as np
 def reused(function: Callable) -> Callable:
     """Have eager calls run one program for all arguments of the same shapes.
 
-    A loop (`jax.lax.scan`) or a map over devices whose body is made anew in each call would else be compiled in each.
-    Inside of `jax.jit` nothing changes. What is no array among the arguments is static; where such a thing has no
-    hash, nothing is reused.
+    A loop (`jax.lax.scan`) or a map over devices whose body is made anew in each call would else be compiled in each,
+    and so would its derivative. Inside of `jax.jit` nothing changes. What is no array among the arguments is static;
+    where such a thing has no hash, nothing is reused.
     """
 
-    @partial(jax.jit, static_argnums=(0, 1), inline=True)
     def run(treedef: Any, rest: tuple, arrays: list) -> Any:
         arrays = iter(arrays)
         args, kwargs = treedef.unflatten([next(arrays) if kind is None else leaf for kind, leaf in rest])
         return function(*args, **kwargs)
+
+    # Eager derivatives take an inlined program apart, and then compile its loops again.
+    written, called = (jax.jit(run, static_argnums=(0, 1), inline=inline) for inline in (True, False))
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -34,9 +36,14 @@ def reused(function: Callable) -> Callable:
             hash((treedef, rest))
         except TypeError:
             return function(*args, **kwargs)
-        return run(treedef, rest, arrays)
+        return (written if _writes_program() else called)(treedef, rest, arrays)
 
     return call
+
+
+def _writes_program() -> bool:
+    """Whether operations are written into a program, as in `jax.jit`, or done: eagerly, in eager derivatives too."""
+    return isinstance(jax.lax.full((), 0), jax.core.Tracer)
 
 
 def kept(function: Callable[[Any], Any]) -> property:

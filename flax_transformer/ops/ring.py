@@ -13,11 +13,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout, counts_places, drawn_from
+from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.ring_block import Plan
 from flax_transformer.ops.ring_device import attend, attend_back
@@ -103,25 +105,42 @@ def _aligned(x: Array, ndim: int) -> Array:
     return x.reshape((1,) * (ndim - x.ndim) + x.shape)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _ring(plan, q, k, v, bias, rest):
-    return _forward(plan, q, k, v, bias, rest)[0]
+    return in_one_piece(_forward, (q, k, v, bias, rest), plan=plan)["out"]
 
 
-def _forward(plan, q, k, v, bias, rest):
-    done = _share(plan, attend, ("out", "norm"), q=q, k=k, v=v, bias=bias, **rest)
-    return done["out"], (q, k, v, bias, rest, done["out"], done["norm"])
+@partial(_ring.defjvp, symbolic_zeros=True)
+def _derive(plan, operands, slopes):
+    done = in_one_piece(_forward, operands, plan=plan)
+    slopes = tuple(None if slope is None or isinstance(slope, SymbolicZero) else slope for slope in slopes[:4])
+    return done["out"], linear_map(_tangent, _backward, (*operands, done), slopes, plan=plan)
 
 
-def _backward(plan, saved, pull):
-    q, k, v, bias, rest, out, norm = saved
-    drift = jnp.sum(widen(pull) * out, axis=-1, keepdims=True)
+def _forward(operands, *, plan):
+    q, k, v, bias, rest = operands
+    return _share(plan, attend, ("out", "norm"), q=q, k=k, v=v, bias=bias, **rest)
+
+
+def _tangent(saved, slopes, *, plan):
+    # Forward mode is rare here, and goes round as the forward pass does; JAX differentiates that by itself.
+    *operands, rest, _ = saved
+    moving = [place for place, slope in enumerate(slopes) if slope is not None]
+
+    def moved(*changed):
+        every = dict(enumerate(operands)) | dict(zip(moving, changed, strict=True))
+        return _forward((*every.values(), rest), plan=plan)["out"]
+
+    return jax.jvp(moved, [operands[place] for place in moving], [slopes[place] for place in moving])[1]
+
+
+def _backward(saved, pull, *, plan):
+    q, k, v, bias, rest, done = saved
+    drift = jnp.sum(widen(pull) * done["out"], axis=-1, keepdims=True)
     results = ("q", "k", "v") if bias is None else ("q", "k", "v", "bias")
-    by = _share(plan, attend_back, results, q=q, k=k, v=v, bias=bias, pull=pull, norm=norm, drift=drift, **rest)
-    return by["q"], by["k"], by["v"], by.get("bias"), None
-
-
-_ring.defvjp(_forward, _backward)
+    given = {"q": q, "k": k, "v": v, "bias": bias, "pull": pull, "norm": done["norm"], "drift": drift, **rest}
+    by = _share(plan, attend_back, results, **given)
+    return by["q"], by["k"], by["v"], by.get("bias")
 
 
 def _share(plan, run, results, **operands):

@@ -9,7 +9,6 @@ from flax_transformer.parallel.mesh import make_mesh as make_mesh
 from flax_transformer.parallel.sharding import RULES as RULES
 from flax_transformer.parallel.sharding import batch_sharding as batch_sharding
 from flax_transformer.parallel.sharding import constrain as constrain
-from flax_transformer.parallel.sharding import gather_parameter as gather_parameter
 from flax_transformer.parallel.sharding import logical_axes as logical_axes
 from flax_transformer.parallel.sharding import path_name as path_name
 from flax_transformer.parallel.sharding import tree_shardings as tree_shardings

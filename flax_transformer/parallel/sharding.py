@@ -7,13 +7,12 @@ or in what `axis_rules` says instead. Stacked layers have one more leading axis 
 import math
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from flax_transformer.parallel.axis import Place, auto_axes, axis_to_mesh, mesh_axes, several, unknown_axes
+from flax_transformer.parallel.axis import Place, auto_axes, axis_to_mesh, several, unknown_axes
 
 Axes = tuple[str | None, ...]
 
@@ -157,34 +156,3 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
             "put it there, as in jax.device_put(x, parallel.batch_sharding(mesh)), or call within jax.jit"
         )
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
-
-
-def gather_parameter(parameter: jax.Array, name: str) -> jax.Array:
-    """Gather what is split of the model's width (by `fsdp`) in one layer's parameter; its gradient is summed and split
-    at once.
-
-    A no-op while no mesh with such an axis is set, or inside a `jax.shard_map` over it.
-
-    Args:
-      name: for the table, e.g. `query.kernel`.
-
-    Raises:
-      ValueError: when no rule of the table matches the name.
-    """
-    return _gather(parameter, logical_axes(name, parameter.ndim)) if mesh_axes("embed") else parameter
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _gather(parameter: jax.Array, axes: Axes) -> jax.Array:
-    return constrain(parameter, *(None if axis == "embed" else axis for axis in axes))
-
-
-def _gather_forward(parameter: jax.Array, axes: Axes) -> tuple[jax.Array, None]:
-    return _gather(parameter, axes), None
-
-
-def _gather_backward(axes: Axes, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    return (constrain(gradient, *axes),)
-
-
-_gather.defvjp(_gather_forward, _gather_backward)

@@ -49,6 +49,18 @@ def test_of_a_stack(stack, options):
     assert compiled(lambda: apply_stack(stack, X, **options)) == 0
 
 
+@pytest.mark.parametrize(
+    "transform", [jax.grad, jax.jacfwd, lambda f: lambda s: jax.vmap(jax.grad(f))(s * jnp.ones(3))]
+)
+def test_of_derivatives_of_a_stack(stack, transform):
+    loss = lambda scale: apply_stack(stack, scale * X, remat="full").sum()  # noqa: E731
+    assert compiled(lambda: transform(loss)(1.0)) == 0
+
+
+def test_of_gradients_by_a_stack(stack):
+    assert compiled(lambda: jax.grad(lambda stack: apply_stack(stack, X, key=KEY).sum())(stack)) == 0
+
+
 def test_of_a_stack_with_a_cache(stack):
     cache = jax.vmap(lambda block: block.attention.init_cache(2, 8))(stack)
     assert compiled(lambda: apply_stack(stack, X[:, :1], cache=cache)) == 0

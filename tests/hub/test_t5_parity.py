@@ -2,12 +2,15 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.hub.family import Fields
 from flax_transformer.hub.t5_config import read, read_encoder, write, write_mt5
+from flax_transformer.nn import with_precision
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
@@ -109,6 +112,27 @@ def test_a_checkpoint_with_copies_and_an_unused_bias_loads_as_each_smaller_class
         got = got(input_ids=ids, **({"decoder_input_ids": ids} if name == "T5Model" else {}))
         memory = got.last_hidden_state if name == "T5EncoderModel" else got.encoder_last_hidden_state
         np.testing.assert_array_equal(memory, expected.encoder_last_hidden_state)
+
+
+def test_in_float16_what_feed_forward_layers_write_may_be_beyond_it(tmp_path):
+    """As T5 1.1 as published does; transformers keeps `wo` and the residual stream in float32."""
+    model = make("T5ForConditionalGeneration", **CONFIGS["gated"])
+    for name, value in model.named_parameters():
+        value.data *= {"wi_0": 30, "wi_1": 30, "wo": 1000}.get(name.split(".")[-2], 1)
+    model.save_pretrained(tmp_path)
+    inputs = {"input_ids": random_ids(V, 3, 9), "decoder_input_ids": random_ids(V, 3, 6, seed=1)}
+    half = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float16)
+    expected, ours = forward(half, inputs), hub.load(tmp_path, dtype="float16")
+    assert np.abs(expected["encoder_hidden_states"][1]).max() > np.finfo(np.float16).max
+    got = ours(**inputs)
+    exact = hub.load(tmp_path)(**inputs).logits
+    for theirs, name in ((expected["logits"].astype(np.float32), "transformers' float16"), (exact, "float32")):
+        error = np.abs(got.logits - theirs).max() / np.abs(theirs).max()
+        assert error < 5e-3, f"{name}: {error}"
+    narrow = with_precision(ours.model.cfg, compute="float16", wide_residual=False)
+    model = type(ours.model)(narrow, rngs=nnx.Rngs(0))
+    nnx.update(model, nnx.state(ours.model))
+    assert not np.isfinite(model(*(jnp.asarray(ids) for ids in inputs.values()))).all()
 
 
 @pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)

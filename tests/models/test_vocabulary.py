@@ -1,5 +1,7 @@
 """Rows that fill up a table are no tokens: not in losses or smoothing, not in logits, never generated."""
 
+import math
+import re
 from dataclasses import replace
 
 import jax
@@ -129,3 +131,21 @@ def test_translation_tells_the_tokenizers_size():
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
     assert config.embedding.vocab == VOCAB_MULTIPLE + 1
     assert model.embedding.token.embedding.shape[0] == 2 * VOCAB_MULTIPLE
+
+
+@pytest.mark.parametrize(("chunk", "there"), [(4, False), (64, True)])
+@pytest.mark.parametrize("name", ["bert_base_uncased", "gpt2", "transformer_base"])
+def test_logits_of_a_whole_batch_never_exist_at_once(name, chunk, there):
+    """Of hidden tokens, of a text and of a translation: not in training, unless a chunk has room for all of them."""
+    config = families.family(name)
+    batch = families.batch(config, 4, 16)
+    tokens = batch["places" if "places" in batch else "labels" if "labels" in batch else "source"].size
+    step = jax.value_and_grad(lambda model: families.objective(config)(model, batch, chunk=chunk)[0])
+    program = jax.jit(step).lower(jax.eval_shape(lambda: families.build(config))).as_text()
+    sizes = {
+        math.prod(int(number) for number in shape)
+        for shape in (found.rstrip("x").split("x") for found in re.findall(r"tensor<((?:\d+x)+)f32>", program))
+        if int(shape[-1]) == families.V
+    }
+    assert (tokens * families.V in sizes) == there
+    assert there or max(sizes) <= chunk * families.V

@@ -56,7 +56,7 @@ def error(ours, theirs):
 
 
 def run(case, backend):
-    """Give the output and the gradients by q, k, v and bias."""
+    """Give the output, the gradients by q, k, v and bias, and the derivative along them."""
     mask, shape, drop, heads, S = CASES[case]
     q, pull = (jax.random.normal(KEY[i], (B, T, N, H)) for i in (3, 4))
     k, v = (jax.random.normal(KEY[i], (B, S, heads, H)) for i in (5, 6))
@@ -67,7 +67,8 @@ def run(case, backend):
     def both(q, k, v, bias, mask, dropout, pull):
         call = lambda q, k, v, bias: attention(q, k, v, mask, bias, dropout=dropout, backend=backend)  # noqa: E731
         out, back = jax.vjp(call, q, k, v, bias)
-        return out, back(pull)
+        along = jax.jvp(call, (q, k, v, bias), jax.tree.map(jnp.sin, (q, k, v, bias)))[1]
+        return out, back(pull), along
 
     return both(q, k, v, bias, mask, dropout, pull)
 
