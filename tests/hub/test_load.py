@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from flax_transformer import hub
 from flax_transformer.hub import file, weights
 from flax_transformer.models.causal import Causal, CausalConfig
-from flax_transformer.models.gpt2 import gpt2_tiny
+from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, Rotary, with_precision
 
 LLAMA = CausalConfig(
