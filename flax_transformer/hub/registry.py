@@ -13,10 +13,8 @@ from flax_transformer.hub.registration import Architecture, Family
 @cache
 def families() -> Mapping[str, Family]:
     """Give every family by the `model_type` of its config.json: the `FAMILIES` of all files in `hub/family`."""
-    files = (
-        importlib.import_module(file.name) for file in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
-    )
-    return {kind: found for name in names for kind, found in importlib.import_module(name).FAMILIES.items()}
+    files = pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
+    return {kind: found for file in files for kind, found in importlib.import_module(file.name).FAMILIES.items()}
 
 
 def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
