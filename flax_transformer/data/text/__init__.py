@@ -20,7 +20,6 @@ from flax_transformer.data.text.batch import (
 )
 from flax_transformer.data.text.block import Blocks
 from flax_transformer.data.text.causal import Packed, Windows
-from flax_transformer.data.text.collate import Pairs, Rows
 from flax_transformer.data.text.denoise import (
     DeleteTokens,
     Denoise,
@@ -35,6 +34,7 @@ from flax_transformer.data.text.numbers import english, german, numbers
 from flax_transformer.data.text.pair import PairSource, TextPairs
 from flax_transformer.data.text.parallel import ParallelText, parallel_files, read_parallel
 from flax_transformer.data.text.pipeline import BatchStream, pipeline
+from flax_transformer.data.text.rows import Pairs, Rows
 from flax_transformer.data.text.span import SpanCorruption
 from flax_transformer.data.text.text_to_text import TextToText
 from flax_transformer.data.text.tfds import TfdsPairs, build_number_words, build_pairs, tfds_pairs
