@@ -79,7 +79,10 @@ def make_schedule(config: ScheduleConfig, peak: float, steps: int) -> optax.Sche
       ValueError: when the warmup is longer than the run.
     """
     if config.warmup > steps:
-        raise ValueError(f"warmup must not be longer than the run, got warmup={config.warmup}, steps={steps}")
+        raise ValueError(
+            f"warmup must not be longer than the run, got warmup={config.warmup}, steps={steps}; "
+            f"for a run as short as this add --optimizer.schedule.warmup {max(steps // 10, 1)}"
+        )
     if config.name == "inverse_sqrt":
         return inverse_sqrt_schedule(peak, config.warmup)
     if config.name == "noam":
