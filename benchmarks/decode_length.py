@@ -15,7 +15,7 @@ from results import arguments, ratios, spell, turns, write
 
 from flax_transformer.decode import Beam, Decoded, Greedy, beam_search, greedy
 from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
-from flax_transformer.models.transformer import transformer_base, transformer_tiny
+from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
 
 VOCAB, SOURCE, END, GENERATED = 8_000, 24, 2, 200
 PRESETS = {"transformer_tiny": transformer_tiny, "transformer_base": transformer_base}

@@ -22,7 +22,7 @@ from flax import nnx
 from flax_transformer.bench import environment
 from flax_transformer.bench.family import FAMILIES
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import make_train_step
 

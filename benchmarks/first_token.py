@@ -23,7 +23,7 @@ from results import arguments, write
 
 from flax_transformer import hub
 from flax_transformer.models.causal import Causal
-from flax_transformer.models.gpt2 import gpt2
+from flax_transformer.models.text.gpt2 import gpt2
 
 PROMPT = "The quick brown fox"
 

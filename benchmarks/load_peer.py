@@ -24,7 +24,7 @@ from results import arguments, turns, write
 
 from flax_transformer import hub
 from flax_transformer.models.causal import Causal
-from flax_transformer.models.gpt2 import gpt2
+from flax_transformer.models.text.gpt2 import gpt2
 
 WARM = 10
 """Loads before any is timed."""

@@ -35,7 +35,7 @@ from results import arguments, turns, write
 
 from flax_transformer.bench.family import FAMILIES
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.parallel import multihost
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.loop import TrainConfig, fit

@@ -22,7 +22,7 @@ from results import arguments, ratios, spell, turns, write
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.models.transformer import transformer_base, transformer_tiny
+from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
 from flax_transformer.nn import Precision
 from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer

@@ -23,7 +23,7 @@ from results import arguments, ratios, spell, turns, write
 from flax_transformer import hub
 from flax_transformer.decode import Beam, Greedy, PowerPenalty
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.models.transformer import transformer_base, transformer_tiny
+from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
 from flax_transformer.task.translator import decode_batch
 
 VOCAB, EOS, UNK, START = 8_000, 0, 1, 2

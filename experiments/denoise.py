@@ -14,7 +14,7 @@ where both is infilling and permutation: 55.7 % in the mean against 3.2 %, chrF 
 that not all can be restored.
 """
 
-from flax_transformer.models.bart import bart_base
+from flax_transformer.models.text.bart import bart_base
 from flax_transformer.task.denoise import Denoising
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.sequence import narrowed

@@ -19,7 +19,7 @@ from flax import nnx
 
 from flax_transformer.decode import Greedy
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.task.experiment import Experiment, Task, launch
 from flax_transformer.task.report import write_plain_report
 from flax_transformer.task.translation import translation_loss

@@ -10,7 +10,7 @@ configuration for a CPU: 4 layers, 128 wide, 64 characters of context, 12 window
 CPU cores, one run each, in under two minutes (2026-11-21).
 """
 
-from flax_transformer.models.gpt2 import gpt2_tiny
+from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.language import LanguageModel
 from flax_transformer.task.text import Vocabulary

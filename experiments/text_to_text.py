@@ -12,7 +12,7 @@ of the tests, 95.3 % in the mean (2026-11-21, 10 minutes of CPU time; 16 minutes
 `--mix.add 0` leaves a task out, and `--mix.sort 2` has it twice as often.
 """
 
-from flax_transformer.models.t5 import t5_v1_1_small
+from flax_transformer.models.text.t5 import t5_v1_1_small
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.sequence import narrowed
 from flax_transformer.task.text_to_text import Multitask

@@ -8,8 +8,8 @@ numbers translate 100.0 % of 1,000 unseen ones exactly, in a minute on 2 CPU cor
 
 from dataclasses import replace
 
-from flax_transformer.data.corpus import Numbers
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.translation import BPE, Batching, Search, Translation
 from flax_transformer.train.loop import TrainConfig

@@ -8,8 +8,8 @@ wants an accelerator and has not been run to its end on one yet. A shorter varia
 docs/translation.md, reached 40.15 in 71 minutes of CPU time, 36 of two cores (2026-11-21).
 """
 
-from flax_transformer.data.corpus import TextCorpus
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.data.text.corpus import TextCorpus
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.translation import BPE, Batching, Search, Translation
 from flax_transformer.train.loop import TrainConfig

@@ -36,8 +36,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from flax import nnx
 
-from flax_transformer.data.corpus import Numbers
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import Attention, Block, BlockConfig, apply_stack, init_stack, layer, summary
 from flax_transformer.ops import Mask, attention, explain_attention, sinusoidal
 from flax_transformer.report import attention_figure

@@ -32,25 +32,16 @@ import optax
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data.objective import (
-    Denoise,
-    ExampleStream,
-    Infill,
-    MaskedLM,
-    PermuteSentences,
-    Rows,
-    SpanCorruption,
-    Windows,
-    shuffled,
-)
-from flax_transformer.data.text import encode_documents, train_characters
-from flax_transformer.hub.tokenizer import HubTokenizer
-from flax_transformer.models.bert import bert_base_uncased
+from flax_transformer.data import ExampleStream, shuffled
+from flax_transformer.data.text import Denoise, Infill, MaskedLM, PermuteSentences, Rows, SpanCorruption, Windows
+from flax_transformer.data.text.plain import encode_documents, train_characters
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.encoder import MaskedLM as MaskedLanguageModel
-from flax_transformer.models.gpt2 import gpt2, gpt2_tiny
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.t5 import t5_small
+from flax_transformer.models.text.bert import bert_base_uncased
+from flax_transformer.models.text.gpt2 import gpt2, gpt2_tiny
+from flax_transformer.models.text.t5 import t5_small
 from flax_transformer.nn import Precision, RelativeBias, RelativeConfig
 from flax_transformer.ops import Mask
 from flax_transformer.task.objective import causal_loss

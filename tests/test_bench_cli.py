@@ -9,7 +9,7 @@ import pytest
 from flax_transformer.bench.target import Size
 from flax_transformer.cli import run as cli
 from flax_transformer.models import preset
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.parallel import MeshConfig
 
 

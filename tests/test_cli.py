@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from flax_transformer.data.corpus import Numbers
+from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.nn import BlockConfig, EmbeddingConfig
 from flax_transformer.task.experiment import train

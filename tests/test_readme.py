@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data import train_byte_bpe
-from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.data.text import train_byte_bpe
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.causal import Causal
-from flax_transformer.models.gpt2 import gpt2_tiny
+from flax_transformer.models.text.gpt2 import gpt2_tiny
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -51,8 +51,8 @@ def test_an_experiment_brings_its_mesh_and_average(run, tmp_path):
         "from flax_transformer.parallel import MeshConfig\n"
         "from flax_transformer.task.translation import Translation\n"
         "from flax_transformer.train.loop import TrainConfig\n"
-        "from flax_transformer.data.corpus import TextCorpus\n"
-        "from flax_transformer.models.transformer import transformer_tiny\n"
+        "from flax_transformer.data.text.corpus import TextCorpus\n"
+        "from flax_transformer.models.text.transformer import transformer_tiny\n"
         "mesh, train = MeshConfig(data=2, fsdp=4), TrainConfig(ema=0.99)\n"
         "experiment = Translation(model=transformer_tiny(), data=TextCorpus(tfds='none'), mesh=mesh, train=train)\n"
     )

@@ -60,7 +60,7 @@ def evaluate(
       beam: Hypotheses kept at each step, 1 for greedy; the run's own setting by default.
       length_penalty: Exponent of the length that scores are divided by; the run's own by default.
     """
-    from flax_transformer.data import read_parallel
+    from flax_transformer.data.text import read_parallel
     from flax_transformer.task.translation import evaluate_corpus
 
     pairs = read_parallel(source, reference, strict=True)

@@ -1,66 +1,11 @@
-"""Text in, batches out: parallel files, TFDS corpora and number words; tokenizer; fixed-shape batches; pipeline."""
+"""Data as endless examples with random access, streamed as batches; a folder for each kind of data.
 
-from flax_transformer.data.batch import (
-    Batch,
-    BucketPlan,
-    Ragged,
-    Tokenized,
-    bucket_boundaries,
-    collate,
-    eval_batches,
-    load_ragged,
-    ragged,
-    tokenize,
-    tokenize_sources,
-)
-from flax_transformer.data.numbers import english, german, numbers
-from flax_transformer.data.pair import PairSource, TextPairs
-from flax_transformer.data.parallel import ParallelText, parallel_files, read_parallel
-from flax_transformer.data.pipeline import BatchStream, pipeline
-from flax_transformer.data.tfds import TfdsPairs, build_number_words, build_pairs, tfds_pairs
-from flax_transformer.data.tokenizer import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    Tokenizer,
-    load_tokenizer,
-    train_byte_bpe,
-    train_word_bpe,
-)
+Example number i is a pure function of the data, the transforms, a seed and i. `shuffled` makes examples of items and
+transforms, `mixture` of several kinds, ``ExampleStream`` streams them for training and `each_once` for evaluation.
+"""
 
-__all__ = [
-    "BOS",
-    "EOS",
-    "PAD",
-    "UNK",
-    "Batch",
-    "BatchStream",
-    "BucketPlan",
-    "PairSource",
-    "ParallelText",
-    "Ragged",
-    "TextPairs",
-    "TfdsPairs",
-    "Tokenized",
-    "Tokenizer",
-    "bucket_boundaries",
-    "build_number_words",
-    "build_pairs",
-    "collate",
-    "english",
-    "eval_batches",
-    "german",
-    "load_ragged",
-    "load_tokenizer",
-    "numbers",
-    "parallel_files",
-    "pipeline",
-    "ragged",
-    "read_parallel",
-    "tfds_pairs",
-    "tokenize",
-    "tokenize_sources",
-    "train_byte_bpe",
-    "train_word_bpe",
-]
+from flax_transformer.data.examples import Collate, Examples, each_once, shuffled
+from flax_transformer.data.mixture import mixture, proportional
+from flax_transformer.data.stream import ExampleStream, Stream
+
+__all__ = ["Collate", "ExampleStream", "Examples", "Stream", "each_once", "mixture", "proportional", "shuffled"]

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from flax_transformer.hub.family import Fields
+from flax_transformer.hub.fields import Fields
 from flax_transformer.ops import Mask
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_transformer.hub.call import Inputs, all_alike, count_ends
-from flax_transformer.hub.family import Fields
+from flax_transformer.hub.fields import Fields
 from flax_transformer.ops.mask import check_broadcast
 
 WORDS = {"token_type_ids": "token types", "position_ids": "positions"}

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from flax_transformer.hub.family import Fields
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, read_json, write_file
 from flax_transformer.hub.load import GENERATION, read_model
 from flax_transformer.hub.pretrained import Pretrained
-from flax_transformer.hub.tokenizer_open import open_tokenizer
+from flax_transformer.hub.processor.open import open_tokenizer
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
 from flax_transformer.parallel import tree_shardings

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flax_transformer.hub.call import ModelOutput, masked_lm
-from flax_transformer.hub.family import Architecture, Fields
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.registration import Architecture
 from flax_transformer.hub.table import Table
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig, with_head
 from flax_transformer.models.head import ClassifierConfig

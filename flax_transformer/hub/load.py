@@ -16,12 +16,13 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from flax_transformer.hub.family import Architecture, Family, Fields
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.pretrained import Pretrained
+from flax_transformer.hub.processor.open import open_tokenizer
+from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family
-from flax_transformer.hub.tokenizer_open import open_tokenizer
 from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import BlockConfig, with_precision

@@ -12,7 +12,8 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from flax_transformer.hub.call import Inputs, ModelOutput
 from flax_transformer.hub.check import check_ids, check_shapes, poisoned
-from flax_transformer.hub.family import Architecture, Family, Fields
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
 from flax_transformer.ops.eager import kept

@@ -1,29 +1,20 @@
-"""The families there are tables for; a new one is a file of this folder and a line here."""
+"""The families there are tables for: what the files of `hub/family` say."""
 
 import importlib
+import pkgutil
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from flax_transformer.hub.family import Architecture, Family
+from flax_transformer.hub import family as folder
+from flax_transformer.hub.registration import Architecture, Family
 
-MODULES = {
-    "gpt2": "gpt2",
-    "llama": "llama",
-    "mistral": "llama",
-    "qwen2": "llama",
-    "qwen3": "llama",
-    "bert": "bert",
-    "roberta": "roberta",
-    "xlm-roberta": "roberta",
-    "camembert": "roberta",
-    "distilbert": "distilbert",
-    "electra": "electra",
-    "t5": "t5",
-    "mt5": "t5",
-    "bart": "bart",
-    "marian": "marian",
-}
-"""`model_type` of config.json, and the file that has its `FAMILIES`."""
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Give every family by the `model_type` of its config.json: the `FAMILIES` of all files in `hub/family`."""
+    files = pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
+    return {kind: found for file in files for kind, found in importlib.import_module(file.name).FAMILIES.items()}
 
 
 def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
@@ -33,9 +24,9 @@ def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
       ValueError: a model type or an architecture that is not supported; the message lists those that are.
     """
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in MODULES:
-        raise ValueError(f"config.json has model_type={kind!r}; supported are {', '.join(MODULES)}")
-    family = importlib.import_module(f"flax_transformer.hub.{MODULES[kind]}").FAMILIES[kind]
+    if not isinstance(kind, str) or kind not in families():
+        raise ValueError(f"config.json has model_type={kind!r}; supported are {', '.join(families())}")
+    family = families()[kind]
     named = config.get("architectures")
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise ValueError(
@@ -56,9 +47,8 @@ def find_architecture(name: str) -> tuple[Family, Architecture]:
       ValueError: when no family has it; the message lists those there are.
     """
     known: list[str] = []
-    for file in dict.fromkeys(MODULES.values()):
-        for family in importlib.import_module(f"flax_transformer.hub.{file}").FAMILIES.values():
-            if name in family.architectures:
-                return family, family.architectures[name]
-            known += family.architectures
+    for family in families().values():
+        if name in family.architectures:
+            return family, family.architectures[name]
+        known += family.architectures
     raise ValueError(f"no architecture is called {name!r}; supported are {', '.join(known)}")

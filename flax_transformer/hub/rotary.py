@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flax_transformer.hub.family import Fields
+from flax_transformer.hub.fields import Fields
 from flax_transformer.nn import Rotary
 from flax_transformer.ops import LinearScaling, Llama3Scaling, rotary_frequencies
 

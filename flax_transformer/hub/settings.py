@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from flax_transformer.decode import Beam, Constraints, Greedy, PowerPenalty, Sampling, room
-from flax_transformer.hub.family import Fields
+from flax_transformer.hub.fields import Fields
 from flax_transformer.train.config import fits
 
 Tokens = int | tuple[int, ...] | None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flax_transformer.hub.family import SPELLING, Fields
+from flax_transformer.hub.fields import SPELLING, Fields
 from flax_transformer.hub.table import Layout, Row, Table, linear, norm
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.nn import BlockConfig, EmbeddingConfig

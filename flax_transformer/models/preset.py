@@ -1,4 +1,4 @@
-"""Presets by name: the public functions in the files of this folder that return a config."""
+"""Presets by name: the public functions in the files of this folder, and of those in it, that return a config."""
 
 import difflib
 import importlib
@@ -10,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from flax import nnx
+
+_PACKAGE = __name__.rpartition(".")[0]
 
 
 def presets() -> dict[str, Callable[[], Any]]:
@@ -58,10 +60,8 @@ def abstract(config: Any) -> nnx.Module:
 
 
 def _files() -> list[ModuleType]:
-    package = importlib.import_module(__name__.rpartition(".")[0])
-    return [
-        importlib.import_module(f"{package.__name__}.{file.name}") for file in pkgutil.iter_modules(package.__path__)
-    ]
+    package = importlib.import_module(_PACKAGE)
+    return [importlib.import_module(file.name) for file in pkgutil.walk_packages(package.__path__, f"{_PACKAGE}.")]
 
 
 def _is_preset(file: ModuleType, function: Any) -> bool:
@@ -69,8 +69,7 @@ def _is_preset(file: ModuleType, function: Any) -> bool:
         return False
     signature = inspect.signature(function)
     returns = signature.return_annotation
-    package = file.__name__.rpartition(".")[0]
-    own = inspect.isclass(returns) and returns.__module__.startswith(package) and returns.__name__.endswith("Config")
+    own = inspect.isclass(returns) and returns.__module__.startswith(_PACKAGE) and returns.__name__.endswith("Config")
     return own and all(p.default is not p.empty for p in signature.parameters.values())
 
 

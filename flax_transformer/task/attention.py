@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.data import Tokenizer
+from flax_transformer.data.text import Tokenizer
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.ops import capture
 from flax_transformer.parallel import MeshConfig, make_mesh

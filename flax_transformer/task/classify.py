@@ -12,11 +12,12 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer import hub
-from flax_transformer.data.objective import Rows, each_once, shuffled
-from flax_transformer.data.objective.example import Example
-from flax_transformer.data.text import Labelled, LabelledText, standard_library
+from flax_transformer.data import each_once, shuffled
+from flax_transformer.data.examples import Example
+from flax_transformer.data.text import Rows
+from flax_transformer.data.text.plain import Labelled, LabelledText, standard_library
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
-from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.encoder import EncoderConfig, with_head
 from flax_transformer.ops import Mask
 from flax_transformer.task.experiment import Experiment, Task

@@ -3,10 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from flax_transformer.data import Tokenizer
-from flax_transformer.data.exercise import sums
-from flax_transformer.data.numbers import SPLITS
-from flax_transformer.data.objective import (
+from flax_transformer.data.text import (
     Blocks,
     DeleteTokens,
     Denoise,
@@ -15,9 +12,12 @@ from flax_transformer.data.objective import (
     Pairs,
     PermuteSentences,
     Rotate,
+    Tokenizer,
 )
-from flax_transformer.data.objective.denoise import Noise
-from flax_transformer.data.text import PlainText, encode_documents
+from flax_transformer.data.text.denoise import Noise
+from flax_transformer.data.text.exercise import sums
+from flax_transformer.data.text.numbers import SPLITS
+from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.task.experiment import Experiment, Task
 from flax_transformer.task.score import score

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from flax_transformer import hub
-from flax_transformer.data.objective import Rows, Windows, each_once, shuffled
-from flax_transformer.data.text import PlainText, encode_documents
+from flax_transformer.data import each_once, shuffled
+from flax_transformer.data.text import Rows, Windows
+from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.task.experiment import Experiment, Task
 from flax_transformer.task.objective import causal_loss

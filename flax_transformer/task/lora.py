@@ -8,8 +8,9 @@ from typing import Any
 import jax
 
 from flax_transformer import hub
-from flax_transformer.data.objective import Rows, Windows, each_once, shuffled
-from flax_transformer.data.text import PlainText, encode_documents
+from flax_transformer.data import each_once, shuffled
+from flax_transformer.data.text import Rows, Windows
+from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.models.causal import Causal
 from flax_transformer.task.experiment import Experiment, Task
 from flax_transformer.task.language import continuations

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_transformer import hub
-from flax_transformer.data import Tokenizer, ragged
-from flax_transformer.data.objective import Blocks, MaskedLM, NextSentence, Rows, bounds, each_once, shuffled
-from flax_transformer.data.pipeline import Arrays
-from flax_transformer.data.text import PlainText, read_text
-from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.data import each_once, shuffled
+from flax_transformer.data.examples import Arrays
+from flax_transformer.data.text import Blocks, MaskedLM, NextSentence, Rows, Tokenizer, bounds, ragged
+from flax_transformer.data.text.plain import PlainText, read_text
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
 from flax_transformer.ops import Mask
 from flax_transformer.task.experiment import Experiment, Task

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from flax_transformer import hub
-from flax_transformer.data import Tokenizer
-from flax_transformer.data.objective import Pairs, each_once, mixture, shuffled
-from flax_transformer.data.objective.example import Transform
+from flax_transformer.data import each_once, mixture, shuffled
+from flax_transformer.data.examples import Transform
+from flax_transformer.data.text import Pairs, Tokenizer
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.task.text import Shown, TextRun, Vocabulary, evaluate, stream
 from flax_transformer.task.translation import translation_loss

@@ -11,12 +11,12 @@ import jax
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data import Tokenizer, load_tokenizer, train_byte_bpe
-from flax_transformer.data.objective import Examples, ExampleStream
-from flax_transformer.data.objective.example import Collate
-from flax_transformer.data.text import train_characters
+from flax_transformer.data import Examples, ExampleStream
+from flax_transformer.data.examples import Collate
+from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
+from flax_transformer.data.text.plain import train_characters
 from flax_transformer.hub.convert import describe
-from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.preset import module_of
 from flax_transformer.task.experiment import Task, write_samples
 from flax_transformer.task.report import write_text_report

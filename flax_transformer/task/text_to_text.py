@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flax_transformer.data import Tokenizer
-from flax_transformer.data.exercise import countings, exercises
-from flax_transformer.data.numbers import SPLITS
-from flax_transformer.data.objective import Blocks, Pairs, SpanCorruption, TextToText
-from flax_transformer.data.objective.example import Chain, Transform
-from flax_transformer.data.text import encode_documents
+from flax_transformer.data.examples import Chain, Transform
+from flax_transformer.data.text import Blocks, Pairs, SpanCorruption, TextToText, Tokenizer
+from flax_transformer.data.text.exercise import countings, exercises
+from flax_transformer.data.text.numbers import SPLITS
+from flax_transformer.data.text.plain import encode_documents
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.task.experiment import Experiment, Task
 from flax_transformer.task.sequence import (

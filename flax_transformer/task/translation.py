@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from flax_transformer.data import (
+from flax_transformer.data.text import (
     BucketPlan,
     PairSource,
     Tokenized,

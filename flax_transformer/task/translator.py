@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from flax_transformer.data import Tokenizer
+from flax_transformer.data.text import Tokenizer
 from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, greedy
 from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
 from flax_transformer.nn import own_tables

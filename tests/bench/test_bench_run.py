@@ -17,7 +17,7 @@ from flax_transformer.bench.run import benchmark
 from flax_transformer.bench.target import Size, find_experiment, find_target
 from flax_transformer.models import preset
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_precision
 
 ROOT = Path(__file__).parent.parent.parent
@@ -187,7 +187,7 @@ from flax_transformer.bench.target import Size
 from flax_transformer.parallel import MeshConfig
 import flax_transformer.bench.device as device
 from flax_transformer.models import preset
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 device.measured_peak = lambda dtype: 1e12
 shallow = lambda vocab=16: replace(transformer_tiny(vocab), encoder_depth=1, decoder_depth=1)
 preset.presets = lambda: {"shallow": shallow}

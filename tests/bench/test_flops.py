@@ -12,7 +12,7 @@ from flax_transformer.bench import matmul_parameters, stack_flops
 from flax_transformer.bench.family import FAMILIES
 from flax_transformer.models.preset import find_preset, module_of, presets
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.models.transformer import transformer_base, transformer_tiny
+from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
 from flax_transformer.nn import Block, BlockConfig, EmbeddingConfig, init_stack
 
 FAMILY = FAMILIES[Seq2SeqConfig]

@@ -58,9 +58,9 @@ def least(preset, **sizes):
 
 
 def test_bytes_of_three_models_are_those_counted_by_hand():
-    from flax_transformer.models.gpt2 import gpt2
-    from flax_transformer.models.llama import llama2_7b
-    from flax_transformer.models.transformer import transformer_base
+    from flax_transformer.models.text.gpt2 import gpt2
+    from flax_transformer.models.text.llama import llama2_7b
+    from flax_transformer.models.text.transformer import transformer_base
 
     D, V = 768, 50_257
     kernels, tables = 12 * 12 * D**2, V * D + 1024 * D  # biases and norms are whole everywhere

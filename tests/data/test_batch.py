@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data import (
+from flax_transformer.data.text import (
     BucketPlan,
     Ragged,
     TextPairs,

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from flax_transformer.data import exercise
-from flax_transformer.data.exercise import TASKS, countings, exercises, sums
-from flax_transformer.data.numbers import SPLITS, english, german
+from flax_transformer.data.text import exercise
+from flax_transformer.data.text.exercise import TASKS, countings, exercises, sums
+from flax_transformer.data.text.numbers import SPLITS, english, german
 
 VALUE = {english(n): n for n in range(2_000)}
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_transformer.data import PairSource, ParallelText, TextPairs, parallel_files, read_parallel
+from flax_transformer.data.text import PairSource, ParallelText, TextPairs, parallel_files, read_parallel
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data import BucketPlan, Tokenized, collate, pipeline, ragged
+from flax_transformer.data.text import BucketPlan, Tokenized, collate, pipeline, ragged
 
 
 def make(seed=0, pairs=60, multiple=4, **options):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data import load_tokenizer, train_byte_bpe
-from flax_transformer.data.text import (
+from flax_transformer.data.text import load_tokenizer, train_byte_bpe
+from flax_transformer.data.text.plain import (
     LabelledText,
     PlainText,
     encode_documents,

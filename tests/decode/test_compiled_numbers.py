@@ -192,7 +192,7 @@ def test_beams_of_a_model_search_under_64_bit_types():
     from flax import nnx
 
     from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
-    from flax_transformer.models.transformer import transformer_tiny
+    from flax_transformer.models.text.transformer import transformer_tiny
 
     model = Seq2Seq(replace(transformer_tiny(13), encoder_depth=1, decoder_depth=1), rngs=nnx.Rngs(0))
     config = Beam(max_length=6, eos=EOS, beams=3, n_best=2)

@@ -9,7 +9,7 @@ from jax.tree_util import Partial
 
 from flax_transformer.decode import Beam, Constraints, Greedy, Sampling, greedy, make_process, sample, stream
 from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 
 V, M, EOS, PAD = 7, 50, 2, 1
 

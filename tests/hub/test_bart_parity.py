@@ -3,8 +3,8 @@
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.hub.bart import read, write
-from flax_transformer.hub.family import Fields
+from flax_transformer.hub.family.bart import read, write
+from flax_transformer.hub.fields import Fields
 from tests.hub.oracle import compare, padded, random_ids
 
 torch = pytest.importorskip("torch")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data import train_byte_bpe
-from flax_transformer.hub import chat
-from flax_transformer.hub.chat import render_chat
-from flax_transformer.hub.tokenizer import HubTokenizer, load_hub_tokenizer
+from flax_transformer.data.text import train_byte_bpe
+from flax_transformer.hub.processor import chat
+from flax_transformer.hub.processor.chat import render_chat
+from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden" / "gpt2"
 SAID = [{"role": "user", "content": "one"}]

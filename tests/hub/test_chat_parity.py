@@ -6,7 +6,7 @@ import json
 import pytest
 import tokenizers
 
-from flax_transformer.hub.tokenizer import load_hub_tokenizer
+from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
 from tests.hub.test_hub_tokenizer_parity import _byte_level
 
 transformers = pytest.importorskip("transformers")

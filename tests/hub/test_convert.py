@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from flax_transformer import hub
 from flax_transformer.hub.convert import describe, is_orbax, load_orbax, save_orbax
 from flax_transformer.models.causal import Causal
-from flax_transformer.models.gpt2 import gpt2_tiny
+from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import with_precision
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints

@@ -6,8 +6,8 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.hub.distilbert import FAMILIES, read, write
-from flax_transformer.hub.family import Fields
+from flax_transformer.hub.family.distilbert import FAMILIES, read, write
+from flax_transformer.hub.fields import Fields
 from flax_transformer.models.preset import module_of
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 

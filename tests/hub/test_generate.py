@@ -10,11 +10,11 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.hub.family import Fields
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.generate import stream_tokens
 from flax_transformer.hub.settings import NAMES, UNSUPPORTED, make_settings
 from flax_transformer.models.causal import Causal
-from flax_transformer.models.gpt2 import gpt2_tiny
+from flax_transformer.models.text.gpt2 import gpt2_tiny
 
 pytestmark = pytest.mark.slow
 

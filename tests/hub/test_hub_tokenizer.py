@@ -10,8 +10,8 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data import numbers, train_byte_bpe, train_word_bpe
-from flax_transformer.hub.tokenizer import HubTokenizer, load_hub_tokenizer
+from flax_transformer.data.text import numbers, train_byte_bpe, train_word_bpe
+from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 
 PAIRS = numbers(200)
 TEXTS = [*PAIRS.sources, *PAIRS.targets]

@@ -10,8 +10,8 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from flax_transformer import hub
-from flax_transformer.hub.family import Fields
-from flax_transformer.hub.llama import FAMILIES
+from flax_transformer.hub.family.llama import FAMILIES
+from flax_transformer.hub.fields import Fields
 from flax_transformer.models.causal import Causal
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from flax_transformer import hub
 from flax_transformer.hub import file, weights
 from flax_transformer.models.causal import Causal, CausalConfig
-from flax_transformer.models.gpt2 import gpt2_tiny
+from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, Rotary, with_precision
 
 LLAMA = CausalConfig(
@@ -297,8 +297,8 @@ def test_a_malformed_config_is_named(folder, text):
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"model_type": "mamba"}, r"model_type='mamba'; supported are gpt2, llama, .*bert.*marian"),
-        ({"model_type": ...}, "model_type=None; supported are gpt2"),
+        ({"model_type": "mamba"}, r"model_type='mamba'; supported are bart, bert, .*gpt2.*marian"),
+        ({"model_type": ...}, "model_type=None; supported are bart"),
         ({"architectures": ["LlamaForVision"]}, r"'LlamaForVision'; supported of llama are LlamaForCausalLM, "),
         ({"architectures": []}, "must name its architecture in a list"),
         ({"architectures": "LlamaModel"}, "must name its architecture in a list"),

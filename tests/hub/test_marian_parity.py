@@ -5,10 +5,10 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.hub.family import Fields
-from flax_transformer.hub.marian import read, write
+from flax_transformer.hub.family.marian import read, write
+from flax_transformer.hub.fields import Fields
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")

@@ -8,14 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_transformer.hub.family import ACTIVATIONS
-from flax_transformer.hub.registry import MODULES
+from flax_transformer.hub.fields import ACTIVATIONS
+from flax_transformer.hub.registry import families
 from flax_transformer.ops import activation
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
-FAMILIES = {
-    kind: importlib.import_module(f"flax_transformer.hub.{file}").FAMILIES[kind] for kind, file in MODULES.items()
-}
+FAMILIES = families()
 START = {kind: min(family.architectures, key=len).removesuffix("Model") for kind, family in FAMILIES.items()}
 
 
@@ -28,7 +26,7 @@ def test_the_page_lists_what_is_read():
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_the_page_lists_what_is_not(kind):
     pytest.importorskip("transformers")
     name = kind.replace("-", "_")

@@ -6,8 +6,8 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from flax_transformer import hub
-from flax_transformer.hub.family import Fields
-from flax_transformer.hub.roberta import FAMILIES, read, write
+from flax_transformer.hub.family.roberta import FAMILIES, read, write
+from flax_transformer.hub.fields import Fields
 from flax_transformer.models.preset import module_of
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 

@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.hub.family import Fields
-from flax_transformer.hub.t5_config import read, read_encoder, write, write_mt5
+from flax_transformer.hub.family.t5 import read, read_encoder, write, write_mt5
+from flax_transformer.hub.fields import Fields
 from flax_transformer.nn import with_precision
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 

@@ -11,9 +11,9 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.hub.convert import describe, load_orbax, save_orbax
-from flax_transformer.hub.tokenizer import load_hub_tokenizer
-from flax_transformer.hub.tokenizer_call import check_text, read_rows
-from flax_transformer.hub.tokenizer_open import UnreadableTokenizer
+from flax_transformer.hub.processor.call import check_text, read_rows
+from flax_transformer.hub.processor.open import UnreadableTokenizer
+from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
 from flax_transformer.task.use import Writer
 from tests.hub.test_hub_tokenizer import BERT_FILES, BYTES, _write
 

@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from flax_transformer.hub.tokenizer import load_hub_tokenizer
+from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
 from tests.hub.test_hub_tokenizer_parity import BERT, CORPUS, ODD, ROBERTA, _byte_level, _template, _wordpiece
 
 transformers = pytest.importorskip("transformers")

@@ -7,10 +7,10 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.models.bart import bart_base
-from flax_transformer.models.marian import marian
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.t5 import t5_small
+from flax_transformer.models.text.bart import bart_base
+from flax_transformer.models.text.marian import marian
+from flax_transformer.models.text.t5 import t5_small
 from tests.hub.oracle import close, forward, random_ids
 
 torch = pytest.importorskip("torch")

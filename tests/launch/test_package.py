@@ -30,7 +30,7 @@ def checkout(tmp_path):
     files = {
         "pyproject.toml": "name = 'flax-transformer'", "README.md": "read", "LICENSE": "free",
         ".gitignore": "runs/\n*.secret\n",
-        "flax_transformer/__init__.py": "", "flax_transformer/data/text.py": "code",
+        "flax_transformer/__init__.py": "", "flax_transformer/data/text/plain.py": "code",
         "flax_transformer/report/page.css": "",
         "experiments/exp.py": "print(1)", "experiments/part.py": "x = 1", "experiments/runs/log.py": "",
         "experiments/data/corpus.txt": "text", "experiments/note.secret": "", "tests/test_a.py": "", "runs/a/b.py": "",
@@ -48,7 +48,7 @@ def test_a_checkout_sends_the_library_and_the_code_beside_the_experiment(checkou
     package = pack(checkout / "experiments/exp.py", library=checkout)
     assert sorted(names(package)) == [
         "LICENSE", "README.md", "experiments/exp.py", "experiments/part.py", "flax_transformer/__init__.py",
-        "flax_transformer/data/text.py", "flax_transformer/report/page.css", "pyproject.toml",
+        "flax_transformer/data/text/plain.py", "flax_transformer/report/page.css", "pyproject.toml",
     ]  # fmt: skip
     assert (package.experiment, package.requirement) == ("experiments/exp.py", ".[tpu]")
     assert package.files == 8

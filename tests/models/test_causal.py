@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.causal import Causal, CausalConfig
-from flax_transformer.models.gpt2 import gpt2_tiny
+from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import BlockConfig, EmbeddingConfig, Rotary
 from flax_transformer.ops import Llama3Scaling, Mask
 

@@ -3,8 +3,8 @@
 import pytest
 from flax import nnx
 
-from flax_transformer.models.distilbert import distilbert_base_uncased
 from flax_transformer.models.encoder import Encoder, MaskedLM
+from flax_transformer.models.text.distilbert import distilbert_base_uncased
 from flax_transformer.train.state import parameter_count
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.models.bert import bert_base_uncased
 from flax_transformer.models.encoder import Encoder, MaskedLM, with_head
 from flax_transformer.models.head import Classifier, Head, HeadConfig
+from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import BlockConfig, Precision
 from flax_transformer.ops import Mask
 

@@ -6,8 +6,8 @@ import jax
 import pytest
 from flax import nnx
 
-from flax_transformer.models import gpt2
 from flax_transformer.models.causal import Causal
+from flax_transformer.models.text import gpt2
 
 PUBLISHED = {
     "gpt2": 124_439_808,

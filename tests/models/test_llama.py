@@ -7,10 +7,10 @@ import jax
 import pytest
 from flax import nnx
 
-from flax_transformer.hub.family import Fields
-from flax_transformer.hub.llama import FAMILIES
-from flax_transformer.models import llama
+from flax_transformer.hub.family.llama import FAMILIES
+from flax_transformer.hub.fields import Fields
 from flax_transformer.models.causal import Causal
+from flax_transformer.models.text import llama
 from flax_transformer.train.config import from_json, to_json
 
 pytestmark = pytest.mark.slow

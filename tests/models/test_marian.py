@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from flax_transformer.models.marian import marian
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.transformer import transformer_base
+from flax_transformer.models.text.marian import marian
+from flax_transformer.models.text.transformer import transformer_base
 from flax_transformer.train.state import parameter_count
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, steps_equal_the_whole
 

@@ -7,7 +7,7 @@ from flax import nnx
 from flax_transformer.models import preset
 from flax_transformer.models.preset import find_preset, module_of, presets
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.transformer import transformer_base
+from flax_transformer.models.text.transformer import transformer_base
 
 
 def test_presets_are_found_and_helpers_are_not():

@@ -10,7 +10,7 @@ from flax import nnx
 
 from flax_transformer.decode import Beam, Greedy
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.transformer import transformer_base, transformer_big, transformer_tiny
+from flax_transformer.models.text.transformer import transformer_base, transformer_big, transformer_tiny
 from flax_transformer.nn import BlockConfig, EmbeddingConfig
 from flax_transformer.task.translator import decode_batch
 from flax_transformer.train.state import parameter_count

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from flax_transformer.models import t5
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.models.text import t5
 from flax_transformer.ops import Mask
 from flax_transformer.train.state import parameter_count
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, source, steps_equal_the_whole

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.transformer import transformer_big, transformer_tiny
+from flax_transformer.models.text.transformer import transformer_big, transformer_tiny
 from flax_transformer.nn import Block, BlockConfig, summary
 from flax_transformer.train.state import init_state
 

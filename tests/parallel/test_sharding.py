@@ -7,7 +7,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.transformer import transformer_base, transformer_big, transformer_tiny
+from flax_transformer.models.text.transformer import transformer_base, transformer_big, transformer_tiny
 from flax_transformer.parallel import AXES, RULES, constrain, logical_axes, path_name, tree_shardings
 
 MESH = AbstractMesh((2, 1, 4, 2, 1), AXES, axis_types=(AxisType.Auto,) * 5)

@@ -9,8 +9,8 @@ import tiny
 from harness import arrays, copied, losses, records, saved
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from flax_transformer.data.corpus import Numbers
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.task.experiment import train
 from flax_transformer.task.translation import BPE, Batching, Search, Translation
 from flax_transformer.train.checkpoint import CheckpointError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from harness import Job, good
 
-from flax_transformer.data import BucketPlan, Tokenized, pipeline
-from flax_transformer.data.batch import ragged
+from flax_transformer.data.text import BucketPlan, Tokenized, pipeline
+from flax_transformer.data.text.batch import ragged
 from flax_transformer.parallel import multihost
 from flax_transformer.parallel.multihost import Multihost
 from flax_transformer.train.share import shared

@@ -20,14 +20,14 @@ from mutate import Damaged, damaged_bytes, damaged_header, damaged_json, damaged
 from safetensors.numpy import load_file
 
 from flax_transformer import hub
-from flax_transformer.data import build_pairs, numbers, tfds_pairs, train_byte_bpe
-from flax_transformer.data.batch import load_ragged, ragged
-from flax_transformer.data.parallel import ParallelText
-from flax_transformer.data.text import LabelledText, read_text
-from flax_transformer.data.tokenizer import load_tokenizer
+from flax_transformer.data.text import build_pairs, numbers, tfds_pairs, train_byte_bpe
+from flax_transformer.data.text.batch import load_ragged, ragged
+from flax_transformer.data.text.parallel import ParallelText
+from flax_transformer.data.text.plain import LabelledText, read_text
+from flax_transformer.data.text.tokenizer import load_tokenizer
 from flax_transformer.hub import file
 from flax_transformer.hub.generate import make_settings
-from flax_transformer.hub.tokenizer import HubTokenizer, load_hub_tokenizer
+from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.config import to_json
 from flax_transformer.train.folder import RunFolder, read_experiment

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from flax_transformer.hub.chat import render_chat
+from flax_transformer.hub.processor.chat import render_chat
 
 SAID = [{"role": "user", "content": "one"}]
 INSIDES = {
@@ -81,7 +81,7 @@ def test_a_template_sees_copies_and_no_objects():
 
 
 def test_the_renderer_knows_nothing_of_this_process(monkeypatch):
-    from flax_transformer.hub import chat
+    from flax_transformer.hub.processor import chat
 
     monkeypatch.setenv("HF_TOKEN", "secret")
     chat._end()

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data import build_pairs, numbers, tfds_pairs, train_byte_bpe
-from flax_transformer.data.batch import load_ragged
+from flax_transformer.data.text import build_pairs, numbers, tfds_pairs, train_byte_bpe
+from flax_transformer.data.text.batch import load_ragged
 from flax_transformer.hub import file
 from flax_transformer.hub.convert import describe, save_orbax
-from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.report.page import Report, write_page
 from flax_transformer.train.folder import FolderError, RunFolder, open_folder, read_experiment
 

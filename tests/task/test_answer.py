@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_transformer.data import train_byte_bpe
-from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.data.text import train_byte_bpe
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.answer import (
     AnswerConfig,
     Conversation,

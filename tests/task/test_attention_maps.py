@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.data import train_byte_bpe, train_word_bpe
+from flax_transformer.data.text import train_byte_bpe, train_word_bpe
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
 from flax_transformer.ops import Mask, attention_weights, explain_attention

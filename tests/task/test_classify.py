@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.hub.tokenizer import HubTokenizer
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
 from flax_transformer.task.classify import ClassifyText, HideWords, Sentences, code_or_comment
 from flax_transformer.task.experiment import train

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.models.bart import bart_base
+from flax_transformer.models.text.bart import bart_base
 from flax_transformer.task.denoise import Denoising, Lines, Mix
 from flax_transformer.task.experiment import train
 from flax_transformer.task.sequence import Restored, narrowed

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data import load_tokenizer, train_byte_bpe, train_word_bpe
-from flax_transformer.data.objective import Rows
-from flax_transformer.hub.tokenizer import HubTokenizer, load_hub_tokenizer
+from flax_transformer.data.text import Rows, load_tokenizer, train_byte_bpe, train_word_bpe
+from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.nn import BlockConfig, EmbeddingConfig
 from flax_transformer.task.experiment import train

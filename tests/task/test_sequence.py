@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.models.bart import bart_base
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.t5 import t5_small, t5_v1_1_small
+from flax_transformer.models.text.bart import bart_base
+from flax_transformer.models.text.t5 import t5_small, t5_v1_1_small
 from flax_transformer.task.sequence import Restored, narrowed, open_marked, sample_lines, sized, table
 from flax_transformer.task.text import Vocabulary
 from flax_transformer.task.text_to_text import Mix

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.exercise import TASKS
-from flax_transformer.models.t5 import t5_v1_1_small
+from flax_transformer.data.text.exercise import TASKS
+from flax_transformer.models.text.t5 import t5_v1_1_small
 from flax_transformer.task.experiment import train
 from flax_transformer.task.sequence import narrowed
 from flax_transformer.task.text import Vocabulary

@@ -7,8 +7,8 @@ import pytest
 import sacrebleu
 from flax import nnx
 
-from flax_transformer.data.corpus import Numbers
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import Embedding
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.experiment import Experiment

@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data import train_byte_bpe
-from flax_transformer.hub.family import Fields
+from flax_transformer.data.text import train_byte_bpe
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture
-from flax_transformer.hub.tokenizer import HubTokenizer
 from flax_transformer.models.preset import module_of
 from flax_transformer.task.answer import AnswerConfig, Conversation
 from flax_transformer.task.use import Writer, WriterConfig, answer, classify, fill_mask, label_words

@@ -10,7 +10,7 @@ import jax
 import pytest
 from flax import nnx
 
-from flax_transformer.data import build_pairs, numbers
+from flax_transformer.data.text import build_pairs, numbers
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.train.state import parameter_count
 

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import BlockConfig, Rotary
 from flax_transformer.ops import attention
 from flax_transformer.train.config import differences, from_json, to_json

@@ -11,7 +11,7 @@ from flax import nnx
 from optax import contrib
 
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.models.transformer import transformer_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_precision
 from flax_transformer.train.finetune import adopt_state, train_only
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora

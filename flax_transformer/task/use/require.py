@@ -3,8 +3,8 @@
 from typing import Any
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.tokenizer import HubTokenizer
-from flax_transformer.hub.tokenizer_open import UnreadableTokenizer
+from flax_transformer.hub.processor.open import UnreadableTokenizer
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 
 
 def require_class(pretrained: Pretrained, use: str, *endings: str) -> None:

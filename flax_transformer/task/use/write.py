@@ -11,8 +11,8 @@ from jaxtyping import Int
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.call import causal_lm, seq2seq_lm
 from flax_transformer.hub.generate import stream_tokens
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.settings import Settings, make_settings
-from flax_transformer.hub.tokenizer import HubTokenizer
 from flax_transformer.ops.sampling import row_keys
 from flax_transformer.task.answer import Conversation
 from flax_transformer.task.use.require import positions_of, tokenizer_of

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.batch import Tokenized, collate, ragged
-from flax_transformer.data.objective import Pairs, Rows
+from flax_transformer.data.text import Pairs, Rows
+from flax_transformer.data.text.batch import Tokenized, collate, ragged
 
 
 def test_rows_pad_each_field():

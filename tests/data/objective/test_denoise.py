@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data.objective import (
-    DeleteTokens,
-    Denoise,
-    Infill,
-    MaskTokens,
-    PermuteSentences,
-    Rotate,
-)
+from flax_transformer.data.text import DeleteTokens, Denoise, Infill, MaskTokens, PermuteSentences, Rotate
 
 MASK = 3
 TOKENS = st.lists(st.integers(4, 30), max_size=50).map(lambda ids: np.array(ids, np.int32))

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data import train_byte_bpe
-from flax_transformer.data.batch import ragged
-from flax_transformer.data.objective import (
+from flax_transformer.data import ExampleStream, each_once, mixture, proportional, shuffled
+from flax_transformer.data.text import (
     Blocks,
     Denoise,
-    ExampleStream,
     Infill,
     MaskedLM,
     Packed,
@@ -23,11 +21,9 @@ from flax_transformer.data.objective import (
     TextToText,
     Windows,
     WordIds,
-    each_once,
-    mixture,
-    proportional,
-    shuffled,
+    train_byte_bpe,
 )
+from flax_transformer.data.text.batch import ragged
 
 DOCUMENTS = ragged([[4 + (d * 7 + k) % 90 for k in range(3 + d % 20)] for d in range(40)])
 MASKED = MaskedLM(vocab_size=100, mask=3, special=(0, 1, 2))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data.objective import MaskedLM, WordIds
+from flax_transformer.data.text import MaskedLM, WordIds
 
 V, PAD, CLS, SEP, MASK = 40, 0, 1, 2, 3
 SPECIAL = (PAD, CLS, SEP)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data.objective import MaskedLM, NextSentence, WordIds, bounds, shuffled
+from flax_transformer.data import shuffled
+from flax_transformer.data.text import MaskedLM, NextSentence, WordIds, bounds
 
 CLS, SEP = 1, 2
 

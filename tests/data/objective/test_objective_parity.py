@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.batch import ragged
-from flax_transformer.data.objective import MaskedLM, Packed
+from flax_transformer.data.text import MaskedLM, Packed
+from flax_transformer.data.text.batch import ragged
 
 pytestmark = pytest.mark.parity
 transformers = pytest.importorskip("transformers")

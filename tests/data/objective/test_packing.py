@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data.batch import ragged
-from flax_transformer.data.objective import Blocks, Packed, Windows
+from flax_transformer.data.text import Blocks, Packed, Windows
+from flax_transformer.data.text.batch import ragged
 
 DOCUMENTS = st.lists(st.lists(st.integers(3, 50), max_size=12), max_size=8)
 

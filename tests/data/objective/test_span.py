@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data.objective import SpanCorruption
+from flax_transformer.data.text import SpanCorruption
 
 T5 = SpanCorruption(sentinel=999)
 

@@ -1,0 +1,82 @@
+"""Endless examples with random access: number i is a pure function of the data, the transforms, the seed and i.
+
+An example is a mapping from field names to token arrays, numbers or texts. A transform is ``transform(example, rng)``,
+a pure function of both, and so are Grain's: ``grain.MapDataset.random_map`` takes each of them as it is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from flax_transformer.data.identity import name_data, name_function
+
+Arrays = dict[str, Shaped[np.ndarray, "..."]]
+Example = Mapping[str, Any]
+Transform = Callable[[Any, np.random.Generator], Any]
+Collate = Callable[[Sequence[Example | None]], Arrays]
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Example i for every i ≥ 0; made by ``shuffled`` or ``mixture``."""
+
+    dataset: Any  # a grain.MapDataset without end
+    identity: Mapping[str, Any]
+    """All that the examples depend on, in values JSON can hold."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+
+def shuffled(items: Sequence[Any], *transforms: Transform, seed: int) -> Examples:
+    """Give all items in random order, epoch after epoch, through transforms with fresh draws each time.
+
+    >>> examples = shuffled(range(3), seed=0)
+    >>> sorted(examples[i] for i in range(3)), sorted(examples[i] for i in range(3, 6))
+    ([0, 1, 2], [0, 1, 2])
+
+    Raises:
+        ValueError: no items, a seed outside [0, 2³²), or a transform that cannot be told from another.
+    """
+    identity = {"data": name_data(items), "transforms": [name_function(each) for each in transforms], "seed": seed}
+    source = _source(items, seed).shuffle().repeat()
+    return Examples(source.random_map(Chain(transforms)), identity)
+
+
+def each_once(
+    items: Sequence[Any], *transforms: Transform, rows: int, collate: Collate, seed: int = 0
+) -> Iterator[Arrays]:
+    """Yield batches of every item once, in order and with the same draws every time; the last has empty rows.
+
+    An empty row is all padding: its ``length``, or the sum of its ``weights``, is 0.
+    """
+    dataset = _source(items, seed).random_map(Chain(transforms))
+    for first in range(0, len(items), rows):
+        last = min(first + rows, len(items))
+        yield collate([*(dataset[index] for index in range(first, last)), *[None] * (first + rows - last)])
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One transform after the other, drawing from one generator."""
+
+    transforms: tuple[Transform, ...]
+
+    def __call__(self, example: Any, rng: np.random.Generator) -> Any:
+        """Apply all."""
+        for transform in self.transforms:
+            example = transform(example, rng)
+        return example
+
+
+def _source(items: Sequence[Any], seed: int) -> Any:
+    import grain
+
+    if not len(items):
+        raise ValueError("examples need at least one item, got 0")
+    if not 0 <= seed < 1 << 32:
+        raise ValueError(f"seed must be in 0..2**32 - 1, got {seed}")
+    return grain.MapDataset.source(items).seed(seed)

@@ -1,0 +1,207 @@
+"""Plain text and labelled sentences: files, the standard library's own sources, and a tokenizer of characters."""
+
+import codecs
+import difflib
+import gzip
+import sysconfig
+import tokenize
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from flax_transformer.data.text.batch import Ragged, ragged
+from flax_transformer.data.text.tokenizer import SPECIAL, UNK, Tokenizer
+
+_NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+_BLOCK = 1 << 16  # characters encoded at a time, so that a tokenizer never holds a whole corpus
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainText:
+    """A corpus of running text: a file, or the Python standard library's own sources if ``text`` is empty.
+
+    The last ``holdout`` of its characters is the validation split.
+    """
+
+    text: str = ""
+    holdout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.holdout < 1:
+            raise ValueError(f"holdout must be a share in (0, 1), got {self.holdout}")
+
+    def read(self, split: str) -> list[str]:
+        """Read the documents of ``train`` or ``validation``; a document on the border is cut in two."""
+        if split not in ("train", "validation"):
+            raise ValueError(f"split must be one of train, validation, got {split!r}")
+        documents = [read_text(self.text)] if self.text else standard_library()
+        return split_text(documents, self.holdout)[split == "validation"]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts and the numbers of their classes."""
+
+    texts: Sequence[str]
+    labels: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> dict[str, str | int]:
+        return {"text": self.texts[index], "label": self.labels[index]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledText:
+    """Where labelled sentences lie: ``{root}/{split name}.tsv``, a text, a tab and one of ``labels`` a line."""
+
+    root: str
+    labels: tuple[str, ...] = ("0", "1")
+    train: str = "train"
+    validation: str = "dev"
+    test: str = "test"
+
+    def __post_init__(self) -> None:
+        if len(set(self.labels)) != len(self.labels) or len(self.labels) < 2:
+            raise ValueError(f"labels must be at least two and differ, got {self.labels}")
+
+    def read(self, split: str) -> Labelled:
+        """Read the ``train``, ``validation`` or ``test`` sentences; errors as ``read_labelled``."""
+        names = {"train": self.train, "validation": self.validation, "test": self.test}
+        if split not in names:
+            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
+        return read_labelled(Path(self.root) / f"{names[split]}.tsv", self.labels)
+
+
+def read_text(path: str | Path) -> str:
+    """Read a UTF-8 file, plain or ``.gz``, line ends as they are.
+
+    Raises:
+        FileNotFoundError: no such file; says which names there come nearest.
+        ValueError: an empty file, or a line that is not UTF-8; names file and 1-based line.
+    """
+    path = Path(path)
+    if not path.is_file():
+        present = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+        nearest = difflib.get_close_matches(path.name, present, n=3, cutoff=0.3)
+        have = f"; nearest names there: {', '.join(nearest)}" if nearest else ""
+        raise FileNotFoundError(f"no file {path}{have}")
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {line}: not UTF-8 ({error.reason})") from error
+    if not text.strip():
+        raise ValueError(f"{path} is empty")
+    return text
+
+
+def read_labelled(path: str | Path, labels: Sequence[str]) -> Labelled:
+    r"""Read lines of a text, a tab and a label; class i is ``labels[i]``. Only ``\n`` or ``\r\n`` ends a line.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``read_text``; also a line of other than two columns, without text, or with
+            a label that is none of ``labels``. File, 1-based line and rule are named.
+    """
+    number_of = {label: number for number, label in enumerate(labels)}
+    texts, numbers = [], []
+    for line, row in enumerate(read_text(path).removesuffix("\n").split("\n"), start=1):
+        columns = row.removesuffix("\r").split("\t")
+        if len(columns) != 2:
+            raise ValueError(f"{path}, line {line}: a line must be text TAB label, got {len(columns)} columns")
+        text, label = columns
+        if not text.strip():
+            raise ValueError(f"{path}, line {line}: the text must not be empty")
+        if label not in number_of:
+            raise ValueError(f"{path}, line {line}: the label must be one of {', '.join(labels)}, got {label!r}")
+        texts.append(text)
+        numbers.append(number_of[label])
+    return Labelled(texts, numbers)
+
+
+def standard_library() -> list[str]:
+    """Read the ``.py`` files of this Python's standard library, in order of their paths, tests left out.
+
+    About 12 MB in 700 files; which text it is depends on the version of Python.
+
+    Raises:
+        FileNotFoundError: a Python whose library is not there as files.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    files = {path.relative_to(root).parts: path for path in root.rglob("*.py")}
+    documents = []
+    for parts in sorted(files):
+        if not _NOT_LIBRARY & set(parts[:-1]):
+            with tokenize.open(files[parts]) as file:  # some declare another encoding
+                documents.append(file.read())
+    if not documents:
+        raise FileNotFoundError(f"no sources of the standard library in {root}")
+    return [document for document in documents if document]
+
+
+def split_text(documents: Sequence[str], holdout: float) -> tuple[list[str], list[str]]:
+    """Part documents so that the second list has the last ``holdout`` of all characters.
+
+    >>> split_text(["abcdef", "ghij"], 0.5)
+    (['abcde'], ['f', 'ghij'])
+    """
+    left = int(sum(map(len, documents)) * (1 - holdout))
+    train, validation = [], []
+    for document in documents:
+        for part, kept in ((document[:left], train), (document[left:], validation)):
+            if part:
+                kept.append(part)
+        left = max(left - len(document), 0)
+    return train, validation
+
+
+def encode_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Ragged:
+    """Encode documents without marks, long ones in blocks of whole lines; ``flat`` is all of them as one stream."""
+    kind = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
+    rows = []
+    for document in documents:
+        parts = [np.array(tokenizer.encode([block])[0], kind) for block in _blocks(document)]
+        rows.append(np.concatenate(parts) if parts else np.empty(0, kind))
+    return ragged(rows, kind)
+
+
+def train_characters(texts: Iterable[str]) -> Tokenizer:
+    r"""Make a token of each character of the texts, in order of code points, behind the four special ones.
+
+    Lossless on those characters; any other becomes ``<unk>``.
+
+    >>> tokenizer = train_characters(["ab\n"])
+    >>> tokenizer.encode(["ba\n?"]), tokenizer.decode([[6, 5, 4]])
+    ([[6, 5, 4, 3]], ['ba\n'])
+    """
+    import tokenizers
+
+    characters = sorted({character for text in texts for character in text})
+    if not characters:
+        raise ValueError("the texts to take characters from are empty")
+    vocab = {token: id for id, token in enumerate([*SPECIAL, *characters])}
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[], unk_token=SPECIAL[UNK]))
+    inner.decoder = tokenizers.decoders.Fuse()
+    inner.add_special_tokens(list(SPECIAL))
+    return Tokenizer(inner)
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Cut behind the first line end after each block; where a text has none, it stays whole."""
+    begin = 0
+    while begin < len(text):
+        end = text.find("\n", begin + _BLOCK)
+        end = len(text) if end < 0 else end + 1
+        yield text[begin:end]
+        begin = end

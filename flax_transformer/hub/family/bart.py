@@ -1,0 +1,87 @@
+"""BART checkpoints (Lewis et al. 2020)."""
+
+from dataclasses import replace
+from typing import Any
+
+from flax_transformer.hub.call import seq2seq_classifier, seq2seq_lm, seq2seq_model, seq2seq_span
+from flax_transformer.hub.check import check_ends
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.side import BIAS, COPIES, SIDES, read_embedding, read_sides, write_sides
+from flax_transformer.hub.table import embedding, linear, norm
+from flax_transformer.models.head import ClassifierConfig, HeadConfig
+from flax_transformer.models.seq2seq import Seq2SeqConfig
+
+
+def read(fields: Fields) -> Seq2SeqConfig:
+    """Make our config of config.json's fields."""
+    fields.only(normalize_embedding=True, static_position_embeddings=False)
+    table = read_embedding(fields, 50_265, position="learned", offset=2, norm=True)
+    return Seq2SeqConfig(
+        embedding=table,
+        source_embedding=replace(table, own_table=False),
+        output_bias=fields.flag("output_bias", True),
+        **read_sides(fields),
+    )
+
+
+def write(config: Seq2SeqConfig) -> dict[str, Any]:
+    """Make config.json's fields of our config."""
+    tokens = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    return write_sides(config) | tokens
+
+
+def _model(fields: Fields) -> Seq2SeqConfig:
+    return replace(read(fields), output_bias=False)
+
+
+def _sequence(fields: Fields) -> ClassifierConfig:
+    named = "id2label" in fields or "num_labels" in fields
+    rate = fields.number("classifier_dropout", 0.0)
+    return _classifier(
+        fields, outputs=fields.labels if named else 3, pool="last", dense="tanh", dropout=rate, dropout_first=True
+    )
+
+
+def _span(fields: Fields) -> ClassifierConfig:
+    return _classifier(fields, outputs=2)
+
+
+def _classifier(fields: Fields, **head: Any) -> ClassifierConfig:
+    return ClassifierConfig(backbone=_model(fields), head=HeadConfig(embed=fields.integer("d_model", 1024), **head))
+
+
+TABLE = (
+    *embedding("embedding.token", "shared"),
+    *embedding("source_embedding.position", "encoder.embed_positions"),
+    *norm("source_embedding.norm", "encoder.layernorm_embedding"),
+    *embedding("embedding.position", "decoder.embed_positions"),
+    *norm("embedding.norm", "decoder.layernorm_embedding"),
+    *SIDES,
+)
+LARGER = ("^final_logits_bias$",)
+HEAD = (
+    *linear("head.dense", "classification_head.dense"),
+    *linear("head.output", "classification_head.out_proj"),
+)
+
+FAMILIES = {
+    "bart": Family(
+        model_type="bart",
+        architectures={
+            "BartForConditionalGeneration": Architecture(read, seq2seq_lm, BIAS),
+            "BartModel": Architecture(_model, seq2seq_model, base=True, ignored=LARGER),
+            "BartForSequenceClassification": Architecture(
+                _sequence, seq2seq_classifier, HEAD, at="backbone.", ignored=LARGER, check=check_ends
+            ),
+            "BartForQuestionAnswering": Architecture(
+                _span, seq2seq_span, linear("head.output", "qa_outputs"), at="backbone.", ignored=LARGER
+            ),
+        },
+        table=TABLE,
+        write=write,
+        prefix="model.",
+        ignored=(r"(^|\.)(encoder|decoder)\.version$",),
+        copies=COPIES,
+    )
+}

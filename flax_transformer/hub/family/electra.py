@@ -1,0 +1,104 @@
+"""ELECTRA checkpoints (Clark et al. 2020): BERTs whose tables may be narrower than the model, with other heads.
+
+Discriminators say of each token whether it is another than there was; generators guess hidden tokens.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from jaxtyping import PRNGKeyArray
+
+from flax_transformer.hub.call import (
+    Inputs,
+    ModelOutput,
+    encoder_classifier,
+    encoder_model,
+    encoder_span,
+    multiple_choice,
+)
+from flax_transformer.hub.family import bert
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.head import classifier, guesser
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.table import Row, linear, norm
+from flax_transformer.models.encoder import EncoderConfig, with_head
+from flax_transformer.models.head import ClassifierConfig
+
+SIZES = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+"""What config.json need not say, and BERT's would say otherwise."""
+
+
+def read(fields: Fields) -> EncoderConfig:
+    """Make our config of config.json's fields."""
+    fields = Fields.of({**SIZES, **fields})
+    config, width = bert.read(fields), fields.integer("embedding_size")
+    project = None if width == config.block.embed else config.block.embed
+    return replace(config, embedding=replace(config.embedding, embed=width, project=project))
+
+
+def write(config: EncoderConfig) -> dict[str, Any]:
+    """Make config.json's fields of our config."""
+    return {**bert.write(config), "embedding_size": config.embedding.embed}
+
+
+def _discriminator(fields: Fields) -> ClassifierConfig:
+    return with_head(read(fields), outputs=1, dense=fields.activation("hidden_act", "gelu"))
+
+
+def _choice(fields: Fields) -> ClassifierConfig:
+    """Read the head that scores a choice, which is told in words of XLNet."""
+    fields.only(summary_type="first", summary_use_proj=True)
+    given = fields.get("summary_activation", "gelu")
+    dense = "identity" if given is None else fields.activation("summary_activation", "gelu")
+    rate = fields.number("summary_last_dropout", 0.1)
+    return with_head(read(fields), outputs=1, pool="first", dense=dense, dropout=rate)
+
+
+def discriminate(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give one logit a token, positive where it is another than there was, as ElectraForPreTraining does."""
+    found = encoder_classifier(model, inputs, key, fields)
+    return replace(found, logits=found.logits[..., 0])
+
+
+MASKED = (
+    *linear("dense", "generator_predictions.dense"),
+    *norm("norm", "generator_predictions.LayerNorm"),
+    Row(("output_bias",), "generator_lm_head.bias"),
+    Row(("head.token.embedding",), "generator_lm_head.weight"),
+    Row(("head.output_bias",), "generator_lm_head.bias"),
+)
+DISCRIMINATOR = (
+    *linear("head.dense", "discriminator_predictions.dense"),
+    *linear("head.output", "discriminator_predictions.dense_prediction"),
+)
+OUTPUT, SPAN = linear("head.output", "classifier"), linear("head.output", "qa_outputs")
+SEQUENCE = (*linear("head.dense", "classifier.dense"), *linear("head.output", "classifier.out_proj"))
+CHOICES = (*linear("head.dense", "sequence_summary.summary"), *OUTPUT)
+LARGER = (r"^discriminator_predictions\.", r"^generator_(predictions|lm_head)\.")
+ABOVE = {"at": "backbone.", "ignored": LARGER}
+
+FAMILIES = {
+    "electra": Family(
+        model_type="electra",
+        architectures={
+            "ElectraModel": Architecture(read, encoder_model, base=True, ignored=LARGER),
+            "ElectraForPreTraining": Architecture(_discriminator, discriminate, DISCRIMINATOR, **ABOVE),
+            "ElectraForMaskedLM": guesser(read, MASKED, ignored=LARGER, activation="gelu"),
+            "ElectraForSequenceClassification": classifier(
+                read, encoder_classifier, SEQUENCE, None, bert.DROPOUT, ignored=LARGER, dropout_first=True,
+                pool="first", dense="gelu",
+            ),
+            "ElectraForTokenClassification": classifier(
+                read, encoder_classifier, OUTPUT, None, bert.DROPOUT, ignored=LARGER
+            ),
+            "ElectraForQuestionAnswering": classifier(read, encoder_span, SPAN, 2, ignored=LARGER),
+            "ElectraForMultipleChoice": Architecture(_choice, multiple_choice, CHOICES, **ABOVE),
+        },
+        table=(*bert.TABLE, *linear("embedding.project", "embeddings_project")),
+        write=write,
+        prefix="electra.",
+        ignored=bert.BUFFERS,
+        renamed=bert.RENAMED,
+        copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    )
+}  # fmt: skip

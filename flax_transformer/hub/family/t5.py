@@ -1,0 +1,240 @@
+"""T5 checkpoints (Raffel et al. 2020), and those of mT5 (Xue et al. 2021), which are T5 1.1 by another name."""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from flax_transformer.hub.call import (
+    ModelOutput,
+    encoder_classifier,
+    encoder_model,
+    seq2seq_classifier,
+    seq2seq_lm,
+    seq2seq_model,
+    seq2seq_span,
+)
+from flax_transformer.hub.check import check_ends
+from flax_transformer.hub.fields import ACTIVATIONS, SPELLING, Fields
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.table import Row, Table, embedding, linear, norm
+from flax_transformer.models.encoder import EncoderConfig
+from flax_transformer.models.head import ClassifierConfig, HeadConfig
+from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, RelativeConfig
+from flax_transformer.ops import even_attention
+
+PRECISION = Precision(wide_residual=True)
+"""Numbers outgrow float16: `transformers`, too, has the last kernel of feed-forward layers in float32, and with it all
+that is added to what comes out."""
+
+MT5 = {"vocab_size": 250_112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
+"""What mT5's config.json need not say, and T5's would."""
+
+
+def settled(fields: Fields, names: Collection[str]) -> Fields:
+    """Say whether the output layer is the embedding table, which only the names of the tensors tell.
+
+    Transformers 5 writes `tie_word_embeddings` true whatever the model, and T5 1.1, whose published config.json says
+    false, is without a layer of its own where transformers 5 made it. With hidden states scaled it is always tied.
+    """
+    if _scaled(fields):
+        return fields
+    own = any(name.endswith("lm_head.weight") for name in names)
+    said = {} if _is_mt5(fields) else {"scale_decoder_outputs": False}
+    return fields.updated({"tie_word_embeddings": not own, **said})
+
+
+def _is_mt5(fields: Fields) -> bool:
+    return fields.get("model_type") == "mt5"
+
+
+def _scaled(fields: Fields) -> bool:
+    """Read whether hidden states are scaled before the output layer, which mT5 never does."""
+    tied = fields.flag("tie_word_embeddings", True)
+    return not _is_mt5(fields) and fields.flag("scale_decoder_outputs", tied)
+
+
+def read(fields: Fields) -> Seq2SeqConfig:
+    """Make our config of config.json's fields, once they are `settled`."""
+    encoder = read_encoder(fields)
+    return Seq2SeqConfig(
+        embedding=encoder.embedding,
+        encoder=encoder.block,
+        decoder=replace(encoder.block, cross=True),
+        encoder_depth=encoder.depth,
+        decoder_depth=fields.integer("num_decoder_layers", None) or encoder.depth,
+        relative=encoder.relative,
+        tied_output=fields.flag("tie_word_embeddings", True),
+        output_scale=encoder.block.embed**-0.5 if _scaled(fields) else 1.0,
+    )
+
+
+def read_encoder(fields: Fields) -> EncoderConfig:
+    """Make the config of the encoder alone."""
+    if _is_mt5(fields):
+        fields = Fields.of({**MT5, **fields})
+    embed, rate = fields.integer("d_model", 512), fields.number("dropout_rate", 0.1)
+    *gated, name = str(fields.get("feed_forward_proj", "relu")).split("-")
+    if gated not in ([], ["gated"]) or name not in ACTIVATIONS:
+        known = ", ".join(("gated-gelu", *ACTIVATIONS))
+        raise ValueError(f"config.json has feed_forward_proj={fields['feed_forward_proj']!r}; supported are {known}")
+    if gated and name == "gelu":
+        name = "gelu_new"  # T5 1.1 approximates
+    fields.only(dense_act_fn=name, is_gated_act=bool(gated))
+    return EncoderConfig(
+        embedding=EmbeddingConfig(
+            vocab=fields.integer("vocab_size", 32_128), embed=embed, position="none", scaled=False, dropout=rate,
+            init_std=fields.number("initializer_factor", 1.0), precision=PRECISION,
+        ),
+        block=BlockConfig(
+            embed=embed, heads=fields.integer("num_heads", 8), head_width=fields.integer("d_kv", 64),
+            hidden=fields.integer("d_ff", 2048), norm="rms", norm_position="pre", bias=False, scale=1.0,
+            norm_eps=fields.number("layer_norm_epsilon", 1e-6), activation=ACTIVATIONS[name], gated=bool(gated),
+            dropout=rate, attention_dropout=rate, activation_dropout=rate, attend=even_attention, precision=PRECISION,
+        ),
+        depth=fields.integer("num_layers", 6),
+        relative=RelativeConfig(
+            buckets=fields.integer("relative_attention_num_buckets", 32),
+            max_distance=fields.integer("relative_attention_max_distance", 128),
+        ),
+    )  # fmt: skip
+
+
+def write_mt5(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
+    """Make the fields of an mT5 of our config.
+
+    Raises:
+      ValueError: for hidden states that are scaled before the output layer, or as `write` does.
+    """
+    fields = write(config)
+    if fields.pop("scale_decoder_outputs", False):
+        raise ValueError(f"mT5 does not scale what goes into its output layer, got output_scale={config.output_scale}")
+    return fields
+
+
+def write(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
+    """Make config.json's fields of our config.
+
+    Raises:
+      ValueError: for a gated GELU that is not the approximate one, which T5's config.json cannot say.
+    """
+    both = isinstance(config, Seq2SeqConfig)
+    block, depth = (config.encoder, config.encoder_depth) if both else (config.block, config.depth)
+    name = SPELLING[block.activation]
+    if block.gated and name == "gelu":
+        raise ValueError(f"T5's gated GELU is gelu_tanh, got {block.activation}")
+    fields = {
+        "vocab_size": config.embedding.vocab,
+        "d_model": block.embed,
+        "d_kv": block.width,
+        "d_ff": block.hidden,
+        "num_heads": block.heads,
+        "num_layers": depth,
+        "num_decoder_layers": config.decoder_depth if both else depth,
+        "feed_forward_proj": ("gated-gelu" if name == "gelu_new" else f"gated-{name}") if block.gated else name,
+        "layer_norm_epsilon": block.norm_eps,
+        "dropout_rate": block.dropout,
+        "initializer_factor": config.embedding.init_std or 1.0,
+        "relative_attention_num_buckets": config.relative.buckets,
+        "relative_attention_max_distance": config.relative.max_distance,
+        "is_encoder_decoder": both,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    }
+    if both:
+        fields |= {"tie_word_embeddings": config.tied_output, "scale_decoder_outputs": config.output_scale != 1}
+    return fields
+
+
+def _side(ours: str, theirs: str, attentions: tuple[str, ...], *, norm_at: str, relative_at: str) -> Table:
+    """Give the rows of one side: of each block the layers of attention, then the feed-forward one."""
+    names = {"attention": "SelfAttention", "cross": "EncDecAttention"}
+    rows: list[Row] = []
+    for i, mine in enumerate(attentions):
+        layer = f"{theirs}.block.{{}}.layer.{i}"
+        for part in ("query", "key", "value"):
+            rows += linear(f"{ours}.{mine}.{part}", f"{layer}.{names[mine]}.{part[0]}")
+        rows += linear(f"{ours}.{mine}.out", f"{layer}.{names[mine]}.o", inputs=2)
+        rows += norm(f"{ours}.{mine}_norm", f"{layer}.layer_norm")
+    layer = f"{theirs}.block.{{}}.layer.{len(attentions)}"
+    gate = f"{ours}.feedforward.gate.kernel"
+    return (
+        *rows,
+        *linear(f"{ours}.feedforward.gate", f"{layer}.DenseReluDense.wi_0"),
+        *(replace(row, given=gate) for row in linear(f"{ours}.feedforward.up", f"{layer}.DenseReluDense.wi_1")),
+        *(replace(row, unless=gate) for row in linear(f"{ours}.feedforward.up", f"{layer}.DenseReluDense.wi")),
+        *linear(f"{ours}.feedforward.down", f"{layer}.DenseReluDense.wo"),
+        *norm(f"{ours}.feedforward_norm", f"{layer}.layer_norm"),
+        *norm(norm_at, f"{theirs}.final_layer_norm"),
+        *embedding(f"{relative_at}.bucket", f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias"),
+    )
+
+
+TABLE = (
+    *embedding("embedding.token", "shared"),
+    *_side("encoder", "encoder", ("attention",), norm_at="encoder_norm", relative_at="encoder_relative"),
+    *_side("decoder", "decoder", ("attention", "cross"), norm_at="decoder_norm", relative_at="decoder_relative"),
+    # The encoder alone is another model of ours.
+    *_side("blocks", "encoder", ("attention",), norm_at="norm", relative_at="relative"),
+)
+OUTPUT = embedding("head.token", "lm_head")
+CLASSES = (
+    *linear("head.dense", "classification_head.dense"),
+    *linear("head.output", "classification_head.out_proj"),
+)
+HEAD, DECODER = (r"^lm_head\.",), (r"^lm_head\.", r"^(transformer\.)?decoder\.")
+
+
+def _model(fields: Fields) -> Seq2SeqConfig:
+    return replace(read(fields), tied_output=True)
+
+
+def _classifier(
+    backbone: Callable[[Fields], Seq2SeqConfig | EncoderConfig],
+    call: Callable[..., ModelOutput],
+    rows: Table,
+    outputs: int | None = None,
+    *,
+    base: bool = False,
+    ignored: tuple[str, ...] = HEAD,
+    check: Callable[..., None] | None = None,
+    **head: Any,
+) -> Architecture:
+    def config(fields: Fields) -> ClassifierConfig:
+        width, rate = fields.integer("d_model", 512), fields.number("classifier_dropout", 0.0)
+        shape = HeadConfig(embed=width, outputs=outputs or fields.labels, dropout=rate, **head)
+        return ClassifierConfig(backbone=backbone(fields), head=shape)
+
+    return Architecture(config, call, rows, at="backbone.", base=base, ignored=ignored, check=check)
+
+
+ARCHITECTURES = {
+    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True),
+    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD),
+    "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER),
+    "ForSequenceClassification": _classifier(
+        _model, seq2seq_classifier, CLASSES, check=check_ends, pool="last", dense="tanh", dropout_first=True
+    ),
+    "ForQuestionAnswering": _classifier(_model, seq2seq_span, linear("head.output", "qa_outputs"), 2, base=True),
+    "ForTokenClassification": _classifier(
+        read_encoder, encoder_classifier, linear("head.output", "classifier"), ignored=DECODER
+    ),
+}
+FAMILIES = {
+    kind: Family(
+        model_type=kind,
+        architectures={f"{name}{end}": architecture for end, architecture in ARCHITECTURES.items()},
+        table=TABLE,
+        write=writer,
+        settled=settled,
+        prefix="transformer.",
+        ignored=(r"\.EncDecAttention\.relative_attention_bias\.weight$",),
+        copies={
+            f"{name}.weight": "shared.weight"
+            for prefix in ("", "transformer.")
+            for name in ("lm_head", f"{prefix}encoder.embed_tokens", f"{prefix}decoder.embed_tokens")
+        },
+    )
+    for kind, name, writer in (("t5", "T5", write), ("mt5", "MT5", write_mt5))
+}

@@ -1,0 +1,71 @@
+"""What a family of checkpoints is: its config fields, its tables and its architectures, one value a family."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.table import Table, under
+
+LOOKED_UP = {
+    "input_ids": "embedding.token",
+    "decoder_input_ids": "embedding.token",
+    "token_type_ids": "embedding.type",
+    "position_ids": "embedding.position",
+}
+"""Inputs, and the table in which a model looks them up."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One class of `transformers`: which model of ours it is, and how it is called."""
+
+    config: Callable[[Fields], Any]
+    """`config(fields)`: the config of our model."""
+    call: Callable[..., Any]
+    """`call(model, inputs, key, fields) -> ModelOutput`."""
+    head: Table = ()
+    """Rows beside the backbone's."""
+    at: str = ""
+    """Where the backbone is in our model, with a dot at its end."""
+    base: bool = False
+    """The backbone alone, whose tensors have no prefix."""
+    prefix: str | None = None
+    """Before the names of the backbone's tensors, where it is not the family's."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors that a checkpoint of a larger class may have besides, for which there is no use here."""
+    check: Callable[..., None] | None = None
+    """`check(inputs, fields)` refuses what a call, which is compiled, cannot."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """All checkpoints of one `model_type`."""
+
+    model_type: str
+    architectures: Mapping[str, Architecture]
+    table: Table
+    """Of the backbone, without prefixes."""
+    write: Callable[[Any], dict[str, Any]]
+    """`write(config of the backbone)`: the fields of config.json that say the same."""
+    prefix: str = ""
+    """Before the names of the backbone's tensors, with a dot at its end, except in a checkpoint of the base class."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors that say nothing: buffers that the model computes."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of names in old checkpoints, and what stands there now (`re.sub`)."""
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """Tensors that are another one again, by tying: name of the copy, name of the one in the table."""
+    settled: Callable[[Fields, Collection[str]], Fields] | None = None
+    """`settled(fields, names of the tensors)`: the fields, where it takes the tensors to tell what the model is."""
+    looked_up: Mapping[str, str] = field(default_factory=lambda: LOOKED_UP)
+    """Inputs, and the table of ours in which they are looked up, where a model has it."""
+
+    def prefix_of(self, architecture: Architecture) -> str:
+        """Give what is before the names of the backbone's tensors in one architecture."""
+        own = self.prefix if architecture.prefix is None else architecture.prefix
+        return "" if architecture.base else own
+
+    def rows(self, architecture: Architecture) -> Table:
+        """Give the table of one architecture, prefixes and all."""
+        return under(self.table, architecture.at, self.prefix_of(architecture)) + architecture.head
