@@ -1,14 +1,15 @@
 """A config says what its fields mean to whoever asks for help."""
 
 import copy
+import importlib
 import pickle
+import pkgutil
 import pydoc
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
 import pytest
 
-from flax_transformer.frozen import frozen
-from flax_transformer.parallel import MeshConfig
+from flax_transformer.frozen import frozen, meanings
 
 
 @frozen
@@ -72,5 +73,20 @@ def test_the_options_of_a_command_are_explained_as_before(capsys):
     assert "Attributes" not in said
 
 
-def test_a_config_of_the_package_does():
-    assert "Attributes:\n  " in MeshConfig.__doc__
+def configs(rooms):
+    """The configs of rooms: frozen dataclasses with keywords only."""
+    for room in rooms:
+        package = importlib.import_module(f"flax_transformer.{room}")
+        for file in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            here = [kind for kind in vars(importlib.import_module(file.name)).values() if isinstance(kind, type)]
+            own = [kind for kind in here if is_dataclass(kind) and kind.__module__ == file.name]
+            yield from (kind for kind in own if all(field.kw_only for field in fields(kind)))
+
+
+ROOMS = ("data", "decode", "launch", "parallel", "report")
+
+
+@pytest.mark.parametrize("kind", configs(ROOMS), ids=lambda kind: kind.__name__)
+def test_help_for_a_config_of_the_package_says_what_its_fields_mean(kind):
+    for name, meaning in meanings(kind).items():
+        assert f"  {name}: {meaning}" in kind.__doc__.splitlines()

@@ -5,14 +5,15 @@ called with the number of steps done before. The first step of a warmup has peak
 `warmup`, or of the first step without one; what falls to `final` × peak has it in step n.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import jax.numpy as jnp
 import optax
 
+from flax_transformer.frozen import frozen
 
-@dataclass(frozen=True, kw_only=True)
+
+@frozen
 class ScheduleConfig:
     """A learning rate that rises linearly to its peak, in step `warmup` or the first, then follows `name`.
 
