@@ -1,11 +1,14 @@
 """What `import flax_transformer as ft` gives, and what a stranger finds out about it."""
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import flax_transformer as ft
 from flax_transformer.models.preset import presets
@@ -49,3 +52,36 @@ def test_presets_are_listed_with_family_and_parameters(run):
     assert listed.keys() == presets().keys()
     assert listed["transformer_base"] == ("transformer", 63_082_496)
     assert listed["mistral_7b"] == ("llama", 7_241_732_096)
+
+
+def workflow(name):
+    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+
+
+def test_workflows_call_what_is_there():
+    jobs = [job for name in ("test.yml", "release.yml") for job in workflow(name)["jobs"].values()]
+    lines = [line for job in jobs for step in job["steps"] for line in step.get("run", "").splitlines()]
+    made = {line.split()[1] for line in lines if line.startswith("make ")}
+    assert {"test"} < made <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    ours = {line for line in lines if line.startswith(".ci/")}
+    assert ours == {".ci/run", ".ci/nightly"}
+    assert all(os.access(ROOT / line, os.X_OK) for line in ours)
+
+
+def test_only_the_job_that_publishes_may_ask_for_a_token():
+    release = workflow("release.yml")
+    assert release["permissions"] == {"contents": "read"}
+    asking = {name: job["permissions"] for name, job in release["jobs"].items() if "permissions" in job}
+    assert asking == {"publish": {"id-token": "write"}}
+    assert release["jobs"]["publish"]["needs"] == "build"
+
+
+def test_the_lock_names_public_places_and_what_the_project_asks_for():
+    text = (ROOT / "uv.lock").read_text()
+    assert set(re.findall(r"https?://[^/\"]+", text)) == {"https://pypi.org", "https://files.pythonhosted.org"}
+    _, ours = re.split(r'^name = "flax-transformer"$', text, flags=re.MULTILINE)
+    ours = ours.partition("\n[[package]]")[0].partition("requires-dist = [")[2]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)]
+    names = [re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in asked]
+    assert sorted(re.findall(r'name = "([\w-]+)"', ours.partition("\n]")[0])) == sorted(names)
