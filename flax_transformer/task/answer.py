@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from flax_transformer.frozen import frozen
-
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True)
 class AnswerConfig:
     """How answers are chosen."""
 

@@ -1,6 +1,7 @@
 """Denoising: an encoder-decoder that restores damaged text, as BART is pretrained."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from flax_transformer.data.text import (
     Blocks,
@@ -17,7 +18,6 @@ from flax_transformer.data.text.denoise import Noise
 from flax_transformer.data.text.exercise import sums
 from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import PlainText, encode_documents
-from flax_transformer.frozen import frozen
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.task.experiment import Experiment, Task
 from flax_transformer.task.score import score
@@ -43,7 +43,7 @@ SLACK = 8
 that more than these in one text have a chance of about 1 in 20^8."""
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True)
 class Lines:
     """Texts to damage: the lines of a file, or sums in words, made by rule, if `text` is empty."""
 
@@ -76,7 +76,7 @@ class Lines:
         return {"train": train, "validation": held[::2][: self.validation], "test": held[1::2][: self.test]}
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True)
 class Mix(Weights):
     """How often each damage comes, relative to the others; 0 leaves it out."""
 
@@ -94,7 +94,7 @@ class Mix(Weights):
     """Sentences in another order, and then spans masked: what BART was pretrained by."""
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True)
 class Denoising(Experiment):
     """Train one BART to restore text from several kinds of damage, and test it on each."""
 

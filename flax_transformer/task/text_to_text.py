@@ -1,6 +1,7 @@
 """Text to text: one encoder-decoder for several tasks, told apart by the words that a source begins with."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -11,7 +12,6 @@ from flax_transformer.data.text import Blocks, Pairs, SpanCorruption, TextToText
 from flax_transformer.data.text.exercise import countings, exercises
 from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import encode_documents
-from flax_transformer.frozen import frozen
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.task.experiment import Experiment, Task
 from flax_transformer.task.sequence import (
@@ -44,7 +44,7 @@ COUNTINGS = 6_000
 """Countings to train on, of the 7,200 or so that there are."""
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True)
 class Mix(Weights):
     """How often each task comes, relative to the others; 0 leaves it out."""
 
@@ -58,7 +58,7 @@ class Mix(Weights):
     """Spans are cut out of countings, as T5 is pretrained."""
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True)
 class Amount:
     """Exercises of each task."""
 
@@ -75,7 +75,7 @@ class Amount:
         return list(exercises(name, count, seed=seed, split=split))
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True)
 class Multitask(Experiment):
     """Train one T5 on several tasks made by rule, and test each on exercises that none of them has seen."""
 
