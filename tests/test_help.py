@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 import flax_transformer as ft
-from flax_transformer.nn import Block, BlockConfig
+from flax_transformer.nn import Block, Embedding, EmbeddingConfig
 from flax_transformer.nn.module import Module
 
 FUNCTIONS = [
@@ -18,7 +18,7 @@ FUNCTIONS = [
     and not inspect.isclass(value)
     and getattr(value, "__module__", "").startswith("flax_transformer")
 ]
-BLOCK = Block(BlockConfig(embed=8, heads=2, hidden=16), rngs=nnx.Rngs(0))
+EMBEDDING = Embedding(EmbeddingConfig(vocab=4, embed=8), rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
@@ -33,7 +33,7 @@ def test_a_public_function_has_its_own_signature_and_docstring(function):
 
 def test_decorated_methods_show_their_arguments():
     assert list(inspect.signature(Block.__call__).parameters)[:3] == ["self", "x", "memory"]
-    assert list(inspect.signature(BLOCK).parameters)[:2] == ["x", "memory"]
+    assert list(inspect.signature(EMBEDDING).parameters)[:1] == ["tokens"]
     shown = pydoc.render_doc(Block, renderer=pydoc.plaintext)
     assert "__call__(self, x: jaxtyping.Float[" in shown
     assert "mask: what self-attention may see." in shown
