@@ -1,4 +1,4 @@
-"""Commands on runs, and benchmarks: `translate | evaluate | show | report | attention | sharding | bench`."""
+"""Commands on runs, and benchmarks: `translate | evaluate | show | presets | report | attention | sharding | bench`."""
 
 import json
 import sys
@@ -86,6 +86,13 @@ def show(target: Folder, /) -> None:
     from flax_transformer.task.show import describe
 
     describe(target)
+
+
+def presets() -> None:
+    """List the presets, family by family: name, parameters, and what it is."""
+    from flax_transformer.task.show import list_presets
+
+    list_presets()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import jax
 
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
+from flax_transformer.task.command import quietly
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze
 from flax_transformer.train.folder import FolderError, RunFolder, open_folder
@@ -230,12 +231,13 @@ def launch(default: Experiment, arguments: list[str] | None = None) -> None:
         return tyro.constructors.PrimitiveConstructorSpec(1, "STR", operator.itemgetter(0), lambda given: True, spell)
 
     command.__annotations__["experiment"] = Annotated[type(default), tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
-    try:
-        with names:
-            code = tyro.cli(command, args=arguments, description=sys.modules["__main__"].__doc__)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
+    with quietly():
+        try:
+            with names:
+                code = tyro.cli(command, args=arguments, description=sys.modules["__main__"].__doc__)
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = 2
     multihost.leave(code)
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,12 @@ def test_a_mesh_larger_than_the_devices(refused, tmp_path):
 def test_warmup_longer_than_the_run(refused):
     said = refused("translate_numbers", "--optimizer.schedule.warmup", 4000, "--train.steps", 100)
     assert "warmup must not be longer than the run, got warmup=4000, steps=100" in said
+
+
+def test_a_run_too_short_for_its_recipe_is_told_the_option_that_makes_it_fit(refused):
+    (option,) = re.findall(r"add (--optimizer\S+ \d+)", refused("translate_numbers", "--train.steps", 20))
+    # With it the next setting that cannot work is reached.
+    assert "warmup" not in refused("translate_numbers", "--train.steps", 20, *option.split(), "--mesh.data", 8)
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("--train.stepz", "--train.steps"), ("--mesh.dta", "--mesh.data")])

@@ -4,16 +4,16 @@ B rows, T positions, S source positions. An example that is None makes an empty 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from flax_transformer.data.examples import Arrays
+from flax_transformer.frozen import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rows:
     """Lay out single sequences: every array of an example becomes [B, T], every number [B]; ``length`` [B] joins.
 
@@ -50,7 +50,7 @@ class Rows:
         return batch
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pairs:
     """Lay out ``source`` and ``target`` arrays as ``collate`` of sentence pairs does.
 
