@@ -45,6 +45,6 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(141)
     except (RuntimeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(getattr(error, "exit_code", 1))
     except KeyboardInterrupt:
         sys.exit(130)
