@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend import core
+from jax.interpreters import partial_eval
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from flax_transformer.bench.turns import after_loop, fold, turns
@@ -75,9 +76,14 @@ def alone() -> AbstractContextManager:
 
 
 def count_jaxpr(jaxpr: core.ClosedJaxpr) -> Flops:
-    """Count the FLOPs of a program that has been traced, with the kernels and over the devices it was traced for."""
+    """Count the FLOPs of a program that has been traced, with the kernels and over the devices it was traced for.
+
+    What no result needs is left out, as the compiler does.
+    """
+    inner = jaxpr.jaxpr
+    needed, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
     walk = _Walk()
-    total, _ = walk.closed(jaxpr, [None] * len(jaxpr.in_avals))
+    total, _ = walk.closed(core.ClosedJaxpr(needed, jaxpr.consts), _nothing(inner))
     model = Counter({dtype: count for (dtype, again), count in total.items() if not again})
     again = sum(count for (_, again), count in total.items() if again)
     most = model.most_common(1)
@@ -123,7 +129,7 @@ class _Walk:
         if name == "pallas_call":
             return self.kernel(params), unknown
         if name == "shard_map":
-            axes = params.get("manual_axes", params["mesh"].axis_names)
+            axes = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
             devices = math.prod(params["mesh"].shape[axis] for axis in axes)
             return _times(self.closed(params["jaxpr"], known)[0], devices), unknown
         inside = list(core.jaxprs_in_params(params))

@@ -9,7 +9,7 @@ from flax import nnx
 
 from flax_transformer.bench.family import FAMILIES, FIRST
 from flax_transformer.bench.workload import Size, Workload, changed, compute_type, from_config
-from flax_transformer.hub.call import Inputs, multiple_choice
+from flax_transformer.hub.call import Inputs
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, read_json
 from flax_transformer.hub.load import read_model
@@ -46,7 +46,7 @@ def from_pretrained(name: str, size: Size) -> Workload:
 def _called(name: str, fields: Fields, config: Any, rows: int, length: int) -> Workload:
     """Take the call that stands for a class of `transformers`."""
     architecture = find_family(fields)[1]
-    choices = (CHOICES,) if architecture.call is multiple_choice else ()
+    choices = (CHOICES,) if fields["architectures"][0].endswith("ForMultipleChoice") else ()
     random = np.random.default_rng(0)
     tokens = random.integers(FIRST, fields.integer("vocab_size"), (rows, *choices, length)).astype(np.int32)
     if isinstance(end := fields.get("eos_token_id"), int):
