@@ -1,6 +1,5 @@
 """Measure a target or any function: compile its programs, time them, and put the numbers into one record."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from flax_transformer.bench.device import Peak, device_peak
 from flax_transformer.bench.environment import environment
 from flax_transformer.bench.flops import Flops, count_flops
 from flax_transformer.bench.record import Record
+from flax_transformer.bench.report import check_file
 from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Measurement, Program, array_shape, make_program, real, time_program
 from flax_transformer.bench.workload import PROGRAMS, Size, Workload, count_programs, train_step
@@ -73,7 +73,7 @@ def bench(
     """
     with at_the_door():
         before = None if earlier is None else load(earlier)
-        _check_file(to)
+        check_file(to)
         job = open_target(target, size, what=what, steps=steps, mesh=mesh)
         if before is not None:
             check_same(before["target"], job.target)
@@ -225,18 +225,6 @@ def _of_workload(workload: Workload, what: list[str], mesh: MeshConfig | None) -
 def _check_steps(steps: int) -> None:
     if steps < 1:
         raise ValueError(f"steps must be a positive number, got {steps}")
-
-
-def _check_file(path: Path | None) -> None:
-    """Refuse a file that could not be written at the end."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise ValueError(f"the numbers are written to a file, {path} is a folder")
-    if not path.parent.is_dir():
-        raise ValueError(f"the numbers are written to a file in a folder that is there, {path.parent} is none")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{path} cannot be written")
 
 
 def _check_rows(workload: Workload, mesh: Mesh) -> None:

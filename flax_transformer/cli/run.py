@@ -202,10 +202,13 @@ def bench_attention(
     """
     from flax_transformer.bench.attention import bench_attention as run
     from flax_transformer.bench.attention import render_attention
-    from flax_transformer.bench.report import save
+    from flax_transformer.bench.report import check_file, save
+    from flax_transformer.bench.run import at_the_door
 
     options = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "width": width, "dtype": dtype, "causal": causal}
-    record = run(lengths, **options)
+    with at_the_door():
+        check_file(json)
+        record = run(lengths, **options)
     print(render_attention(record))
     save(record, json)
 
