@@ -68,8 +68,9 @@ class Plan:
 
     @property
     def peak(self) -> float:
-        """FLOP/s of the whole slice."""
-        return known_peak(self.topology.spec.kind, self.compiled.dtype) * self.topology.devices
+        """FLOP/s of the whole slice; of types the data sheets do not name, as of bfloat16."""
+        kind = self.topology.spec.kind
+        return (known_peak(kind, self.compiled.dtype) or known_peak(kind, "bfloat16")) * self.topology.devices
 
     @property
     def bounds(self) -> Bounds:
@@ -243,8 +244,14 @@ def variants(case: Case, rows: int) -> list[Case]:
 
 
 def sweep(case: Case, say: Callable[[str], None], *, fresh: bool = False) -> list[tuple[Case, Plan | str]]:
-    """Plan a case and its variants, the fastest first; what does not fit or cannot be comes last, with its reason."""
+    """Plan a case and its variants, the fastest first; what does not fit or cannot be comes last, with its reason.
+
+    Raises:
+      ValueError, CompilerError: as `plan` of the case itself, and for a function, which has no variants.
+    """
     first = plan(case, say, fresh=fresh)
+    if first.compiled.parameters is None:
+        raise ValueError(f"a sweep tries sizes and meshes of a model, {case.target} is a function")
     cases = variants(case, first.compiled.shape["rows"])
     found: list[tuple[Case, Plan | str]] = []
     for number, each in enumerate(cases, start=1):
