@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from flax_transformer.bench.flops import TRAINING, stack_flops
 from flax_transformer.decode import Greedy, greedy
 from flax_transformer.models.causal import Causal, CausalCache, CausalConfig
 from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
@@ -27,17 +26,8 @@ FIRST = 4
 
 
 @dataclass(frozen=True)
-class Count:
-    """What one call of a program does."""
-
-    tokens: int
-    """Positions that come out: logits, labels or generated tokens, padding included."""
-    flops: int
-
-
-@dataclass(frozen=True)
 class Family:
-    """How the models of one config type are fed, trained and counted."""
+    """How the models of one config type are fed, trained and made to generate."""
 
     batch: Callable[[Any, int, int], Batch]
     """`batch(config, rows, length)`: generated tokens, every row full."""
@@ -50,8 +40,6 @@ class Family:
     """The model as `decode` wants it on this platform."""
     decode: Callable[[Any, Batch], Any] | None
     """Greedy decoding without an end, as many tokens as the batch has labels a row; None: it generates nothing."""
-    count: Callable[[Any, Batch], dict[str, Count]]
-    """`count(model, batch)`: by program; abstract arrays will do."""
 
 
 def _batch(config: Seq2SeqConfig, rows: int, length: int) -> Batch:
@@ -78,22 +66,6 @@ def _forward(model: Seq2Seq, batch: Batch) -> jax.Array:
 def _decode(model: Seq2Seq, batch: Batch) -> Any:
     config = Greedy(max_length=batch["target"].shape[1] - 1, eos=())
     return decode_batch(model, batch["source"], batch["source_length"], config=config, bos=1)
-
-
-def _count(model: Seq2Seq, batch: Batch) -> dict[str, Count]:
-    cfg, shape = model.cfg, _shape(model.cfg, batch)
-    rows, source, target = shape["rows"], shape["source"], shape["target"]
-    encoder = stack_flops(model.encoder, cfg.encoder, rows, source)
-    output = 2 * rows * target * cfg.embedding.vocab * cfg.embedding.embed
-    forward = encoder + stack_flops(model.decoder, cfg.decoder, rows, target, source) + output
-    pairs = target * (target + 1) // 2
-    decode = encoder + stack_flops(model.decoder, cfg.decoder, rows, target, source, pairs=pairs) + output
-    tokens = rows * target
-    return {
-        "forward": Count(tokens, forward),
-        "train": Count(tokens, TRAINING * forward),
-        "decode": Count(tokens, decode),
-    }
 
 
 def smoothed_translation_loss(model: Seq2Seq, batch: Batch, *, key: Any = None) -> tuple[jax.Array, dict]:
@@ -136,45 +108,21 @@ def _ready_to_continue(model: Causal) -> Causal:
     return jax.jit(Causal.for_decoding)(model) if platform() == "cpu" else model
 
 
-def _count_causal(model: Causal, batch: Batch) -> dict[str, Count]:
-    cfg, (rows, length) = model.cfg, batch["tokens"].shape
-    output = 2 * rows * length * cfg.embedding.vocab * cfg.embedding.embed
-    forward = stack_flops(model.blocks, cfg.block, rows, length) + output
-    decode = stack_flops(model.blocks, cfg.block, rows, length, pairs=length * (length + 1) // 2) + output
-    tokens = rows * length
-    return {
-        "forward": Count(tokens, forward),
-        "train": Count(tokens, TRAINING * forward),
-        "decode": Count(tokens, decode),
-    }
-
-
 def _guess(model: MaskedLM, batch: Batch) -> jax.Array:
     return model(batch["tokens"], mask=Mask(lengths=batch["length"]))
-
-
-def _count_masked(model: MaskedLM, batch: Batch) -> dict[str, Count]:
-    cfg, (rows, length), guessed = model.cfg.encoder, batch["tokens"].shape, batch["places"].shape[1]
-    stack = stack_flops(model.encoder.blocks, cfg.block, rows, length)
-    head = 2 * rows * cfg.block.embed * (cfg.block.embed + cfg.embedding.vocab)
-    tokens = rows * length
-    return {
-        "forward": Count(tokens, stack + length * head),
-        "train": Count(tokens, TRAINING * (stack + guessed * head)),
-    }
 
 
 FAMILIES: dict[type, Family] = {
     Seq2SeqConfig: Family(
         batch=_batch, shape=_shape, forward=_forward, objective=smoothed_translation_loss,
-        ready=ready, decode=_decode, count=_count,
+        ready=ready, decode=_decode,
     ),
     CausalConfig: Family(
         batch=_tokens, shape=_token_shape, forward=lambda model, batch: model(batch["tokens"]), objective=causal_loss,
-        ready=_ready_to_continue, decode=_continue, count=_count_causal,
+        ready=_ready_to_continue, decode=_continue,
     ),
     MaskedLMConfig: Family(
         batch=_hidden_tokens, shape=_token_shape, forward=_guess, objective=masked_loss,
-        ready=lambda model: model, decode=None, count=_count_masked,
+        ready=lambda model: model, decode=None,
     ),
 }  # fmt: skip

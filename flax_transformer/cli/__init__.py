@@ -44,6 +44,6 @@ def main(arguments: list[str] | None = None) -> None:
             app.cli(args=arguments, prog="flax-transformer", description=about)
     except (RuntimeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(getattr(error, "exit_code", 1))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -139,13 +139,13 @@ def sharding(experiment: Folder, /, mesh: Mesh = Mesh(), devices: int | None = N
       mesh: Devices to spread over; the experiment's own by default.
       devices: How many there are; by default as many as the axes with a number make.
     """
-    from flax_transformer.bench.target import Size as Shapes
-    from flax_transformer.bench.target import find_target
+    from flax_transformer.bench.target import find_workload
+    from flax_transformer.bench.workload import Size as Shapes
     from flax_transformer.parallel import MeshConfig, abstract_mesh
     from flax_transformer.task.sharding import sharding_table
     from flax_transformer.train.optimizer import make_optimizer
 
-    target = find_target(experiment, Shapes())
+    target = find_workload(experiment, Shapes())
     config = target.mesh if mesh == Mesh() else MeshConfig(**asdict(mesh))
     optimizer = make_optimizer(target.optimizer, target.steps)
     print(sharding_table(target.init, optimizer, abstract_mesh(config, devices), ema=target.ema > 0))
@@ -155,30 +155,33 @@ def bench(
     target: Folder,
     /,
     size: Annotated[Size, tyro.conf.arg(name="")] = Size(),
-    what: tuple[Literal["forward", "train", "decode"], ...] = ("forward", "train", "decode"),
+    what: tuple[Literal["forward", "train", "decode"], ...] = (),
     steps: int = 20,
     mesh: Mesh = Mesh(),
     json: Path | None = None,
     compare: Path | None = None,
 ) -> None:
-    """Measure compiling and running a model: seconds, tokens a second, utilisation, memory, recompilations.
+    """Measure compiling and running a model or function: seconds, FLOPs, utilisation, memory, recompilations.
 
     Args:
-      target: A preset such as transformer_tiny, an experiment file, FILE:NAME for one of several in it, or attention
-        for its kernels (see bench-attention --help).
+      target: A preset such as transformer_tiny; an experiment file, FILE:NAME for one of several in it; a Hugging Face
+        folder or hub id, of which config.json is read; FILE.py:FUNCTION that returns a function and a tuple of its
+        arguments; or attention for its kernels (see bench-attention --help).
       size: Shapes and type.
-      what: Programs to measure.
+      what: Programs to measure; all that there are by default.
       steps: Runs that count, of each program.
       mesh: Devices to spread over; the experiment's own, or all, by default.
       json: File to write the numbers to.
       compare: File written by --json earlier; ratios are printed, and what is slower beyond the spread.
     """
+    from flax_transformer.bench.run import at_the_door
     from flax_transformer.bench.run import bench as run
-    from flax_transformer.bench.target import Size as Checked
+    from flax_transformer.bench.workload import Size as Checked
     from flax_transformer.parallel import MeshConfig
 
-    sizes = Checked(**asdict(size))
-    devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
+    with at_the_door():
+        sizes = Checked(**asdict(size))
+        devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
     run(target, sizes, what=what, steps=steps, mesh=devices, to=json, earlier=compare)
 
 
@@ -206,10 +209,13 @@ def bench_attention(
     """
     from flax_transformer.bench.attention import bench_attention as run
     from flax_transformer.bench.attention import render_attention
-    from flax_transformer.bench.report import save
+    from flax_transformer.bench.report import check_file, save
+    from flax_transformer.bench.run import at_the_door
 
     options = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "width": width, "dtype": dtype, "causal": causal}
-    record = run(lengths, **options)
+    with at_the_door():
+        check_file(json)
+        record = run(lengths, **options)
     print(render_attention(record))
     save(record, json)
 

@@ -105,7 +105,8 @@ def attend_back(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
 
                 def attend(carry, by_q_i):
                     by_k, by_v, by_bias = carry
-                    weights = jnp.exp(masked_scores(plan, x, keys.get("segments"), q_i, k_j, spot) - norm_i)
+                    with jax.named_scope(AGAIN):
+                        weights = jnp.exp(masked_scores(plan, x, keys.get("segments"), q_i, k_j, spot) - norm_i)
                     drop = dropper(plan, x, spot)
                     by_v += product("...kgts,...kgth->...ksh", drop(weights).astype(v_j.dtype), pull_i)
                     by_scores = weights * (drop(product("...kgth,...ksh->...kgts", pull_i, v_j)) - drift_i)

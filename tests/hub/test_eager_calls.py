@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.bench.measure import Compilations
+from flax_transformer.bench import Compilations
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.nn import Block, BlockConfig, Rotary, apply_stack, init_stack

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.bench.measure import Compilations
+from flax_transformer.bench import Compilations
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.generate import padded_length, stream_tokens
 from flax_transformer.hub.settings import make_settings

@@ -72,12 +72,82 @@ class Program:
     function: Callable
     """What `jax.jit` gave."""
     arguments: tuple
+    """Arrays; where nothing is to run, `jax.ShapeDtypeStruct`s will do."""
     advance: Callable[[tuple, Any], tuple] = lambda arguments, result: arguments
     """`advance(arguments, result)`: the next call's arguments; a program that donates its inputs needs it."""
     watch: Callable[[Any], Any] = lambda result: result
     """The part of a result that may be waited for, even when the next call takes over the rest."""
     ahead: int = 0
     """Calls the host may run ahead of the device: 0 times one call from start to end, 1 what a training loop sees."""
+
+
+def make_program(function: Callable, *arguments: Any, advance: Callable[[tuple, Any], tuple] | None = None) -> Program:
+    """Make a program of any function and its arguments, which is jitted unless it is.
+
+    Args:
+      advance: as `Program.advance`. Without, an argument that the function donates is next time what it has returned in
+        its place: the first of its results, in their order, that has the same shapes.
+
+    Raises:
+      ValueError: it donates an argument and returns nothing like it.
+    """
+    jitted = function if hasattr(function, "trace") else jax.jit(function)
+    if advance is None:
+        places = _returned(jitted.trace(*arguments), len(arguments))
+
+        def advance(given: tuple, result: Any) -> tuple:
+            results = result if isinstance(result, tuple) else (result,)
+            return tuple(results[places[i]] if i in places else value for i, value in enumerate(given))
+
+    return Program(jitted, arguments, advance=advance)
+
+
+def _returned(traced: Any, count: int) -> dict[int, int]:
+    """Say of every argument that is donated which result takes its place."""
+    given, made = traced.args_info[0], traced.out_info
+    results = list(made) if isinstance(made, tuple) else [made]
+    places: dict[int, int] = {}
+    for i in range(count):
+        leaves = jax.tree.leaves(given[i]) if i < len(given) else []
+        if not any(leaf.donated for leaf in leaves):
+            continue
+        alike = (j for j, one in enumerate(results) if j not in places.values() and _like(one) == _like(given[i]))
+        if (place := next(alike, None)) is None:
+            raise ValueError(
+                f"argument {i} is donated, and the function returns nothing of its shapes to give it next time; "
+                "say by `advance` what the next call is given"
+            )
+        places[i] = place
+    return places
+
+
+def _like(tree: Any) -> tuple:
+    return jax.tree.structure(tree), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree))
+
+
+def array_shape(arguments: tuple) -> dict[str, int]:
+    """Count arrays and the numbers in them."""
+    leaves = [leaf for leaf in jax.tree.leaves(arguments) if hasattr(leaf, "shape")]
+    return {"arrays": len(leaves), "numbers": sum(leaf.size for leaf in leaves)}
+
+
+def real(arguments: tuple) -> tuple:
+    """Put arrays of random numbers, of integers zeros, where `jax.ShapeDtypeStruct`s stand for them."""
+
+    def fill(number: int, leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        key = jax.random.key(number)
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            made = jax.random.split(key, leaf.shape)
+        elif jnp.issubdtype(leaf.dtype, jnp.floating):
+            made = 0.02 * jax.random.normal(key, leaf.shape, leaf.dtype)
+        else:
+            made = jnp.zeros(leaf.shape, leaf.dtype)
+        return made if leaf.sharding is None else jax.device_put(made, leaf.sharding)
+
+    leaves, tree = jax.tree.flatten(arguments)
+    return jax.tree.unflatten(tree, [fill(number, leaf) for number, leaf in enumerate(leaves)])
 
 
 @dataclass(frozen=True)
@@ -119,7 +189,7 @@ class Measurement:
         return self.argument_bytes + self.output_bytes + self.temporary_bytes
 
 
-def measure(program: Program, steps: int) -> Measurement:
+def time_program(program: Program, steps: int) -> Measurement:
     """Compile a program twice, the second time from a persistent cache, and run it `steps` times and a few more.
 
     All of JAX's compiled programs in memory are forgotten.
