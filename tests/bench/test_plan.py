@@ -20,6 +20,10 @@ from flax_transformer.parallel.collectives import Collective, collective_bytes
 from flax_transformer.train.optimizer import make_optimizer
 from flax_transformer.train.state import abstract_state
 
+pytestmark = pytest.mark.proves(
+    "plan", "memory, communication, bounds, cost, sweeps for TPUs that are not here, against hand counts"
+)
+
 needs_compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, the TPU compiler")
 CASE = Case(target="transformer_tiny", topology="v5e:2x2", size={"batch": 64, "length": 64, "dtype": "bfloat16"})
 COMPILED = Compiled(

@@ -11,6 +11,8 @@ from flax_transformer.decode import Beam, Constraints, Greedy, Sampling, greedy,
 from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
 from flax_transformer.models.text.transformer import transformer_tiny
 
+pytestmark = pytest.mark.proves("generation", "streaming and stop sequences")
+
 V, M, EOS, PAD = 7, 50, 2, 1
 
 

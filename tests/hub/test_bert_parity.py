@@ -16,7 +16,10 @@ from tests.hub.oracle import close, compare, forward, padded, random_ids, same_t
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves("bert", "parity", "every class but `BertLMHeadModel`, every layer"),
+]
 
 V = 61
 CONFIGS = {

@@ -13,7 +13,7 @@ from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("distilbert", "parity", "every class and layer")]
 
 V = 61
 CONFIGS = {

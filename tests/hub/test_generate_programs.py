@@ -15,6 +15,8 @@ from flax_transformer.models.causal import Causal
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.ops.sampling import row_keys
 
+pytestmark = pytest.mark.proves("generation", "few programs for all lengths and settings")
+
 V = 31
 KEY = jax.random.key(5)
 IDS = np.random.default_rng(1).integers(4, V, (3, 60))

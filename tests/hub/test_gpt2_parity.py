@@ -10,7 +10,10 @@ from tests.hub.oracle import compare, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves("gpt2", "parity", "every class but `GPT2DoubleHeadsModel`, every layer"),
+]
 
 V = 61
 CONFIGS = {

@@ -18,6 +18,10 @@ from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, Rotary, with_precision
 
+pytestmark = pytest.mark.proves(
+    "checkpoints of Hugging Face", "every difference listed, nothing half loaded, no pickle"
+)
+
 LLAMA = CausalConfig(
     embedding=EmbeddingConfig(vocab=40, embed=8, position="none", scaled=False, max_length=32, init_std=0.02),
     block=BlockConfig(

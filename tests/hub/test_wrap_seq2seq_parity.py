@@ -15,7 +15,7 @@ from tests.hub.oracle import close, forward, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("transformer", "weights", "as Marian")]
 
 V = 50
 

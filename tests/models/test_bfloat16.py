@@ -9,6 +9,8 @@ from flax_transformer.nn import with_precision
 from flax_transformer.parallel import path_name
 from tests.models import families
 
+pytestmark = pytest.mark.proves("bfloat16", "loss and every gradient of every family within 5 % of float32")
+
 BAR = 0.05
 
 

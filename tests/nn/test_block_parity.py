@@ -12,7 +12,7 @@ from flax_transformer.nn import Block, BlockConfig
 from flax_transformer.ops import Mask
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("transformer", "parity", "blocks of `torch.nn`")]
 
 CFG = BlockConfig(embed=24, heads=4, hidden=40)
 RELATIVE = 1e-5

@@ -10,6 +10,8 @@ from flax_transformer.nn import Block, BlockConfig, apply_stack, init_stack, map
 from flax_transformer.nn.attention import Attention
 from flax_transformer.ops import Mask
 
+pytestmark = pytest.mark.proves("cache", "beams that share a row and never move, growth, layout for a CPU")
+
 CONFIGS = {
     "plain": BlockConfig(embed=16, heads=4, hidden=8),
     "grouped": BlockConfig(embed=16, heads=4, kv_heads=2, hidden=8, qkv_bias=False, bias=False),

@@ -33,6 +33,8 @@ from flax_transformer.nn import (
 )
 from flax_transformer.ops import Mask
 
+pytestmark = pytest.mark.proves("misuse", "shapes, types, names and states that would be misread are refused")
+
 D, N, L = 16, 4, 3
 CONFIG = BlockConfig(embed=D, heads=N, hidden=24)
 CROSS = replace(CONFIG, cross=True)

@@ -18,6 +18,8 @@ from flax_transformer.models.text.transformer import transformer_big, transforme
 from flax_transformer.nn import Block, BlockConfig, summary
 from flax_transformer.train.state import init_state
 
+pytestmark = pytest.mark.proves("summary", "parameters by module, as Flax and treescope count")
+
 CONFIG = BlockConfig(embed=8, heads=2, hidden=16, cross=True)
 
 

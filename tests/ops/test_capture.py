@@ -16,6 +16,8 @@ from flax_transformer.nn.stack import layer
 from flax_transformer.ops import Mask, attention_weights, capture, xla
 from flax_transformer.task.translation import translation_loss
 
+pytestmark = pytest.mark.proves("capture", "named values of a pure function, through jit, scan and remat")
+
 CFG = BlockConfig(embed=24, heads=4, kv_heads=2, hidden=16, norm_position="pre", cross=True)
 WEIGHTS = "attention_weights"
 normal = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)  # noqa: E731

@@ -18,6 +18,8 @@ from flax_transformer.train.folder import FolderError
 from flax_transformer.train.loop import NotFinite, TrainConfig
 from flax_transformer.train.preemption import Preempted
 
+pytestmark = pytest.mark.proves("checkpoints of runs", "resumed runs are the uninterrupted ones, bit for bit")
+
 BASE = tiny.EXPERIMENT
 
 

@@ -30,7 +30,10 @@ from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.step import jit_train_step, make_train_step
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.proves("fine-tuning", "freezing, layer-wise rates, gradual unfreezing, several tasks"),
+]
 
 CONSTANT = ScheduleConfig(name="constant")
 

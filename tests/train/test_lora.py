@@ -31,7 +31,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import state_shardings
 from flax_transformer.train.step import make_train_step
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proves("fine-tuning", "LoRA")]
 
 EVERYTHING = LoraConfig(rank=3, alpha=6.0, pattern="(kernel|embedding)$")
 LORA = r"^lora\."

@@ -16,6 +16,8 @@ from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.state import init_state, parameter_count
 from flax_transformer.train.step import jit_train_step, make_train_step
 
+pytestmark = pytest.mark.proves("training", "accumulation, averages, NaN guard")
+
 
 def translator():
     block = {"embed": 16, "heads": 2, "hidden": 32}
