@@ -172,6 +172,7 @@ def _compile(case: Case, kept: Path | None = None, fresh: bool = False) -> dict[
     from flax_transformer.bench.minimum import minimum_bytes
     from flax_transformer.bench.target import Size, find_target
     from flax_transformer.parallel import batch_sharding, make_mesh
+    from flax_transformer.train.carry import carry_of
     from flax_transformer.train.optimizer import make_optimizer
     from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
     from flax_transformer.train.step import laid_out, make_train_step
@@ -184,7 +185,7 @@ def _compile(case: Case, kept: Path | None = None, fresh: bool = False) -> dict[
         raise ValueError(f"rows must be a multiple of data × fsdp × accumulate = {parts}, got {rows}")
     optimizer = make_optimizer(workload.optimizer, workload.steps)
     step = make_train_step(workload.objective, optimizer, accumulate=workload.accumulate, ema=workload.ema)
-    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0)
+    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0, carry=carry_of(workload.objective))
     place = batch_sharding(mesh)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), workload.batch)
     places = state_shardings(state, mesh).model

@@ -18,6 +18,7 @@ from flax_transformer.bench.measure import Measurement, Program, measure
 from flax_transformer.bench.report import render, save
 from flax_transformer.bench.target import Size, Workload, find_target
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
+from flax_transformer.train.carry import carry_of
 from flax_transformer.train.optimizer import make_optimizer
 from flax_transformer.train.state import init_state, parameter_count
 from flax_transformer.train.step import laid_out, make_train_step
@@ -123,7 +124,8 @@ def prepare(workload: Workload, what: tuple[str, ...], mesh: Mesh | None) -> tup
     """Make the training state and the programs asked for; training comes last, as it takes the state over."""
     training = "train" in what
     optimizer = make_optimizer(workload.optimizer, workload.steps) if training else optax.set_to_zero()
-    state = init_state(workload.init, optimizer, jax.random.key(0), ema=workload.ema > 0 and training, mesh=mesh)
+    ema, carry = workload.ema > 0 and training, carry_of(workload.objective)
+    state = init_state(workload.init, optimizer, jax.random.key(0), ema=ema, carry=carry, mesh=mesh)
     place = jax.devices()[0] if mesh is None else batch_sharding(mesh)
     batch = jax.device_put(workload.batch, place)
     programs = {}

@@ -241,6 +241,8 @@ def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         task = experiment.task(RunFolder(Path(folder)))
         batch = jax.tree.map(jax.numpy.asarray, next(iter(task.batches)))
+    if task.objective is None:
+        raise ValueError(f"{name} trains by a step of its own, which is not measured; only objectives are")
     objective = freeze(task.objective, experiment.optimizer.trainable)
     init = task.init if task.model is None else lambda key: task.model
     training |= {"init": init, "objective": objective, "batch": batch}
