@@ -24,6 +24,7 @@ from flax_transformer.nn import Precision, with_precision
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.experiment import Experiment
 from flax_transformer.task.translation import ROWS, Translation, translation_loss
+from flax_transformer.train.carry import NOTHING, Objective, carry_of
 from flax_transformer.train.finetune import freeze
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.optimizer import OptimizerConfig
@@ -254,10 +255,18 @@ def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
         dtype=_compute(config) or "float32",
         remat=_remat(config) or "none",
         shape={"rows": leading[0]},
-        forward=lambda model, rows: task.objective(model, rows, key=None)[0],
+        forward=partial(_loss, name, task.objective),
         count=lambda model, rows: {},
         **training,
     )
+
+
+def _loss(name: str, objective: Objective, model: Any, rows: Batch) -> jax.Array:
+    if carry_of(objective) is not NOTHING:
+        raise ValueError(
+            f"{name} carries state from step to step, so that it is measured in training alone: --what train"
+        )
+    return objective(model, rows, key=None)[0]
 
 
 def _from_translation(name: str, experiment: Translation, size: Size, training: dict) -> Workload:

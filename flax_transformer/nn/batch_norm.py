@@ -25,7 +25,9 @@ class BatchNorm(nnx.Module):
 
     def __init__(self, channels: int, *, decay: float = 0.9, eps: float = 1e-5):
         if channels < 1 or not 0 <= decay <= 1 or eps < 0:
-            raise ValueError(f"channels must be positive, decay in [0, 1], eps 0 or more: got {channels}, {decay}, {eps}")
+            raise ValueError(
+                f"channels must be positive, decay in [0, 1], eps 0 or more: got {channels}, {decay}, {eps}"
+            )
         self.decay, self.eps = decay, eps
         self.scale, self.bias = nnx.Param(jnp.ones(channels)), nnx.Param(jnp.zeros(channels))
         self.mean, self.var = nnx.BatchStat(jnp.zeros(channels)), nnx.BatchStat(jnp.ones(channels))

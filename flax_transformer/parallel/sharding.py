@@ -157,8 +157,12 @@ def logical_axes(name: str, rank: int) -> Axes:
     """
     rule = _said(name) or _rule(name)
     if rule is None:
-        raise ValueError(f"no sharding rule matches the parameter {name} of rank {rank}; {_HOW}")
+        raise _no_rule(name, rank)
     return _padded(name, rank, rule)
+
+
+def _no_rule(name: str, rank: int) -> ValueError:
+    return ValueError(f"no sharding rule matches the parameter {name} of rank {rank}; {_HOW}")
 
 
 def tree_axes(tree: Any) -> dict[str, Axes]:
@@ -166,15 +170,15 @@ def tree_axes(tree: Any) -> dict[str, Axes]:
 
     First counts what `sharding_rules` says, then what the parameter says of itself (`with_axes`), then `RULES`. A
     vector of which nobody says anything is not split; it has an axis of layers where all that is known nearest to it in
-    the model has.
+    the model has one as long.
 
     Raises:
       ValueError: for a matrix of which nobody says anything, where more axes are named than there are, and for a name
         in which nobody knows what is split.
     """
     found: dict[str, Axes] = {}
-    layers: dict[str, int] = {}
-    unknown: dict[str, int] = {}
+    layers: dict[str, tuple[int, ...]] = {}
+    unknown: dict[str, tuple[int, ...]] = {}
     for path, node in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_variable):
         own = node.get_metadata().get("out_sharding") if _is_variable(node) else None
         for rest, leaf in jax.tree_util.tree_leaves_with_path(node):
@@ -183,16 +187,17 @@ def tree_axes(tree: Any) -> dict[str, Axes]:
             if leaf.ndim == 0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 found[name] = (None,) * leaf.ndim
             elif rule is None:
-                unknown[name] = leaf.ndim
+                unknown[name] = leaf.shape
             else:
                 found[name] = _padded(name, leaf.ndim, rule)
                 _check_names(name, found[name])
-                layers |= {name: leaf.ndim - len(rule[1])} if rule[1] else {}
-    for name, rank in unknown.items():
-        around = min(_layers_around(name, layers), rank)
-        if rank - around > 1:
-            logical_axes(name, rank)  # says what to do
-        found[name] = _layers(around) + (None,) * (rank - around)
+                layers |= {name: leaf.shape[: leaf.ndim - len(rule[1])]} if rule[1] else {}
+    for name, shape in unknown.items():
+        around = _layers_around(name, layers)
+        rest = len(shape) - len(around) if shape[: len(around)] == around else len(shape)
+        if rest > 1:
+            raise _no_rule(name, len(shape))
+        found[name] = _layers(len(shape) - rest) + (None,) * rest
     return found
 
 
@@ -205,14 +210,14 @@ def _check_names(name: str, axes: Axes) -> None:
             )
 
 
-def _layers_around(name: str, layers: Mapping[str, int]) -> int:
-    """Count the axes of layers of the known parameters nearest in the tree: the fewest that one of them has."""
+def _layers_around(name: str, layers: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Give the sizes of the axes of layers of the known parameters nearest in the tree, the fewest that one has."""
     parts = name.split(".")
     for depth in range(len(parts) - 1, -1, -1):
         inside = "".join(f"{part}." for part in parts[:depth])
-        if beside := [count for other, count in layers.items() if other.startswith(inside)]:
-            return min(beside)
-    return 0
+        if beside := [sizes for other, sizes in layers.items() if other.startswith(inside)]:
+            return min(beside, key=len)
+    return ()
 
 
 def to_spec(axes: Axes, sizes: Mapping[str, int]) -> PartitionSpec:

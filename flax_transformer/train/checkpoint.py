@@ -390,7 +390,7 @@ def average_models(
     total = None
     for step in steps:
         restored, _ = checkpoints.restore(wanted, step)
-        one = restored["model"] if join is None else join(**restored)
+        one = restored["model"] if join is None else join(restored["model"], restored["carried"])
         wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), whole(one))
         total = wide if total is None else jax.tree.map(np.add, total, wide)
     like = model if join is None else join(model, carried)

@@ -19,7 +19,7 @@ from jaxtyping import PRNGKeyArray
 
 from flax_transformer.parallel import path_name, tree_shardings
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model
-from flax_transformer.train.state import TrainState, check_trained, new_state, state_shardings
+from flax_transformer.train.state import Optimizer, TrainState, check_trained, new_state, state_shardings
 
 
 def check_pattern(name: str, pattern: str) -> None:
@@ -230,7 +230,7 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
 
 def adopt_state(
     model: Any,
-    optimizer: optax.GradientTransformation,
+    optimizer: Optimizer,
     key: PRNGKeyArray,
     *,
     ema: bool = False,
@@ -243,7 +243,6 @@ def adopt_state(
     model's arrays over: a step that donates its state leaves the old ones deleted.
 
     Args:
-      optimizer: anything whose `init(model)` gives a state.
       ema: whether to keep an average of the parameters.
       carry: what the objective carries, `carry_of(objective)`.
       mesh: where to; the default device without one.

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,14 @@ from jaxtyping import PRNGKeyArray
 
 from flax_transformer.parallel import path_name, tree_shardings
 from flax_transformer.train.carry import NOTHING, Carry, is_variable, new_carried
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """What a state of training is made for: an Optax transformation, or a `train.step.OwnStep`."""
+
+    init: Callable[[Any], Any]
+    """`init(model) -> opt_state`."""
 
 
 @jax.tree_util.register_dataclass
@@ -41,13 +49,10 @@ _CARRIED = 2**32 - 1
 """What is folded into the run's key for what is carried; steps fold in their number, which stays below 2³¹."""
 
 
-def new_state(
-    model: Any, optimizer: optax.GradientTransformation, ema: bool, key: PRNGKeyArray, carry: Carry = NOTHING
-) -> TrainState:
+def new_state(model: Any, optimizer: Optimizer, ema: bool, key: PRNGKeyArray, carry: Carry = NOTHING) -> TrainState:
     """Put a state of no steps around a model.
 
     Args:
-      optimizer: anything whose `init(model)` gives a state.
       carry: what the objective carries, `carry_of(objective)`.
 
     Raises:
@@ -61,9 +66,7 @@ def new_state(
     return TrainState(trained, opt_state, jnp.zeros((), jnp.int32), key, average, carried)
 
 
-def _new_state(
-    init: Callable, optimizer: optax.GradientTransformation, ema: bool, carry: Carry, key: PRNGKeyArray
-) -> TrainState:
+def _new_state(init: Callable, optimizer: Optimizer, ema: bool, carry: Carry, key: PRNGKeyArray) -> TrainState:
     model_key, run_key = jax.random.split(key)
     return new_state(init(model_key), optimizer, ema, run_key, carry)
 
@@ -173,7 +176,7 @@ def _tails(path: tuple) -> list[str]:
 
 def abstract_state(
     init: Callable[[PRNGKeyArray], Any],
-    optimizer: optax.GradientTransformation,
+    optimizer: Optimizer,
     *,
     ema: bool = False,
     carry: Carry = NOTHING,
@@ -184,7 +187,7 @@ def abstract_state(
 
 def init_state(
     init: Callable[[PRNGKeyArray], Any],
-    optimizer: optax.GradientTransformation,
+    optimizer: Optimizer,
     key: PRNGKeyArray,
     *,
     ema: bool = False,
@@ -195,7 +198,6 @@ def init_state(
 
     Args:
       init: makes the model from a key.
-      optimizer: anything whose `init(model)` gives a state.
       ema: whether to keep an average of the parameters.
       carry: what the objective carries, `carry_of(objective)`.
       mesh: where to; the default device without one.
