@@ -31,6 +31,7 @@ from flax_transformer.bench.timing import Program, array_shape
 from flax_transformer.bench.workload import Size, Workload, count_programs, train_step
 from flax_transformer.parallel import batch_sharding, collectives, make_mesh
 from flax_transformer.parallel.mesh import MeshConfig
+from flax_transformer.train.carry import carry_of
 from flax_transformer.train.optimizer import make_optimizer
 from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
 from flax_transformer.train.step import laid_out
@@ -220,7 +221,7 @@ def _lower_training(
     if rows % parts:
         raise ValueError(f"rows must be a multiple of data × fsdp × accumulate = {parts}, got {rows}")
     optimizer = make_optimizer(workload.optimizer, workload.steps)
-    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0)
+    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0, carry=carry_of(workload.objective))
     place = batch_sharding(mesh)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), workload.batch)
     places = state_shardings(state, mesh).model

@@ -22,6 +22,7 @@ from flax_transformer.bench.family import FAMILIES, Batch
 from flax_transformer.bench.workload import Size, Workload, changed, compute_type, from_config
 from flax_transformer.task.experiment import Experiment
 from flax_transformer.task.translation import ROWS, Translation, translation_loss
+from flax_transformer.train.carry import NOTHING, Objective, carry_of
 from flax_transformer.train.finetune import freeze
 from flax_transformer.train.folder import RunFolder
 
@@ -61,6 +62,8 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         task = experiment.task(RunFolder(Path(folder)))
         batch = jax.tree.map(jax.numpy.asarray, next(iter(task.batches)))
+    if task.objective is None:
+        raise ValueError(f"{name} trains by a step of its own, which is not measured; only objectives are")
     objective = freeze(task.objective, experiment.optimizer.trainable)
     init = task.init if task.model is None else lambda key: task.model
     training |= {"init": init, "objective": objective, "batch": batch}
@@ -71,10 +74,16 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
         name=name,
         dtype=compute_type(config),
         shape={"rows": leading[0]},
-        forward=lambda model, rows: task.objective(model, rows, key=None)[0],
+        forward=partial(_loss, name, task.objective),
         items=count_items(objective, jax.eval_shape(init, jax.random.key(0)), batch),
         **training,
     )
+
+
+def _loss(name: str, objective: Objective, model: Any, rows: Batch) -> jax.Array:
+    if carry_of(objective) is not NOTHING:
+        raise ValueError(f"{name} carries state from step to step, so it is measured in training alone: --what train")
+    return objective(model, rows, key=None)[0]
 
 
 def count_items(objective: Callable[..., Any], model: Any, batch: Batch) -> int | None:
@@ -87,6 +96,8 @@ def count_items(objective: Callable[..., Any], model: Any, batch: Batch) -> int 
     def count(model: Any, batch: Batch) -> jax.Array:
         return objective(model, batch, key=jax.random.key(0))[1]["count"]
 
+    if carry_of(objective) is not NOTHING:
+        return None
     closed = jax.make_jaxpr(count)(model, batch)
     needed, used = partial_eval.dce_jaxpr(closed.jaxpr, [True])
     parameters = len(jax.tree.leaves(model))

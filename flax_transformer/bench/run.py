@@ -20,6 +20,7 @@ from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Measurement, Program, array_shape, make_program, real, time_program
 from flax_transformer.bench.workload import PROGRAMS, Size, Workload, count_programs, train_step
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
+from flax_transformer.train.carry import carry_of
 from flax_transformer.train.optimizer import make_optimizer
 from flax_transformer.train.state import abstract_state, init_state, parameter_count
 from flax_transformer.train.step import laid_out
@@ -202,7 +203,7 @@ def _of_workload(workload: Workload, what: list[str], mesh: MeshConfig | None) -
     _check_rows(workload, devices)
     devices = devices if devices.size > 1 else None
     optimizer = make_optimizer(workload.optimizer, workload.steps)
-    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0)
+    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0, carry=carry_of(workload.objective))
     flops = count_programs(workload, what, optimizer, state)
     target = {
         "name": workload.name,
@@ -254,7 +255,8 @@ def _prepare(workload: Workload, what: Sequence[str], mesh: Mesh | None) -> dict
     """Make the programs asked for; training comes last, as it takes the state over."""
     training = "train" in what
     optimizer = make_optimizer(workload.optimizer, workload.steps) if training else optax.set_to_zero()
-    state = init_state(workload.init, optimizer, jax.random.key(0), ema=workload.ema > 0 and training, mesh=mesh)
+    ema, carry = workload.ema > 0 and training, carry_of(workload.objective)
+    state = init_state(workload.init, optimizer, jax.random.key(0), ema=ema, carry=carry, mesh=mesh)
     place = jax.devices()[0] if mesh is None else batch_sharding(mesh)
     batch = jax.device_put(workload.batch, place)
     programs = {}

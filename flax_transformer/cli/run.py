@@ -143,12 +143,14 @@ def sharding(experiment: Folder, /, mesh: Mesh = Mesh(), devices: int | None = N
     from flax_transformer.bench.workload import Size as Shapes
     from flax_transformer.parallel import MeshConfig, abstract_mesh
     from flax_transformer.task.sharding import sharding_table
+    from flax_transformer.train.carry import carry_of
     from flax_transformer.train.optimizer import make_optimizer
 
     target = find_workload(experiment, Shapes())
     config = target.mesh if mesh == Mesh() else MeshConfig(**asdict(mesh))
     optimizer = make_optimizer(target.optimizer, target.steps)
-    print(sharding_table(target.init, optimizer, abstract_mesh(config, devices), ema=target.ema > 0))
+    on, carry = abstract_mesh(config, devices), carry_of(target.objective)
+    print(sharding_table(target.init, optimizer, on, ema=target.ema > 0, carry=carry))
 
 
 def bench(

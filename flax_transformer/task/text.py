@@ -20,6 +20,7 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.preset import module_of
 from flax_transformer.task.experiment import Task, write_samples
 from flax_transformer.task.report import write_text_report
+from flax_transformer.train.carry import is_separable
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.share import fill_rows
@@ -69,7 +70,7 @@ def evaluate(objective: Objective, model: Any, batches: Iterable[Any]) -> dict[s
     Args:
       objective: a module-level function, so that it is compiled once.
     """
-    sums = [_sums(objective, model, fill_rows(batch)) for batch in batches]
+    sums = [_sums(objective, model, fill_rows(batch, is_separable(objective))) for batch in batches]
     total = {name: sum(float(each[name]) for each in sums) for name in sums[0]}
     count = max(total.pop("count"), 1.0)
     return {name: value / count for name, value in total.items()}
