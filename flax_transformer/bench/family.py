@@ -83,11 +83,11 @@ def _decode(model: Seq2Seq, batch: Batch) -> Any:
 def _count(model: Seq2Seq, batch: Batch) -> dict[str, Count]:
     cfg, shape = model.cfg, _shape(model.cfg, batch)
     rows, source, target = shape["rows"], shape["source"], shape["target"]
-    encoder = stack_flops(model.encoder, cfg.encoder, rows, source)
+    encoder = stack_flops(model.encoder.blocks, cfg.encoder.block, rows, source)
     output = 2 * rows * target * cfg.embedding.vocab * cfg.embedding.embed
-    forward = encoder + stack_flops(model.decoder, cfg.decoder, rows, target, source) + output
+    forward = encoder + stack_flops(model.decoder.blocks, cfg.decoder.block, rows, target, source) + output
     pairs = target * (target + 1) // 2
-    decode = encoder + stack_flops(model.decoder, cfg.decoder, rows, target, source, pairs=pairs) + output
+    decode = encoder + stack_flops(model.decoder.blocks, cfg.decoder.block, rows, target, source, pairs=pairs) + output
     tokens = rows * target
     return {
         "forward": Count(tokens, forward),
@@ -139,8 +139,8 @@ def _ready_to_continue(model: Causal) -> Causal:
 def _count_causal(model: Causal, batch: Batch) -> dict[str, Count]:
     cfg, (rows, length) = model.cfg, batch["tokens"].shape
     output = 2 * rows * length * cfg.embedding.vocab * cfg.embedding.embed
-    forward = stack_flops(model.blocks, cfg.block, rows, length) + output
-    decode = stack_flops(model.blocks, cfg.block, rows, length, pairs=length * (length + 1) // 2) + output
+    forward = stack_flops(model.trunk.blocks, cfg.block, rows, length) + output
+    decode = stack_flops(model.trunk.blocks, cfg.block, rows, length, pairs=length * (length + 1) // 2) + output
     tokens = rows * length
     return {
         "forward": Count(tokens, forward),
@@ -155,7 +155,7 @@ def _guess(model: MaskedLM, batch: Batch) -> jax.Array:
 
 def _count_masked(model: MaskedLM, batch: Batch) -> dict[str, Count]:
     cfg, (rows, length), guessed = model.cfg.encoder, batch["tokens"].shape, batch["places"].shape[1]
-    stack = stack_flops(model.encoder.blocks, cfg.block, rows, length)
+    stack = stack_flops(model.encoder.trunk.blocks, cfg.block, rows, length)
     head = 2 * rows * cfg.block.embed * (cfg.block.embed + cfg.embedding.vocab)
     tokens = rows * length
     return {

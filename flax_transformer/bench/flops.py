@@ -47,5 +47,5 @@ def stack_flops(
     projected = matmul_parameters(blocks, r"(^|\.)cross\.(key|value)\.")
     linear = (matmul_parameters(blocks) - projected) * queries + projected * memory
     pairs = queries * queries if pairs is None else pairs
-    products = 2 * stack_depth(blocks) * cfg.heads * cfg.width * (pairs + queries * memory)
+    products = 2 * stack_depth(blocks) * cfg.attention.heads * cfg.attention.width * (pairs + queries * memory)
     return 2 * rows * (linear + products)
