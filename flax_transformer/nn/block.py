@@ -123,7 +123,7 @@ class Block(nnx.Module):
         x = self._given(x, memory)
         attend = partial(self.attention, mask=mask, bias=bias, positions=positions)
         x = self.attention_residual(x, attend, key=keys[0], drop_path=drop_path)
-        return self._rest(x, memory, memory_mask, keys[1:], drop_path)
+        return self._rest(x, memory, memory_mask, keys, drop_path)
 
     @implicit("x")
     def extend(
@@ -145,13 +145,13 @@ class Block(nnx.Module):
         return self._rest(self.attention_residual.add(x, y), memory, memory_mask), cache
 
     def _rest(
-        self, x: Array, memory: Any, memory_mask: Mask | None, keys: Any = (None, None), drop_path: Any = None
+        self, x: Array, memory: Any, memory_mask: Mask | None, keys: Any = (None,) * 3, drop_path: Any = None
     ) -> Array:
         """Apply what comes after self-attention."""
         if memory is not None:
             look = partial(self.cross, memory=memory, mask=memory_mask)
-            x = self.cross_residual(x, look, key=keys[0], drop_path=drop_path)
-        return self.feedforward_residual(x, self.feedforward, key=keys[1], drop_path=drop_path)
+            x = self.cross_residual(x, look, key=keys[1], drop_path=drop_path)
+        return self.feedforward_residual(x, self.feedforward, key=keys[2], drop_path=drop_path)
 
     def _given(self, x: Array, memory: Any) -> Array:
         check_hidden(x, self.cfg.embed)

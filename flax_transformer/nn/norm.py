@@ -18,6 +18,15 @@ class LayerNorm(nnx.LayerNorm):
         return layer_norm(x, self.scale[...], self.bias[...], self.epsilon).astype(self.dtype)
 
 
+NORMS: dict[str, Callable] = {"layer": LayerNorm, "rms": nnx.RMSNorm}
+
+
+def check_norm(kind: str | Callable) -> None:
+    """Raise ValueError for a name that no norm has."""
+    if not callable(kind) and kind not in NORMS:
+        raise ValueError(f"norm must be one of {', '.join(NORMS)} or a function, got {kind!r}")
+
+
 def make_norm(
     kind: str | Callable, width: int, *, eps: float, precision: Precision, rngs: nnx.Rngs
 ) -> Callable[[Array], Array]:
@@ -25,5 +34,5 @@ def make_norm(
 
     It computes in float32 and gives what the residual stream is kept in.
     """
-    make = {"layer": LayerNorm, "rms": nnx.RMSNorm}.get(kind, kind)
+    make = kind if callable(kind) else NORMS[kind]
     return make(width, epsilon=eps, rngs=rngs, **{**precision.dtypes, "dtype": jnp.dtype(precision.residual)})

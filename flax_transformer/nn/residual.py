@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.nn.check import check_hidden, check_single
 from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
-from flax_transformer.nn.norm import make_norm
+from flax_transformer.nn.norm import check_norm, make_norm
 from flax_transformer.ops import drop_path, dropout, widen
 from flax_transformer.parallel import constrain
 
@@ -22,8 +22,8 @@ class ResidualConfig:
 
     embed: int
     """D, the width of the residual stream."""
-    norm: Literal["layer", "rms"] | Callable = "layer"
-    """A name, or a module-level function that takes what `nnx.RMSNorm` takes and makes a norm."""
+    norm: str | Callable = "layer"
+    """"layer", "rms", or a module-level function that takes what `nnx.RMSNorm` takes and makes a norm."""
     norm_eps: float = 1e-5
     norm_position: Literal["pre", "post", "output"] = "post"
     """Of a sublayer f: "post" is norm(x + f(x)) (Vaswani et al. 2017), "pre" is x + f(norm(x)), whose stack ends in a
@@ -42,6 +42,7 @@ class ResidualConfig:
         check_at_least(self, 1, "embed")
         check_at_least(self, 0, "norm_eps")
         check_rates(self, "dropout", "drop_path")
+        check_norm(self.norm)
 
     def make_norm(self, rngs: nnx.Rngs) -> Callable[[Array], Array]:
         """Make the norm of one sublayer, or that at the end of a stack of pre-norm blocks."""

@@ -13,7 +13,7 @@ from flax_transformer.bench.family import FAMILIES
 from flax_transformer.models.preset import find_preset, module_of, presets
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
-from flax_transformer.nn import Block, BlockConfig, EmbeddingConfig, init_stack
+from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, init_stack, transformer_block
 
 FAMILY = FAMILIES[Seq2SeqConfig]
 
@@ -47,14 +47,11 @@ def test_forward_and_training_equal_a_count_by_hand(make, sizes):
 
 @pytest.mark.parametrize("variant", [{}, {"kv_heads": 2}, {"gated": True}, {"head_width": 48}, {"bias": False}])
 def test_forward_equals_what_xla_counts_without_loops(variant):
-    block = BlockConfig(embed=256, heads=8, hidden=1024, **variant)
+    block = transformer_block(embed=256, heads=8, hidden=1024, **variant)
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=2_000, embed=256),
-        encoder=block,
-        decoder=replace(block, cross=True),
-        encoder_depth=2,
-        decoder_depth=3,
-        unroll=True,
+        encoder=TrunkConfig(block=block, depth=2, unroll=True),
+        decoder=TrunkConfig(block=replace(block, cross=block.attention), depth=3, unroll=True),
     )
     batch = FAMILY.batch(config, 2, 64)
     shapes = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in batch.items()}
@@ -77,7 +74,7 @@ def test_tables_that_are_looked_up_cost_nothing():
 
 
 def test_a_block_of_four_numbers():
-    cfg = BlockConfig(embed=2, heads=1, hidden=3)
+    cfg = transformer_block(embed=2, heads=1, hidden=3)
     blocks = init_stack(lambda r: Block(cfg, rngs=r), 1, key=jax.random.key(0))
     assert matmul_parameters(blocks) == 4 * 4 + 2 * 6
     # One token: 28 multiply-adds in the linear layers, and 2 for the score, 2 for the value.
