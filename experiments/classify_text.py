@@ -16,7 +16,7 @@ seeds, and 79.0 % from scratch with settings that were not tuned (docs/text.md h
 """
 
 from flax_transformer.models.encoder import EncoderConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.task.classify import ClassifyText
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.text import Vocabulary
@@ -30,7 +30,7 @@ EXPERIMENT = ClassifyText(
             vocab=8_192, embed=64, position="learned", max_length=128, types=2, norm=True, norm_eps=1e-12,
             scaled=False, dropout=0.3, init_std=0.02,
         ),
-        block=BlockConfig(
+        block=transformer_block(
             embed=64, heads=2, hidden=128, norm_eps=1e-12, activation="gelu", dropout=0.3, attention_dropout=0.1,
             init_std=0.02,
         ),

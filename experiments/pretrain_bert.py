@@ -14,7 +14,7 @@ of next sentences told from others. `--train.steps` buys more.
 """
 
 from flax_transformer.models.encoder import EncoderConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.pretrain import Pretrain
 from flax_transformer.task.text import Vocabulary
@@ -28,7 +28,7 @@ EXPERIMENT = Pretrain(
             vocab=8_192, embed=128, position="learned", max_length=128, types=2, norm=True, norm_eps=1e-12,
             scaled=False, dropout=0.1,
         ),
-        block=BlockConfig(
+        block=transformer_block(
             embed=128, heads=4, hidden=512, norm_eps=1e-12, activation="gelu", dropout=0.1, attention_dropout=0.1
         ),
         depth=2,

@@ -38,7 +38,16 @@ from flax import nnx
 
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
-from flax_transformer.nn import Attention, Block, BlockConfig, apply_stack, init_stack, layer, summary
+from flax_transformer.nn import (
+    Attention,
+    Block,
+    apply_stack,
+    init_stack,
+    layer,
+    summary,
+    transformer_block,
+    with_fields,
+)
 from flax_transformer.ops import Mask, attention, explain_attention, sinusoidal
 from flax_transformer.report import attention_figure
 from flax_transformer.task.attention import draw_sentence
@@ -131,8 +140,8 @@ print("changed:", [bool((before[t] != after[t]).any()) for t in range(6)])
 # matrices. It is a pytree of arrays; calling it is a pure function.
 
 # %%
-config = BlockConfig(embed=64, heads=4, hidden=256)
-attend = Attention(config, rngs=nnx.Rngs(0))
+config = transformer_block(embed=64, heads=4, hidden=256)
+attend = Attention(config.attention, rngs=nnx.Rngs(0))
 summary(attend)
 
 # %% [markdown]
@@ -156,7 +165,7 @@ np.testing.assert_allclose(by_hand, attend(x), atol=1e-5)
 
 # %%
 for kv_heads in (4, 2, 1):
-    cache = Attention(replace(config, kv_heads=kv_heads), rngs=nnx.Rngs(0)).init_cache(batch=1, length=1000)
+    cache = Attention(replace(config.attention, kv_heads=kv_heads), rngs=nnx.Rngs(0)).init_cache(batch=1, length=1000)
     print(f"{kv_heads} key/value heads: {cache.key.size + cache.value.size:>7,} numbers for 1,000 tokens")
 
 # %% [markdown]
@@ -170,8 +179,8 @@ for kv_heads in (4, 2, 1):
 # %%
 block = Block(config, rngs=nnx.Rngs(0))
 
-h = block.attention_norm(x + block.attention(x))
-h = block.feedforward_norm(h + block.feedforward(h))
+h = block.attention_residual.norm(x + block.attention(x))
+h = block.feedforward_residual.norm(h + block.feedforward(h))
 np.testing.assert_allclose(h, block(x), atol=1e-5)
 
 # %% [markdown]
@@ -184,7 +193,7 @@ y = jax.jit(lambda block, x: block(x))(block, batch)
 gradients = jax.grad(lambda block: (block(batch) ** 2).mean())(block)
 print(type(gradients).__name__, jax.tree.structure(gradients) == jax.tree.structure(block))
 
-dropping = Block(replace(config, dropout=0.1), rngs=nnx.Rngs(0))
+dropping = Block(with_fields(config, dropout=0.1), rngs=nnx.Rngs(0))
 print(bool((dropping(x) == block(x)).all()), bool((dropping(x, key=jax.random.key(4)) == block(x)).all()))
 
 # %% [markdown]
@@ -251,7 +260,7 @@ for i in range(4):
 # %%
 STEPS = 300
 experiment = Translation(
-    model=replace(transformer_tiny(dropout=0.1), encoder_depth=2, decoder_depth=2),
+    model=with_fields(transformer_tiny(dropout=0.1), depth=2),
     data=Numbers(train=20_000, validation=500, test=500),
     bpe=BPE(unit="byte", merges=200),
     batch=Batching(tokens=2_048, buckets=3, max_tokens=64),

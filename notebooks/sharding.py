@@ -36,7 +36,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from flax_transformer.models.causal import Causal, CausalConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.ops import Mask, attention
 from flax_transformer.parallel import MeshConfig, logical_axes, make_mesh, path_name, tree_shardings
 from flax_transformer.parallel.collectives import collective_bytes, collectives_of
@@ -56,7 +56,7 @@ len(jax.devices())
 # %%
 config = CausalConfig(
     embedding=EmbeddingConfig(vocab=512, embed=64, dropout=0.1),
-    block=BlockConfig(embed=64, heads=4, hidden=256, norm_position="pre", dropout=0.1, attention_dropout=0.1),
+    block=transformer_block(embed=64, heads=4, hidden=256, norm_position="pre", dropout=0.1, attention_dropout=0.1),
     depth=4,
 )
 
@@ -86,7 +86,7 @@ MESHES = {
 optimizer = optax.adam(1e-3)
 for title, mesh_config in MESHES.items():
     state = init_state(init, optimizer, jax.random.key(0), mesh=make_mesh(mesh_config))
-    kernel = state.model.blocks.feedforward.up.kernel[...]
+    kernel = state.model.trunk.blocks.feedforward.up.kernel[...]
     print(f"{title}: spec {kernel.sharding.spec}, a device holds {kernel.sharding.shard_shape(kernel.shape)}")
     drawn = slice(0, 2) if mesh_config.pipeline > 1 else slice(1, 3)
     flat = NamedSharding(kernel.sharding.mesh, PartitionSpec(*kernel.sharding.spec[drawn]))

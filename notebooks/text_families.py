@@ -64,9 +64,8 @@ presets = {
 }
 for name, (kind, config) in presets.items():
     model = nnx.eval_shape(lambda kind=kind, config=config: kind(config, rngs=nnx.Rngs(0)))
-    block = getattr(config, "block", None) or config.encoder
-    block = getattr(block, "block", block)
-    kinds = f"{block.norm_position}-norm, {block.norm}, {block.activation}"
+    block = (config if hasattr(config, "block") else config.encoder).block
+    kinds = f"{block.residual.norm_position}-norm, {block.residual.norm}, {block.feedforward.activation}"
     print(f"{name:<10}{parameter_count(model):>13,} parameters   {kinds}")
 
 # %% [markdown]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -10,13 +9,14 @@ from flax_transformer.bench.workload import Size
 from flax_transformer.cli import run as cli
 from flax_transformer.models import preset
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.nn import with_fields
 from flax_transformer.parallel import MeshConfig
 
 
 @pytest.fixture(autouse=True)
 def small_presets(monkeypatch):
     monkeypatch.setattr("flax_transformer.bench.device.measured_peak", lambda dtype: 1e12)
-    shallow = lambda vocab=16: replace(transformer_tiny(vocab), encoder_depth=1, decoder_depth=1)  # noqa: E731
+    shallow = lambda vocab=16: with_fields(transformer_tiny(vocab), depth=1)  # noqa: E731
     monkeypatch.setattr(preset, "presets", lambda: {"shallow": shallow, "transformer_tiny": transformer_tiny})
 
 

@@ -12,7 +12,7 @@ import sacrebleu
 
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.task.experiment import train
 from flax_transformer.task.translation import BPE, Batching, Search, Translation
 from flax_transformer.train.loop import TrainConfig
@@ -24,10 +24,8 @@ BLOCK = {"embed": 32, "heads": 2, "hidden": 64}
 EXPERIMENT = Translation(
     model=Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=1, embed=32),
-        encoder=BlockConfig(**BLOCK),
-        decoder=BlockConfig(**BLOCK, cross=True),
-        encoder_depth=1,
-        decoder_depth=1,
+        encoder=TrunkConfig(block=transformer_block(**BLOCK), depth=1),
+        decoder=TrunkConfig(block=transformer_block(**BLOCK, cross=True), depth=1),
     ),
     data=Numbers(train=300, validation=10, test=4),
     bpe=BPE(merges=20),

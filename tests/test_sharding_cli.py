@@ -14,10 +14,12 @@ def test_every_parameter_with_its_axes_and_bytes(run):
     code, out, err = run("sharding", "transformer_tiny", "--mesh.fsdp", 4, "--mesh.tensor", 2)
     assert (code, err) == (0, "")
     assert re.match(r"[\d,]+ parameters on 8 devices: fsdp 4 × tensor 2\n", out)
-    assert lines(out, "decoder.cross.query.kernel") == [
-        ["decoder.cross.query.kernel", "4×128×4×32", "layers embed→fsdp heads→tensor –", "32.8 kB"]
+    assert lines(out, "decoder.blocks.cross.query.kernel") == [
+        ["decoder.blocks.cross.query.kernel", "4×128×4×32", "layers embed→fsdp heads→tensor –", "32.8 kB"]
     ]
-    assert lines(out, "decoder.cross_norm.scale") == [["decoder.cross_norm.scale", "4×128", "layers –", "2.05 kB"]]
+    assert lines(out, "decoder.blocks.cross_residual.norm.scale") == [
+        ["decoder.blocks.cross_residual.norm.scale", "4×128", "layers –", "2.05 kB"]
+    ]
 
 
 def test_sums_of_a_device(run):
@@ -25,7 +27,7 @@ def test_sums_of_a_device(run):
     code, out, err = run("sharding", "llama2_7b", "--mesh.fsdp", 16, "--mesh.tensor", 4, "--mesh.pipeline", 4)
     assert (code, err) == (0, "")
     assert "6,738,415,616 parameters on 256 devices: pipeline 4 × fsdp 16 × tensor 4" in out
-    assert lines(out, "blocks.feedforward.up.kernel")[0][2:] == [
+    assert lines(out, "trunk.blocks.feedforward.up.kernel")[0][2:] == [
         "layers→pipeline embed→fsdp hidden→tensor",
         "22.5 MB",
     ]

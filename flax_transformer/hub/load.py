@@ -25,10 +25,10 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family
 from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
-from flax_transformer.nn import BlockConfig, with_precision
+from flax_transformer.nn import AttentionConfig, BlockConfig, with_precision
 
 GENERATION = "generation_config.json"
-FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*")
+FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*|drop_path")
 """Fields of configs that change how a model trains or runs, and not what it is."""
 
 
@@ -193,7 +193,7 @@ def unlike(one: Any, other: Any, path: str = "") -> list[str]:
     """List in what two configs are other functions of the parameters."""
     if type(one) is not type(other) or not dataclasses.is_dataclass(one):
         return [] if one == other else [f"{path.rstrip('.')} {other!r} instead of {one!r}"]
-    if isinstance(one, BlockConfig):
+    if isinstance(one, AttentionConfig | BlockConfig):
         one, other = one.resolved(), other.resolved()
     names = [f.name for f in dataclasses.fields(one) if not FREE.fullmatch(f.name)]
     return [line for name in names for line in unlike(getattr(one, name), getattr(other, name), f"{path}{name}.")]

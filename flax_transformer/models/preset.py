@@ -30,7 +30,7 @@ def find_preset(name: str) -> Callable[[], Any]:
     Raises:
       ValueError: when there is none of that name; the message has the nearest ones.
 
-    >>> find_preset("transformer_base")().encoder_depth
+    >>> find_preset("transformer_base")().encoder.depth
     6
     """
     known = presets()

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.nn.check import check_ids
-from flax_transformer.nn.config import Precision, check_at_least, check_fields
+from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, flat_dot_general
 from flax_transformer.nn.norm import LayerNorm
 from flax_transformer.ops import dropout, lookup, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows, widen
@@ -67,8 +67,7 @@ class EmbeddingConfig:
         for name in ("vocab", "embed", "multiple", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_rates(self, "dropout")
         if self.position.startswith("sinusoidal") and self.embed % 2:
             raise ValueError(f"sinusoidal positions need an even width, got D={self.embed}")
 
@@ -77,7 +76,7 @@ class Embedding(nnx.Module):
     """Token and position embeddings, added, with dropout; `attend` is the tied output layer."""
 
     def __init__(self, cfg: EmbeddingConfig, *, rngs: nnx.Rngs):
-        kinds = {"dtype": jnp.dtype(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
+        kinds = cfg.precision.dtypes
         paper = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")  # standard deviation 1/sqrt(D)
         init = paper if cfg.init_std is None else nnx.initializers.normal(cfg.init_std)
 

@@ -34,8 +34,8 @@ class RelativeBias(nnx.Module):
 
     def __init__(self, cfg: RelativeConfig, heads: int, *, causal: bool, precision: Precision, rngs: nnx.Rngs):
         self.cfg, self.causal = cfg, causal
-        kinds = {"dtype": jnp.dtype(precision.compute), "param_dtype": jnp.dtype(precision.params)}
-        self.bucket = nnx.Embed(cfg.buckets, heads, embedding_init=nnx.initializers.normal(0.02), rngs=rngs, **kinds)
+        init = nnx.initializers.normal(0.02)
+        self.bucket = nnx.Embed(cfg.buckets, heads, embedding_init=init, rngs=rngs, **precision.dtypes)
 
     def __call__(self, T: int, S: int, offset: Int[Array, ""] | int = 0) -> Float[Array, "N T S"]:
         """Give the bias of T queries on S keys, in float32 whatever attention computes in.

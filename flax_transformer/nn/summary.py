@@ -78,8 +78,8 @@ def summary(tree: Any) -> Summary:
       tree: of arrays, or of shapes as `nnx.eval_shape` makes them, which costs no memory.
 
     >>> from flax import nnx
-    >>> from flax_transformer.nn import FeedForward, BlockConfig
-    >>> cfg = BlockConfig(embed=256, heads=4, hidden=1024)
+    >>> from flax_transformer.nn import FeedForward, FeedForwardConfig
+    >>> cfg = FeedForwardConfig(embed=256, hidden=1024)
     >>> summary(nnx.eval_shape(lambda: FeedForward(cfg, rngs=nnx.Rngs(0))))
     down      float32   262,400  1.05 MB   49.9 %
       bias    256           256  1.02 kB    0.0 %  –

@@ -36,6 +36,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)(dense|output|project)\.bias$", (None,)),
     (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),
+    (r"(^|\.)layer_scale$", (None,)),
     (r"\.(kernel|embedding)\.(a|b)$", ()),  # low-rank factors are small, so they stay whole
 )
 """Parameter-path patterns (searched, first match wins) and the logical axes of what they name."""

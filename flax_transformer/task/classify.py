@@ -167,10 +167,11 @@ class ClassifyText(Experiment):
     def _pretrained(self) -> hub.Pretrained:
         """Load the encoder of `init` with a new head, and with this experiment's rates of dropout."""
         config = read_json(find_folder(self.init) / CONFIG)
-        block = self.model.block
+        residual = self.model.block.feedforward_residual or self.model.block.residual
+        dropout, attention_dropout = residual.dropout, self.model.block.attention.attention_dropout
         rates = {
-            "hidden_dropout_prob": block.dropout, "attention_probs_dropout_prob": block.attention_dropout,
-            "dropout": block.dropout, "attention_dropout": block.attention_dropout,
+            "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": attention_dropout,
+            "dropout": dropout, "attention_dropout": attention_dropout,
         }  # fmt: skip
         changed = {name: rate for name, rate in rates.items() if name in config}
         changed |= dict.fromkeys(("classifier_dropout", "seq_classif_dropout"), self.dropout)

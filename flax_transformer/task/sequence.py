@@ -15,6 +15,7 @@ from flax_transformer.data import each_once, mixture, shuffled
 from flax_transformer.data.examples import Transform
 from flax_transformer.data.text import Pairs, Tokenizer
 from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.nn import with_fields
 from flax_transformer.task.text import Shown, TextRun, Vocabulary, evaluate, stream
 from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.folder import RunFolder
@@ -104,18 +105,8 @@ def sized(config: Seq2SeqConfig, vocab: int) -> Seq2SeqConfig:
 
 def narrowed(config: Seq2SeqConfig, *, embed: int, heads: int, hidden: int, depth: int) -> Seq2SeqConfig:
     """Make a small model of a preset: the same in kind, with heads of width D / N."""
-    shape = {"embed": embed, "heads": heads, "head_width": None, "hidden": hidden}
-    source = config.source_embedding
-    return replace(
-        config,
-        embedding=replace(config.embedding, embed=embed),
-        source_embedding=None if source is None else replace(source, embed=embed),
-        encoder=replace(config.encoder, **shape),
-        decoder=replace(config.decoder, **shape),
-        encoder_depth=depth,
-        decoder_depth=depth,
-        output_scale=config.output_scale if config.output_scale == 1 else embed**-0.5,
-    )
+    config = replace(config, output_scale=config.output_scale if config.output_scale == 1 else embed**-0.5)
+    return with_fields(config, embed=embed, heads=heads, head_width=None, hidden=hidden, depth=depth)
 
 
 def sequence_run(

@@ -24,7 +24,7 @@ def stack_flops(blocks, cfg, rows, queries, memory=0, *, pairs=None):
     projected = linear_parameters(blocks, r"(^|\.)cross\.(key|value)\.")
     linear = (linear_parameters(blocks) - projected) * queries + projected * memory
     pairs = queries * queries if pairs is None else pairs
-    products = 2 * stack_depth(blocks) * cfg.heads * cfg.width * (pairs + queries * memory)
+    products = 2 * stack_depth(blocks) * cfg.attention.heads * cfg.attention.width * (pairs + queries * memory)
     return 2 * rows * (linear + products)
 
 
@@ -37,17 +37,18 @@ def programs(model, config, rows, length, stages):
     """Count forward pass, training step and decoding of a preset on rows of `length` tokens, on each side alike."""
     if isinstance(config, MaskedLMConfig):
         cfg, guessed = config.encoder, -(-length // 7)
-        stack = stack_flops(model.encoder.blocks, cfg.block, rows, length)
+        stack = stack_flops(model.encoder.trunk.blocks, cfg.block, rows, length)
         head = 2 * rows * cfg.block.embed * (cfg.block.embed + cfg.embedding.vocab)
         return {"forward": stack + length * head, "train": 3 * (stack + guessed * head)}
     output = 2 * rows * length * config.embedding.vocab * config.embedding.embed
     if isinstance(config, CausalConfig):
-        stacks = [stack_flops(model.blocks, config.block, rows, length, pairs=p) for p in (None, room(stages))]
+        stacks = [stack_flops(model.trunk.blocks, config.block, rows, length, pairs=p) for p in (None, room(stages))]
         encoder = 0
     else:
-        encoder = stack_flops(model.encoder, config.encoder, rows, length)
+        encoder = stack_flops(model.encoder.blocks, config.encoder.block, rows, length)
         stacks = [
-            stack_flops(model.decoder, config.decoder, rows, length, length, pairs=p) for p in (None, room(stages))
+            stack_flops(model.decoder.blocks, config.decoder.block, rows, length, length, pairs=p)
+            for p in (None, room(stages))
         ]
     whole, decoded = (encoder + stack + output for stack in stacks)
     return {"forward": whole, "train": 3 * whole, "decode": decoded}

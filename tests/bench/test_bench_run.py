@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -22,21 +21,14 @@ from flax_transformer.models import preset
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.models.text.transformer import transformer_tiny
-from flax_transformer.nn import with_precision
+from flax_transformer.nn import with_fields, with_precision
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = Size(batch=2, length=4, vocab=16)
 
 
 def small(vocab: int = 16) -> Seq2SeqConfig:
-    tiny = replace(transformer_tiny(vocab), encoder_depth=1, decoder_depth=1)
-    narrow = {"embed": 16, "heads": 2, "hidden": 32}
-    return replace(
-        tiny,
-        embedding=replace(tiny.embedding, embed=16),
-        encoder=replace(tiny.encoder, **narrow),
-        decoder=replace(tiny.decoder, **narrow),
-    )
+    return with_fields(transformer_tiny(vocab), embed=16, heads=2, hidden=32, depth=1)
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +204,7 @@ import flax_transformer.bench.device as device
 from flax_transformer.models import preset
 from flax_transformer.models.text.transformer import transformer_tiny
 device.measured_peak = lambda dtype: 1e12
-shallow = lambda vocab=16: replace(transformer_tiny(vocab), encoder_depth=1, decoder_depth=1)
+shallow = lambda vocab=16: with_fields(transformer_tiny(vocab), depth=1)
 preset.presets = lambda: {"shallow": shallow}
 record = benchmark("shallow", Size(batch=8, length=4, vocab=16), steps=1, mesh=MeshConfig(data=2, fsdp=4))
 try:

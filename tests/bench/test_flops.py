@@ -17,7 +17,8 @@ from flax_transformer.decode import Greedy
 from flax_transformer.models.preset import abstract, find_preset, presets
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
-from flax_transformer.nn import Block, BlockConfig, EmbeddingConfig, apply_stack, init_stack
+from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
+from flax_transformer.nn.config import with_fields
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.linear_map import linear_map
 
@@ -142,7 +143,7 @@ def test_products_of_groups_are_counted():
 
 
 def test_what_is_computed_again_is_counted_apart():
-    cfg = BlockConfig(embed=16, heads=2, hidden=32, dropout=0.0)
+    cfg = transformer_block(embed=16, heads=2, hidden=32, dropout=0.0)
     blocks = nnx.eval_shape(lambda: init_stack(lambda r: Block(cfg, rngs=r), 3, key=jax.random.key(0)))
 
     def count(remat):
@@ -272,19 +273,16 @@ def test_a_forward_pass_equals_a_count_by_hand(make, sizes):
 
 @pytest.mark.parametrize("variant", [{}, {"kv_heads": 2}, {"gated": True}, {"head_width": 48}, {"bias": False}])
 def test_forward_equals_what_xla_counts_without_loops(variant):
-    block = BlockConfig(embed=256, heads=8, hidden=1024, **variant)
+    block = transformer_block(embed=256, heads=8, hidden=1024, **variant)
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=2_000, embed=256),
-        encoder=block,
-        decoder=replace(block, cross=True),
-        encoder_depth=2,
-        decoder_depth=3,
-        unroll=True,
+        encoder=TrunkConfig(block=block, depth=2, unroll=True),
+        decoder=TrunkConfig(block=replace(block, cross=block.attention), depth=3, unroll=True),
     )
     batch = jax.tree.map(lambda leaf: array(*leaf.shape, dtype=leaf.dtype), FAMILY.batch(config, 2, 64))
     counted = flops(FAMILY.forward, abstract(config), batch)
     assert counted == pytest.approx(compiled(FAMILY.forward, abstract(config), batch), rel=0.02)
-    assert counted == flops(FAMILY.forward, abstract(replace(config, unroll=1)), batch)
+    assert counted == flops(FAMILY.forward, abstract(with_fields(config, unroll=1)), batch)
 
 
 def test_tables_that_are_looked_up_cost_nothing():
@@ -296,7 +294,7 @@ def test_tables_that_are_looked_up_cost_nothing():
 
 
 def test_a_block_of_four_numbers():
-    cfg = BlockConfig(embed=2, heads=1, hidden=3)
+    cfg = transformer_block(embed=2, heads=1, hidden=3)
     blocks = init_stack(lambda r: Block(cfg, rngs=r), 1, key=jax.random.key(0))
     assert linear_parameters(blocks) == 4 * 4 + 2 * 6
     # One token: 28 multiply-adds in the linear layers, and 2 for the score, 2 for the value.

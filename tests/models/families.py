@@ -9,7 +9,7 @@ from flax import nnx
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.preset import find_preset, module_of
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import AttentionConfig, EmbeddingConfig
 from flax_transformer.task.objective import causal_loss, masked_loss
 from flax_transformer.task.translation import translation_loss
 
@@ -30,10 +30,11 @@ def narrow(config, **changes):
     found |= {name: 0.0 for name in given if name.endswith("dropout") and given[name] is not None}
     found |= {name: 2 for name in given if name.endswith("depth")}
     if isinstance(config, EmbeddingConfig):
-        found |= {"vocab": V, "embed": D, "max_length": min(config.max_length, 512)}
-    if isinstance(config, BlockConfig):
+        found |= {"vocab": V, "max_length": min(config.max_length, 512)}
+    found |= {name: size for name, size in {"embed": D, "hidden": 2 * D}.items() if name in given}
+    if isinstance(config, AttentionConfig):
         few = config.resolved_kv_heads < config.heads
-        found |= {"embed": D, "heads": 4, "kv_heads": 2 if few else None, "head_width": 8, "hidden": 2 * D}
+        found |= {"heads": 4, "kv_heads": 2 if few else None, "head_width": 8}
     if given.get("output_scale", 1.0) != 1.0:
         found["output_scale"] = D**-0.5
     return replace(config, **found | changes)

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 
 from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Rotary
+from flax_transformer.nn import EmbeddingConfig, Rotary, TrunkConfig, transformer_block
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
 from flax_transformer.task.objective import causal_loss
 from flax_transformer.task.translation import translation_loss
@@ -28,14 +28,12 @@ ROWS, LENGTH, VOCAB = 16, 16, 128
 BLOCK = {"embed": 32, "heads": 4, "hidden": 64, "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
 SEQ2SEQ = Seq2SeqConfig(
     embedding=EmbeddingConfig(vocab=VOCAB, embed=32, dropout=0.1),
-    encoder=BlockConfig(**BLOCK),
-    decoder=BlockConfig(**BLOCK, cross=True),
-    encoder_depth=4,
-    decoder_depth=4,
+    encoder=TrunkConfig(block=transformer_block(**BLOCK), depth=4),
+    decoder=TrunkConfig(block=transformer_block(**BLOCK, cross=True), depth=4),
 )
 CAUSAL = CausalConfig(
     embedding=EmbeddingConfig(vocab=VOCAB, embed=32, dropout=0.1, position="none", scaled=False),
-    block=BlockConfig(
+    block=transformer_block(
         **BLOCK, kv_heads=4, gated=True, norm="rms", norm_position="pre", bias=False, activation="silu", rotary=Rotary()
     ),
     depth=4,

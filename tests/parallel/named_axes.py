@@ -12,14 +12,14 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from flax_transformer.nn import Block, BlockConfig, apply_stack, init_stack
+from flax_transformer.nn import Block, apply_stack, init_stack, transformer_block
 from flax_transformer.parallel import axis_rules, batch_sharding, tree_shardings
 from flax_transformer.parallel.collectives import collectives_of
 from flax_transformer.task.objective import causal_loss
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, laid_out, make_train_step
 
-BLOCK = BlockConfig(embed=32, heads=4, hidden=64, norm_position="pre")
+BLOCK = transformer_block(embed=32, heads=4, hidden=64, norm_position="pre")
 ROWS, LENGTH = 16, 16
 RENAMED = {"data": "dp", "fsdp": "shard", "tensor": "model", "sequence": "context", "pipeline": "stage"}
 RULE = {

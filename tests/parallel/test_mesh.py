@@ -92,7 +92,7 @@ PARTS = ("encoder", "decoder", "blocks")
 
 @pytest.mark.parametrize("trained", [("seq2seq", "data×fsdp×tensor")], indirect=True)
 def test_spec_of_a_stacked_kernel(trained):
-    spec, _ = trained.layout["model.decoder.cross.query.kernel"]
+    spec, _ = trained.layout["model.decoder.blocks.cross.query.kernel"]
     assert spec.endswith("(None, 'fsdp', 'tensor', None)")
 
 

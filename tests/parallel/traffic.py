@@ -1,7 +1,7 @@
 """Run by test_traffic.py with eight CPU devices; prints the collectives of compiled training steps by mesh, as JSON."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 
 import eight_devices
@@ -11,6 +11,7 @@ import optax
 from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.nn import with_fields
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh, path_name
 from flax_transformer.parallel.collectives import collectives_of
 from flax_transformer.task.translation import translation_loss
@@ -27,7 +28,7 @@ CASES = {
 
 
 def _init(remat, key):
-    return Seq2Seq(replace(eight_devices.SEQ2SEQ, remat=remat), rngs=nnx.Rngs(key))
+    return Seq2Seq(with_fields(eight_devices.SEQ2SEQ, remat=remat), rngs=nnx.Rngs(key))
 
 
 def main():

@@ -11,6 +11,7 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.nn import with_fields
 from flax_transformer.task.experiment import train
 from flax_transformer.task.translation import BPE, Batching, Search, Translation
 from flax_transformer.train.checkpoint import CheckpointError
@@ -150,17 +151,8 @@ def test_preemption_in_the_middle_of_a_step_saves_after_it(done, tmp_path, monke
 
 def translator(steps):
     """A translator too small to learn anything."""
-    block = {"embed": 16, "heads": 2, "hidden": 16}
-    small = transformer_tiny(dropout=0.0)
     return Translation(
-        model=replace(
-            small,
-            embedding=replace(small.embedding, embed=16),
-            encoder=replace(small.encoder, **block),
-            decoder=replace(small.decoder, **block),
-            encoder_depth=1,
-            decoder_depth=1,
-        ),
+        model=with_fields(transformer_tiny(dropout=0.0), embed=16, heads=2, hidden=16, depth=1),
         data=Numbers(train=100, validation=10, test=2),
         bpe=BPE(merges=10),
         batch=Batching(tokens=512, buckets=1, max_tokens=64),

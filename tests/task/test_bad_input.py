@@ -38,7 +38,7 @@ def refused(capsys, monkeypatch, tmp_path):
 
 def test_heads_that_do_not_divide(refused, tmp_path):
     assert "heads must divide the model width, got D=128, N=5" in refused(
-        "translate_numbers", "--model.encoder.heads", 5
+        "translate_numbers", "--model.encoder.block.attention.heads", 5
     )
     assert not (tmp_path / "run").exists()
 
@@ -148,5 +148,5 @@ def test_batches_too_small_for_the_longest_pair(refused):
 
 
 def test_an_activation_is_read_by_its_name(refused):
-    said = refused("translate_numbers", "--model.encoder.activation", "rleu")
+    said = refused("translate_numbers", "--model.encoder.block.feedforward.activation", "rleu")
     assert "unknown activation 'rleu'; nearest: relu" in said

@@ -10,6 +10,7 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
+from flax_transformer.nn import with_fields
 from flax_transformer.task.classify import ClassifyText, HideWords, Sentences, code_or_comment
 from flax_transformer.task.experiment import train
 from flax_transformer.task.text import Vocabulary
@@ -101,10 +102,11 @@ def test_training_begins_from_a_pretrained_encoder_and_its_tokenizer(encoder, ro
 
 
 def test_dropout_is_the_experiments_own_also_on_a_pretrained_encoder(encoder, root, tmp_path):
-    block = replace(ENCODER.block, dropout=0.25, attention_dropout=0.35)
+    block = with_fields(ENCODER.block, dropout=0.25, attention_dropout=0.35)
     strong = experiment(root, init=str(encoder[0]), dropout=0.45)
     model = replace(strong, model=replace(ENCODER, block=block)).task(RunFolder(tmp_path)).model
-    assert (model.backbone.cfg.block.dropout, model.backbone.cfg.block.attention_dropout) == (0.25, 0.35)
+    block = model.backbone.cfg.block
+    assert (block.residual.dropout, block.attention.attention_dropout) == (0.25, 0.35)
     assert (model.backbone.cfg.embedding.dropout, model.head.cfg.dropout) == (0.25, 0.45)
 
 

@@ -9,7 +9,7 @@ from flax import nnx
 
 from flax_transformer.models.encoder import EncoderConfig, MaskedLM, MaskedLMConfig, with_head
 from flax_transformer.models.head import Classifier
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.ops import Mask
 from flax_transformer.task.objective import classification_loss, masked_loss
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 V, D = 31, 8
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(vocab=V, embed=D, position="learned", max_length=9, types=2, norm=True, dropout=0.1),
-    block=BlockConfig(embed=D, heads=2, hidden=16, dropout=0.1, init_std=0.3),
+    block=transformer_block(embed=D, heads=2, hidden=16, dropout=0.1, init_std=0.3),
     depth=1,
 )
 GUESSER = MaskedLM(MaskedLMConfig(encoder=ENCODER, next_sentence=True), rngs=nnx.Rngs(0))

@@ -11,7 +11,7 @@ from flax_transformer import hub
 from flax_transformer.data.text import Rows, load_tokenizer, train_byte_bpe, train_word_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 from flax_transformer.models.encoder import EncoderConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.task.experiment import train
 from flax_transformer.task.pretrain import DOCUMENT, Corpus, HiddenRows, Pretrain, fill
 from flax_transformer.task.text import Vocabulary
@@ -27,7 +27,7 @@ ENCODER = EncoderConfig(
         vocab=1, embed=16, position="learned", max_length=32, types=2, norm=True, norm_eps=1e-12, scaled=False,
         dropout=0.1,
     ),
-    block=BlockConfig(embed=16, heads=2, hidden=32, norm_eps=1e-12, activation="gelu", dropout=0.1),
+    block=transformer_block(embed=16, heads=2, hidden=32, norm_eps=1e-12, activation="gelu", dropout=0.1),
     depth=1,
 )  # fmt: skip
 

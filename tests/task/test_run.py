@@ -17,16 +17,16 @@ import pytest
 from flax_transformer.train.checkpoint import Checkpoints
 
 ROOT = Path(__file__).parent.parent.parent
+PARTS = (
+    *((side, part) for side in ("encoder", "decoder") for part in ("attention", "feedforward", "residual")),
+    ("decoder", "cross"),
+)
 SMALL = {
-    "model.encoder-depth": 1,
-    "model.decoder-depth": 1,
     "model.embedding.embed": 32,
-    "model.encoder.embed": 32,
-    "model.decoder.embed": 32,
-    "model.encoder.heads": 2,
-    "model.decoder.heads": 2,
-    "model.encoder.hidden": 32,
-    "model.decoder.hidden": 32,
+    **{f"model.{side}.depth": 1 for side in ("encoder", "decoder")},
+    **{f"model.{side}.block.{part}.embed": 32 for side, part in PARTS},
+    **{f"model.{side}.block.{part}.heads": 2 for side, part in PARTS if part in ("attention", "cross")},
+    **{f"model.{side}.block.feedforward.hidden": 32 for side in ("encoder", "decoder")},
     "data.train": 400,
     "data.validation": 20,
     "data.test": 5,

@@ -38,10 +38,10 @@ def model(request):
 def test_narrowed_models_are_the_preset_in_small(preset):
     config = sized(narrowed(preset(dropout=0.0), embed=8, heads=2, hidden=12, depth=3), 11)
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
-    assert jax.tree.leaves(model.encoder.attention.query)[-1].shape == (3, 8, 2, 4)
+    assert jax.tree.leaves(model.encoder.blocks.attention.query)[-1].shape == (3, 8, 2, 4)
     assert model.embedding.token.embedding.shape == (11, 8)
     assert config.output_scale == (8**-0.5 if preset is t5_small else 1)
-    assert (config.encoder.gated, config.encoder.activation) == (preset().encoder.gated, preset().encoder.activation)
+    assert config.encoder.block.feedforward.activation == preset().encoder.block.feedforward.activation
 
 
 def test_the_loss_is_a_sum_over_rows(model):

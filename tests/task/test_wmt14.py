@@ -30,14 +30,19 @@ def test_sizes_are_those_of_the_paper(name, published):
 def test_two_steps_on_data_in_the_same_format(tmp_path):
     splits = {name: numbers(40, split=name) for name in ("train", "validation", "test")}
     build_pairs("wmt14_translate/de-en", splits, source="en", target="de", data_dir=tmp_path / "tfds")
-    small = [
-        f"--model.{part}.{name}={n}" for part in ("encoder", "decoder") for name, n in (("embed", 32), ("hidden", 64))
+    parts = ("encoder.block.attention", "encoder.block.feedforward", "encoder.block.residual")
+    parts += (*(part.replace("encoder", "decoder") for part in parts), "decoder.block.cross")
+    small = [f"--model.{part}.embed=32" for part in parts]
+    small += [
+        f"--model.{side}.{name}"
+        for side in ("encoder", "decoder")
+        for name in ("depth=1", "block.feedforward.hidden=64")
     ]
     run = subprocess.run(
         [
             sys.executable, EXPERIMENT, "base", "--workdir", tmp_path / "run", "--data.data-dir", tmp_path / "tfds",
             "--train.steps", "2", "--optimizer.schedule.warmup", "1", "--batch.tokens", "512", "--bpe.merges", "50",
-            "--model.embedding.embed", "32", *small, "--model.encoder-depth", "1", "--model.decoder-depth", "1",
+            "--model.embedding.embed", "32", *small,
         ],
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip

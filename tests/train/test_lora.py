@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import AttentionConfig, EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.nn.attention import Attention
 from flax_transformer.parallel import AXES, path_name, tree_shardings
 from flax_transformer.task.translation import translation_loss
@@ -42,10 +42,8 @@ def translator(unroll=1, dropout=0.0):
     block = {"embed": 16, "heads": 2, "hidden": 32, "dropout": dropout}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=24, embed=16),
-        encoder=BlockConfig(**block),
-        decoder=BlockConfig(**block, cross=True),
-        encoder_depth=2,
-        decoder_depth=2,
+        encoder=TrunkConfig(block=transformer_block(**block), depth=2),
+        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=2),
         unroll=unroll,
     )
     return Seq2Seq(config, rngs=nnx.Rngs(0))
@@ -85,11 +83,11 @@ def test_at_first_nothing_changes():
 @pytest.mark.parametrize(
     ("name", "product"),
     [
-        ("encoder.attention.query.kernel", "ldr,lrnh->ldnh"),
-        ("decoder.cross.value.kernel", "ldr,lrnh->ldnh"),
-        ("decoder.attention.out.kernel", "lnhr,lrd->lnhd"),
-        ("encoder.feedforward.up.kernel", "ldr,lrf->ldf"),
-        ("decoder.feedforward.down.kernel", "lfr,lrd->lfd"),
+        ("encoder.blocks.attention.query.kernel", "ldr,lrnh->ldnh"),
+        ("decoder.blocks.cross.value.kernel", "ldr,lrnh->ldnh"),
+        ("decoder.blocks.attention.out.kernel", "lnhr,lrd->lnhd"),
+        ("encoder.blocks.feedforward.up.kernel", "ldr,lrf->ldf"),
+        ("decoder.blocks.feedforward.down.kernel", "lfr,lrd->lfd"),
         ("embedding.token.embedding", "vr,rd->vd"),
     ],
 )
@@ -108,7 +106,7 @@ def test_what_the_pattern_leaves_out_stays():
     lora = trained(model, LoraConfig())
     assert set(lora) == {
         f"{part}.{which}.kernel"
-        for part in ("encoder.attention", "decoder.attention", "decoder.cross")
+        for part in ("encoder.blocks.attention", "decoder.blocks.attention", "decoder.blocks.cross")
         for which in ("query", "value")
     }
     before, after = named(model), named(merge_lora(model, lora))
@@ -117,7 +115,7 @@ def test_what_the_pattern_leaves_out_stays():
 
 def test_merging_equals_the_low_rank_path_beside_the_layer():
     """Of one layer that is not stacked: x W + scale · (x A) B."""
-    layer = Attention(BlockConfig(embed=12, heads=3, hidden=8), rngs=nnx.Rngs(0))
+    layer = Attention(AttentionConfig(embed=12, heads=3), rngs=nnx.Rngs(0))
     lora = trained(layer, EVERYTHING)
     x = jax.random.normal(jax.random.key(2), (2, 5, 12))
     query = lora["query.kernel"]
@@ -173,7 +171,7 @@ def test_training_moves_the_factors_alone_and_goes_on_after_a_restart(tmp_path):
 def test_gradients_equal_those_of_the_chain_rule():
     """With W + s A B, the loss falls along s · G Bᵀ and s · Aᵀ G where G is the kernel's own gradient."""
     model, batch = translator(), sentences()
-    config = LoraConfig(rank=2, pattern=r"encoder.feedforward.up.kernel$")
+    config = LoraConfig(rank=2, pattern=r"encoder.blocks.feedforward.up.kernel$")
     lora = trained(model, config)
     loss = lambda m: adapt(translation_loss)(m, batch)[0]  # noqa: E731
     plain = lambda m: translation_loss(m, batch)[0]  # noqa: E731
@@ -245,8 +243,8 @@ def test_files_that_are_something_else_are_refused(tmp_path):
 def test_factors_that_do_not_fit_are_all_listed():
     model = translator()
     lora = trained(model, LoraConfig(rank=2, pattern="encoder.*(query|out).kernel$"))
-    query = lora["encoder.attention.query.kernel"]
-    lora["encoder.attention.query.kernel"] = LowRank(query.a[:1], query.b, 1.0)
+    query = lora["encoder.blocks.attention.query.kernel"]
+    lora["encoder.blocks.attention.query.kernel"] = LowRank(query.a[:1], query.b, 1.0)
     lora["tower.up.kernel"] = query
     with pytest.raises(
         ValueError, match=r"query.kernel with factors \(1, 16, 2\) and .* not \(2, 16, 2\).*; tower.up.kernel, which"

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.state import init_state, parameter_count
@@ -23,10 +23,8 @@ def translator():
     block = {"embed": 16, "heads": 2, "hidden": 32}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=40, embed=16),
-        encoder=BlockConfig(**block),
-        decoder=BlockConfig(**block, cross=True),
-        encoder_depth=2,
-        decoder_depth=2,
+        encoder=TrunkConfig(block=transformer_block(**block), depth=2),
+        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=2),
     )
     return Seq2Seq(config, rngs=nnx.Rngs(0))
 
