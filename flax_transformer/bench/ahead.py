@@ -114,8 +114,8 @@ def compile_case(case: Case, kept: Path | None = None, *, fresh: bool = False) -
     """
     job = {**asdict(case), "kept": kept and str(kept), "fresh": fresh}
     done = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import main; main()"], input=json.dumps(job), capture_output=True, text=True,
-        env={**os.environ, **ENVIRONMENT},
+        [sys.executable, "-c", f"from {__name__} import main; main()"], input=json.dumps(job), capture_output=True,
+        text=True, env={**os.environ, **ENVIRONMENT},
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
