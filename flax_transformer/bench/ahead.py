@@ -1,9 +1,8 @@
 """Compile a training step, or any function, for a TPU slice that is not here, and read what the compiler says of it.
 
 The compiler of TPUs runs on any machine that has `libtpu`. A target that has a name is compiled in a process of its
-own, `python -m flax_transformer.bench.ahead`, which is given a `Case` as JSON and answers in JSON: the library is loud,
-and a compiler that dies should take nobody along. A program that is there already is compiled here, by
-`compile_program`.
+own, which is given a `Case` as JSON and answers in JSON: the library is loud, and a compiler that dies should take
+nobody along. A program that is there already is compiled here, by `compile_program`.
 """
 
 import hashlib
@@ -116,8 +115,8 @@ def compile_case(case: Case, kept: Path | None = None, *, fresh: bool = False) -
     """
     job = {**asdict(case), "kept": kept and str(kept), "fresh": fresh}
     done = subprocess.run(
-        [sys.executable, "-m", __name__], input=json.dumps(job), capture_output=True, text=True,
-        env={**os.environ, **ENVIRONMENT},
+        [sys.executable, "-c", f"from {__name__} import main; main()"], input=json.dumps(job), capture_output=True,
+        text=True, env={**os.environ, **ENVIRONMENT},
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
@@ -355,7 +354,3 @@ def main() -> None:
     except CompilerError as error:
         answer = {"failed": str(error)}
     print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main()

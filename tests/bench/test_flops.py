@@ -1,5 +1,6 @@
 """The walk over programs against counts by hand, formulas, and what XLA counts where there are no loops."""
 
+import importlib
 from dataclasses import replace
 from functools import partial
 
@@ -200,6 +201,20 @@ def test_a_kernel_counts_at_every_place_of_its_grid():
         return pl.pallas_call(kernel, out_shape=shape, grid=(4, 3), in_specs=blocks, out_specs=made)(x, w)
 
     assert flops(run, array(32, 16), array(16, 24)) == 2 * 32 * 16 * 24
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_by_cudnn_counts_as_any_other(monkeypatch, causal):
+    """By JAX's own primitives, traced without a GPU; queries of 64, keys of 128 positions."""
+    theirs = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(theirs, "check_cudnn_version", lambda: 91100)
+    monkeypatch.setattr(theirs, "check_compute_capability", lambda name: True)
+    monkeypatch.setattr(theirs, "is_cuda_compute_capability_equal", lambda name: name == "9.0")
+    q, kv = array(2, 64, 4, 32, dtype="bfloat16"), array(2, 64 if causal else 128, 2, 32, dtype="bfloat16")
+    run = partial(jax.nn.dot_product_attention, implementation="cudnn", is_causal=causal)
+    products = 4 * 2 * 4 * 64 * kv.shape[1] * 32
+    assert flops(run, q, kv, kv) == products
+    assert trained(run, q, kv, kv) == 3 * products
 
 
 def test_what_cannot_be_seen_is_said():

@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from flax_transformer.bench.run import RefusedError, benchmark
 from flax_transformer.bench.target import find_target, find_workload
 from flax_transformer.bench.workload import Size, count_programs
 from flax_transformer.hub.registry import families
+from flax_transformer.models.preset import abstract, find_preset, presets
 from flax_transformer.train.optimizer import make_optimizer
 from flax_transformer.train.state import abstract_state, parameter_count
 
@@ -43,6 +45,21 @@ def wrong():
 def broken():
     return (lambda x: x @ x), (jnp.ones((2, 3)),)
 """
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_fed_trained_and_made_to_generate(name):
+    work = find_target(name, SMALL)
+    model = abstract(find_preset(name)())
+    logits = jax.eval_shape(work.forward, model, work.batch)
+    assert logits.shape[0] == work.shape["rows"] == 2
+    assert jnp.issubdtype(logits.dtype, jnp.floating)
+    loss, metrics = jax.eval_shape(work.objective, model, work.batch, key=jax.random.key(0))
+    assert loss.shape == metrics["count"].shape == ()
+    assert (work.items, work.unit) == (16, "tokens")
+    if "decode" in work.programs:
+        decoded = jax.eval_shape(work.decode, model, work.batch)
+        assert decoded.tokens.shape == (2, 1, 8)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import re
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -155,6 +156,18 @@ def test_any_function_has_a_table_json_and_a_comparison(tmp_path):
     assert "no regression" in record.compare(tmp_path / "a.json")
     with pytest.raises(ValueError, match="only results of the same target"):
         record.compare(measure(update, *state(), steps=1, name="another"))
+
+
+@pytest.mark.usefixtures("_known_peak")
+def test_the_page_on_performance_measures_what_it_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(block.splitlines()) <= 15
+    names = {}
+    exec(compile(block, "docs/performance.md", "exec"), names)
+    assert names["record"]["programs"]["step"]["flops"] == 2 * (2 * 32 * 256 * 256)
+    assert "no regression" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_known_peak")
