@@ -10,6 +10,7 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
+from flax_transformer.nn import with_fields
 from flax_transformer.task.classify import ClassifyText, HideWords, Sentences, code_or_comment
 from flax_transformer.task.experiment import train
 from flax_transformer.task.text import Vocabulary
@@ -17,7 +18,6 @@ from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
-from flax_transformer.nn import with_fields
 from tests.task.test_pretrain import ENCODER, leaves_equal
 
 pytestmark = pytest.mark.slow
