@@ -297,8 +297,8 @@ def test_a_malformed_config_is_named(folder, text):
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"model_type": "mamba"}, r"model_type='mamba'; supported are gpt2, llama, .*bert.*marian"),
-        ({"model_type": ...}, "model_type=None; supported are gpt2"),
+        ({"model_type": "mamba"}, r"model_type='mamba'; supported are bart, bert, .*gpt2.*marian"),
+        ({"model_type": ...}, "model_type=None; supported are bart"),
         ({"architectures": ["LlamaForVision"]}, r"'LlamaForVision'; supported of llama are LlamaForCausalLM, "),
         ({"architectures": []}, "must name its architecture in a list"),
         ({"architectures": "LlamaModel"}, "must name its architecture in a list"),
