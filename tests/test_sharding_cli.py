@@ -68,7 +68,7 @@ def test_an_experiment_brings_its_mesh_and_average(run, tmp_path):
     ("arguments", "message"),
     [
         (("transformer_huge",), "error: no preset is called 'transformer_huge'"),
-        (("none.py",), "error: an experiment must be a Python file, there is none at none.py"),
+        (("none.py",), "error: a target that ends in .py must be a Python file"),
         (("transformer_base", "--mesh.pipeline", 4), "layers must be a multiple of its mesh axis: .* layers=6, pipe"),
         (("transformer_base", "--mesh.fsdp", 8, "--devices", 12), "error: the mesh must use all devices"),
         (("transformer_base", "--mesh.data", 3, "--mesh.slices", 2), "error: data must be a multiple of slices"),
