@@ -41,6 +41,7 @@ class Peer(torch.nn.Module):
     def __init__(self, cfg: Seq2SeqConfig):
         super().__init__()
         d, block = cfg.embedding.embed, cfg.encoder.block
+        dropout = block.residual.dropout
         self.embedding = torch.nn.Embedding(VOCAB, d)
         torch.nn.init.normal_(self.embedding.weight, std=d**-0.5)
         self.core = torch.nn.Transformer(
@@ -49,12 +50,12 @@ class Peer(torch.nn.Module):
             cfg.encoder.depth,
             cfg.decoder.depth,
             block.feedforward.hidden,
-            block.residual.dropout,
+            dropout,
             batch_first=True,
         )
         # The paper's post-norm model has no normalisation after the stacks; torch adds one to each.
         self.core.encoder.norm = self.core.decoder.norm = None
-        self.dropout = torch.nn.Dropout(block.residual.dropout)
+        self.dropout = torch.nn.Dropout(dropout)
         angle = torch.arange(512)[:, None] * 10_000 ** (-torch.arange(0, d, 2) / d)
         self.register_buffer("positions", torch.stack([angle.sin(), angle.cos()], -1).reshape(512, d))
 

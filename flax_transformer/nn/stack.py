@@ -133,8 +133,8 @@ def apply_stack(
         raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
     if remat == "offload":
         _check_host_memory()
-    keys = None if key is None else jax.random.split(key, stack_depth(blocks))
     given = _Given.of(blocks, args, kwargs)
+    keys = None if key is None else jax.random.split(key, stack_depth(blocks))
     layers = [blocks, keys, *given.sliced]
 
     def run(x: Array, layers: list, shared: list) -> Array:
@@ -186,11 +186,12 @@ class _Given:
 
     @classmethod
     def of(cls, blocks: Any, args: tuple, kwargs: dict) -> "_Given":
-        """Take arguments apart, and raise ValueError where blocks keep what they must not or have not an entry each."""
+        """Take arguments apart, and raise ValueError for what is no stack, or has not an entry for each block."""
         check_kept(blocks)
+        depth = stack_depth(blocks)
         given = cls(*jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_per_layer))
         for value in given.sliced:
-            check_depth("what is wrapped in PerLayer", value, stack_depth(blocks), isinstance(blocks, nnx.List))
+            check_depth("what is wrapped in PerLayer", value, depth, isinstance(blocks, nnx.List))
         return given
 
     @property

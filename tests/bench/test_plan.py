@@ -196,7 +196,7 @@ def test_a_step_compiles_for_a_slice_that_is_not_here():
 def test_packed_rows_take_splash_attention(preset, width, mesh):
     """Forward, backward for queries, backward for keys and values; with `remat` forward once more."""
     block = find_preset(preset)().block
-    assert block.width == width
+    assert block.attention.width == width
     size = {"batch": 8, "length": 512, "dtype": "bfloat16", "remat": "full", "documents": 3, "dropout": 0.0}
     known = compile_case(Case(target=preset, topology="v5p:2x2x1", mesh=mesh, size=size))
     assert known.kernels == 4

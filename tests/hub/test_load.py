@@ -92,7 +92,7 @@ def test_number_formats_are_the_checkpoints_own(tmp_path, dtype):
     hub.save(hub.wrap(model, "LlamaForCausalLM"), tmp_path)
     back = hub.load(tmp_path)
     same(back.model, model)
-    assert back.model.cfg.block.precision == Precision(compute=dtype, params=dtype)
+    assert back.model.cfg.block.attention.precision == Precision(compute=dtype, params=dtype)
     assert back.config["dtype"] == dtype
     wide = hub.load(tmp_path, dtype="float32")
     for narrow, exact in zip(jax.tree.leaves(model), jax.tree.leaves(wide.model), strict=True):

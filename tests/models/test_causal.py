@@ -118,7 +118,7 @@ def test_packed_documents_do_not_see_each_other(model):
 
 def test_rotary_models_depend_on_distances_only(model):
     shifted = forward(model, TOKENS, None, jnp.broadcast_to(jnp.arange(T) + 4, TOKENS.shape))
-    if model.cfg.block.rotary is None:
+    if model.cfg.block.attention.rotary is None:
         assert float(jnp.abs(shifted - forward(model, TOKENS)).max()) > 1e-2
     else:
         close(shifted, forward(model, TOKENS))

@@ -18,7 +18,7 @@ def test_prefill_asks_of_attention_what_a_fused_kernel_serves(monkeypatch, windo
         return attention(q, k, v, mask, bias, backend="xla", **options)
 
     block = transformer_block(embed=16, heads=2, hidden=32, attend=attend, precision=Precision(compute="bfloat16"))
-    embedding = EmbeddingConfig(vocab=20, embed=16, precision=block.precision)
+    embedding = EmbeddingConfig(vocab=20, embed=16, precision=block.residual.precision)
     model = Causal(CausalConfig(embedding=embedding, block=block, window=window, depth=2), rngs=nnx.Rngs(0))
     tokens = jnp.arange(12).reshape(2, 6)
     logits, cache = model.prefill(tokens)

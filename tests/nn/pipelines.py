@@ -53,7 +53,7 @@ def value_and_gradients(config, given):
         y = apply_stack(blocks, x, *memory, key=jax.random.key(3), **rest)
         return jnp.sum(y * weights), y
 
-    x = normal(1, B, T, D).astype(config.precision.compute)
+    x = normal(1, B, T, D).astype(config.residual.precision.compute)
     return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(blocks, x, floats)
 
 

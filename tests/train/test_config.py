@@ -75,7 +75,7 @@ def test_values_are_validated_on_the_way():
     with pytest.raises(ValueError, match=r"BlockConfig has no field depht; it has attention, .*residual"):
         from_json({**data, "depht": 3})
     with pytest.raises(ValueError, match="must be a dataclass"):
-        from_json({"type": data["attend"]["function"]})
+        from_json({"type": data["attention"]["attend"]["function"]})
 
 
 @pytest.mark.parametrize("value", [lambda x: x, object(), {1, 2}])
@@ -128,6 +128,26 @@ def test_a_run_of_another_configuration_is_refused_untouched(tmp_path):
         open_folder(tmp_path, Run(width=5, train=TrainConfig(seed=1, steps=7)))
     assert folder.config.read_bytes() == before
     assert folder.tokenizer.exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (
+            {"type": "flax_transformer.nn.config:BlockConfig", "embed": 8},
+            "there is no flax_transformer.nn.config:Block",
+        ),
+        ({"type": "flax_transformer.nn.relative:RelativeConfig", "buckets": 8}, "has other fields, max_distance among"),
+    ],
+)
+def test_a_run_of_another_version_is_refused_in_a_sentence(tmp_path, model, reason):
+    folder = begin(tmp_path, Run())
+    folder.config.write_text(json.dumps({**json.loads(folder.config.read_text()), "model": [model]}))
+    before = folder.config.read_bytes()
+    for wrong in (lambda: open_folder(tmp_path, Run()), lambda: read_experiment(folder)):
+        with pytest.raises(FolderError, match=f"holds a run of another version of flax_transformer: here {reason}"):
+            wrong()
+    assert folder.config.read_bytes() == before
 
 
 def test_a_run_that_never_began_gives_way(tmp_path):
