@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.nn import Precision, with_precision
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.experiment import Experiment
-from flax_transformer.task.translation import ROWS, Translation, translation_loss
+from flax_transformer.task.translation import ROWS, Translation
 from flax_transformer.train.finetune import freeze
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.optimizer import OptimizerConfig
@@ -210,14 +209,15 @@ def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload
 
 
 def _packed(name: str, batch: Batch, documents: int) -> Batch:
-    if "labels" not in batch or "places" in batch:
+    if "tokens" not in batch["inputs"] or "places" in batch:
         raise ValueError(f"documents are packed for decoder-only models alone, {name} is none")
-    rows, length = batch["tokens"].shape
+    rows, length = batch["labels"].shape
     if documents > length:
         raise ValueError(f"a row of {length} tokens holds as many documents at most, got {documents}")
     of = np.arange(length) * documents // length
     fields = {"segments": of + 1, "positions": np.arange(length) - np.searchsorted(of, of)}
-    return batch | {name: np.broadcast_to(field.astype(np.int32), (rows, length)) for name, field in fields.items()}
+    packed = {name: np.broadcast_to(field.astype(np.int32), (rows, length)) for name, field in fields.items()}
+    return {**batch, "inputs": {**batch["inputs"], **packed}}
 
 
 def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
@@ -263,8 +263,5 @@ def _from_translation(name: str, experiment: Translation, size: Size, training: 
     length = size.length or experiment.batch.max_tokens
     rows = max(experiment.batch.tokens // length // ROWS, 1) * ROWS
     vocab = size.vocab or 260 + experiment.bpe.merges
-    objective = partial(
-        translation_loss, label_smoothing=experiment.label_smoothing, chunk=experiment.loss_chunk
-    )  # fmt: skip
     size = replace(size, batch=size.batch or rows, length=length, vocab=None)
-    return _from_config(name, experiment.build(vocab), size, objective=objective, **training)
+    return _from_config(name, experiment.build(vocab), size, objective=experiment.objective, **training)

@@ -19,9 +19,8 @@ from flax_transformer.data.text.plain import Labelled, LabelledText, standard_li
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.encoder import EncoderConfig, with_head
-from flax_transformer.ops import Mask
+from flax_transformer.objective import LabelLoss
 from flax_transformer.task.experiment import Experiment, Task
-from flax_transformer.task.objective import classification_loss
 from flax_transformer.task.text import Shown, TextRun, Vocabulary, evaluate, stream
 from flax_transformer.train.folder import RunFolder
 
@@ -149,7 +148,7 @@ class ClassifyText(Experiment):
             config=known.model.cfg if known else new,
             architecture=known.config["architectures"][0] if known else ARCHITECTURE,
             tokenizer=tokenizer,
-            objective=classification_loss,
+            objective=LabelLoss(),
             batches=stream(shuffled(items["train"], *hidden, seed=self.train.seed), collate, self.rows),
             validation=held["validation"],
             show=partial(self._show, held["test"], data["test"]),
@@ -184,7 +183,7 @@ class ClassifyText(Experiment):
         )
 
     def _show(self, batches: Any, test: Labelled, pretrained: hub.Pretrained) -> Shown:
-        metrics = evaluate(classification_loss, pretrained.model, batches())
+        metrics = evaluate(LabelLoss(), pretrained.model, batches())
         chances = np.concatenate([_chances(pretrained.model, batch) for batch in batches()])
         names = self.data.called
         samples = [
@@ -206,16 +205,15 @@ def _items(data: Labelled, tokenizer: HubTokenizer, length: int) -> list[Example
     inputs = tokenizer(list(data.texts), max_length=length, truncate=True, side="right")
     ends = inputs["attention_mask"].sum(axis=1)
     rows = zip(inputs["input_ids"], ends, data.labels, strict=True)
-    return [{"tokens": ids[:end], "label": label} for ids, end, label in rows]
+    return [{"tokens": ids[:end], "labels": label} for ids, end, label in rows]
 
 
 def _chances(model: Any, batch: Any) -> Float[np.ndarray, "B E"]:
     """Give each class's probability, of the rows that have tokens."""
-    rows = batch["length"] > 0
+    rows = batch["inputs"]["lengths"] > 0
     return np.asarray(_probabilities(model, batch))[rows]
 
 
 @jax.jit
 def _probabilities(model: Any, batch: Any) -> Float[jax.Array, "B E"]:
-    hidden = model.backbone(batch["tokens"], mask=Mask(lengths=batch["length"]))
-    return jax.nn.softmax(model.head(hidden))
+    return jax.nn.softmax(model.output(model.hidden_states(**batch["inputs"])))

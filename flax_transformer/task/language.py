@@ -13,8 +13,8 @@ from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.text import Rows, Windows
 from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.models.causal import CausalConfig
+from flax_transformer.objective import TokenLoss
 from flax_transformer.task.experiment import Experiment, Task
-from flax_transformer.task.objective import causal_loss
 from flax_transformer.task.text import Shown, TextRun, Vocabulary, evaluate, stream
 from flax_transformer.train.folder import RunFolder
 
@@ -60,14 +60,14 @@ class LanguageModel(Experiment):
             config=replace(self.model, embedding=replace(self.model.embedding, vocab=tokenizer.vocab_size)),
             architecture="GPT2LMHeadModel",
             tokenizer=tokenizer,
-            objective=causal_loss,
+            objective=TokenLoss(),
             batches=stream(shuffled(train, seed=self.train.seed), collate, self.rows),
             validation=validation,
             show=partial(self._show, validation, held, sum(map(len, documents["validation"]))),
         ).task(folder)
 
     def _show(self, validation: Any, held: Windows, characters: int, pretrained: hub.Pretrained) -> Shown:
-        loss = evaluate(causal_loss, pretrained.model, validation())["loss"]
+        loss = evaluate(TokenLoss(), pretrained.model, validation())["loss"]
         bits = loss * len(held.tokens) / characters / math.log(2)
         samples, lines = continuations(pretrained, held, self.samples, self.train.seed)
         return Shown(

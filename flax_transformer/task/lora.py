@@ -12,9 +12,9 @@ from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.text import Rows, Windows
 from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.models.causal import Causal
+from flax_transformer.objective import TokenLoss
 from flax_transformer.task.experiment import Experiment, Task
 from flax_transformer.task.language import continuations
-from flax_transformer.task.objective import causal_loss
 from flax_transformer.task.text import Shown, TextRun, evaluate, stream
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
@@ -23,7 +23,7 @@ from flax_transformer.train.state import parameter_count
 FACTORS = "lora.safetensors"
 """File of a run's folder that holds the factors alone."""
 
-adapted_loss = adapt(causal_loss)
+adapted_loss = adapt(TokenLoss())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class LoraLanguageModel(Experiment):
         collate = Rows(length=self.length, pad=base.tokenizer.pad or 0)
         held = Windows(tokens=tokens["validation"], length=self.length, stride=self.length)
         validation = partial(each_once, held, rows=max(self.rows, 32), collate=collate)
-        before = evaluate(causal_loss, base.model, validation())["loss"]
+        before = evaluate(TokenLoss(), base.model, validation())["loss"]
         print(f"validation loss before: {before:.4f}", flush=True)
         return TextRun(
             config=base.model.cfg,
@@ -77,7 +77,7 @@ class LoraLanguageModel(Experiment):
         return merge_lora(adapted.base, adapted.lora)
 
     def _show(self, validation: Any, held: Windows, before: float, pretrained: hub.Pretrained) -> Shown:
-        loss = evaluate(causal_loss, pretrained.model, validation())["loss"]
+        loss = evaluate(TokenLoss(), pretrained.model, validation())["loss"]
         samples, lines = continuations(pretrained, held, self.samples, self.train.seed)
         return Shown(
             metrics={"loss": loss, "perplexity": math.exp(min(loss, 100)), "loss_before": before},

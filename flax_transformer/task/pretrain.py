@@ -19,9 +19,9 @@ from flax_transformer.data.text import Blocks, MaskedLM, NextSentence, Rows, Tok
 from flax_transformer.data.text.plain import PlainText, read_text
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
+from flax_transformer.objective import MaskedLoss
 from flax_transformer.ops import Mask
 from flax_transformer.task.experiment import Experiment, Task
-from flax_transformer.task.objective import masked_loss
 from flax_transformer.task.text import Shown, TextRun, Vocabulary, evaluate, stream
 from flax_transformer.train.folder import RunFolder
 
@@ -135,7 +135,7 @@ class Pretrain(Experiment):
             config=MaskedLMConfig(encoder=encoder, next_sentence=follow),
             architecture="BertForPreTraining" if follow else "BertForMaskedLM",
             tokenizer=HubTokenizer.of_encoder(tokenizer),
-            objective=masked_loss,
+            objective=MaskedLoss(),
             batches=stream(shuffled(train, *steps, hide, seed=self.train.seed), collate, self.rows),
             validation=validation,
             show=partial(self._show, validation, [line for document in lines["validation"] for line in document]),
@@ -154,7 +154,7 @@ class Pretrain(Experiment):
         return pairs.starts, pairs
 
     def _show(self, validation: Any, lines: list[str], pretrained: hub.Pretrained) -> Shown:
-        metrics = evaluate(masked_loss, pretrained.model, validation())
+        metrics = evaluate(MaskedLoss(), pretrained.model, validation())
         texts = [line for line in lines if len(line.split()) > 4] or lines
         places = np.linspace(0, len(texts) - 1, self.samples, dtype=int)
         samples = [fill(pretrained, texts[int(place)], self.length) for place in places]

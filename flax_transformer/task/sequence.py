@@ -15,8 +15,8 @@ from flax_transformer.data import each_once, mixture, shuffled
 from flax_transformer.data.examples import Transform
 from flax_transformer.data.text import Pairs, Tokenizer
 from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.objective import TokenLoss
 from flax_transformer.task.text import Shown, TextRun, Vocabulary, evaluate, stream
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.folder import RunFolder
 
 
@@ -149,7 +149,7 @@ def sequence_run(
         config=sized(config, tokenizer.vocab_size),
         architecture=architecture,
         tokenizer=tokenizer,
-        objective=translation_loss,
+        objective=TokenLoss(chunk=512),
         batches=stream(mixture(train, {name: kind.weight for name, kind in kinds.items()}), collate, rows),
         validation=lambda: chain.from_iterable(_batches(kind, "validation", rows, collate) for kind in kinds.values()),
         show=lambda pretrained: show(
@@ -168,17 +168,19 @@ def _restore(pretrained: hub.Pretrained, kind: Kind, tokenizer: Tokenizer, rows:
     found: dict[str, list[str]] = {"sources": [], "targets": [], "hypotheses": []}
     for batch in _batches(kind, "test", rows, collate):
         positions = np.arange(collate.source_length)
-        mask = positions < np.maximum(batch["source_length"], 1)[:, None]  # an empty row must attend to something
-        written = pretrained.generate(batch["source"], mask.astype(np.int32), max_new_tokens=collate.target_length)
-        real = batch["source_length"] > 0
+        mask = positions < np.maximum(batch["inputs"]["lengths"], 1)[:, None]  # an empty row must attend to something
+        written = pretrained.generate(
+            batch["inputs"]["source"], mask.astype(np.int32), max_new_tokens=collate.target_length
+        )
+        real = batch["inputs"]["lengths"] > 0
         texts = {
-            "sources": batch["source"],
-            "targets": batch["target"][:, 1:],
+            "sources": batch["inputs"]["source"],
+            "targets": batch["labels"],
             "hypotheses": np.asarray(written)[:, 1:],
         }
         for name, ids in texts.items():
             found[name] += map(str.strip, tokenizer.decode(ids[real]))
-    loss = evaluate(translation_loss, pretrained.model, _batches(kind, "test", rows, collate))["loss"]
+    loss = evaluate(TokenLoss(chunk=512), pretrained.model, _batches(kind, "test", rows, collate))["loss"]
     return Restored(**found, loss=loss)
 
 

@@ -18,12 +18,12 @@ from flax_transformer.data.text.plain import train_characters
 from flax_transformer.hub.convert import describe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.preset import module_of
+from flax_transformer.objective import Objective
 from flax_transformer.task.experiment import Task, write_samples
 from flax_transformer.task.report import write_text_report
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.share import fill_rows
-from flax_transformer.train.step import Objective
 
 EXPORT = "export"
 """Folder inside a run's that holds the finished model as a Hugging Face checkpoint."""
@@ -72,13 +72,12 @@ def evaluate(objective: Objective, model: Any, batches: Iterable[Any]) -> dict[s
     sums = [_sums(objective, model, fill_rows(batch)) for batch in batches]
     total = {name: sum(float(each[name]) for each in sums) for name in sums[0]}
     count = max(total.pop("count"), 1.0)
-    return {name: value / count for name, value in total.items()}
+    return objective.summary({name: value / count for name, value in total.items()})
 
 
 @partial(jax.jit, static_argnums=0)
 def _sums(objective: Objective, model: Any, batch: Any) -> dict[str, jax.Array]:
-    loss, metrics = objective(model, batch)
-    return {"loss": loss, **metrics}
+    return objective.held_out(model, batch)
 
 
 @dataclass(frozen=True, kw_only=True)

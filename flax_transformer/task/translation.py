@@ -7,12 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from flax_transformer.data.text import (
@@ -29,17 +27,17 @@ from flax_transformer.data.text import (
     train_word_bpe,
 )
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import own_tables
+from flax_transformer.objective import TokenLoss
 from flax_transformer.report import read_run
 from flax_transformer.task.experiment import Experiment, Task, write_samples
 from flax_transformer.task.report import write_plain_report, write_report
 from flax_transformer.task.score import Scores, score
+from flax_transformer.task.text import evaluate
 from flax_transformer.task.translator import Hypothesis, Search, Translator
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints, average_models
 from flax_transformer.train.folder import FolderError, RunFolder, read_config, read_experiment
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.progress import duration
-from flax_transformer.train.share import fill_rows
 
 VOCAB_MULTIPLE = 128
 """Embedding tables are rounded up to a multiple of this many rows, so that they split over devices."""
@@ -95,39 +93,6 @@ class Batching:
             )
 
 
-def target_states(model: Seq2Seq, batch: dict[str, Any], *, key: Any = None) -> tuple[jax.Array, jax.Array]:
-    """Compute the hidden states that predict each label, and which labels are real."""
-    keys = (None, None) if key is None else jax.random.split(key)
-    memory = model.encode(batch["source"], batch["source_length"], key=keys[0])
-    hidden = model.decode(batch["target"][:, :-1], memory, batch["source_length"], key=keys[1])
-    return hidden, jnp.arange(hidden.shape[1]) < batch["target_length"][:, None]
-
-
-def translation_loss(
-    model: Seq2Seq, batch: dict[str, Any], *, key: Any = None, label_smoothing: float = 0.0, chunk: int = 512
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Sum the cross-entropy of every target token given the source and the tokens before it.
-
-    Args:
-      chunk: tokens whose logits exist at a time.
-    """
-    model = own_tables(model)
-    hidden, weights = target_states(model, batch, key=key)
-    output = model.output(hidden)
-    total, count, _ = output.scores(batch["target"][:, 1:], weights, label_smoothing=label_smoothing, chunk=chunk)
-    return total, {"count": count}
-
-
-@partial(jax.jit, static_argnames="label_smoothing")
-def _evaluate(model: Seq2Seq, batch: dict[str, Any], label_smoothing: float) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Sum the loss as trained on and without smoothing, and count the labels."""
-    model = own_tables(model)
-    hidden, weights = target_states(model, batch)
-    output = model.output(hidden)
-    score = partial(output.scores, batch["target"][:, 1:], weights)
-    return score(label_smoothing=label_smoothing)[0], *score()[:2]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Translation(Experiment):
     """Train an encoder-decoder on parallel text and test it by beam search."""
@@ -151,6 +116,11 @@ class Translation(Experiment):
         super().__post_init__()
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
+
+    @property
+    def objective(self) -> TokenLoss:
+        """What is minimised."""
+        return TokenLoss(label_smoothing=self.label_smoothing, chunk=self.loss_chunk)
 
     def build(self, vocab: int) -> Seq2SeqConfig:
         """Size the model's embeddings for a tokenizer of `vocab` tokens."""
@@ -191,7 +161,7 @@ class Translation(Experiment):
         config = self.build(tokenizer.vocab_size)
         return Task(
             init=lambda key: Seq2Seq(config, rngs=nnx.Rngs(key)),
-            objective=partial(translation_loss, label_smoothing=self.label_smoothing, chunk=self.loss_chunk),
+            objective=self.objective,
             batches=pipeline(plan, train, process_index=jax.process_index(), process_count=jax.process_count()),
             evaluate=lambda model, step: self._validate(model, validation),
             finish=lambda model, writer: self._finish(Translator(model, tokenizer), corpus["test"], folder, writer),
@@ -215,9 +185,7 @@ class Translation(Experiment):
         """Measure the loss as it is trained on, and the perplexity, on all validation pairs."""
         boundaries = bucket_boundaries(pairs.lengths, self.batch.buckets)
         batches = eval_batches(pairs, tokens=self.batch.tokens, boundaries=boundaries)
-        sums = [_evaluate(model, fill_rows(batch), self.label_smoothing) for _, batch in batches]
-        smooth, plain, count = (sum(map(float, column)) for column in zip(*sums, strict=True))
-        return {"loss": smooth / count, "perplexity": math.exp(min(plain / count, 100))}
+        return evaluate(self.objective, model, (batch for _, batch in batches))
 
     def _finish(self, translator: Translator, test: PairSource, folder: RunFolder, writer: Writer) -> None:
         """Translate the test set, score it, and show what came out."""

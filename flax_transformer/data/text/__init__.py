@@ -6,7 +6,6 @@ Sources are sentence pairs (files, TFDS, number words) or running text. Items co
 """
 
 from flax_transformer.data.text.batch import (
-    Batch,
     BucketPlan,
     Ragged,
     Tokenized,
@@ -20,7 +19,7 @@ from flax_transformer.data.text.batch import (
 )
 from flax_transformer.data.text.block import Blocks
 from flax_transformer.data.text.causal import Packed, Windows
-from flax_transformer.data.text.collate import Pairs, Rows
+from flax_transformer.data.text.collate import Pairs, Rows, teach
 from flax_transformer.data.text.denoise import (
     DeleteTokens,
     Denoise,
@@ -54,7 +53,6 @@ __all__ = [
     "EOS",
     "PAD",
     "UNK",
-    "Batch",
     "BatchStream",
     "Blocks",
     "BucketPlan",
@@ -95,6 +93,7 @@ __all__ = [
     "pipeline",
     "ragged",
     "read_parallel",
+    "teach",
     "tfds_pairs",
     "tokenize",
     "tokenize_sources",
