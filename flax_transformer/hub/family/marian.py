@@ -43,8 +43,10 @@ FAMILIES = {
     "marian": Family(
         model_type="marian",
         architectures={
-            "MarianMTModel": Architecture(read, seq2seq_lm, BIAS),
-            "MarianModel": Architecture(_model, seq2seq_model, base=True, ignored=("^final_logits_bias$",)),
+            "MarianMTModel": Architecture(read, seq2seq_lm, BIAS, uses=("respond",)),
+            "MarianModel": Architecture(
+                _model, seq2seq_model, base=True, ignored=("^final_logits_bias$",), uses=("embed",)
+            ),
         },
         table=(*embedding("embedding.token", "shared"), *SIDES),
         write=write,
