@@ -23,7 +23,7 @@ from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.experiment import Experiment, Task, launch
-from flax_transformer.task.report import write_plain_report
+from flax_transformer.task.report import write_report
 from flax_transformer.task.translator import decode_batch
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
@@ -81,7 +81,7 @@ class Reverse(Experiment):
         def finish(model: Seq2Seq, writer: Writer) -> None:
             score = float(exact_match(model, held_out))
             writer.write(self.train.steps, "test", {"exact_match": 100 * score})
-            print(f"exact match {100 * score:.1f} % on {self.length} digits; report: {write_plain_report(folder)}")
+            print(f"exact match {100 * score:.1f} % on {self.length} digits; report: {write_report(folder)}")
 
         return Task(
             init=lambda key: Seq2Seq(self.model, rngs=nnx.Rngs(key)),

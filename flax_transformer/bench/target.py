@@ -22,7 +22,8 @@ from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.nn import Precision, with_precision
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.experiment import Experiment
-from flax_transformer.task.translation import ROWS, Translation
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.finetune import freeze
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.optimizer import OptimizerConfig
@@ -228,8 +229,8 @@ def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
         "accumulate": experiment.train.accumulate,
         "ema": experiment.train.ema,
     }
-    if isinstance(experiment, Translation):
-        return _from_translation(name, experiment, size, training)
+    if hasattr(getattr(experiment, "examples", None), "planned"):
+        return _from_plan(name, experiment, size, training)
     if size != Size(dtype=size.dtype, remat=size.remat, dropout=size.dropout):
         raise ValueError(
             f"{name} decides its own shapes: batch, length and vocab are for presets and translation, "
@@ -258,10 +259,9 @@ def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
     )
 
 
-def _from_translation(name: str, experiment: Translation, size: Size, training: dict) -> Workload:
-    """Take the longest batches of a translation experiment, and a vocabulary from its merges: no data is read."""
-    length = size.length or experiment.batch.max_tokens
-    rows = max(experiment.batch.tokens // length // ROWS, 1) * ROWS
-    vocab = size.vocab or 260 + experiment.bpe.merges
-    size = replace(size, batch=size.batch or rows, length=length, vocab=None)
-    return _from_config(name, experiment.build(vocab), size, objective=experiment.objective, **training)
+def _from_plan(name: str, experiment: Recipe, size: Size, training: dict) -> Workload:
+    """Take the longest batches that a recipe plans, and its vocabulary: no data is read."""
+    planned = experiment.examples.planned(size.length)
+    spec = Spec(uses=(), vocab=size.vocab or planned["vocab"], multiple=planned["multiple"])
+    size = replace(size, batch=size.batch or planned["batch"], length=planned["length"], vocab=None)
+    return _from_config(name, sized(experiment.model, spec), size, objective=experiment.objective, **training)

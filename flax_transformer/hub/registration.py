@@ -79,6 +79,8 @@ class Family:
     """Tensors that are another one again, by tying: name of the copy, name of the one in the table."""
     settled: Callable[[Fields, Collection[str]], Fields] | None = None
     """`settled(fields, names of the tensors)`: the fields, where it takes the tensors to tell what the model is."""
+    adopt: Callable[[Any], Any] | None = None
+    """`adopt(model)`: a model that computes the same with its parameters in the family's order, or the model itself."""
     looked_up: Mapping[str, str] = field(default_factory=lambda: LOOKED_UP)
     """Inputs, and the table of ours in which they are looked up, where a model has it."""
 

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -57,6 +58,22 @@ def abstract(config: Any) -> nnx.Module:
     Nobody may write to it.
     """
     return nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))
+
+
+def narrowed(config: Any, *, embed: int, heads: int, hidden: int, depth: int) -> Any:
+    """Make a small encoder-decoder of a preset: the same in kind, with heads of width D / N."""
+    shape = {"embed": embed, "heads": heads, "head_width": None, "hidden": hidden}
+    source = config.source_embedding
+    return replace(
+        config,
+        embedding=replace(config.embedding, embed=embed),
+        source_embedding=None if source is None else replace(source, embed=embed),
+        encoder=replace(config.encoder, **shape),
+        decoder=replace(config.decoder, **shape),
+        encoder_depth=depth,
+        decoder_depth=depth,
+        output_scale=config.output_scale if config.output_scale == 1 else embed**-0.5,
+    )
 
 
 def _files() -> list[ModuleType]:

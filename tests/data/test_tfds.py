@@ -90,7 +90,7 @@ def test_what_is_not_there_is_said_in_one_sentence(folder, change, error, messag
 def test_tensorflow_is_not_needed_and_import_is_light(folder):
     code = f"""
 import sys
-import flax_transformer.data as data
+import flax_transformer.data.text as data
 heavy = {{"grain", "tensorflow_datasets", "tokenizers", "jax", "tensorflow", "array_record"}}
 assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
 assert len(data.tfds_pairs({NAME!r}, "train", source="en", target="de", data_dir={str(folder)!r})) == 200
