@@ -47,6 +47,7 @@ def write_report(
     report = replace(
         report, facts={**report.facts, **facts}, notes=(*report.notes, *notes, *reasons),
         samples=[_readable(sample, tokenizer) for sample in samples] if samples else None, pictures=pictures,
+        headline=next((each.metric for each in evaluators if each.metric), report.headline),
     )  # fmt: skip
     return write_page(folder.report, report)
 

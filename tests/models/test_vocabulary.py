@@ -15,6 +15,7 @@ from flax_transformer.models.causal import Causal, CausalCache
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import chunked_scores, cross_entropy
+from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.translator import decode_batch
 from tests.models import families
 
@@ -125,12 +126,10 @@ def test_options_that_make_no_loss_are_refused(options, message):
 
 
 def test_translation_tells_the_tokenizers_size():
-    from flax_transformer.task.translation import VOCAB_MULTIPLE, Translation
-
-    config = Translation(model=families.family("transformer_base"), data=None).build(VOCAB_MULTIPLE + 1)
+    config = sized(families.family("transformer_base"), Spec(uses=("respond",), vocab=129, multiple=128))
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
-    assert config.embedding.vocab == VOCAB_MULTIPLE + 1
-    assert model.embedding.token.embedding.shape[0] == 2 * VOCAB_MULTIPLE
+    assert config.embedding.vocab == 129
+    assert model.embedding.token.embedding.shape[0] == 256
 
 
 @pytest.mark.parametrize(("chunk", "there"), [(4, False), (64, True)])

@@ -11,12 +11,15 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.task.evaluator import Shown, Translations
+from flax_transformer.task.example import BPE, Batching
 from flax_transformer.task.experiment import train
-from flax_transformer.task.translation import BPE, Batching, Search, Translation
+from flax_transformer.task.translator import Search
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError
 from flax_transformer.train.loop import NotFinite, TrainConfig
 from flax_transformer.train.preemption import Preempted
+from tests.recipe import translation
 
 BASE = tiny.EXPERIMENT
 
@@ -150,7 +153,7 @@ def translator(steps):
     """A translator too small to learn anything."""
     block = {"embed": 16, "heads": 2, "hidden": 16}
     small = transformer_tiny(dropout=0.0)
-    return Translation(
+    return translation(
         model=replace(
             small,
             embedding=replace(small.embedding, embed=16),
@@ -170,7 +173,7 @@ def translator(steps):
 
 def test_another_tokenizer_or_other_files_are_refused(tmp_path, monkeypatch):
     """Files whose contents change while the settings stay are seen by their fingerprint."""
-    monkeypatch.setattr(Translation, "_finish", lambda *_: None)
+    monkeypatch.setattr(Translations, "__call__", lambda *_: Shown())
     train(translator(2), tmp_path)
     written = (tmp_path / "tokenizer.json").read_text()
     BPE(merges=9).train([{"source": "one two", "target": "eins zwei"}]).save(tmp_path / "tokenizer.json")

@@ -12,7 +12,7 @@ import eight_devices
 
 from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, make_mesh, tree_shardings
-from flax_transformer.task.text import _sums, evaluate
+from flax_transformer.task.evaluate import _sums, evaluate
 from flax_transformer.train.share import fill_rows
 
 MESHES = {

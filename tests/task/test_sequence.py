@@ -6,18 +6,22 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from flax_transformer.models.preset import narrowed
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.bart import bart_base
 from flax_transformer.models.text.t5 import t5_small, t5_v1_1_small
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.sequence import Restored, narrowed, open_marked, sample_lines, sized, table
-from flax_transformer.task.text import Vocabulary
-from flax_transformer.task.text_to_text import Mix
+from flax_transformer.task.evaluator.kind import Restored, sample_lines, table
+from flax_transformer.task.example import Vocabulary
+from flax_transformer.task.example.exercise import Mix
+from flax_transformer.task.example.kind import open_marked
+from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.folder import RunFolder
 from tests.batch import taught
 
 pytestmark = pytest.mark.slow
 
+VOCAB = Spec(uses=("respond",), vocab=11)
 PRESETS = {"t5": t5_v1_1_small, "bart": bart_base}
 BATCH = taught(
     jnp.array([[5, 6, 7, 2, 0], [8, 2, 0, 0, 0], [6, 6, 9, 9, 2]]),
@@ -32,12 +36,12 @@ gradient_of = jax.jit(jax.grad(lambda model, batch: TokenLoss()(model, batch)[0]
 @pytest.fixture(scope="module", params=PRESETS)
 def model(request):
     config = narrowed(PRESETS[request.param](dropout=0.0), embed=8, heads=2, hidden=12, depth=1)
-    return Seq2Seq(sized(config, 11), rngs=nnx.Rngs(0))
+    return Seq2Seq(sized(config, VOCAB), rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("preset", [t5_small, t5_v1_1_small, bart_base])
 def test_narrowed_models_are_the_preset_in_small(preset):
-    config = sized(narrowed(preset(dropout=0.0), embed=8, heads=2, hidden=12, depth=3), 11)
+    config = sized(narrowed(preset(dropout=0.0), embed=8, heads=2, hidden=12, depth=3), VOCAB)
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
     assert jax.tree.leaves(model.encoder.attention.query)[-1].shape == (3, 8, 2, 4)
     assert model.embedding.token.embedding.shape == (11, 8)
