@@ -22,7 +22,6 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
 EXPERIMENT = Recipe(
-    family="gpt2",
     data=PlainText(),
     examples=TextWindows(rows=12, length=64),
     objective=TokenLoss(),

@@ -15,7 +15,7 @@ from flax import nnx
 from flax_transformer import hub
 from flax_transformer.hub.convert import describe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.hub.registry import find_use
+from flax_transformer.hub.registry import families, find_use
 from flax_transformer.models.preset import module_of
 from flax_transformer.objective import check_parts
 from flax_transformer.parallel import MeshConfig
@@ -46,8 +46,8 @@ class Recipe(Experiment):
     model: Any = None
     """Config of a new model; its vocabulary and classes are those of the data, whatever stands here. Of one that `init`
     gives, only its rates of dropout."""
-    family: str
-    """The model type of the checkpoint that is exported, as bert."""
+    family: str = ""
+    """The model type of the checkpoint that a new model is exported as, such as bert."""
     init: str = ""
     """Checkpoint to begin with, a folder or hub id, or the `export` of a run; a new model if empty."""
     lora: LoraConfig | None = None
@@ -75,6 +75,8 @@ class Recipe(Experiment):
         """Open the data, size the model by them, or load the checkpoint to begin with."""
         if not self.init and (self.model is None or self.lora is not None):
             raise ValueError("nothing to adapt: give --init FOLDER, a checkpoint such as a run's export")
+        if not self.init and self.family not in families():
+            raise ValueError(f"family must be one of {', '.join(families())}, got {self.family!r}")
         context = Context(
             folder=folder,
             seed=self.train.seed,

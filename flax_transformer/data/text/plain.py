@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,6 +40,16 @@ class PlainText:
             raise ValueError(f"split must be one of train, validation, got {split!r}")
         documents = [read_text(self.text)] if self.text else standard_library()
         return split_text(documents, self.holdout)[split == "validation"]
+
+
+@runtime_checkable
+class TextEncoder(Protocol):
+    """What is asked of a tokenizer: one of this package, or a checkpoint's."""
+
+    vocab_size: int
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Turn texts into token ids without marks."""
 
 
 def read_text(path: str | Path) -> str:
@@ -107,7 +118,7 @@ def split_text(documents: Sequence[str], holdout: float) -> tuple[list[str], lis
     return train, validation
 
 
-def encode_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Ragged:
+def encode_documents(documents: Iterable[str], tokenizer: TextEncoder) -> Ragged:
     """Encode documents without marks, long ones in blocks of whole lines; ``flat`` is all of them as one stream."""
     kind = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
     rows = []
