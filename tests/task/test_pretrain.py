@@ -42,7 +42,7 @@ EXAMPLES = MaskedTexts(vocabulary=Vocabulary(size=300), rows=8, length=32, valid
 def experiment(data=TextLines(), examples=EXAMPLES):
     return Recipe(
         model=MaskedLMConfig(encoder=ENCODER), family="bert", data=data, examples=examples, objective=MaskedLoss(),
-        evaluators=(Guesses(count=2, length=32),),
+        evaluators=(Guesses(count=2),),
         optimizer=OptimizerConfig(schedule=ScheduleConfig(name="constant", warmup=1)),
         train=TrainConfig(steps=4, log_every=2, eval_every=4, checkpoint_every=2),
     )  # fmt: skip

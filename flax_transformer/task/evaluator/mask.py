@@ -20,16 +20,15 @@ class Guesses(Evaluator):
 
     count: int = 5
     """Lines shown."""
-    length: int = 64
-    """Most tokens of a line; longer ones are cut."""
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         lines, pretrained = finished.opened.held, finished.pretrained
         metrics = evaluate(finished.objective, pretrained.model, finished.opened.test())
+        length = next(iter(finished.opened.test()))["inputs"]["tokens"].shape[1]
         texts = [line for line in lines if len(line.split()) > 4] or lines
         places = np.linspace(0, len(texts) - 1, self.count, dtype=int)
-        samples = [fill(pretrained, texts[int(place)], self.length) for place in places]
+        samples = [fill(pretrained, texts[int(place)], length) for place in places]
         said = [f"loss {metrics.get('masked_loss', metrics['loss']):.3f} a masked token",
                 f"{100 * metrics['masked_accuracy']:.1f} % of them guessed"]  # fmt: skip
         if "sentence_accuracy" in metrics:
