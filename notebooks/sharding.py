@@ -37,10 +37,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask, attention
 from flax_transformer.parallel import MeshConfig, logical_axes, make_mesh, path_name, tree_shardings
 from flax_transformer.parallel.collectives import collective_bytes, collectives_of
-from flax_transformer.task.objective import causal_loss
 from flax_transformer.train.state import abstract_state, init_state
 from flax_transformer.train.step import jit_train_step, laid_out, make_train_step
 
@@ -124,17 +124,16 @@ def batches(rows=16, length=32):
     for _ in range(20):
         tokens = random.integers(4, 512, (rows, length + 1), np.int32)
         yield {
-            "tokens": tokens[:, :-1],
+            "inputs": {"tokens": tokens[:, :-1]},
             "labels": tokens[:, 1:],
             "weights": np.ones((rows, length), np.float32),
-            "length": np.full(rows, length, np.int32),
         }
 
 
 def losses(mesh_config):
     mesh = None if mesh_config is None else make_mesh(mesh_config)
     state = init_state(init, optimizer, jax.random.key(0), mesh=mesh)
-    step = jit_train_step(make_train_step(causal_loss, optimizer), state, mesh)
+    step = jit_train_step(make_train_step(TokenLoss(), optimizer), state, mesh)
     found = []
     for batch in batches():
         state, metrics = step(state, batch)
@@ -159,7 +158,7 @@ for title, mesh_config in MESHES.items():
     mesh = make_mesh(mesh_config)
     state = abstract_state(init, optimizer)
     with jax.set_mesh(mesh):
-        compiled = laid_out(make_train_step(causal_loss, optimizer), state, mesh).lower(state, batch).compile()
+        compiled = laid_out(make_train_step(TokenLoss(), optimizer), state, mesh).lower(state, batch).compile()
     sent = {kind: f"{size / 1e6:.2f} MB" for kind, size in collective_bytes(collectives_of(compiled)).items() if size}
     print(f"{title:16} {sent}")
 

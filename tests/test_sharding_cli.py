@@ -51,12 +51,15 @@ def test_an_experiment_brings_its_mesh_and_average(run, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from flax_transformer.parallel import MeshConfig\n"
-        "from flax_transformer.task.translation import Translation\n"
+        "from flax_transformer.task.example import SentencePairs\n"
+        "from flax_transformer.task.recipe import Recipe\n"
+        "from flax_transformer.objective import TokenLoss\n"
         "from flax_transformer.train.loop import TrainConfig\n"
         "from flax_transformer.data.text.corpus import TextCorpus\n"
         "from flax_transformer.models.text.transformer import transformer_tiny\n"
         "mesh, train = MeshConfig(data=2, fsdp=4), TrainConfig(ema=0.99)\n"
-        "experiment = Translation(model=transformer_tiny(), data=TextCorpus(tfds='none'), mesh=mesh, train=train)\n"
+        "experiment = Recipe(family='marian', model=transformer_tiny(), data=TextCorpus(tfds='none'), mesh=mesh,\n"
+        "                    examples=SentencePairs(), objective=TokenLoss(), train=train)\n"
     )
     code, out, err = run("sharding", file)
     assert (code, err) == (0, "")

@@ -21,7 +21,8 @@ from jax.interpreters import partial_eval
 from flax_transformer.bench.family import FAMILIES, Batch
 from flax_transformer.bench.workload import Size, Workload, changed, compute_type, from_config
 from flax_transformer.task.experiment import Experiment
-from flax_transformer.task.translation import ROWS, Translation, translation_loss
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.carry import NOTHING, Objective, carry_of
 from flax_transformer.train.finetune import freeze
 from flax_transformer.train.folder import RunFolder
@@ -49,8 +50,8 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
         "accumulate": experiment.train.accumulate,
         "ema": experiment.train.ema,
     }
-    if isinstance(experiment, Translation):
-        return _from_translation(name, experiment, size, training)
+    if hasattr(getattr(experiment, "examples", None), "planned"):
+        return _from_plan(name, experiment, size, training)
     if size != Size(dtype=size.dtype, remat=size.remat, dropout=size.dropout):
         raise ValueError(
             f"{name} decides its own shapes: batch, length and vocab are for presets and translation, "
@@ -107,16 +108,12 @@ def count_items(objective: Callable[..., Any], model: Any, batch: Batch) -> int 
     return round(float(core.jaxpr_as_fun(core.ClosedJaxpr(needed, closed.consts))(*rows)[0]))
 
 
-def _from_translation(name: str, experiment: Translation, size: Size, training: dict) -> Workload:
-    """Take the longest batches of a translation experiment, and a vocabulary from its merges: no data is read."""
-    length = size.length or experiment.batch.max_tokens
-    rows = max(experiment.batch.tokens // length // ROWS, 1) * ROWS
-    vocab = size.vocab or 260 + experiment.bpe.merges
-    objective = partial(
-        translation_loss, label_smoothing=experiment.label_smoothing, chunk=experiment.loss_chunk
-    )  # fmt: skip
-    size = replace(size, batch=size.batch or rows, length=length, vocab=None)
-    return from_config(name, experiment.build(vocab), size, objective=objective, **training)
+def _from_plan(name: str, experiment: Recipe, size: Size, training: dict) -> Workload:
+    """Take the longest batches that a recipe plans, and its vocabulary: no data is read."""
+    planned = experiment.examples.planned(size.length)
+    spec = Spec(uses=(), vocab=size.vocab or planned["vocab"], multiple=planned["multiple"])
+    size = replace(size, batch=size.batch or planned["batch"], length=planned["length"], vocab=None)
+    return from_config(name, sized(experiment.model, spec), size, objective=experiment.objective, **training)
 
 
 def _with_options(experiment: Experiment, options: Sequence[str]) -> Experiment:

@@ -10,13 +10,11 @@ import numpy as np
 
 from flax_transformer.decode import Greedy, greedy
 from flax_transformer.models.causal import Causal, CausalCache, CausalConfig
-from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
+from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import EmbeddingConfig
-from flax_transformer.ops import Mask
+from flax_transformer.objective import MaskedLoss, TokenLoss
 from flax_transformer.ops.platform import platform
-from flax_transformer.task.objective import causal_loss, masked_loss
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.task.translator import decode_batch, ready
 
 Batch = dict[str, Any]
@@ -51,26 +49,22 @@ def _batch(config: Seq2SeqConfig, rows: int, length: int) -> Batch:
 
     source = draw((config.source_embedding or config.embedding).vocab, length)
     target = draw(config.embedding.vocab, length + 1)
-    return {"source": source, "source_length": full, "target": target, "target_length": full}
+    inputs = {"source": source, "target": target[:, :-1], "lengths": full}
+    return {"inputs": inputs, "labels": target[:, 1:], "weights": np.ones((rows, length), np.float32)}
 
 
 def _shape(config: Seq2SeqConfig, batch: Batch) -> dict[str, int]:
-    rows, source = batch["source"].shape
-    return {"rows": rows, "source": source, "target": batch["target"].shape[1] - 1, "vocab": config.embedding.vocab}
+    rows, source = batch["inputs"]["source"].shape
+    return {"rows": rows, "source": source, "target": batch["labels"].shape[1], "vocab": config.embedding.vocab}
 
 
-def _forward(model: Seq2Seq, batch: Batch) -> jax.Array:
-    return model(batch["source"], batch["target"][:, :-1], batch["source_length"])
+def _logits(model: Any, batch: Batch) -> jax.Array:
+    return model.output(model.hidden_states(**batch["inputs"])).logits()
 
 
 def _decode(model: Seq2Seq, batch: Batch) -> Any:
-    config = Greedy(max_length=batch["target"].shape[1] - 1, eos=())
-    return decode_batch(model, batch["source"], batch["source_length"], config=config, bos=1)
-
-
-def smoothed_translation_loss(model: Seq2Seq, batch: Batch, *, key: Any = None) -> tuple[jax.Array, dict]:
-    """Give the loss of the 2017 paper, with label smoothing 0.1, all logits in few chunks."""
-    return translation_loss(model, batch, key=key, label_smoothing=0.1)
+    inputs, config = batch["inputs"], Greedy(max_length=batch["labels"].shape[1], eos=())
+    return decode_batch(model, inputs["source"], inputs["lengths"], config=config, bos=1)
 
 
 def _tokens(config: Any, rows: int, length: int) -> Batch:
@@ -78,7 +72,8 @@ def _tokens(config: Any, rows: int, length: int) -> Batch:
     random = np.random.default_rng(0)
     tokens, labels = random.integers(min(FIRST, vocab - 1), vocab, (2, rows, length)).astype(np.int32)
     full = np.full(rows, length, np.int32)
-    return {"tokens": tokens, "labels": labels, "weights": np.ones((rows, length), np.float32), "length": full}
+    inputs = {"tokens": tokens, "lengths": full}
+    return {"inputs": inputs, "labels": labels, "weights": np.ones((rows, length), np.float32)}
 
 
 def _embedding(config: Any) -> EmbeddingConfig:
@@ -94,35 +89,32 @@ def _hidden_tokens(config: MaskedLMConfig, rows: int, length: int) -> Batch:
 
 
 def _token_shape(config: Any, batch: Batch) -> dict[str, int]:
-    rows, length = batch["tokens"].shape
+    rows, length = batch["inputs"]["tokens"].shape
     return {"rows": rows, "length": length, "vocab": _embedding(config).vocab}
 
 
 def _continue(model: Causal, batch: Batch) -> Any:
-    config = Greedy(max_length=batch["tokens"].shape[1], eos=())
-    cache = model.init_cache(len(batch["tokens"]), config.stages[0])
-    return greedy(partial(Causal.step, model), cache, batch["tokens"][:, 0], config, grow=CausalCache.grow)
+    tokens = batch["inputs"]["tokens"]
+    config = Greedy(max_length=tokens.shape[1], eos=())
+    cache = model.init_cache(len(tokens), config.stages[0])
+    return greedy(partial(Causal.step, model), cache, tokens[:, 0], config, grow=CausalCache.grow)
 
 
 def _ready_to_continue(model: Causal) -> Causal:
     return jax.jit(Causal.for_decoding)(model) if platform() == "cpu" else model
 
 
-def _guess(model: MaskedLM, batch: Batch) -> jax.Array:
-    return model(batch["tokens"], mask=Mask(lengths=batch["length"]))
-
-
 FAMILIES: dict[type, Family] = {
     Seq2SeqConfig: Family(
-        batch=_batch, shape=_shape, forward=_forward, objective=smoothed_translation_loss,
+        batch=_batch, shape=_shape, forward=_logits, objective=TokenLoss(label_smoothing=0.1, chunk=512),
         ready=ready, decode=_decode,
     ),
     CausalConfig: Family(
-        batch=_tokens, shape=_token_shape, forward=lambda model, batch: model(batch["tokens"]), objective=causal_loss,
+        batch=_tokens, shape=_token_shape, forward=_logits, objective=TokenLoss(),
         ready=_ready_to_continue, decode=_continue,
     ),
     MaskedLMConfig: Family(
-        batch=_hidden_tokens, shape=_token_shape, forward=_guess, objective=masked_loss,
+        batch=_hidden_tokens, shape=_token_shape, forward=_logits, objective=MaskedLoss(),
         ready=lambda model: model, decode=None,
     ),
 }  # fmt: skip

@@ -144,14 +144,15 @@ def from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
 
 
 def _packed(name: str, batch: Batch, documents: int) -> Batch:
-    if "labels" not in batch or "places" in batch:
+    if "tokens" not in batch["inputs"] or "places" in batch:
         raise ValueError(f"documents are packed for decoder-only models alone, {name} is none")
-    rows, length = batch["tokens"].shape
+    rows, length = batch["labels"].shape
     if documents > length:
         raise ValueError(f"a row of {length} tokens holds as many documents at most, got {documents}")
     of = np.arange(length) * documents // length
     fields = {"segments": of + 1, "positions": np.arange(length) - np.searchsorted(of, of)}
-    return batch | {name: np.broadcast_to(field.astype(np.int32), (rows, length)) for name, field in fields.items()}
+    packed = {name: np.broadcast_to(field.astype(np.int32), (rows, length)) for name, field in fields.items()}
+    return {**batch, "inputs": {**batch["inputs"], **packed}}
 
 
 def count_programs(workload: Workload, what: Sequence[str], optimizer: Any, state: Any) -> dict[str, Flops]:

@@ -61,7 +61,7 @@ def evaluate(
       length_penalty: Exponent of the length that scores are divided by; the run's own by default.
     """
     from flax_transformer.data.text import read_parallel
-    from flax_transformer.task.translation import evaluate_corpus
+    from flax_transformer.task.evaluator.translate import evaluate_corpus
 
     pairs = read_parallel(source, reference, strict=True)
     translator, search = _open(workdir, beam, length_penalty, 1)
@@ -228,7 +228,7 @@ def report(workdir: Folder, /) -> None:
     Args:
       workdir: Folder of any run, finished or not.
     """
-    from flax_transformer.task.translation import remake_report
+    from flax_transformer.task.report import remake_report
 
     print(remake_report(workdir))
 
@@ -249,12 +249,12 @@ def attention(
       layer: Layer that the PNGs show, counted from 1; the last one by default.
     """
     from flax_transformer.task.report import write_attention
-    from flax_transformer.task.translation import load_translator
+    from flax_transformer.task.run import open_translator
 
-    translator, experiment = load_translator(workdir)
+    translator, search = open_translator(workdir)
     folder = Path(workdir) / "attention" if output is None else output
     name = Path(workdir).resolve().name
-    for path in write_attention(translator, sentence, experiment.search, folder, run=name, layer=layer):
+    for path in write_attention(translator, sentence, search, folder, run=name, layer=layer):
         print(path)
 
 
@@ -263,9 +263,9 @@ def _open(workdir: str, beam: int | None, length_penalty: float | None, n_best: 
     from dataclasses import replace
 
     from flax_transformer.cli.programs import keep_programs
-    from flax_transformer.task.translation import load_translator
+    from flax_transformer.task.run import open_translator
 
     keep_programs()
-    translator, experiment = load_translator(workdir)
+    translator, search = open_translator(workdir)
     asked = {"beams": beam, "length_penalty": length_penalty, "n_best": n_best}
-    return translator, replace(experiment.search, **{name: value for name, value in asked.items() if value is not None})
+    return translator, replace(search, **{name: value for name, value in asked.items() if value is not None})

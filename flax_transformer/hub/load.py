@@ -171,6 +171,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, **fields: Any)
       ValueError: an unknown architecture, or a model that it cannot be.
     """
     family, known = find_architecture(architecture)
+    model = model if family.adopt is None else family.adopt(model)
     head = getattr(model.cfg, "head", None)
     backbone = getattr(model.cfg, known.at.rstrip(".")) if known.at else model.cfg
     labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}

@@ -118,6 +118,28 @@ class Causal(nnx.Module):
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         return self._trunk()(x, mask=self._mask() & mask, positions=positions, key=keys[1])
 
+    def hidden_states(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        segments: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the last hidden states from the inputs of a batch.
+
+        Args:
+          lengths: of the rows; they hide nothing, as no token sees the padding that comes after it.
+          segments: numbers of the documents packed in a row; tokens see those of their own alone.
+          positions: of the tokens; 0, 1, … by default.
+          types: of the tokens, as `encode` takes them.
+          key: for dropout; None means none.
+        """
+        mask = None if segments is None else Mask(segments=(segments, segments))
+        return self.encode(tokens, mask=mask, types=types, positions=positions, key=key)
+
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits are made of: hidden states, the output table, no bias."""
         return Output(hidden, self.embedding if self.cfg.tied_output else self.head)

@@ -75,6 +75,30 @@ class Encoder(nnx.Module):
         """Say which positions of the output are padding: those of the input."""
         return mask
 
+    def hidden_states(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        segments: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the last hidden states from the inputs of a batch.
+
+        Args:
+          lengths: of the rows; what comes after is padding, which nobody sees.
+          segments: numbers of the documents packed in a row; tokens see those of their own alone.
+          positions: of the tokens; 0, 1, … by default.
+          types: of the tokens, as a call takes them.
+          key: for dropout; None means none.
+        """
+        mask = None if lengths is None else Mask(lengths=lengths)
+        if segments is not None:
+            mask = Mask(segments=(segments, segments)) & mask
+        return self(tokens, mask=mask, types=types, positions=positions, key=key)
+
 
 def with_head(encoder: EncoderConfig, **head: Any) -> ClassifierConfig:
     """Put a head on an encoder, with its width, start and precision; `head` is what else a `HeadConfig` has.
@@ -131,6 +155,10 @@ class MaskedLM(nnx.Module):
             self.head.output_bias = bias
         if cfg.next_sentence:
             self.sentence = Head(_head(cfg.encoder, outputs=2, pool="first", dense="tanh"), rngs=rngs)
+
+    def hidden_states(self, tokens: Int[Array, "*B T"], **inputs: Any) -> Float[Array, "*B T D"]:
+        """Compute the encoder's hidden states from the inputs of a batch; arguments as `Encoder.hidden_states`'s."""
+        return self.encoder.hidden_states(tokens, **inputs)
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits of the tokens at those positions are made of."""

@@ -112,3 +112,11 @@ class Classifier(nnx.Module):
         self.cfg = cfg
         self.backbone = module_of(cfg.backbone)(cfg.backbone, rngs=rngs)
         self.head = Head(cfg.head, rngs=rngs)
+
+    def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"]:
+        """Compute the backbone's hidden states from the inputs of a batch; arguments as its own `hidden_states`'s."""
+        return self.backbone.hidden_states(*inputs, **named)
+
+    def output(self, hidden: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "..."]:
+        """Score the classes, from the backbone's hidden states: [*B, T, E] of every position, or [*B, E] of one."""
+        return self.head(hidden, key=key)

@@ -146,6 +146,25 @@ class Seq2Seq(nnx.Module):
         memory_mask = self.encoder.memory_mask(source_mask(lengths))
         return self.decoder(x, memory, mask=Mask(causal=True) & mask, memory_mask=memory_mask, key=keys[1])
 
+    def hidden_states(
+        self,
+        source: Int[Array, "*B S"],
+        target: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | Mask | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the decoder's hidden states from the inputs of a batch.
+
+        Args:
+          target: decoder input, beginning with the start token.
+          lengths: of the source, or a mask.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        memory = self.encode(source, lengths, key=keys[0])
+        return self.decode(target, memory, lengths, key=keys[1])
+
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits are made of, from the decoder's hidden states."""
         hidden = hidden if self.cfg.output_scale == 1 else scaled(hidden, self.cfg.output_scale)
@@ -167,9 +186,7 @@ class Seq2Seq(nnx.Module):
           lengths: of the source, or a mask.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
-        memory = self.encode(source, lengths, key=keys[0])
-        return self.output(self.decode(target, memory, lengths, key=keys[1])).logits()
+        return self.output(self.hidden_states(source, target, lengths=lengths, key=key)).logits()
 
     def init_cache(
         self, memory: Float[Array, "B S D"], lengths: Int[Array, "B"] | Mask | None, length: int, *, beams: int = 1

@@ -87,6 +87,9 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
             raise FolderError(f"a run writes only into its folder, {outside[0]} leads to {outside[0].resolve()}")
         if folder.config.exists():
             old = read_config(folder)
+            if folder.begun() and old.get("type") != config.get("type"):
+                was, now = (str(each.get("type")).split(":")[-1] for each in (old, config))
+                raise FolderError(f"{folder.root} holds a run of a {was}, this is a {now}; use another --workdir")
             changed = [line for line in differences(old, config) if not line.startswith(FREE)]
             if changed and not folder.begun():
                 folder.tokenizer.unlink(missing_ok=True)  # it was learnt from other settings
@@ -122,8 +125,8 @@ def read_config(folder: RunFolder) -> dict:
 def _check_version(folder: RunFolder, config: dict) -> None:
     if reason := outdated(config):
         raise FolderError(
-            f"{folder.root} holds a run of another version of flax_transformer: here {reason}; go on with that version, "
-            "or use another --workdir"
+            f"{folder.root} holds a run of another version of flax_transformer: here {reason}; go on with that "
+            "version, or use another --workdir"
         )
 
 

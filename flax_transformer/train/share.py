@@ -25,7 +25,7 @@ def shared(batches: Batches, parts: tuple[int, ...], count: int) -> Batches:
 def fill_rows(batch: Any, separable: bool = True) -> Any:
     """Add rows of zeros until the mesh in context can split a batch of evaluation.
 
-    They count nothing in the objectives of this package, which weigh rows by `weights`, `length` or `target_length`.
+    They count nothing in the objectives of this package, as their weights are 0.
 
     Args:
       batch: a pytree of arrays with a leading axis of rows.

@@ -22,6 +22,7 @@ from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_fields, with_precision
+from flax_transformer.objective import TokenLoss
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = Size(batch=2, length=4, vocab=16)
@@ -104,12 +105,13 @@ def test_a_program_that_a_model_does_not_have_is_refused(monkeypatch):
 def test_a_translation_experiment_gives_its_longest_batches_and_reads_no_data():
     workload = find_target(f"{ROOT}/experiments/wmt14.py:base", Size())
     experiment = find_experiment(ROOT / "experiments/wmt14.py", "base")
-    assert workload.shape["source"] == workload.shape["target"] == experiment.batch.max_tokens
-    assert workload.shape["rows"] == experiment.batch.tokens // experiment.batch.max_tokens // 8 * 8
+    batch = experiment.examples.batch
+    assert workload.shape["source"] == workload.shape["target"] == batch.max_tokens
+    assert workload.shape["rows"] == batch.tokens // batch.max_tokens // 8 * 8
     assert workload.shape["vocab"] == 37_260  # 260 bytes and marks, 37,000 merges
     assert workload.dtype == "bfloat16"
     assert workload.optimizer == experiment.optimizer
-    assert workload.objective.keywords == {"label_smoothing": 0.1, "chunk": 4096}
+    assert workload.objective == TokenLoss(label_smoothing=0.1, chunk=4096)
 
 
 def test_any_experiment_is_measured_on_its_own_batches():
@@ -199,6 +201,8 @@ import json
 from dataclasses import replace
 from flax_transformer.bench.run import benchmark
 from flax_transformer.bench.workload import Size
+from flax_transformer.objective import TokenLoss
+from flax_transformer.bench.target import Size
 from flax_transformer.parallel import MeshConfig
 import flax_transformer.bench.device as device
 from flax_transformer.models import preset

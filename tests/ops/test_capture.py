@@ -21,8 +21,9 @@ from flax_transformer.nn import (
     with_fields,
 )
 from flax_transformer.nn.stack import layer
+from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask, attention_weights, capture, xla
-from flax_transformer.task.translation import translation_loss
+from tests.batch import taught
 
 pytestmark = pytest.mark.proves("capture", "named values of a pure function, through jit, scan and remat")
 
@@ -240,17 +241,12 @@ def test_a_name_that_marks_nothing_is_answered_with_those_that_do(f, marked):
 @pytest.mark.parametrize("remat", ["none", "full", "dots"])
 def test_the_mark_leaves_no_trace_in_what_is_compiled(remat, monkeypatch):
     model = seq2seq(remat=remat)
-    batch = {
-        "source": jnp.ones((2, 7), int),
-        "source_length": jnp.array([7, 4]),
-        "target": jnp.ones((2, 5), int),
-        "target_length": jnp.array([5, 2]),
-    }
+    batch = taught(jnp.ones((2, 7), int), jnp.array([7, 4]), jnp.ones((2, 5), int), jnp.array([5, 2]))
 
     def lower():
         jax.clear_caches()
-        step = jax.value_and_grad(lambda m, b: translation_loss(m, b)[0])
-        return [jax.jit(f).lower(model, batch).as_text() for f in (step, lambda m, b: translation_loss(m, b)[0])]
+        step = jax.value_and_grad(lambda m, b: TokenLoss()(m, b)[0])
+        return [jax.jit(f).lower(model, batch).as_text() for f in (step, lambda m, b: TokenLoss()(m, b)[0])]
 
     marked = lower()
     monkeypatch.setattr(xla, "checkpoint_name", lambda x, name: x)

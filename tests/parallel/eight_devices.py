@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +14,8 @@ from jax.sharding import NamedSharding
 from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import EmbeddingConfig, Rotary, TrunkConfig, transformer_block
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
-from flax_transformer.task.objective import causal_loss
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import TrainState, init_state, state_shardings
@@ -57,11 +55,12 @@ def sentences():
     random = np.random.default_rng(0)
     for _ in range(STEPS):
         length = random.integers(4, LENGTH + 1, ROWS)
+        source = random.integers(3, VOCAB, (ROWS, LENGTH), np.int32)
+        target = random.integers(3, VOCAB, (ROWS, LENGTH + 1), np.int32)
         yield {
-            "source": random.integers(3, VOCAB, (ROWS, LENGTH), np.int32),
-            "source_length": length.astype(np.int32),
-            "target": random.integers(3, VOCAB, (ROWS, LENGTH + 1), np.int32),
-            "target_length": length[::-1].astype(np.int32),
+            "inputs": {"source": source, "target": target[:, :-1], "lengths": length.astype(np.int32)},
+            "labels": target[:, 1:],
+            "weights": (np.arange(LENGTH) < length[::-1, None]).astype(np.float32),
         }
 
 
@@ -74,7 +73,8 @@ def texts():
         first = np.array([[np.argmax(row == s) for s in row] for row in segments], np.int32)
         weights = (random.random((ROWS, LENGTH)) < 0.9).astype(np.float32)
         positions = np.arange(LENGTH, dtype=np.int32) - first
-        yield {"tokens": tokens, "labels": labels, "weights": weights, "segments": segments, "positions": positions}
+        inputs = {"tokens": tokens, "segments": segments, "positions": positions}
+        yield {"inputs": inputs, "labels": labels, "weights": weights}
 
 
 def init(key):
@@ -86,8 +86,8 @@ def init_causal(key):
 
 
 RUNS = {
-    "seq2seq": {"init": init, "objective": translation_loss, "batches": sentences},
-    "causal": {"init": init_causal, "objective": partial(causal_loss, chunk=64), "batches": texts, "accumulate": 2},
+    "seq2seq": {"init": init, "objective": TokenLoss(chunk=512), "batches": sentences},
+    "causal": {"init": init_causal, "objective": TokenLoss(chunk=64), "batches": texts, "accumulate": 2},
 }
 
 

@@ -12,9 +12,9 @@ from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.nn import with_fields
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh, path_name
 from flax_transformer.parallel.collectives import collectives_of
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.state import abstract_state, parameter_count
 from flax_transformer.train.step import laid_out, make_train_step
 
@@ -34,7 +34,7 @@ def _init(remat, key):
 def main():
     optimizer = optax.adam(1e-3)
     # Each device has 32 tokens, eight chunks of them.
-    step = make_train_step(partial(translation_loss, chunk=4), optimizer)
+    step = make_train_step(TokenLoss(chunk=4), optimizer)
     state = abstract_state(eight_devices.init, optimizer)
     leaves = jax.tree_util.tree_leaves_with_path((state.model.encoder, state.model.decoder))
     kernels = [leaf.size for path, leaf in leaves if path_name(path).endswith("kernel")]

@@ -119,13 +119,21 @@ def test_a_tfds_name_that_cannot_be_opened(refused, tmp_path, name, part):
 def test_a_folder_of_another_configuration_is_left_as_it_is(refused, tmp_path):
     run = tmp_path / "run"
     (run / "checkpoints" / "5").mkdir(parents=True)
-    config = {"type": "flax_transformer.task.translation:Translation", "samples": 3}
+    config = {"type": "flax_transformer.task.recipe:Recipe", "init": "x"}
     (run / "config.json").write_text(json.dumps(config))
     said = refused("translate_numbers")
     assert "holds a run of another configuration" in said
-    assert "samples: 3 → 10" in said
+    assert "init: x → " in said
     assert json.loads((run / "config.json").read_text()) == config
     assert sorted(path.name for path in run.iterdir()) == ["checkpoints", "config.json"]
+
+
+def test_a_run_of_another_kind_is_refused_in_one_sentence(refused, tmp_path):
+    (tmp_path / "run" / "checkpoints" / "5").mkdir(parents=True)
+    config = {"type": "flax_transformer.task.translation:Translation", "samples": 3}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    said = refused("translate_numbers")
+    assert said.endswith("run holds a run of a Translation, this is a Recipe; use another --workdir")
 
 
 def test_a_file_where_the_folder_should_be(refused, tmp_path):

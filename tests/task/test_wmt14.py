@@ -12,6 +12,8 @@ from flax import nnx
 
 from flax_transformer.data.text import build_pairs, numbers
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.task.example.pair import VOCAB_MULTIPLE
+from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.state import parameter_count
 
 pytestmark = pytest.mark.slow
@@ -22,7 +24,8 @@ EXPERIMENT = Path(__file__).parents[2] / "experiments" / "wmt14.py"
 @pytest.mark.parametrize(("name", "published"), [("base", 65e6), ("big", 213e6)])
 def test_sizes_are_those_of_the_paper(name, published):
     """Within 4 %: the paper rounds, and does not say how many rows its embedding has beyond the 37,000 merges."""
-    config = runpy.run_path(str(EXPERIMENT))["EXPERIMENTS"][name].build(37_260)
+    config = runpy.run_path(str(EXPERIMENT))["EXPERIMENTS"][name].model
+    config = sized(config, Spec(uses=("respond",), vocab=37_260, multiple=VOCAB_MULTIPLE))
     count = parameter_count(jax.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0))))
     assert abs(count / published - 1) < 0.04
 

@@ -11,8 +11,8 @@ from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.finetune import (
@@ -29,6 +29,7 @@ from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.step import jit_train_step, make_train_step
+from tests.batch import taught
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,7 +55,7 @@ def sentences():
     random = np.random.default_rng(0)
     tokens = lambda width: random.integers(3, 24, (4, width), np.int32)  # noqa: E731
     length = np.array([6, 3, 5, 6], np.int32)
-    return {"source": tokens(6), "source_length": length, "target": tokens(7), "target_length": length}
+    return taught(tokens(6), length, tokens(7), length)
 
 
 def tagger():
@@ -69,8 +70,10 @@ def tagger():
 
 
 def tag(model, batch, *, key=None, unroll=1):
-    hidden = apply_stack(model["encoder"], model["embedding"]["token"][batch["source"]], unroll=unroll)
-    losses = optax.softmax_cross_entropy_with_integer_labels(hidden @ model["head"]["kernel"], batch["source"] % 5)
+    hidden = apply_stack(model["encoder"], model["embedding"]["token"][batch["inputs"]["source"]], unroll=unroll)
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        hidden @ model["head"]["kernel"], batch["inputs"]["source"] % 5
+    )
     return jnp.sum(losses), {"count": jnp.float32(losses.size)}
 
 
@@ -100,7 +103,7 @@ def run(transformation, params, steps=3):
 @functools.cache
 def gradient():
     """Of the mean loss, with respect to everything."""
-    return jax.jit(jax.grad(lambda model: tag(model, sentences())[0] / sentences()["source"].size))
+    return jax.jit(jax.grad(lambda model: tag(model, sentences())[0] / sentences()["inputs"]["source"].size))
 
 
 def masked_adam(model, mask, steps):
@@ -167,7 +170,7 @@ def test_a_pattern_that_matches_nothing_is_refused():
     ):
         optimizer(trainable="haed").init(translator())
     with pytest.raises(ValueError, match="trainable must match a parameter, got 'haed'"):
-        freeze(translation_loss, "haed")(translator(), sentences(), key=None)
+        freeze(TokenLoss(), "haed")(translator(), sentences(), key=None)
 
 
 def test_distances_are_counted_from_the_heads():

@@ -12,8 +12,8 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import AttentionConfig, EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.nn.attention import Attention
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import AXES, path_name, tree_shardings
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze
 from flax_transformer.train.lora import (
@@ -30,6 +30,7 @@ from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import state_shardings
 from flax_transformer.train.step import make_train_step
+from tests.batch import taught
 
 pytestmark = [pytest.mark.slow, pytest.mark.proves("fine-tuning", "LoRA")]
 
@@ -53,7 +54,7 @@ def sentences():
     random = np.random.default_rng(0)
     tokens = lambda width: jnp.asarray(random.integers(3, 24, (4, width)), jnp.int32)  # noqa: E731
     length = jnp.array([6, 3, 5, 6], jnp.int32)
-    return {"source": tokens(6), "source_length": length, "target": tokens(7), "target_length": length}
+    return taught(tokens(6), length, tokens(7), length)
 
 
 def named(tree):
@@ -129,7 +130,7 @@ def test_merging_equals_the_low_rank_path_beside_the_layer():
 
 def test_scan_equals_loop():
     lora, batch = trained(translator()), sentences()
-    forward = jax.jit(lambda model, lora: merge_lora(model, lora)(batch["source"], batch["target"]))
+    forward = jax.jit(lambda model, lora: merge_lora(model, lora)(batch["inputs"]["source"], batch["inputs"]["target"]))
     scanned, looped, plain = (forward(translator(u), pair) for u, pair in ((1, lora), (True, lora), (1, {})))
     np.testing.assert_allclose(scanned, looped, rtol=0, atol=1e-5 * float(jnp.abs(looped).max()))
     assert float(jnp.abs(scanned - plain).max()) > 0.1
@@ -149,7 +150,7 @@ def test_training_moves_the_factors_alone_and_goes_on_after_a_restart(tmp_path):
     state = adopt_state(Adapted(base, lora), optimizer, jax.random.key(1))
     count = sum(leaf.size for leaf in jax.tree.leaves(lora))
     assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state)) <= 2 * count + 2
-    step, losses = jax.jit(make_train_step(adapt(translation_loss), optimizer)), []
+    step, losses = jax.jit(make_train_step(adapt(TokenLoss()), optimizer)), []
     for i in range(12):
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss"]))
@@ -173,8 +174,8 @@ def test_gradients_equal_those_of_the_chain_rule():
     model, batch = translator(), sentences()
     config = LoraConfig(rank=2, pattern=r"encoder.blocks.feedforward.up.kernel$")
     lora = trained(model, config)
-    loss = lambda m: adapt(translation_loss)(m, batch)[0]  # noqa: E731
-    plain = lambda m: translation_loss(m, batch)[0]  # noqa: E731
+    loss = lambda m: adapt(TokenLoss())(m, batch)[0]  # noqa: E731
+    plain = lambda m: TokenLoss()(m, batch)[0]  # noqa: E731
     grads = jax.jit(jax.grad(loss))(Adapted(model, lora))
     assert not any(leaf.any() for leaf in jax.tree.leaves(grads.base))
     (name, pair), g = next(iter(lora.items())), jax.jit(jax.grad(plain))(merge_lora(model, lora))
@@ -194,8 +195,8 @@ def test_the_base_is_not_differentiated():
         backward = jax.grad(lambda m: objective(m, batch)[0])
         return jax.jit(backward).lower(Adapted(model, lora)).cost_analysis()["flops"]
 
-    plain = lambda m, rows, *, key=None: translation_loss(merge_lora(m.base, m.lora), rows, key=key)  # noqa: E731
-    assert flops(adapt(translation_loss)) < 0.85 * flops(plain)
+    plain = lambda m, rows, *, key=None: TokenLoss()(merge_lora(m.base, m.lora), rows, key=key)  # noqa: E731
+    assert flops(adapt(TokenLoss())) < 0.85 * flops(plain)
     assert flops(freeze(plain, LORA)) < 0.85 * flops(plain)
 
 

@@ -86,22 +86,30 @@ UNREAD = (r"^cls\.(seq_relationship\.|predictions\.bias$)", r"^(bert\.)?pooler\.
 
 ARCHITECTURES = {
     "Model": classifier(
-        read, pooled_encoder, linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED
+        read, pooled_encoder, linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED,
+        uses=("embed",),
     ),
     "ForPreTraining": guesser(
         read, (*MASKED, *linear("sentence.dense", "bert.pooler.dense"), *linear("sentence.output", SENTENCES)),
-        pretraining, ignored=UNREAD, next_sentence=True,
+        pretraining, ignored=UNREAD, next_sentence=True, uses=("fill", "follow"),
     ),
-    "ForMaskedLM": guesser(read, MASKED, ignored=UNREAD),
+    "ForMaskedLM": guesser(read, MASKED, ignored=UNREAD, uses=("fill",)),
     "ForNextSentencePrediction": classifier(
-        read, encoder_classifier, (*POOLER, *linear("head.output", SENTENCES)), 2, ignored=LARGER, **POOLED
+        read, encoder_classifier, (*POOLER, *linear("head.output", SENTENCES)), 2, ignored=LARGER, **POOLED,
+        uses=("classify", "follow"),
     ),
     "ForSequenceClassification": classifier(
-        read, encoder_classifier, (*POOLER, *OUTPUT), dropout=DROPOUT, ignored=LARGER, **POOLED
+        read, encoder_classifier, (*POOLER, *OUTPUT), dropout=DROPOUT, ignored=LARGER, **POOLED, uses=("classify",)
     ),
-    "ForTokenClassification": classifier(read, encoder_classifier, OUTPUT, dropout=DROPOUT, ignored=LARGER),
-    "ForQuestionAnswering": classifier(read, encoder_span, linear("head.output", "qa_outputs"), 2, ignored=LARGER),
-    "ForMultipleChoice": classifier(read, multiple_choice, (*POOLER, *OUTPUT), 1, DROPOUT, ignored=LARGER, **POOLED),
+    "ForTokenClassification": classifier(
+        read, encoder_classifier, OUTPUT, dropout=DROPOUT, ignored=LARGER, uses=("label",)
+    ),
+    "ForQuestionAnswering": classifier(
+        read, encoder_span, linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("span",)
+    ),
+    "ForMultipleChoice": classifier(
+        read, multiple_choice, (*POOLER, *OUTPUT), 1, DROPOUT, ignored=LARGER, **POOLED, uses=("choose",)
+    ),
 }  # fmt: skip
 
 FAMILIES = {

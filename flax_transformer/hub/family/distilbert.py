@@ -90,19 +90,19 @@ FAMILIES = {
     "distilbert": Family(
         model_type="distilbert",
         architectures={
-            "DistilBertModel": Architecture(read, encoder_model, base=True, ignored=LARGER),
-            "DistilBertForMaskedLM": guesser(read, MASKED),
+            "DistilBertModel": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("embed",)),
+            "DistilBertForMaskedLM": guesser(read, MASKED, uses=("fill",)),
             "DistilBertForSequenceClassification": classifier(
-                read, encoder_classifier, DENSE, None, DROPOUT, ignored=LARGER, **POOLED
+                read, encoder_classifier, DENSE, None, DROPOUT, ignored=LARGER, **POOLED, uses=("classify",)
             ),
             "DistilBertForTokenClassification": classifier(
-                read, encoder_classifier, OUTPUT, None, {"dropout": 0.1}, ignored=LARGER
+                read, encoder_classifier, OUTPUT, None, {"dropout": 0.1}, ignored=LARGER, uses=("label",)
             ),
             "DistilBertForQuestionAnswering": classifier(
-                read, encoder_span, SPAN, 2, {"qa_dropout": 0.1}, ignored=LARGER
+                read, encoder_span, SPAN, 2, {"qa_dropout": 0.1}, ignored=LARGER, uses=("span",)
             ),
             "DistilBertForMultipleChoice": classifier(
-                read, multiple_choice, DENSE, 1, DROPOUT, ignored=LARGER, **POOLED
+                read, multiple_choice, DENSE, 1, DROPOUT, ignored=LARGER, **POOLED, uses=("choose",)
             ),
         },
         table=TABLE,

@@ -89,16 +89,16 @@ FAMILIES = {
     "gpt2": Family(
         model_type="gpt2",
         architectures={
-            "GPT2LMHeadModel": Architecture(read, causal_lm),
-            "GPT2Model": Architecture(read, causal_model, base=True),
+            "GPT2LMHeadModel": Architecture(read, causal_lm, uses=("continue",)),
+            "GPT2Model": Architecture(read, causal_model, base=True, uses=("embed",)),
             "GPT2ForSequenceClassification": Architecture(
-                _sequence, causal_classifier, linear("head.output", "score"), at="backbone."
+                _sequence, causal_classifier, linear("head.output", "score"), at="backbone.", uses=("classify",)
             ),
             "GPT2ForTokenClassification": Architecture(
-                _tokens, causal_classifier, linear("head.output", "classifier"), at="backbone."
+                _tokens, causal_classifier, linear("head.output", "classifier"), at="backbone.", uses=("label",)
             ),
             "GPT2ForQuestionAnswering": Architecture(
-                _span, causal_span, linear("head.output", "qa_outputs"), at="backbone."
+                _span, causal_span, linear("head.output", "qa_outputs"), at="backbone.", uses=("span",)
             ),
         },
         table=TABLE,

@@ -200,11 +200,19 @@ def _family(
     return Family(
         model_type=model_type,
         architectures={
-            f"{name}ForCausalLM": Architecture(read, causal_lm, embedding("head.token", "lm_head")),
-            f"{name}Model": Architecture(partial(_headless, read), causal_model, base=True, ignored=(OUTPUT,)),
-            f"{name}ForSequenceClassification": Architecture(last, causal_classifier, score, **above),
-            f"{name}ForTokenClassification": Architecture(partial(_tokens, read), causal_classifier, score, **above),
-            f"{name}ForQuestionAnswering": Architecture(span, causal_span, ends, prefix=span_prefix, **above),
+            f"{name}ForCausalLM": Architecture(read, causal_lm, embedding("head.token", "lm_head"), uses=("continue",)),
+            f"{name}Model": Architecture(
+                partial(_headless, read), causal_model, base=True, ignored=(OUTPUT,), uses=("embed",)
+            ),
+            f"{name}ForSequenceClassification": Architecture(
+                last, causal_classifier, score, **above, uses=("classify",)
+            ),
+            f"{name}ForTokenClassification": Architecture(
+                partial(_tokens, read), causal_classifier, score, **above, uses=("label",)
+            ),
+            f"{name}ForQuestionAnswering": Architecture(
+                span, causal_span, ends, prefix=span_prefix, **above, uses=("span",)
+            ),
         },
         table=TABLE,
         write=write,

@@ -198,6 +198,7 @@ def _classifier(
     rows: Table,
     outputs: int | None = None,
     *,
+    uses: tuple[str, ...],
     base: bool = False,
     ignored: tuple[str, ...] = HEAD,
     check: Callable[..., None] | None = None,
@@ -208,19 +209,28 @@ def _classifier(
         shape = HeadConfig(embed=width, outputs=outputs or fields.labels, dropout=rate, **head)
         return ClassifierConfig(backbone=backbone(fields), head=shape)
 
-    return Architecture(config, call, rows, at="backbone.", base=base, ignored=ignored, check=check)
+    return Architecture(config, call, rows, at="backbone.", uses=uses, base=base, ignored=ignored, check=check)
 
 
 ARCHITECTURES = {
-    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True),
-    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD),
-    "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER),
+    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True, uses=("respond",)),
+    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD, uses=("embed",)),
+    "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER, uses=("embed",)),
     "ForSequenceClassification": _classifier(
-        _model, seq2seq_classifier, CLASSES, check=check_ends, pool="last", dense="tanh", dropout_first=True
+        _model,
+        seq2seq_classifier,
+        CLASSES,
+        check=check_ends,
+        pool="last",
+        dense="tanh",
+        dropout_first=True,
+        uses=("classify",),
     ),
-    "ForQuestionAnswering": _classifier(_model, seq2seq_span, linear("head.output", "qa_outputs"), 2, base=True),
+    "ForQuestionAnswering": _classifier(
+        _model, seq2seq_span, linear("head.output", "qa_outputs"), 2, base=True, uses=("span",)
+    ),
     "ForTokenClassification": _classifier(
-        read_encoder, encoder_classifier, linear("head.output", "classifier"), ignored=DECODER
+        read_encoder, encoder_classifier, linear("head.output", "classifier"), ignored=DECODER, uses=("label",)
     ),
 }
 FAMILIES = {

@@ -81,12 +81,22 @@ class HubTokenizer:
     """The tokenizer of the target language, where that is another."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "HubTokenizer":
-        """Present a tokenizer trained here in the form that checkpoints have; it adds no begin or end marks.
+    def of(cls, tokenizer: Tokenizer, *, single: str | None = None) -> "HubTokenizer":
+        """Present a tokenizer trained here in the form that checkpoints have.
 
         With a mask token, special tokens are read in texts too: "the <mask> barks".
+
+        Args:
+            single: the marks around a text, as `<s> $A </s>`; those it has by itself, or none, by default.
         """
-        return _present(tokenizer.json(), _spelled(tokenizer))
+        if single is None:
+            return _present(tokenizer.json(), _spelled(tokenizer))
+        import tokenizers
+
+        engine = tokenizers.Tokenizer.from_str(tokenizer.json())
+        marks = [(mark, engine.token_to_id(mark)) for mark in single.split() if mark != "$A"]
+        engine.post_processor = tokenizers.processors.TemplateProcessing(single=single, special_tokens=marks)
+        return _present(engine.to_str(), _spelled(tokenizer))
 
     @classmethod
     def of_encoder(cls, tokenizer: Tokenizer) -> "HubTokenizer":

@@ -1,6 +1,6 @@
-"""Denoising: an encoder-decoder that restores damaged text, as BART is pretrained."""
+"""Texts to be restored from several kinds of damage, as BART is pretrained."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flax_transformer.data.text import (
@@ -18,21 +18,8 @@ from flax_transformer.data.text.denoise import Noise
 from flax_transformer.data.text.exercise import sums
 from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import PlainText, encode_documents
-from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.task.experiment import Experiment, Task
-from flax_transformer.task.score import score
-from flax_transformer.task.sequence import (
-    Kind,
-    Restored,
-    Weights,
-    open_marked,
-    sample_lines,
-    samples_of,
-    sequence_run,
-    table,
-)
-from flax_transformer.task.text import Shown, Vocabulary
-from flax_transformer.train.folder import RunFolder
+from flax_transformer.task.example.kind import Kind, Weights, open_kinds, open_marked
+from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
 
 MASK = "<mask>"
 ENDS = ".?!"
@@ -95,36 +82,31 @@ class Mix(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Denoising(Experiment):
-    """Train one BART to restore text from several kinds of damage, and test it on each."""
+class DamagedTexts:
+    """Damage texts in several ways; the target is the whole text."""
 
-    model: Seq2SeqConfig
-    """The vocabulary size is the tokenizer's, whatever stands here."""
-    data: Lines = Lines()
     mix: Mix = Mix()
     vocabulary: Vocabulary = Vocabulary(size=340)
     rows: int = 48
     """Texts a batch."""
     length: int = 36
     """Tokens a text, marks included; longer ones are cut."""
-    samples: int = 1
-    """Test texts of each damage shown at the end."""
 
     def __post_init__(self):
-        super().__post_init__()
-        table = self.model.embedding
-        if self.rows < 1 or self.length < 4:
-            raise ValueError(f"rows must be at least 1 and length 4, got {self.rows} and {self.length}")
-        if table.position == "learned" and self.length + SLACK > table.max_length:
-            raise ValueError(f"damaged texts need {self.length} + {SLACK} positions, the model has {table.max_length}")
+        check_rows(self.rows, self.length, 4)
 
-    def task(self, folder: RunFolder) -> Task:
-        """Read the texts, learn or load the tokenizer, mix the damages."""
-        data = self.data.read(self.train.seed)
-        tokenizer = open_marked(self.vocabulary, folder, data["train"], added=[MASK], single="<s> $A </s>")
+    @property
+    def positions(self) -> int:
+        """How many positions a model must have: a damaged text may be longer than the whole."""
+        return self.length + SLACK
+
+    def open(self, data: Lines, context: Context) -> Opened:
+        """Read the texts, learn or load the tokenizer, mix the damages; held out are `Kinds`."""
+        texts = data.read(context.seed)
+        tokenizer = open_marked(self.vocabulary, context.folder, texts["train"], added=[MASK], single="<s> $A </s>")
         room = self.length - 2
         items = {
-            split: Blocks(documents=encode_documents(texts, tokenizer), length=room) for split, texts in data.items()
+            split: Blocks(documents=encode_documents(each, tokenizer), length=room) for split, each in texts.items()
         }
         marks = {"begin": (tokenizer.bos,), "end": (tokenizer.eos,)}
         noises = _noises(tokenizer)
@@ -132,41 +114,8 @@ class Denoising(Experiment):
             name: Kind(weight=weight, items=items, transforms=(Denoise(noises=noises[name], **marks),))
             for name, weight in self.mix.present().items()
         }
-        return sequence_run(
-            kinds, config=self.model, architecture="BartForConditionalGeneration", tokenizer=tokenizer,
-            collate=Pairs(
-                source_length=self.length + SLACK, target_length=self.length, start=tokenizer.eos, pad=tokenizer.pad
-            ),
-            rows=self.rows, show=self._show, seed=self.train.seed,
-        ).task(folder)  # fmt: skip
-
-    def _show(self, restored: Mapping[str, Restored]) -> Shown:
-        lines = [line for name, kind in restored.items() for line in sample_lines(name, kind, self.samples)]
-        metrics: dict[str, float] = {}
-        rows = []
-        for name, kind in restored.items():
-            copied = score([source.replace(MASK, "") for source in kind.sources], kind.targets)
-            found = score(kind.hypotheses, kind.targets)
-            metrics |= {
-                f"loss_{name}": kind.loss, f"exact_match_{name}": found.exact_match, f"chrf_{name}": found.chrf,
-                f"copied_exact_match_{name}": copied.exact_match, f"copied_chrf_{name}": copied.chrf,
-            }  # fmt: skip
-            shares = (f"{copied.exact_match:.1f} %", f"{found.exact_match:.1f} %")
-            rows.append((name, *shares, f"{copied.chrf:.1f}", f"{found.chrf:.1f}", f"{kind.loss:.4f}"))
-        means = {
-            name: sum(metrics[f"{name}_{kind}"] for kind in restored) / len(restored)
-            for name in ("exact_match", "chrf", "copied_exact_match", "copied_chrf")
-        }
-        header = ("damage", "exact: untouched", "restored", "chrF: untouched", "restored", "loss a token")
-        headline = (
-            f"{means['exact_match']:.1f} % of texts restored exactly (untouched: {means['copied_exact_match']:.1f} %)"
-            f", chrF {means['chrf']:.1f} (untouched: {means['copied_chrf']:.1f})"
-        )
-        return Shown(
-            metrics={**means, **metrics},
-            samples=samples_of(restored),
-            lines=(*lines, "", *table(header, rows), "", headline),
-        )
+        collate = Pairs(source_length=self.positions, target_length=self.length, start=tokenizer.eos, pad=tokenizer.pad)
+        return open_kinds(kinds, tokenizer, collate, self.rows, context)
 
 
 def _noises(tokenizer: Tokenizer) -> dict[str, tuple[Noise, ...]]:

@@ -1,4 +1,4 @@
-"""Text to text: one encoder-decoder for several tasks, told apart by the words that a source begins with."""
+"""Exercises made by rule, told apart by the words that a source begins with, as T5 is trained."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,8 @@ from flax_transformer.data.text import Blocks, Pairs, SpanCorruption, TextToText
 from flax_transformer.data.text.exercise import countings, exercises
 from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import encode_documents
-from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.task.experiment import Experiment, Task
-from flax_transformer.task.sequence import (
-    Kind,
-    Restored,
-    Weights,
-    open_marked,
-    sample_lines,
-    samples_of,
-    sequence_run,
-    table,
-)
-from flax_transformer.task.text import Shown, Vocabulary
-from flax_transformer.train.folder import RunFolder
+from flax_transformer.task.example.kind import Kind, Weights, open_kinds, open_marked
+from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
 
 PREFIXES = {
     "translate": "translate English to German: ",
@@ -76,58 +64,30 @@ class Amount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multitask(Experiment):
-    """Train one T5 on several tasks made by rule, and test each on exercises that none of them has seen."""
+class ExerciseTexts:
+    """Mix exercises of several tasks, each text to text."""
 
-    model: Seq2SeqConfig
-    """The vocabulary size is the tokenizer's, whatever stands here."""
     mix: Mix = Mix()
-    data: Amount = Amount()
     vocabulary: Vocabulary = Vocabulary(size=460)
     rows: int = 64
     """Examples a batch."""
-    samples: int = 2
-    """Test exercises of each task shown at the end."""
 
     def __post_init__(self):
-        super().__post_init__()
-        if self.rows < 1:
-            raise ValueError(f"rows must be at least 1, got {self.rows}")
+        check_rows(self.rows, 1)
 
-    def task(self, folder: RunFolder) -> Task:
-        """Make exercises, learn or load the tokenizer, mix the tasks."""
+    def open(self, data: Amount, context: Context) -> Opened:
+        """Make exercises, learn or load the tokenizer, mix the tasks; held out are `Kinds`."""
         weights = self.mix.present()
-        data = {name: {split: self.data.read(name, split, self.train.seed) for split in SPLITS} for name in weights}
+        made = {name: {split: data.read(name, split, context.seed) for split in SPLITS} for name in weights}
         tokenizer = open_marked(
-            self.vocabulary, folder, chain.from_iterable(_texts(name, data[name]["train"]) for name in data),
+            self.vocabulary, context.folder, chain.from_iterable(_texts(name, made[name]["train"]) for name in made),
             added=[f"<extra_id_{number}>" for number in reversed(range(SENTINELS))], single="$A </s>",
         )  # fmt: skip
-        kinds = {name: _kind(name, weight, data[name], tokenizer) for name, weight in weights.items()}
+        kinds = {name: _kind(name, weight, made[name], tokenizer) for name, weight in weights.items()}
         lengths = [_longest(items, kind.transforms) for kind in kinds.values() for items in kind.items.values()]
         source, target = (8 * -(-max(side) // 8) for side in zip(*lengths, strict=True))
-        return sequence_run(
-            kinds, config=self.model, architecture="T5ForConditionalGeneration", tokenizer=tokenizer,
-            collate=Pairs(source_length=source, target_length=target, start=tokenizer.pad, pad=tokenizer.pad),
-            rows=self.rows, show=self._show, seed=self.train.seed,
-        ).task(folder)  # fmt: skip
-
-    def _show(self, restored: dict[str, Restored]) -> Shown:
-        lines = [line for name, kind in restored.items() for line in sample_lines(name, kind, self.samples)]
-        rows = [
-            (name, f"{len(kind.exact):,}", f"{kind.exact_match:.1f} %", f"{kind.loss:.4f}")
-            for name, kind in restored.items()
-        ]
-        mean = sum(kind.exact_match for kind in restored.values()) / len(restored)
-        losses = {f"loss_{name}": kind.loss for name, kind in restored.items()}
-        matches = {f"exact_match_{name}": kind.exact_match for name, kind in restored.items()}
-        return Shown(
-            metrics={"exact_match": mean, **matches, **losses},
-            samples=samples_of(restored),
-            lines=(
-                *lines, "", *table(("task", "tests", "exact match", "loss a token"), rows), "",
-                f"exact match {mean:.1f} %, the mean of {len(restored)} tasks",
-            ),
-        )  # fmt: skip
+        collate = Pairs(source_length=source, target_length=target, start=tokenizer.pad, pad=tokenizer.pad)
+        return open_kinds(kinds, tokenizer, collate, self.rows, context)
 
 
 def _texts(name: str, items: list[Any]) -> Iterable[str]:
