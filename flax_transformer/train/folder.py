@@ -122,8 +122,8 @@ def read_config(folder: RunFolder) -> dict:
 def _check_version(folder: RunFolder, config: dict) -> None:
     if reason := outdated(config):
         raise FolderError(
-            f"{folder.root} holds a run of another version of flax_transformer: here {reason}; go on with that version, "
-            "or use another --workdir"
+            f"{folder.root} holds a run of another version of flax_transformer: here {reason}; go on with that "
+            "version, or use another --workdir"
         )
 
 
