@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from flax_transformer.parallel import axis_rules, batch_sharding, sharding_rules
 from flax_transformer.parallel.axis import axis_to_mesh
-from flax_transformer.parallel.explicit import implicit
+from flax_transformer.parallel.explicit import implicit, laid_as
 from flax_transformer.parallel.sharding import given_rules
 from flax_transformer.train.carry import (
     NOTHING,
@@ -46,11 +46,11 @@ def _gradients(
         return loss, (metrics, carried)
 
     def part(rows: Any, k: jax.Array, carried: Any) -> tuple[tuple[Any, dict], Any]:
-        (loss, (metrics, carried)), grads = jax.value_and_grad(sums, has_aux=True)(model, rows, k, carried)
+        (loss, (metrics, new)), grads = jax.value_and_grad(sums, has_aux=True)(model, rows, k, carried)
         if "count" not in metrics:
             given = ", ".join(metrics) or "no metrics"
             raise ValueError(f"an objective must report `count`, what its sums are divided by, got {given}")
-        return (grads, {"loss": loss, **metrics}), carried
+        return (grads, {"loss": loss, **metrics}), laid_as(new, carried)
 
     if accumulate == 1:
         return part(batch, key, carried)
@@ -84,7 +84,8 @@ def make_train_step(
       ema: decay of the parameters' moving average (see `moving_average`); 0 keeps none.
 
     Raises:
-      ValueError: when a batch would be cut for an objective that is not separable.
+      ValueError: when a batch would be cut for an objective that is not separable; when called, if the objective
+        carries state and has none.
     """
     if accumulate < 1:
         raise ValueError(f"accumulate must be at least 1, got {accumulate}")
@@ -96,6 +97,8 @@ def make_train_step(
     carry = carry_of(objective)
 
     def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        if state.carried is None and carry.begin is not NOTHING.begin:
+            raise ValueError("the objective carries state, the training state has none: make it with carry=carry_of(…)")
         key = jax.random.fold_in(state.key, state.step)
         (grads, sums), carried = _gradients(objective, state.model, state.carried, batch, key, accumulate)
         count = sums["count"]

@@ -210,6 +210,10 @@ def main(*kinds):
             leaves = jax.tree_util.tree_leaves_with_path((state.opt_state, state.carried))
             split = [path_name(p) for p, leaf in leaves if not leaf.sharding.is_fully_replicated]
             found[f"{kind} on {name}"] = {"losses": [losses, there], "apart": apart(alone, state), "split": split}
+    if "statistics" in kinds:  # as many channels as a part of the batch has rows
+        explicit, parts = jax.make_mesh((4, 2), ("data", "fsdp")), {"accumulate": 2}
+        states = [run("statistics", 4, mesh, **parts)[1] for mesh in (None, explicit)]
+        found["explicit"] = apart(*states)
     print(json.dumps(found))
 
 

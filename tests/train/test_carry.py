@@ -105,6 +105,10 @@ def test_a_mesh_carries_what_one_device_does(eight, kind, mesh):
     assert bool(found["split"]) == (mesh != "data")
 
 
+def test_explicit_axes_carry_too(eight):
+    assert max(eight["explicit"].values()) < 3e-6
+
+
 def test_what_a_teacher_and_two_optimizers_keep_lies_as_their_parameters(eight):
     split = eight["queue on data×fsdp×tensor"]["split"]
     assert {"1.teacher.up0.up.kernel", "1.teacher.up1.up.kernel"} <= set(split)
@@ -189,6 +193,14 @@ def test_what_is_carried_keeps_its_shapes(new, told):
         step = make_train_step(objective, optax.sgd(0.1), accumulate=accumulate)
         with pytest.raises(ValueError, match=told):
             jax.eval_shape(step, jax.eval_shape(make, jax.random.key(0)), jnp.ones(4))
+
+
+def test_a_state_without_what_the_objective_carries_is_told_so():
+    state = init_state(network, optax.sgd(0.1), jax.random.key(0))
+    with pytest.raises(
+        ValueError, match="the objective carries state, the training state has none: make it with carry="
+    ):
+        make_train_step(STATISTICS, optax.sgd(0.1))(state, batches(1)[0])
 
 
 # Batch statistics.
