@@ -127,10 +127,8 @@ def measure(
     Returns:
       A record: print it, `save` it as JSON, `compare` it with one.
 
-    >>> import jax.numpy as jnp
-    >>> record = measure(jnp.matmul, jnp.ones((8, 8)), jnp.ones((8, 8)), steps=2)
-    >>> record["programs"]["matmul"]["flops"]
-    1024
+    Raises:
+      ValueError: steps below 1, or an argument that is donated and that nothing replaces.
     """
     program = make_program(function, *arguments, advance=advance)
     named = name or getattr(function, "__name__", type(function).__name__)

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from formula import linear_parameters, programs, room, stack_flops
 from jax.experimental import pallas as pl
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from flax_transformer.bench import count_flops
 from flax_transformer.bench.family import FAMILIES
@@ -182,7 +182,7 @@ def test_rules_of_ones_own_are_looked_into():
 
 
 def test_what_runs_on_every_device_counts_on_each():
-    mesh = AbstractMesh((4, 2), ("data", "tensor"))
+    mesh = AbstractMesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
     spec = PartitionSpec("data")
     run = jax.shard_map(lambda x, w: x @ w, mesh=mesh, in_specs=(spec, PartitionSpec()), out_specs=spec)
     assert flops(run, array(8, 4), array(4, 4)) == 2 * (2 * 8 * 4 * 4)  # each half of the tensor axis computes it all

@@ -66,6 +66,14 @@ def least(preset, **sizes):
     return minimum_bytes(model, tree_shardings(model, mesh), mesh, shape, "bfloat16")
 
 
+def test_of_batches_without_positions_nothing_is_said_of_tensor_parallelism():
+    from flax_transformer.models.text.gpt2 import gpt2
+
+    mesh = AbstractMesh((2, 1, 1, 4, 1), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    model = abstract(gpt2())
+    assert minimum_bytes(model, tree_shardings(model, mesh), mesh, {"rows": 16}, "bfloat16").keys() == {"data"}
+
+
 def test_bytes_of_three_models_are_those_counted_by_hand():
     from flax_transformer.models.text.gpt2 import gpt2
     from flax_transformer.models.text.llama import llama2_7b
