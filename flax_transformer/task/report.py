@@ -38,12 +38,13 @@ def write_report(
     """
     report = read_run(folder)
     samples = report.samples if samples is None else samples
-    facts, pictures, reasons = {}, [], []
+    facts, pictures, reasons = {}, None, []
     if model is not None:
         facts = {"parameters": f"{parameter_count(model):,}", "vocabulary": f"{tokenizer.vocab_size:,}"}
         for evaluator in evaluators:
-            drawn, why = evaluator.pictures(model, tokenizer, samples or ())
-            pictures, reasons = [*pictures, *drawn], [*reasons, *why]
+            if evaluator.draws:
+                drawn, why = evaluator.pictures(model, tokenizer, samples or ())
+                pictures, reasons = [*(pictures or ()), *drawn], [*reasons, *why]
     report = replace(
         report, facts={**report.facts, **facts}, notes=(*report.notes, *notes, *reasons),
         samples=[_readable(sample, tokenizer) for sample in samples] if samples else None, pictures=pictures,

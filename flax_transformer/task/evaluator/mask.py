@@ -1,7 +1,7 @@
 """Masked language models: how many masked tokens they guess, and some of them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ def fill(pretrained: hub.Pretrained, text: str, length: int, top: int = 3) -> di
     hidden = model.hidden_states(jnp.asarray(masked), lengths=jnp.array([len(ids)]))
     chances = np.asarray(jax.nn.softmax(model.output(hidden).logits()[0, place]))
 
-    def spell(id: int) -> str:
+    def spell(id: Any) -> str:
         return tokenizer.decode([[int(id)]])[0].strip()
 
     guesses = [f"{spell(id)!r} {chances[id]:.2f}" for id in np.argsort(-chances)[:top]]
