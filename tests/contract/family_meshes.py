@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name, tree_shardings
-from tests.contract.families import GOLDEN, error, load, scores
+from tests.contract.golden import GOLDEN, error, load, scores
 
 MESHES = MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=2, fsdp=4)
 """Of which each family takes the first that its heads can be shared out to."""

@@ -9,7 +9,7 @@ import pytest
 from fake_devices import on_eight
 
 from flax_transformer.parallel import path_name
-from tests.contract.families import GOLDEN, error, load, scores
+from tests.contract.golden import GOLDEN, error, load, scores
 
 NEAR = 1e-5
 
