@@ -156,8 +156,9 @@ class Block(nnx.Module):
     def _given(self, x: Array, memory: Any) -> Array:
         check_hidden(x, self.cfg.embed)
         if (self.cfg.cross is None) == (memory is not None):
-            rule = "without cross-attention takes no memory" if self.cfg.cross is None else "with it needs a memory"
-            raise ValueError(f"a block {rule}, got memory={'none' if memory is None else 'one'}")
+            rule = "without cross-attention takes no memory, got one"
+            rule = rule if self.cfg.cross is None else "with cross-attention needs a memory, got none"
+            raise ValueError(f"a block {rule}")
         return checkpoint_name(x, "hidden_states")
 
     def for_decoding(self) -> "Block":
