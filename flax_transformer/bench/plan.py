@@ -164,10 +164,7 @@ def render(found: Plan, budget: Budget) -> str:
         ("", ""),
         *_communication(found),
         ("", ""),
-        (
-            "attention",
-            f"splash, {known.kernels} kernels" if known.kernels else "not splash; explain_attention says why",
-        ),
+        *_kernels(known),
         ("model FLOPs", f"{amount(known.flops)} a step"),
         *([("  done again", f"{amount(known.again)}, to save memory")] if known.again else []),
         ("  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}"),
@@ -211,6 +208,17 @@ def _communication(found: Plan) -> Iterator[tuple[str, str]]:
         yield f"  {axis} needs", f"{amount(least, 'B')} at the least"
     if found.compiled.rematerialized:
         yield "  moved whole", f"{found.compiled.rematerialized} tensors, for want of a better way: mind the layout"
+
+
+def _kernels(known: Compiled) -> Iterator[tuple[str, str]]:
+    """Say whether a model's attention is fused, and how many kernels a function has."""
+    if known.parameters is None:
+        yield "kernels", f"{known.kernels} in Pallas"
+    else:
+        yield (
+            "attention",
+            f"splash, {known.kernels} kernels" if known.kernels else "not splash; explain_attention says why",
+        )
 
 
 def _cost(found: Plan, budget: Budget) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Any function is compiled for a slice that is not here, split as its arguments say."""
 
 import json
+import re
 from functools import partial
 from importlib.util import find_spec
 
@@ -50,6 +51,8 @@ def test_a_function_has_a_plan(asked):
     assert "matmul: bfloat16, arrays 2, numbers 40" in said
     assert "parameters" not in said
     assert "items a second" not in said
+    assert "attention" not in said
+    assert re.search("kernels +0 in Pallas", said)
     assert len(asked) == 1
     assert plan.compile(jnp.matmul, shape(8, 4), shape(4, 2), topology="v5e:1x1").compiled.earlier
     assert len(asked) == 1
