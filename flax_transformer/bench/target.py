@@ -21,7 +21,7 @@ from flax_transformer.bench.family import FAMILIES, Batch, Count
 from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.nn import Precision, with_precision
 from flax_transformer.parallel import MeshConfig
-from flax_transformer.task.experiment import Experiment
+from flax_transformer.task.experiment import Experiment, option_type
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.finetune import freeze
@@ -143,8 +143,9 @@ def _with_options(experiment: Experiment, options: Sequence[str]) -> Experiment:
     said = io.StringIO()
     try:
         with redirect_stderr(said), redirect_stdout(said):
-            kind = tyro.conf.AvoidSubcommands[type(experiment)]
-            return tyro.cli(kind, default=experiment, args=list(options), prog="options", console_outputs=True)
+            return tyro.cli(
+                option_type(experiment), default=experiment, args=list(options), prog="options", console_outputs=True
+            )
     except SystemExit as error:
         words = " ".join(re.sub(r"[╭╮╰╯│─]", " ", said.getvalue()).split())
         raise ValueError(f"the experiment does not take {' '.join(options)}: {words[:400]}") from error
