@@ -160,7 +160,7 @@ def test_evaluate_names_unequal_counts(run, workdir, tmp_path):
 def test_show_gives_configuration_parameters_and_metrics(run, workdir):
     code, out, _ = run("show", workdir)
     assert code == 0
-    assert "evaluators: Translations" in out
+    assert "evaluators.0: Translations" in out
     assert "learning_rate: 0.003" in out
     assert ["query.kernel", "1×32×2×16", "1,024", "4.1", "kB"] in [line.split()[:5] for line in out.splitlines()]
     assert "checkpoints: 6, 12" in out

@@ -20,7 +20,7 @@ from jax.interpreters import partial_eval
 
 from flax_transformer.bench.family import FAMILIES, Batch
 from flax_transformer.bench.workload import Size, Workload, changed, compute_type, from_config
-from flax_transformer.task.experiment import Experiment
+from flax_transformer.task.experiment import Experiment, option_type
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.carry import NOTHING, Objective, carry_of
@@ -125,7 +125,7 @@ def _with_options(experiment: Experiment, options: Sequence[str]) -> Experiment:
     said = io.StringIO()
     try:
         with redirect_stderr(said), redirect_stdout(said):
-            kind = tyro.conf.AvoidSubcommands[type(experiment)]
+            kind = option_type(experiment)
             return tyro.cli(kind, default=experiment, args=list(options), prog="options", console_outputs=True)
     except SystemExit as error:
         words = " ".join(re.sub(r"[╭╮╰╯│─]", " ", said.getvalue()).split())

@@ -7,7 +7,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Annotated, Any
 
@@ -207,6 +207,23 @@ def write_samples(folder: RunFolder, samples: list[dict]) -> None:
         folder.samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
 
 
+BARE = {"bare": True}
+"""Metadata of a field whose own fields are options without a prefix, as `--rows` and not `--examples.rows`."""
+
+
+def option_type(experiment: Experiment) -> Any:
+    """Give the type that tyro reads an experiment's options by."""
+    import tyro
+
+    kind = type(experiment)
+    for each in fields(kind):
+        if each.metadata.get("bare"):
+            # Said here and not where the field is, so that a machine without tyro can import recipes.
+            owner = next(base for base in kind.__mro__ if each.name in vars(base).get("__annotations__", {}))
+            owner.__annotations__[each.name] = Annotated[Any, tyro.conf.arg(name="")]
+    return tyro.conf.AvoidSubcommands[kind]
+
+
 FAILURES = (FolderError, CheckpointError, NotFinite, ValueError, OSError)
 """What a user can mend: said in a sentence, without a traceback."""
 
@@ -252,7 +269,7 @@ def launch(default: Experiment, arguments: list[str] | None = None) -> None:
         spell = lambda given: [given if isinstance(given, str) else given.__qualname__]  # noqa: E731
         return tyro.constructors.PrimitiveConstructorSpec(1, "STR", operator.itemgetter(0), lambda given: True, spell)
 
-    command.__annotations__["experiment"] = Annotated[type(default), tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
+    command.__annotations__["experiment"] = Annotated[option_type(default), tyro.conf.arg(name="")]
     with quietly():
         try:
             with names:

@@ -3,13 +3,12 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
-import tyro
 from flax import nnx
 
 from flax_transformer import hub
@@ -22,7 +21,7 @@ from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator import Finished, Shown
 from flax_transformer.task.example.opened import Context, Opened
-from flax_transformer.task.experiment import Experiment, Task, write_samples
+from flax_transformer.task.experiment import BARE, Experiment, Task, write_samples
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
 from flax_transformer.task.spec import longest, sized
@@ -54,7 +53,7 @@ class Recipe(Experiment):
     """Train low-rank factors of the checkpoint's kernels in place of the kernels."""
     data: Any
     """Where data come from."""
-    examples: Annotated[Any, tyro.conf.arg(name="")]
+    examples: Any = field(metadata=BARE)
     """How data become examples and batches: see `task.example`."""
     objective: Any
     """What is minimised: see `objective`."""

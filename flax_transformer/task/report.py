@@ -29,7 +29,7 @@ def write_report(
       evaluators: of the run's recipe.
       model: the run's; without it nothing is drawn.
       tokenizer: the run's.
-      samples: in place of those in the run's folder.
+      samples: in place of those in the run's folder; an empty list shows none.
       notes: what the reader must know besides.
 
     Raises:
@@ -67,13 +67,13 @@ def remake_report(workdir: str | Path) -> Path:
     try:
         evaluators = read_experiment(folder).evaluators
     except (FolderError, AttributeError):  # of a program that is not here; its numbers can be shown all the same
-        return write_report(folder)
+        return write_report(folder, samples=[])
     if not any(each.draws for each in evaluators):
         return write_report(folder)
     try:
         run = open_run(workdir)
     except (FolderError, CheckpointError, ValueError) as error:
-        return write_report(folder, notes=[f"There are no samples and no pictures of attention: {error}."])
+        return write_report(folder, samples=[], notes=[f"There are no samples and no pictures of attention: {error}."])
     if read_run(folder).samples:
         return write_report(folder, evaluators, run.model, run.tokenizer)
     samples, notes = [], []

@@ -30,6 +30,9 @@ def config_lines(config: dict, depth: int = 0) -> list[str]:
         elif isinstance(value, dict):
             kind = value.get("type", "").split(":")[-1]
             lines += [f"{indent}{name}: {kind}".rstrip(), *config_lines(value, depth + 1)]
+        elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+            for number, each in enumerate(value):
+                lines += config_lines({f"{name}.{number}": each}, depth)
         else:
             lines.append(f"{indent}{name}: {value}")
     return lines
