@@ -173,7 +173,8 @@ def test_items_are_counted_without_a_model_where_they_can_be():
 
 def test_compute_type_changes_everywhere():
     config = with_precision(transformer_tiny(), compute="bfloat16")
-    parts = (config.embedding, config.encoder, config.decoder)
+    encoder, decoder = config.encoder.block, config.decoder.block
+    parts = (config.embedding, encoder.attention, encoder.feedforward, encoder.residual, decoder.cross)
     assert {part.precision.compute for part in parts} == {"bfloat16"}
     assert with_precision(transformer_tiny()) == transformer_tiny()
 

@@ -26,7 +26,7 @@ LLAMA = CausalConfig(
     embedding=EmbeddingConfig(vocab=40, embed=8, position="none", scaled=False, max_length=32, init_std=0.02),
     block=transformer_block(
         embed=8, heads=4, kv_heads=2, head_width=2, hidden=12, norm="rms", norm_position="pre", activation="silu",
-        gated=True, bias=False, rotary=Rotary(), init_std=0.02,
+        gated=True, bias=False, out_bias=False, rotary=Rotary(), init_std=0.02,
     ),
     depth=3,
     tied_output=False,
@@ -390,7 +390,7 @@ def test_wrap_refuses_a_model_that_the_architecture_cannot_be():
     ):
         with pytest.raises(ValueError, match="a LlamaForCausalLM cannot be the model given"):
             hub.wrap(shape(changed), "LlamaForCausalLM")
-    same_but_spelled = with_fields(LLAMA, out_bias=False, dropout=0.5, remat="full")
+    same_but_spelled = with_fields(LLAMA, out_bias=None, dropout=0.5, remat="full")
     hub.wrap(shape(same_but_spelled), "LlamaForCausalLM")
     with pytest.raises(ValueError, match=r"no architecture is called 'LlamaForFun'; supported are .*LlamaForCausalLM"):
         hub.wrap(build(LLAMA), "LlamaForFun")

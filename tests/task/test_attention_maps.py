@@ -71,8 +71,8 @@ def test_the_first_layer_equals_the_weights_by_hand(made):
     encoder, decoder, _ = attention_maps(made, source, target)
     model = made.model
     for maps, stack, row, mask in (
-        (encoder, model.encoder, source, None),
-        (decoder, model.decoder, [TOKENIZER.bos, *target[:-1]], Mask(causal=True)),
+        (encoder, model.encoder.blocks, source, None),
+        (decoder, model.decoder.blocks, [TOKENIZER.bos, *target[:-1]], Mask(causal=True)),
     ):
         block = jax.tree.map(lambda leaf: leaf[0], stack)
         x = model.embedding(jnp.array([row]))
