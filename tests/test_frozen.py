@@ -83,7 +83,9 @@ def configs(rooms):
             yield from (kind for kind in own if all(field.kw_only for field in fields(kind)))
 
 
-ROOMS = ("data", "decode", "launch", "parallel", "report")
+ROOMS = (
+    "bench", "data", "decode", "hub", "launch", "models", "nn", "objective", "parallel", "report", "task", "train",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", configs(ROOMS), ids=lambda kind: kind.__name__)

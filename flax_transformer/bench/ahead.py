@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from flax_transformer.bench.minimum import minimum_bytes
 from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Program, array_shape
 from flax_transformer.bench.workload import Size, Workload, count_programs, train_step
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import batch_sharding, collectives, make_mesh
 from flax_transformer.parallel.mesh import MeshConfig
 from flax_transformer.train.carry import carry_of
@@ -43,7 +44,7 @@ class CompilerError(RuntimeError):
     """The compiler failed for another reason than memory; the message has its last words."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Case:
     """One training step, or function, on one slice."""
 
@@ -58,7 +59,7 @@ class Case:
     """Of the experiment, as on its own command line."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Compiled:
     """What is known of a step once it is compiled; bytes are of one device."""
 

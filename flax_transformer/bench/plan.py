@@ -5,7 +5,7 @@ Every number is the compiler's or follows from a formula by the chip's data shee
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.report import amount, seconds, three
 from flax_transformer.bench.timing import make_program
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel.collectives import KINDS, Collective, collective_bytes
 from flax_transformer.parallel.mesh import AXES, MeshConfig
 
@@ -24,7 +25,7 @@ WIRE = {"all-reduce": 2.0}
 """How often a collective's bytes leave a device, at least; once, but an all-reduce is a reduce-scatter and a gather."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Budget:
     """What a run is to do, and what a chip costs."""
 
@@ -34,7 +35,7 @@ class Budget:
     """Of one chip for an hour, in whatever currency."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Bounds:
     """Seconds a step takes at the least, by what it waits for."""
 
@@ -54,7 +55,7 @@ class Bounds:
         return max(named, key=named.get)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Plan:
     """A case, and what compiling it told."""
 

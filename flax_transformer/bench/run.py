@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from flax_transformer.bench.report import check_file
 from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Measurement, Program, array_shape, make_program, real, time_program
 from flax_transformer.bench.workload import PROGRAMS, Size, Workload, count_programs, train_step
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.train.carry import carry_of
 from flax_transformer.train.optimizer import make_optimizer
@@ -41,7 +42,7 @@ def at_the_door() -> Iterator[None]:
         raise RefusedError(str(error)) from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Job:
     """What is about to be measured, all of it checked."""
 

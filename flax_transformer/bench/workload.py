@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from flax import nnx
 
 from flax_transformer.bench.family import FAMILIES, Batch
 from flax_transformer.bench.flops import Flops, alone, count_flops
+from flax_transformer.frozen import frozen
 from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision, with_precision
 from flax_transformer.parallel import MeshConfig
@@ -22,7 +23,7 @@ ADAM = OptimizerConfig(learning_rate=1e-4, schedule=ScheduleConfig(name="constan
 PROGRAMS = ("forward", "train", "decode")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Workload:
     """A model and one batch, with what can be done to them."""
 
@@ -57,7 +58,7 @@ class Workload:
         return tuple(name for name in PROGRAMS if has[name])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Size:
     """What the command line asks for; None leaves it to the target."""
 

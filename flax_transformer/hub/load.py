@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
@@ -32,7 +33,7 @@ FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*|drop_pa
 """Fields of configs that change how a model trains or runs, and not what it is."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lenient:
     """What may be otherwise than config.json and the table say; nothing is, unless it is named here.
 

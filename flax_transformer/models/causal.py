@@ -10,14 +10,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output, output_table
 from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Trunk, TrunkConfig, cache_length, each_cache
 from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_at_least
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CausalConfig(TrunkConfig):
     """A trunk that sees the past, an embedding before it, and an output layer."""
 
@@ -67,7 +69,7 @@ class CausalCache:
         return replace(self, layers=each_cache(lambda cache: cache.fork(beams, length), self.layers))
 
 
-class Causal(nnx.Module):
+class Causal(Module):
     """A language model: `model(tokens)` gives logits; `prefill` and `step` generate."""
 
     def __init__(self, cfg: CausalConfig, *, rngs: nnx.Rngs):

@@ -4,7 +4,6 @@ Axes: B batch, T positions, D width, V vocabulary.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,16 +11,18 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.models.head import ClassifierConfig, Head, HeadConfig
 from flax_transformer.models.output import Output, output_table
 from flax_transformer.nn import Embedding, EmbeddingConfig, Trunk, TrunkConfig, make_norm
 from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.linear import Linear, initializer
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EncoderConfig(TrunkConfig):
     """A trunk that sees everything, and an embedding before it."""
 
@@ -38,7 +39,7 @@ class EncoderConfig(TrunkConfig):
         return Encoder(self, rngs=rngs)
 
 
-class Encoder(nnx.Module):
+class Encoder(Module):
     """Hidden states of tokens that all see each other."""
 
     def __init__(self, cfg: EncoderConfig, *, rngs: nnx.Rngs):
@@ -114,7 +115,7 @@ def _head(encoder: EncoderConfig, **head: Any) -> HeadConfig:
     return HeadConfig(embed=like.embed, precision=like.precision, **start, **head)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MaskedLMConfig:
     """An encoder that guesses hidden tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
 
@@ -136,7 +137,7 @@ class MaskedLMConfig:
         return self.encoder.block.feedforward.activation if self.activation is None else self.activation
 
 
-class MaskedLM(nnx.Module):
+class MaskedLM(Module):
     """A dense layer, its activation and norm, and an output layer, by default the embedding table; all with biases."""
 
     def __init__(self, cfg: MaskedLMConfig, *, rngs: nnx.Rngs):

@@ -11,14 +11,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
+from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output, output_table
 from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Memory, Trunk, TrunkConfig, each_cache
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, scaled
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Seq2SeqConfig:
     """An encoder, a decoder, and the embeddings they share or do not."""
 
@@ -79,7 +81,7 @@ class DecoderCache:
         return replace(self, layers=each_cache(lambda cache: cache.grow(length), self.layers))
 
 
-class Seq2Seq(nnx.Module):
+class Seq2Seq(Module):
     """The Transformer: `model(source, target)` gives logits; `encode`, `init_cache` and `step` decode."""
 
     def __init__(self, cfg: Seq2SeqConfig, *, rngs: nnx.Rngs):

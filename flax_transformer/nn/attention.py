@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.check import check_beams, check_hidden, check_single
 from flax_transformer.nn.config import Precision, Rotary, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import Dropout, Mask, attention, rotary
 from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
@@ -21,7 +23,7 @@ from flax_transformer.parallel.explicit import implicit
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AttentionConfig:
     """Multi-head attention: heads, positions, and which function computes it."""
 
@@ -96,7 +98,7 @@ class AttentionConfig:
         return Attention(self, rngs=rngs)
 
 
-class Attention(nnx.Module):
+class Attention(Module):
     """Multi-head attention over itself or over a memory.
 
     Query, key and value have kernels [D, N, H] and [D, K, H]; `out` has [N, H, D].

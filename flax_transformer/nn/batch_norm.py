@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from flax_transformer.nn.module import Module
 
-class BatchNorm(nnx.Module):
+
+class BatchNorm(Module):
     """Normalise every channel, the last axis, over all others: by its running statistics, or by those of the batch.
 
     Calling it uses the running statistics; `observe` uses the batch's and gives new running ones, which

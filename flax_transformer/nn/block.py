@@ -1,6 +1,6 @@
 """The block: attention, cross-attention where asked for, feed-forward, a residual around each."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -9,17 +9,19 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.attention import AttentionConfig
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.check import check_hidden, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.feedforward import FeedForwardConfig
+from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
 from flax_transformer.ops import Mask
 from flax_transformer.parallel.explicit import implicit
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BlockConfig:
     """A Transformer block: its sublayers in order, and the residual around each; `transformer_block` writes it shorter.
 
@@ -78,7 +80,7 @@ def transformer_block(*, cross: bool = False, **options: Any) -> BlockConfig:
     return BlockConfig(**parts, cross=parts["attention"] if cross else None)
 
 
-class Block(nnx.Module):
+class Block(Module):
     """One layer of an encoder, a decoder, or both; `ops.capture(f, "hidden_states")` gives what each layer is given."""
 
     def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from numbers import Integral, Real
 from types import UnionType
@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import jax
 import jax.numpy as jnp
 
+from flax_transformer.frozen import frozen
 from flax_transformer.ops import rotary_frequencies
 
 
@@ -66,7 +67,7 @@ def _rule(hint: Any) -> str:
     return words.get(hint) or f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Precision:
     """Number formats: what layers compute in, and what parameters are kept in.
 
@@ -140,7 +141,7 @@ def with_precision(config: Any, **kinds: str | bool) -> Any:
     return with_fields(config, **kinds) if "compute" in field_names(config) else config
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rotary:
     """Rotary positions (Su et al. 2021): the base of the frequencies and, optionally, other frequencies outright."""
 

@@ -1,7 +1,6 @@
 """Token embeddings with positions, and the output layer that shares their table."""
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -9,9 +8,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.check import check_ids
 from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, flat_dot_general
+from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import LayerNorm
 from flax_transformer.ops import dropout, lookup, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows, widen
 from flax_transformer.ops.mask import check_broadcast
@@ -23,7 +24,7 @@ from flax_transformer.parallel.explicit import implicit
 SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EmbeddingConfig:
     """Token embeddings: vocabulary V, width D, and how positions are told."""
 
@@ -72,7 +73,7 @@ class EmbeddingConfig:
             raise ValueError(f"sinusoidal positions need an even width, got D={self.embed}")
 
 
-class Embedding(nnx.Module):
+class Embedding(Module):
     """Token and position embeddings, added, with dropout; `attend` is the tied output layer."""
 
     def __init__(self, cfg: EmbeddingConfig, *, rngs: nnx.Rngs):

@@ -1,21 +1,22 @@
 """The position-wise feed-forward layer, plain (Vaswani et al. 2017, §3.3) or gated (Shazeer 2020)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.check import check_hidden, check_single
 from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, Product, initializer
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import activation, dropout
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.explicit import implicit
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FeedForwardConfig:
     """A feed-forward layer, applied to every position alike."""
 
@@ -49,7 +50,7 @@ class FeedForwardConfig:
         return FeedForward(self, rngs=rngs)
 
 
-class FeedForward(nnx.Module):
+class FeedForward(Module):
     """Two linear layers D → F → D with an activation between, or three when gated."""
 
     def __init__(self, cfg: FeedForwardConfig, *, rngs: nnx.Rngs):

@@ -1,7 +1,6 @@
 """The residual around any sublayer: norm and its place, dropout, drop-path and LayerScale."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -9,14 +8,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.check import check_hidden, check_single
 from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
+from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import check_norm, make_norm
 from flax_transformer.ops import drop_path, dropout, widen
 from flax_transformer.parallel import constrain
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ResidualConfig:
     """How what a sublayer computes is added to what it is given."""
 
@@ -49,7 +50,7 @@ class ResidualConfig:
         return make_norm(self.norm, self.embed, eps=self.norm_eps, precision=self.precision, rngs=rngs)
 
 
-class Residual(nnx.Module):
+class Residual(Module):
     """What is around a sublayer: `residual(x, sublayer, key=key)` is x plus what the sublayer makes of it.
 
     A sublayer is any function `f(x, *args, key=None, **kwargs)` of hidden states that gives hidden states. One that

@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name, tree_axes
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Row:
     """A parameter, or a module with the sum of what it holds."""
 

@@ -3,7 +3,6 @@
 Axes: B batch, T positions, S positions of a memory, D width, N heads.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -11,14 +10,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.cache import Caches, Memory, cache_length
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
+from flax_transformer.nn.module import Module
 from flax_transformer.nn.relative import RelativeBias, RelativeConfig
 from flax_transformer.nn.stack import PerLayer, apply_stack, extend_stack, init_stack, map_stack, unstack
 from flax_transformer.ops import Mask
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TrunkConfig:
     """A stack of blocks, and how it runs."""
 
@@ -57,7 +58,7 @@ class TrunkConfig:
         return Trunk(self, rngs=rngs)
 
 
-class Trunk(nnx.Module):
+class Trunk(Module):
     """Hidden states in, hidden states out: `trunk(x, mask=mask)`; `extend` goes on where a cache ends."""
 
     def __init__(self, cfg: TrunkConfig, *, causal: bool = False, key: PRNGKeyArray | None = None, rngs: nnx.Rngs):

@@ -4,17 +4,17 @@ Axes: B rows, T positions, E classes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Loss, Objective
 from flax_transformer.ops import cross_entropy
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LabelLoss(Objective):
     """Sum the cross-entropy of each label's class, and count the right ones.
 

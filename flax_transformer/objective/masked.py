@@ -4,19 +4,19 @@ Axes: B rows, T positions, M masked tokens a row.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
 from flax_transformer.objective.objective import Batch, Loss, Objective
 from flax_transformer.objective.token import TokenLoss
 from flax_transformer.ops import cross_entropy
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MaskedLoss(TokenLoss):
     """Sum the cross-entropy of every masked token, and of next sentence prediction where the batch has its labels.
 

@@ -1,16 +1,17 @@
 """What every objective says of itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import jax
+
+from flax_transformer.frozen import frozen
 
 Batch = Mapping[str, Any]
 Loss = tuple[jax.Array, dict[str, jax.Array]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Objective:
     """`objective(model, batch, key=…)` gives a loss summed over the batch, and sums to report, among them `count`.
 

@@ -5,17 +5,17 @@ Axes: B rows, T positions, M places a row that are looked at.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
 from flax_transformer.objective.objective import Batch, Loss, Objective
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TokenLoss(Objective):
     """Sum the cross-entropy of labels [B, T], each as often as its weight says.
 

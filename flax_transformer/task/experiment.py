@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import jax
 
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.command import quietly
 from flax_transformer.train.carry import NOTHING, Carry, Objective, alone, carry_of
@@ -54,7 +55,7 @@ class Task:
             raise ValueError("a task has either an objective or its own step, got both or neither")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Experiment:
     """What every experiment has. A subclass adds its model and data, and makes the `Task`."""
 

@@ -12,6 +12,7 @@ import jax
 from flax import nnx
 
 from flax_transformer import hub
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.convert import describe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import families, find_use
@@ -35,7 +36,7 @@ FACTORS = "lora.safetensors"
 """File of a run's folder that holds low-rank factors alone."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Recipe(Experiment):
     """Train a model on data by an objective, and test it.
 

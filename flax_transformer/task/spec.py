@@ -1,14 +1,15 @@
 """What the data say of themselves, and a model's config sized by it."""
 
 import dataclasses
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from flax_transformer.frozen import frozen
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.nn import EmbeddingConfig
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Spec:
     """Sizes that only the data know, and what a model trained on them can do."""
 

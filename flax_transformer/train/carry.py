@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name
 
 Objective = Callable[..., tuple]
@@ -42,7 +43,7 @@ def alone(model: Any, carried: Any) -> Any:
     return model
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Carry:
     """What an objective carries: how it begins, changes once a step, and belongs to the model."""
 

@@ -7,7 +7,7 @@ Everything is an Optax transformation or a wrapper of an objective, chosen by pa
 import contextlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ import optax
 from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name, tree_shardings
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model
 from flax_transformer.train.state import Optimizer, TrainState, check_trained, new_state, state_shardings
@@ -34,7 +35,7 @@ def check_pattern(name: str, pattern: str) -> None:
         raise ValueError(f"{name} must be a regular expression, got {pattern!r}: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LayerOrder:
     """How parameters lie on top of each other: embeddings, then each stack's layers, then everything else (heads).
 

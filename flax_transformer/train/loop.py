@@ -3,11 +3,12 @@
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 
+from flax_transformer.frozen import frozen
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.preemption import Interrupted, Preempted, noticing
@@ -19,7 +20,7 @@ from flax_transformer.train.window import NotFinite, Window, all_finite
 __all__ = ["Batches", "Interrupted", "NotFinite", "Preempted", "TrainConfig", "fit"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TrainConfig:
     """How long to train, and how often to look, evaluate and save; all in steps."""
 

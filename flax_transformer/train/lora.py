@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name
 from flax_transformer.train.axes import Axes, parameter_axes
 from flax_transformer.train.carry import NOTHING, Carry, Objective, alone, carry_of, on_model
 from flax_transformer.train.finetune import check_pattern
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LoraConfig:
     """Which kernels are adapted, and by how much."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flax_transformer.data.text.plain import read_text, standard_library
+from flax_transformer.frozen import frozen
 
 _BLOCK_STRING = re.compile(r'("""|\'\'\').*?\1', re.DOTALL)
 
@@ -25,7 +26,7 @@ class Labelled:
         return {"text": self.texts[index], "label": self.labels[index]}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LabelledText:
     """Labelled texts of a folder: ``{root}/{split name}.tsv``, a text, a tab and a label a line.
 

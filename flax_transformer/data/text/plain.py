@@ -7,7 +7,6 @@ import sysconfig
 import tokenize
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -15,12 +14,13 @@ import numpy as np
 
 from flax_transformer.data.text.batch import Ragged, ragged
 from flax_transformer.data.text.tokenizer import SPECIAL, UNK, Tokenizer
+from flax_transformer.frozen import frozen
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 _BLOCK = 1 << 16  # characters encoded at a time, so that a tokenizer never holds a whole corpus
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PlainText:
     """A corpus of running text: a file, or the Python standard library's own sources if ``text`` is empty.
 

@@ -1,15 +1,15 @@
 """Damaged texts: how well they are restored, beside how well they would be if left as they are."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import Restored, restore, sample_lines, samples_of, table
 from flax_transformer.task.example.damage import MASK
 from flax_transformer.task.score import score
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Restorations(Evaluator):
     """Score the test texts of each damage: those restored exactly, and chrF."""
 

@@ -1,16 +1,17 @@
 """What every evaluator is given, and what it gives."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 from flax_transformer import hub
+from flax_transformer.frozen import frozen
 from flax_transformer.objective import Objective
 from flax_transformer.task.example.opened import Opened
 from flax_transformer.train.folder import RunFolder
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Finished:
     """A finished run: its model, and what there is to test it on."""
 
@@ -26,7 +27,7 @@ class Finished:
     """Validation metrics of the model that training began with; empty where it was new."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Shown:
     """What a finished model is shown by: metrics of the test, samples for the report, lines for the terminal."""
 
@@ -37,7 +38,7 @@ class Shown:
     """Lines for the very end: what to try next."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Evaluator:
     """`evaluator(finished)` tests a finished model. A subclass has its options as fields and defines `__call__`."""
 

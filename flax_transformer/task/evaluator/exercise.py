@@ -1,13 +1,13 @@
 """Exercises of several tasks: how many are answered exactly."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import restore, sample_lines, samples_of, table
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Answers(Evaluator):
     """Count the test exercises of each task that are answered exactly."""
 

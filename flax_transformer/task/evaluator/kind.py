@@ -1,15 +1,15 @@
 """Encoder-decoders that learn several kinds of source and target: what they make of each kind's test items."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator.evaluator import Finished
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Restored:
     """What a finished model makes of a kind's test items."""
 

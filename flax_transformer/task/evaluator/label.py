@@ -3,18 +3,18 @@
 Axes: B rows, E classes.
 """
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
+from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Labels(Evaluator):
     """Measure the accuracy on the test texts, which are `Labelled`, and show the first of them."""
 

@@ -1,6 +1,5 @@
 """Masked language models: how many masked tokens they guess, and some of them."""
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -8,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_transformer import hub
+from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Guesses(Evaluator):
     """Measure what the model is trained on, and let it guess one token of some held-out lines."""
 

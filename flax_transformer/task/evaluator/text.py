@@ -1,17 +1,17 @@
 """Language models: the loss of held-out text, and how they go on from it."""
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
 import numpy as np
 
+from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TextLoss(Evaluator):
     """Measure the loss of held-out text a token, and in bits a character, which other tokenizers can be compared by.
 
@@ -34,7 +34,7 @@ class TextLoss(Evaluator):
         return Shown(metrics=metrics, lines=("", line))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Continuations(Evaluator):
     """Let a language model go on from pieces of held-out text, which is a `HeldText`."""
 

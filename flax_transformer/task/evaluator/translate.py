@@ -5,10 +5,11 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from flax_transformer.frozen import frozen
 from flax_transformer.report import Picture
 from flax_transformer.task.attention import draw
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
@@ -30,7 +31,7 @@ DRAWN = 40
 """Tokens a side that such a sentence has at most, so that its picture fits a page."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Translations(Evaluator):
     """Translate the test pairs and score them."""
 

@@ -1,7 +1,6 @@
 """Texts to be restored from several kinds of damage, as BART is pretrained."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from flax_transformer.data.text import (
     Blocks,
@@ -18,6 +17,7 @@ from flax_transformer.data.text.denoise import Noise
 from flax_transformer.data.text.exercise import sums
 from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import PlainText, encode_documents
+from flax_transformer.frozen import frozen
 from flax_transformer.task.example.kind import Kind, Weights, open_kinds, open_marked
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
 
@@ -30,7 +30,7 @@ SLACK = 8
 that more than these in one text have a chance of about 1 in 20^8."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lines:
     """Texts to damage: the lines of a file, or sums in words, made by rule, if `text` is empty."""
 
@@ -63,7 +63,7 @@ class Lines:
         return {"train": train, "validation": held[::2][: self.validation], "test": held[1::2][: self.test]}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Mix(Weights):
     """How often each damage comes, relative to the others; 0 leaves it out."""
 
@@ -81,7 +81,7 @@ class Mix(Weights):
     """Sentences in another order, and then spans masked: what BART was pretrained by."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DamagedTexts:
     """Damage texts in several ways; the target is the whole text."""
 

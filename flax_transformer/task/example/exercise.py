@@ -1,7 +1,6 @@
 """Exercises made by rule, told apart by the words that a source begins with, as T5 is trained."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -12,6 +11,7 @@ from flax_transformer.data.text import Blocks, Pairs, SpanCorruption, TextToText
 from flax_transformer.data.text.exercise import countings, exercises
 from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import encode_documents
+from flax_transformer.frozen import frozen
 from flax_transformer.task.example.kind import Kind, Weights, open_kinds, open_marked
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
 
@@ -32,7 +32,7 @@ COUNTINGS = 6_000
 """Countings to train on, of the 7,200 or so that there are."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Mix(Weights):
     """How often each task comes, relative to the others; 0 leaves it out."""
 
@@ -46,7 +46,7 @@ class Mix(Weights):
     """Spans are cut out of countings, as T5 is pretrained."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Amount:
     """Exercises of each task."""
 
@@ -63,7 +63,7 @@ class Amount:
         return list(exercises(name, count, seed=seed, split=split))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ExerciseTexts:
     """Mix exercises of several tasks, each text to text."""
 

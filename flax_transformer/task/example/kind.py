@@ -4,19 +4,20 @@ Axes: B rows, S source positions, T target positions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
 
 from flax_transformer.data import each_once, mixture, shuffled
 from flax_transformer.data.examples import Arrays, Transform
 from flax_transformer.data.text import Pairs, Tokenizer
+from flax_transformer.frozen import frozen
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, stream
 from flax_transformer.task.spec import Spec
 from flax_transformer.train.folder import RunFolder
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Weights:
     """How often each kind comes, relative to the others; 0 leaves it out. A subclass has a field for each."""
 
@@ -30,7 +31,7 @@ class Weights:
         return {name: weight for name, weight in asdict(self).items() if weight}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Kind:
     """One kind of source and target: how often it comes, and how its examples are made."""
 
@@ -42,7 +43,7 @@ class Kind:
     """From an item to `source` and `target`, token ids with their marks."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Kinds:
     """Held-out examples of several kinds."""
 

@@ -1,7 +1,6 @@
 """Labelled texts, for classifiers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,13 +10,14 @@ from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Example
 from flax_transformer.data.text import Rows
 from flax_transformer.data.text.labelled import Labelled
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
 from flax_transformer.task.spec import Spec
 from flax_transformer.train.folder import RunFolder
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HideWords:
     """Put the mask in place of each token with a probability, so that no single word decides (word dropout)."""
 
@@ -32,7 +32,7 @@ class HideWords:
         return {**example, "tokens": np.where(hidden, self.mask, tokens).astype(np.int32)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LabelledTexts:
     """Lay out a labelled text a row, between [CLS] and [SEP]."""
 

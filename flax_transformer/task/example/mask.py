@@ -4,7 +4,6 @@ Axes: B rows, T positions, M masked tokens a row.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Arrays
 from flax_transformer.data.text import Blocks, MaskedLM, NextSentence, Rows, Tokenizer, bounds, ragged
 from flax_transformer.data.text.plain import PlainText, read_text
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
 from flax_transformer.task.spec import Spec
@@ -22,7 +22,7 @@ DOCUMENT = 50
 """Most lines of a document; longer texts are several."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TextLines(PlainText):
     """Running text, whose lines follow each other, or files of sentences that do not."""
 
@@ -47,7 +47,7 @@ class TextLines(PlainText):
         return documents
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MaskedRows:
     """Lay out rows as `Rows` does, with the masked tokens of each at its first places: so many a row are predicted.
 
@@ -72,7 +72,7 @@ class MaskedRows:
         return {**batch, **chosen, "places": places}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MaskedTexts:
     """Mask tokens of running text, and pair sentences where lines follow each other."""
 

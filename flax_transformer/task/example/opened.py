@@ -1,7 +1,7 @@
 """What is there once data are open, and the tokenizer they are read by."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
@@ -11,6 +11,7 @@ from flax_transformer.data.examples import Collate
 from flax_transformer.data.stream import Stream
 from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
 from flax_transformer.data.text.plain import train_characters
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.spec import Spec
 from flax_transformer.train.folder import RunFolder
@@ -18,7 +19,7 @@ from flax_transformer.train.folder import RunFolder
 Batches = Callable[[], Iterable[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Opened:
     """Open data: batches to train on, batches to look at, and what the model is sized by."""
 
@@ -38,7 +39,7 @@ class Opened:
     """Of the checkpoint's config.json, besides special tokens and what the model is."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Context:
     """What examples must know of the run they are made for."""
 
@@ -58,7 +59,7 @@ class ExampleMaker(Protocol):
         """Read the data, learn or load the tokenizer, and lay out batches."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Vocabulary:
     """What a token is: a character, or a piece found by byte-pair encoding."""
 

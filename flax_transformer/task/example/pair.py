@@ -1,7 +1,6 @@
 """Parallel text as batches of few fixed shapes, for translation."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import jax
@@ -19,6 +18,7 @@ from flax_transformer.data.text import (
     train_byte_bpe,
     train_word_bpe,
 )
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.example.opened import Context, Opened
 from flax_transformer.task.spec import Spec
@@ -38,7 +38,7 @@ class Corpus(Protocol):
         """Give the pairs of `train`, `validation` or `test`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BPE:
     """Byte-pair encoding, joint over both languages."""
 
@@ -58,7 +58,7 @@ class BPE:
         return train_byte_bpe(texts, vocab_size=260 + self.merges)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Batching:
     """How pairs become batches of few fixed shapes."""
 
@@ -77,7 +77,7 @@ class Batching:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SentencePairs:
     """Lay out sentence pairs in batches of few lengths."""
 

@@ -6,6 +6,7 @@ from functools import partial
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.text import Rows, Windows
 from flax_transformer.data.text.plain import PlainText, encode_documents
+from flax_transformer.frozen import frozen
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
 from flax_transformer.task.spec import Spec
 
@@ -18,7 +19,7 @@ class HeldText:
     characters: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TextWindows:
     """Cut running text into windows, whose every token is to be told from those before it."""
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.generate import start_of, stream_tokens
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -26,7 +27,7 @@ CONTEXT = 8
 """Tokens of a prompt that decide how the first new one is spelled."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WriterConfig:
     """How a `Writer` writes."""
 
