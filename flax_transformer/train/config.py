@@ -91,7 +91,7 @@ def from_json(data: Any, packages: tuple[str, ...] = ("flax_transformer",)) -> A
 
 
 def outdated(data: Any) -> str | None:
-    """Say what in the JSON of a config is of another version of this package: a type that it lacks or that changed."""
+    """Say what in the JSON of a config is of another version of this package: a type or a field that it lacks."""
     if not isinstance(data, dict):
         return next(filter(None, map(outdated, data)), None) if isinstance(data, list) else None
     name = data.get("type")
@@ -102,8 +102,8 @@ def outdated(data: Any) -> str | None:
             return f"there is no {name}"
         if dataclasses.is_dataclass(kind):
             known = {field.name for field in dataclasses.fields(kind)}
-            if changed := sorted(known ^ (data.keys() - {"type"})):
-                return f"{kind.__name__} has other fields, {', '.join(changed)} among them"
+            if gone := sorted(data.keys() - known - {"type"}):
+                return f"{kind.__name__} has no {', '.join(gone)}"
     return next(filter(None, map(outdated, data.values())), None)
 
 

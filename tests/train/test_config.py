@@ -138,8 +138,8 @@ def test_a_run_of_another_configuration_is_refused_untouched(tmp_path):
             "there is no flax_transformer.nn.config:Block",
         ),
         (
-            {"type": "flax_transformer.nn.relative:RelativeConfig", "buckets": 8},
-            "RelativeConfig has other fields, max_distance",
+            {"type": "flax_transformer.nn.relative:RelativeConfig", "slope": 8},
+            "RelativeConfig has no slope",
         ),
     ],
 )
