@@ -7,7 +7,21 @@ True
 
 import importlib
 
-__all__ = ["bench", "data", "decode", "hub", "launch", "models", "nn", "ops", "parallel", "report", "task", "train"]
+__all__ = [
+    "bench",
+    "data",
+    "decode",
+    "hub",
+    "launch",
+    "models",
+    "nn",
+    "objective",
+    "ops",
+    "parallel",
+    "report",
+    "task",
+    "train",
+]
 __version__ = "0.1.0"
 
 

@@ -74,12 +74,13 @@ def test_the_options_of_a_command_are_explained_as_before(capsys):
 
 
 def configs(rooms):
-    """The configs of rooms: frozen dataclasses with keywords only."""
+    """The configs of rooms: frozen dataclasses with keywords only, equal where their fields are."""
     for room in rooms:
         package = importlib.import_module(f"flax_transformer.{room}")
         for file in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             here = [kind for kind in vars(importlib.import_module(file.name)).values() if isinstance(kind, type)]
             own = [kind for kind in here if is_dataclass(kind) and kind.__module__ == file.name]
+            own = [kind for kind in own if kind.__dataclass_params__.eq]
             yield from (kind for kind in own if all(field.kw_only for field in fields(kind)))
 
 

@@ -150,7 +150,7 @@ class Seq2Seq(Module):
 
     def hidden_states(
         self,
-        source: Int[Array, "*B S"],
+        source: Shaped[Array, "..."],
         target: Int[Array, "*B T"],
         *,
         lengths: Int[Array, "*B"] | Mask | None = None,
@@ -159,6 +159,7 @@ class Seq2Seq(Module):
         """Compute the decoder's hidden states from the inputs of a batch.
 
         Args:
+          source: what the encoder reads: tokens [*B, S], or what one of another kind takes.
           target: decoder input, beginning with the start token.
           lengths: of the source, or a mask.
           key: for dropout; None means none.

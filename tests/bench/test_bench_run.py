@@ -199,11 +199,9 @@ def test_causal_attention_needs_half():
 
 EIGHT = """
 import json
-from dataclasses import replace
 from flax_transformer.bench.run import benchmark
 from flax_transformer.bench.workload import Size
-from flax_transformer.objective import TokenLoss
-from flax_transformer.bench.target import Size
+from flax_transformer.nn import with_fields
 from flax_transformer.parallel import MeshConfig
 import flax_transformer.bench.device as device
 from flax_transformer.models import preset

@@ -252,8 +252,8 @@ def test_dropout_is_set_everywhere():
 
 def test_packed_rows_have_as_many_documents_as_asked_for():
     batch = find_target("gpt2_tiny", Size(batch=2, length=7, documents=3)).batch
-    assert batch["segments"].tolist() == [[1, 1, 1, 2, 2, 3, 3]] * 2
-    assert batch["positions"].tolist() == [[0, 1, 2, 0, 1, 0, 1]] * 2
+    assert batch["inputs"]["segments"].tolist() == [[1, 1, 1, 2, 2, 3, 3]] * 2
+    assert batch["inputs"]["positions"].tolist() == [[0, 1, 2, 0, 1, 0, 1]] * 2
     with pytest.raises(ValueError, match="decoder-only models alone, transformer_tiny is none"):
         find_target("transformer_tiny", Size(documents=3))
     with pytest.raises(ValueError, match="a row of 7 tokens holds as many documents at most, got 8"):
