@@ -146,7 +146,7 @@ print("changed:", [bool((before[t] != after[t]).any()) for t in range(6)])
 
 # %%
 config = transformer_block(embed=64, heads=4, hidden=256)
-attend = Attention(config, rngs=nnx.Rngs(0))
+attend = Attention(config.attention, rngs=nnx.Rngs(0))
 summary(attend)
 
 # %% [markdown]
@@ -184,8 +184,8 @@ for kv_heads in (4, 2, 1):
 # %%
 block = Block(config, rngs=nnx.Rngs(0))
 
-h = block.attention_norm(x + block.attention(x))
-h = block.feedforward_norm(h + block.feedforward(h))
+h = block.attention_residual.norm(x + block.attention(x))
+h = block.feedforward_residual.norm(h + block.feedforward(h))
 np.testing.assert_allclose(h, block(x), atol=1e-5)
 
 # %% [markdown]

@@ -171,7 +171,10 @@ def test_the_revision_asked_for_is_the_one_downloaded(monkeypatch, folder, caplo
 @pytest.mark.parametrize("field", ["type", "function"])
 def test_a_run_config_names_nothing_outside_this_package(tmp_path, name, field):
     (tmp_path / "config.json").write_text(json.dumps({field: name, "command": "touch sprung"}))
-    with pytest.raises(FolderError, match=r"config\.json: a config may name what is in flax_transformer|has no|there is no flax_transformer"):
+    with pytest.raises(
+        FolderError,
+        match=r"config\.json: a config may name what is in flax_transformer|has no|there is no flax_transformer",
+    ):
         read_experiment(RunFolder(tmp_path))
 
 
