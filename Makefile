@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 TESTS ?=
 
-.PHONY: demo test slow soak lint format parity clean
+.PHONY: demo test slow soak lint format parity matrix clean
 
 $(BIN)/.demo: pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v[0]}.{v[1]}; try make PYTHON=python3.12 ...")'
@@ -44,6 +44,9 @@ lint: $(BIN)/.dev  ## formatting, style, and who may import whom
 format: $(BIN)/.dev
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+matrix: $(BIN)/.dev  ## docs/matrix.md, of what the tests say they prove
+	@PYTHONPATH=. $(BIN)/python tests/matrix.py
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .ruff_cache

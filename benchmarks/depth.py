@@ -11,7 +11,6 @@ import argparse
 import json
 import statistics
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from flax_transformer.bench import environment
 from flax_transformer.bench.family import FAMILIES
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.nn import with_fields
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import make_train_step
 
@@ -32,7 +32,7 @@ BAR = 1.2
 
 def config(layers: int, unroll: bool | int) -> Seq2SeqConfig:
     half = layers // 2
-    return replace(transformer_tiny(8_000, dropout=0.1), encoder_depth=half, decoder_depth=half, unroll=unroll)
+    return with_fields(transformer_tiny(8_000, dropout=0.1), depth=half, unroll=unroll)
 
 
 def compile_step(layers: int, unroll: bool | int):

@@ -21,7 +21,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from results import arguments, turns, write
 from flax_transformer.bench.family import FAMILIES
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.nn import with_fields
 from flax_transformer.parallel import multihost
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.loop import TrainConfig, fit
@@ -104,7 +104,7 @@ def looped(step, state: TrainState, batch: Any, checkpoint_every: int, steps: in
 def main() -> None:
     options = arguments(__doc__, rounds=80)
     multihost.start(multihost.Multihost(coordinator="127.0.0.1:12361", processes=1, index=0))  # so that polling is real
-    cfg = replace(transformer_tiny(8_000, dropout=0.1), encoder_depth=2, decoder_depth=2)
+    cfg = with_fields(transformer_tiny(8_000, dropout=0.1), depth=2)
     optimizer = optax.adam(1e-4)
     first = init_state(lambda key: Seq2Seq(cfg, rngs=nnx.Rngs(key)), optimizer, jax.random.key(0), ema=True)
     step = jit_train_step(make_train_step(FAMILY.objective, optimizer, ema=0.99), first)

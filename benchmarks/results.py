@@ -11,17 +11,21 @@ from pathlib import Path
 from flax_transformer.bench import environment
 
 
-def write(path: str | None, results: list[dict], *, compared: tuple[str, ...] = ()) -> None:
+def write(
+    path: str | None, results: list[dict], *, compared: tuple[str, ...] = (), proves: tuple[str, str] | None = None
+) -> None:
     """Write a result file, if one is asked for.
 
     Args:
       compared: packages ours was compared with.
+      proves: of which model or part docs/matrix.md says what with it.
     """
     if path is None:
         return
     where = {**environment(), **{name: importlib.metadata.version(name) for name in compared}}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps({"environment": where, "results": results}, indent=1) + "\n")
+    said = {} if proves is None else {"proves": proves}
+    Path(path).write_text(json.dumps({**said, "environment": where, "results": results}, indent=1) + "\n")
 
 
 def turns(runs: dict, rounds: int, *, warm: bool = False) -> dict[str, list[float]]:

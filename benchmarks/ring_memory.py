@@ -66,7 +66,7 @@ def main() -> None:
                 f"{result['temporary_bytes'] / 2**20:>8,.1f} MiB ({grown:.2f}×{bar}); {found}",
                 flush=True,
             )
-    write(options.json, results)
+    write(options.json, results, proves=("attention", "memory of a device's part of the ring"))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ def main() -> None:
                 f"{name}, deviation {scale:g}: {spell(plain)} of plain, theirs {spell(found['transformers'])}",
                 flush=True,
             )
-    write(options.json, results, compared=("torch", "transformers"))
+    said = "filters of 152,000 tokens beside those of `transformers`"
+    write(options.json, results, compared=("torch", "transformers"), proves=("generation", said))
 
 
 if __name__ == "__main__":

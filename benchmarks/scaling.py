@@ -98,9 +98,9 @@ def row(case: Case) -> tuple[str, ...]:
     sent, least = sum(each["bytes"] * each["times"] for each in known.collectives), sum(known.minimum.values())
     return (
         *head, shape, f"{known.used / GIB:.2f} GiB", amount(sent, "B"), of_least(found, sent, least),
-        seconds(bounds.compute) if bounds.compute else "–", seconds(bounds.links),
+        seconds(bounds.compute), seconds(bounds.links),
         f"{seconds(bounds.step)}, {bounds.by}",
-        f"{found.tokens_per_second:,.0f}" if found.tokens_per_second else "–", seconds(known.seconds),
+        f"{found.items_per_second:,.0f}" if found.items_per_second else "–", seconds(known.seconds),
     )  # fmt: skip
 
 

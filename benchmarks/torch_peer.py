@@ -12,7 +12,6 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 
 import jax
 import numpy as np
@@ -24,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
 from flax_transformer.nn import Precision
-from flax_transformer.task.translation import translation_loss
+from flax_transformer.objective import TokenLoss
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import init_state
@@ -40,15 +39,22 @@ class Peer(torch.nn.Module):
 
     def __init__(self, cfg: Seq2SeqConfig):
         super().__init__()
-        d, block = cfg.embedding.embed, cfg.encoder
+        d, block = cfg.embedding.embed, cfg.encoder.block
+        dropout = block.residual.dropout
         self.embedding = torch.nn.Embedding(VOCAB, d)
         torch.nn.init.normal_(self.embedding.weight, std=d**-0.5)
         self.core = torch.nn.Transformer(
-            d, block.heads, cfg.encoder_depth, cfg.decoder_depth, block.hidden, block.dropout, batch_first=True
+            d,
+            block.attention.heads,
+            cfg.encoder.depth,
+            cfg.decoder.depth,
+            block.feedforward.hidden,
+            dropout,
+            batch_first=True,
         )
         # The paper's post-norm model has no normalisation after the stacks; torch adds one to each.
         self.core.encoder.norm = self.core.decoder.norm = None
-        self.dropout = torch.nn.Dropout(block.dropout)
+        self.dropout = torch.nn.Dropout(dropout)
         angle = torch.arange(512)[:, None] * 10_000 ** (-torch.arange(0, d, 2) / d)
         self.register_buffer("positions", torch.stack([angle.sin(), angle.cos()], -1).reshape(512, d))
 
@@ -69,19 +75,16 @@ def make_batch(rows: int, length: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     draw = lambda *shape: random.integers(4, VOCAB, shape).astype(np.int32)  # noqa: E731
     lengths = random.integers(length // 2, length + 1, rows).astype(np.int32)
-    return {
-        "source": draw(rows, length),
-        "source_length": lengths,
-        "target": draw(rows, length + 1),
-        "target_length": np.full(rows, length, np.int32),
-    }
+    source, target = draw(rows, length), draw(rows, length + 1)
+    inputs = {"source": source, "target": target[:, :-1], "lengths": lengths}
+    return {"inputs": inputs, "labels": target[:, 1:], "weights": np.ones((rows, length), np.float32)}
 
 
 def our_step(cfg: Seq2SeqConfig, batch: dict):
     schedule = ScheduleConfig(name="constant")
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-4, schedule=schedule), 1_000)
     state = init_state(lambda key: Seq2Seq(cfg, rngs=nnx.Rngs(key)), optimizer, jax.random.key(0))
-    step = jit_train_step(make_train_step(partial(translation_loss, label_smoothing=0.1), optimizer), state)
+    step = jit_train_step(make_train_step(TokenLoss(label_smoothing=0.1, chunk=512), optimizer), state)
 
     def run():
         nonlocal state
@@ -101,15 +104,16 @@ def torch_step(cfg: Seq2SeqConfig, batch: dict, prepare: Callable, backends: lis
     model = Peer(cfg).train().to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
     loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
-    source, target = (torch.tensor(batch[side]).long().to(DEVICE) for side in ("source", "target"))
-    padding = torch.arange(source.shape[1])[None] >= torch.tensor(batch["source_length"])[:, None]
+    inputs, labels = batch["inputs"], torch.tensor(batch["labels"]).long().to(DEVICE)
+    source, target = (torch.tensor(inputs[side]).long().to(DEVICE) for side in ("source", "target"))
+    padding = torch.arange(source.shape[1])[None] >= torch.tensor(inputs["lengths"])[:, None]
     padding = torch.zeros(padding.shape).masked_fill(padding, -torch.inf).to(DEVICE)
 
     @prepare
     def forward():
         with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
-            logits = model(source, target[:, :-1], padding)
-        return loss(logits.float().reshape(-1, VOCAB), target[:, 1:].reshape(-1))
+            logits = model(source, target, padding)
+        return loss(logits.float().reshape(-1, VOCAB), labels.reshape(-1))
 
     def run():
         optimizer.zero_grad(set_to_none=True)

@@ -34,11 +34,12 @@ PRESETS = {"transformer_tiny": transformer_tiny, "transformer_base": transformer
 def make_marian(cfg: Seq2SeqConfig) -> transformers.MarianMTModel:
     """Make Marian with random weights, wide enough apart that no two tokens are equally likely."""
     torch.manual_seed(0)
-    block = cfg.encoder
+    attention, feedforward = cfg.encoder.block.attention, cfg.encoder.block.feedforward
     config = transformers.MarianConfig(
-        vocab_size=VOCAB, d_model=block.embed, encoder_layers=cfg.encoder_depth, decoder_layers=cfg.decoder_depth,
-        encoder_attention_heads=block.heads, decoder_attention_heads=block.heads, encoder_ffn_dim=block.hidden,
-        decoder_ffn_dim=block.hidden, activation_function="relu", scale_embedding=True, max_position_embeddings=64,
+        vocab_size=VOCAB, d_model=attention.embed, encoder_layers=cfg.encoder.depth, decoder_layers=cfg.decoder.depth,
+        encoder_attention_heads=attention.heads, decoder_attention_heads=attention.heads,
+        encoder_ffn_dim=feedforward.hidden, decoder_ffn_dim=feedforward.hidden,
+        activation_function="relu", scale_embedding=True, max_position_embeddings=64,
         pad_token_id=START, bos_token_id=START, eos_token_id=EOS, decoder_start_token_id=START,
         forced_eos_token_id=None, init_std=0.06,
     )  # fmt: skip

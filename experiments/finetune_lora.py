@@ -10,14 +10,22 @@ teaches it Shakespeare by 7 % as many parameters, in a minute, on two CPU cores 
 are in `lora.safetensors` of the run's folder, the adapted model in `export`.
 """
 
+from flax_transformer.data.text.plain import PlainText
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator import Continuations, TextLoss
+from flax_transformer.task.example import TextWindows
 from flax_transformer.task.experiment import launch
-from flax_transformer.task.lora import LoraLanguageModel
+from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.lora import LoraConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-EXPERIMENT = LoraLanguageModel(
+EXPERIMENT = Recipe(
+    data=PlainText(),
+    examples=TextWindows(rows=12, length=64),
+    objective=TokenLoss(),
+    evaluators=(Continuations(), TextLoss()),
     lora=LoraConfig(rank=8, alpha=16.0, pattern=r"(query|value|up|down)\.kernel$"),
     optimizer=OptimizerConfig(
         name="adamw", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50, final=0.1), b2=0.99,

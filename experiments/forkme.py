@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from flax_transformer.data.text import teach
 from flax_transformer.decode import Greedy
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.objective import TokenLoss
 from flax_transformer.task.experiment import Experiment, Task, launch
-from flax_transformer.task.report import write_plain_report
-from flax_transformer.task.translation import translation_loss
+from flax_transformer.task.report import write_report
 from flax_transformer.task.translator import decode_batch
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
@@ -42,14 +43,10 @@ class Reversals(Iterator):
     def __next__(self) -> dict[str, np.ndarray]:
         digits = np.random.default_rng([self.seed, self.step]).integers(FIRST, FIRST + 10, (self.rows, self.length))
         self.step += 1
-        column = lambda token: np.full((self.rows, 1), token)  # noqa: E731
-        lengths = np.full(self.rows, self.length + 1, np.int32)
-        return {
-            "source": np.hstack([digits, column(EOS)]).astype(np.int32),
-            "source_length": lengths,
-            "target": np.hstack([column(BOS), digits[:, ::-1], column(EOS)]).astype(np.int32),
-            "target_length": lengths,
-        }
+        source, target = (np.pad(part, [(0, 0), (0, 1)], constant_values=EOS) for part in (digits, digits[:, ::-1]))
+        lengths = np.full(self.rows, self.length + 1)
+        arrays = (array.astype(np.int32) for array in (source, lengths, target, lengths))
+        return teach(*arrays, start=BOS, pad=PAD)
 
     def get_state(self) -> dict:
         """Tell the position."""
@@ -63,9 +60,10 @@ class Reversals(Iterator):
 @jax.jit
 def exact_match(model: Seq2Seq, batch: dict[str, Any]) -> jax.Array:
     """Measure the share of rows reversed without an error."""
-    config = Greedy(max_length=batch["source"].shape[1], eos=EOS)
-    decoded = decode_batch(model, batch["source"], batch["source_length"], config=config, bos=BOS, vocab=FIRST + 10)
-    return jnp.mean(jnp.all(decoded.best.tokens == batch["target"][:, 1:], axis=1))
+    config = Greedy(max_length=batch["labels"].shape[1], eos=EOS)
+    inputs = batch["inputs"]
+    decoded = decode_batch(model, inputs["source"], inputs["lengths"], config=config, bos=BOS)
+    return jnp.mean(jnp.all(decoded.best.tokens == batch["labels"], axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +81,11 @@ class Reverse(Experiment):
         def finish(model: Seq2Seq, writer: Writer) -> None:
             score = float(exact_match(model, held_out))
             writer.write(self.train.steps, "test", {"exact_match": 100 * score})
-            print(f"exact match {100 * score:.1f} % on {self.length} digits; report: {write_plain_report(folder)}")
+            print(f"exact match {100 * score:.1f} % on {self.length} digits; report: {write_report(folder)}")
 
         return Task(
             init=lambda key: Seq2Seq(self.model, rngs=nnx.Rngs(key)),
-            objective=translation_loss,
+            objective=TokenLoss(),
             batches=Reversals(self.rows, self.length, self.train.seed),
             evaluate=lambda model, step: {"exact_match": 100 * float(exact_match(model, held_out))},
             finish=finish,

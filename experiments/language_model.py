@@ -10,19 +10,24 @@ configuration for a CPU: 4 layers, 128 wide, 64 characters of context, 12 window
 CPU cores, one run each, in under two minutes (2026-11-21).
 """
 
+from flax_transformer.data.text.plain import PlainText
 from flax_transformer.models.text.gpt2 import gpt2_tiny
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator import Continuations, TextLoss
+from flax_transformer.task.example import TextWindows, Vocabulary
 from flax_transformer.task.experiment import launch
-from flax_transformer.task.language import LanguageModel
-from flax_transformer.task.text import Vocabulary
+from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-EXPERIMENT = LanguageModel(
+EXPERIMENT = Recipe(
     model=gpt2_tiny(),
-    vocabulary=Vocabulary(unit="character"),
-    rows=12,
-    length=64,
+    family="gpt2",
+    data=PlainText(),
+    examples=TextWindows(vocabulary=Vocabulary(unit="character"), rows=12, length=64),
+    objective=TokenLoss(),
+    evaluators=(Continuations(), TextLoss()),
     optimizer=OptimizerConfig(
         name="adamw", learning_rate=4e-3, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.1), b1=0.9,
         b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0,

@@ -1,4 +1,4 @@
-"""Pre-train an encoder as BERT was: guess hidden tokens, and whether one stretch of lines follows another.
+"""Pre-train an encoder as BERT was: guess masked tokens, and whether one stretch of lines follows another.
 
     python experiments/pretrain_bert.py                                  # sources of Python's own standard library
     python experiments/pretrain_bert.py --workdir runs/mine --data.text FILE
@@ -6,36 +6,42 @@
 
 Lines are the sentences, and a document is at most 50 lines of one file. Sentences that do not follow each other, one a
 line of each file of `--data.sentences`, are trained on without next sentences. `export` in the run's folder is what
-classify_text.py begins from by `--init`, and what guesses hidden words.
+classify_text.py begins from by `--init`, and what guesses masked words.
 
 The defaults, 600 steps of 2 layers, 128 wide, take 2 minutes of CPU time (2 CPU cores, 2026-11-21) and are only a
-beginning. On validation lines: loss 6.28 a hidden token, 10.2 % of them guessed, mostly the frequent ones, and 58.0 %
+beginning. On validation lines: loss 6.28 a masked token, 10.2 % of them guessed, mostly the frequent ones, and 58.0 %
 of next sentences told from others. `--train.steps` buys more.
 """
 
-from flax_transformer.models.encoder import EncoderConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.objective import MaskedLoss
+from flax_transformer.task.evaluator import Guesses
+from flax_transformer.task.example import MaskedTexts, TextLines, Vocabulary
 from flax_transformer.task.experiment import launch
-from flax_transformer.task.pretrain import Pretrain
-from flax_transformer.task.text import Vocabulary
+from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-EXPERIMENT = Pretrain(
-    model=EncoderConfig(
-        embedding=EmbeddingConfig(
-            vocab=8_192, embed=128, position="learned", max_length=128, types=2, norm=True, norm_eps=1e-12,
-            scaled=False, dropout=0.1,
-        ),
-        block=BlockConfig(
-            embed=128, heads=4, hidden=512, norm_eps=1e-12, activation="gelu", dropout=0.1, attention_dropout=0.1
-        ),
-        depth=2,
+ENCODER = EncoderConfig(
+    embedding=EmbeddingConfig(
+        vocab=8_192, embed=128, position="learned", max_length=128, types=2, norm=True, norm_eps=1e-12, scaled=False,
+        dropout=0.1,
     ),
-    vocabulary=Vocabulary(size=8_192),
-    rows=32,
-    length=64,
+    block=transformer_block(
+        embed=128, heads=4, hidden=512, norm_eps=1e-12, activation="gelu", dropout=0.1, attention_dropout=0.1
+    ),
+    depth=2,
+)  # fmt: skip
+
+EXPERIMENT = Recipe(
+    model=MaskedLMConfig(encoder=ENCODER),
+    family="bert",
+    data=TextLines(),
+    examples=MaskedTexts(vocabulary=Vocabulary(size=8_192), rows=32, length=64),
+    objective=MaskedLoss(),
+    evaluators=(Guesses(),),
     optimizer=OptimizerConfig(
         name="adamw", learning_rate=2e-3, schedule=ScheduleConfig(name="linear", warmup=100), weight_decay=0.01,
         clip_norm=1.0,

@@ -12,16 +12,24 @@ of the tests, 95.3 % in the mean (2026-11-21, 10 minutes of CPU time; 16 minutes
 `--mix.add 0` leaves a task out, and `--mix.sort 2` has it twice as often.
 """
 
+from flax_transformer.models.preset import narrowed
 from flax_transformer.models.text.t5 import t5_v1_1_small
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator import Answers
+from flax_transformer.task.example import Amount, ExerciseTexts
 from flax_transformer.task.experiment import launch
-from flax_transformer.task.sequence import narrowed
-from flax_transformer.task.text_to_text import Multitask
+from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-EXPERIMENT = Multitask(
+EXPERIMENT = Recipe(
     model=narrowed(t5_v1_1_small(dropout=0.0), embed=128, heads=4, hidden=256, depth=2),
+    family="t5",
+    data=Amount(),
+    examples=ExerciseTexts(),
+    objective=TokenLoss(chunk=512),
+    evaluators=(Answers(),),
     optimizer=OptimizerConfig(
         name="muon", learning_rate=3e-3, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.02), clip_norm=1.0
     ),

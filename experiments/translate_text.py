@@ -10,21 +10,27 @@ docs/translation.md, reached 40.15 in 71 minutes of CPU time, 36 of two cores (2
 
 from flax_transformer.data.text.corpus import TextCorpus
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator import Translations
+from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
-from flax_transformer.task.translation import BPE, Batching, Search, Translation
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.translator import Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-EXPERIMENT = Translation(
+EXPERIMENT = Recipe(
     model=transformer_tiny(),
+    family="marian",
     data=TextCorpus(),
-    bpe=BPE(unit="word", merges=10_000),
-    batch=Batching(tokens=8_192, buckets=8, max_tokens=128),
+    examples=SentencePairs(
+        bpe=BPE(unit="word", merges=10_000), batch=Batching(tokens=8_192, buckets=8, max_tokens=128)
+    ),
+    objective=TokenLoss(label_smoothing=0.1, chunk=512),
+    evaluators=(Translations(search=Search(beams=5, length_penalty=1.0), headline="tokenized_bleu"),),
     optimizer=OptimizerConfig(learning_rate=5e-3, schedule=ScheduleConfig(name="inverse_sqrt", warmup=2_000)),
     train=TrainConfig(steps=8_000, log_every=100, eval_every=400, checkpoint_every=400, keep=10, average=10),
-    search=Search(beams=5, length_penalty=1.0),
-    headline="tokenized_bleu",
 )
 
 if __name__ == "__main__":

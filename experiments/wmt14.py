@@ -18,28 +18,34 @@ from flax_transformer.data.text.corpus import TextCorpus
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_big
 from flax_transformer.nn import Precision
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator import Translations
+from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
-from flax_transformer.task.translation import BPE, Batching, Search, Translation
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.translator import Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
 
-def experiment(model: Seq2SeqConfig, *, steps: int, average: int) -> Translation:
+def experiment(model: Seq2SeqConfig, *, steps: int, average: int) -> Recipe:
     """Give the paper's recipe for a model."""
     schedule = ScheduleConfig(name="noam", warmup=4_000, width=model.embedding.embed)
-    return Translation(
+    return Recipe(
         model=model,
+        family="marian",
         data=TextCorpus(tfds="wmt14_translate/de-en", train="train", validation="validation", test="test"),
-        bpe=BPE(unit="byte", merges=37_000),
-        batch=Batching(tokens=25_600, buckets=8, max_tokens=256),
+        examples=SentencePairs(
+            bpe=BPE(unit="byte", merges=37_000), batch=Batching(tokens=25_600, buckets=8, max_tokens=256)
+        ),
+        objective=TokenLoss(label_smoothing=0.1, chunk=4_096),
+        evaluators=(Translations(search=Search(beams=4, length_penalty=0.6, penalty="gnmt")),),
         # Noam sets the rate; the optimizer's own is the factor before it.
         optimizer=OptimizerConfig(name="adam", learning_rate=1.0, schedule=schedule),
         train=TrainConfig(
             steps=steps, log_every=100, eval_every=2_500, checkpoint_every=1_250, keep=average, average=average
         ),
-        loss_chunk=4_096,
-        search=Search(beams=4, length_penalty=0.6, penalty="gnmt"),
     )
 
 

@@ -38,12 +38,26 @@ from flax import nnx
 
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
-from flax_transformer.nn import Attention, Block, BlockConfig, apply_stack, init_stack, layer, summary
+from flax_transformer.nn import (
+    Attention,
+    Block,
+    apply_stack,
+    init_stack,
+    layer,
+    summary,
+    transformer_block,
+    with_fields,
+)
+from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask, attention, explain_attention, sinusoidal
 from flax_transformer.report import attention_figure
 from flax_transformer.task.attention import draw_sentence
+from flax_transformer.task.evaluator import Translations
+from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.experiment import train
-from flax_transformer.task.translation import BPE, Batching, Search, Translation, load_translator
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.run import open_translator
+from flax_transformer.task.translator import Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -131,8 +145,8 @@ print("changed:", [bool((before[t] != after[t]).any()) for t in range(6)])
 # matrices. It is a pytree of arrays; calling it is a pure function.
 
 # %%
-config = BlockConfig(embed=64, heads=4, hidden=256)
-attend = Attention(config, rngs=nnx.Rngs(0))
+config = transformer_block(embed=64, heads=4, hidden=256)
+attend = Attention(config.attention, rngs=nnx.Rngs(0))
 summary(attend)
 
 # %% [markdown]
@@ -156,7 +170,7 @@ np.testing.assert_allclose(by_hand, attend(x), atol=1e-5)
 
 # %%
 for kv_heads in (4, 2, 1):
-    cache = Attention(replace(config, kv_heads=kv_heads), rngs=nnx.Rngs(0)).init_cache(batch=1, length=1000)
+    cache = Attention(replace(config.attention, kv_heads=kv_heads), rngs=nnx.Rngs(0)).init_cache(batch=1, length=1000)
     print(f"{kv_heads} key/value heads: {cache.key.size + cache.value.size:>7,} numbers for 1,000 tokens")
 
 # %% [markdown]
@@ -170,8 +184,8 @@ for kv_heads in (4, 2, 1):
 # %%
 block = Block(config, rngs=nnx.Rngs(0))
 
-h = block.attention_norm(x + block.attention(x))
-h = block.feedforward_norm(h + block.feedforward(h))
+h = block.attention_residual.norm(x + block.attention(x))
+h = block.feedforward_residual.norm(h + block.feedforward(h))
 np.testing.assert_allclose(h, block(x), atol=1e-5)
 
 # %% [markdown]
@@ -184,7 +198,7 @@ y = jax.jit(lambda block, x: block(x))(block, batch)
 gradients = jax.grad(lambda block: (block(batch) ** 2).mean())(block)
 print(type(gradients).__name__, jax.tree.structure(gradients) == jax.tree.structure(block))
 
-dropping = Block(replace(config, dropout=0.1), rngs=nnx.Rngs(0))
+dropping = Block(with_fields(config, dropout=0.1), rngs=nnx.Rngs(0))
 print(bool((dropping(x) == block(x)).all()), bool((dropping(x, key=jax.random.key(4)) == block(x)).all()))
 
 # %% [markdown]
@@ -244,22 +258,21 @@ for i in range(4):
     print(f"{pairs[i]['source']}  →  {pairs[i]['target']}")
 
 # %% [markdown]
-# An experiment is one value: model, data, tokens, optimizer, training. Text becomes tokens by byte-pair encoding
+# An experiment is one value: model, data, objective, optimizer, training. Text becomes tokens by byte-pair encoding
 # ([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)), learnt from the training pairs. Nothing from the test
 # set is seen in training.
 
 # %%
 STEPS = 300
-experiment = Translation(
-    model=replace(transformer_tiny(dropout=0.1), encoder_depth=2, decoder_depth=2),
+experiment = Recipe(
+    model=with_fields(transformer_tiny(dropout=0.1), depth=2),
     data=Numbers(train=20_000, validation=500, test=500),
-    bpe=BPE(unit="byte", merges=200),
-    batch=Batching(tokens=2_048, buckets=3, max_tokens=64),
+    examples=SentencePairs(bpe=BPE(unit="byte", merges=200), batch=Batching(tokens=2_048, buckets=3, max_tokens=64)),
+    objective=TokenLoss(label_smoothing=0.1, chunk=512),
+    evaluators=(Translations(search=Search(beams=1), headline="exact_match", count=4),),
+    family="marian",
     optimizer=OptimizerConfig(learning_rate=3e-3, schedule=ScheduleConfig(name="cosine", warmup=50)),
     train=TrainConfig(steps=STEPS, log_every=20, eval_every=100, checkpoint_every=STEPS),
-    search=Search(beams=1),
-    headline="exact_match",
-    samples=4,
 )
 
 os.chdir(tempfile.mkdtemp())  # what is made here may go
@@ -279,7 +292,7 @@ summary(model)
 
 # %%
 records = [json.loads(line) for line in Path("numbers/metrics.jsonl").read_text().splitlines()]
-vocabulary, smoothing = model.cfg.embedding.vocab, experiment.label_smoothing
+vocabulary, smoothing = model.cfg.embedding.vocab, experiment.objective.label_smoothing
 labels = np.full(vocabulary, smoothing / vocabulary)
 labels[0] += 1 - smoothing
 
@@ -302,7 +315,7 @@ print(f"{scores['exact_match']:.1f} % of 500 numbers it has never seen are trans
 # probability well below 1.
 
 # %%
-translator, _ = load_translator("numbers")
+translator, _ = open_translator("numbers")
 sentences = ["twenty-one", "nine hundred ninety-nine", "six hundred fifty-four thousand three hundred twenty-one"]
 for sentence, (best, *_) in zip(sentences, translator(sentences, Search(beams=4)), strict=True):
     print(f"{sentence}\n  {best.text}   probability {math.exp(sum(best.logprobs)):.2f}")

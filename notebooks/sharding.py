@@ -36,11 +36,11 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from flax_transformer.models.causal import Causal, CausalConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask, attention
 from flax_transformer.parallel import MeshConfig, logical_axes, make_mesh, path_name, tree_shardings
 from flax_transformer.parallel.collectives import collective_bytes, collectives_of
-from flax_transformer.task.objective import causal_loss
 from flax_transformer.train.state import abstract_state, init_state
 from flax_transformer.train.step import jit_train_step, laid_out, make_train_step
 
@@ -56,7 +56,7 @@ len(jax.devices())
 # %%
 config = CausalConfig(
     embedding=EmbeddingConfig(vocab=512, embed=64, dropout=0.1),
-    block=BlockConfig(embed=64, heads=4, hidden=256, norm_position="pre", dropout=0.1, attention_dropout=0.1),
+    block=transformer_block(embed=64, heads=4, hidden=256, norm_position="pre", dropout=0.1, attention_dropout=0.1),
     depth=4,
 )
 
@@ -86,7 +86,7 @@ MESHES = {
 optimizer = optax.adam(1e-3)
 for title, mesh_config in MESHES.items():
     state = init_state(init, optimizer, jax.random.key(0), mesh=make_mesh(mesh_config))
-    kernel = state.model.blocks.feedforward.up.kernel[...]
+    kernel = state.model.trunk.blocks.feedforward.up.kernel[...]
     print(f"{title}: spec {kernel.sharding.spec}, a device holds {kernel.sharding.shard_shape(kernel.shape)}")
     drawn = slice(0, 2) if mesh_config.pipeline > 1 else slice(1, 3)
     flat = NamedSharding(kernel.sharding.mesh, PartitionSpec(*kernel.sharding.spec[drawn]))
@@ -124,17 +124,16 @@ def batches(rows=16, length=32):
     for _ in range(20):
         tokens = random.integers(4, 512, (rows, length + 1), np.int32)
         yield {
-            "tokens": tokens[:, :-1],
+            "inputs": {"tokens": tokens[:, :-1]},
             "labels": tokens[:, 1:],
             "weights": np.ones((rows, length), np.float32),
-            "length": np.full(rows, length, np.int32),
         }
 
 
 def losses(mesh_config):
     mesh = None if mesh_config is None else make_mesh(mesh_config)
     state = init_state(init, optimizer, jax.random.key(0), mesh=mesh)
-    step = jit_train_step(make_train_step(causal_loss, optimizer), state, mesh)
+    step = jit_train_step(make_train_step(TokenLoss(), optimizer), state, mesh)
     found = []
     for batch in batches():
         state, metrics = step(state, batch)
@@ -159,7 +158,7 @@ for title, mesh_config in MESHES.items():
     mesh = make_mesh(mesh_config)
     state = abstract_state(init, optimizer)
     with jax.set_mesh(mesh):
-        compiled = laid_out(make_train_step(causal_loss, optimizer), state, mesh).lower(state, batch).compile()
+        compiled = laid_out(make_train_step(TokenLoss(), optimizer), state, mesh).lower(state, batch).compile()
     sent = {kind: f"{size / 1e6:.2f} MB" for kind, size in collective_bytes(collectives_of(compiled)).items() if size}
     print(f"{title:16} {sent}")
 

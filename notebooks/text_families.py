@@ -43,8 +43,8 @@ from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.models.text.gpt2 import gpt2, gpt2_tiny
 from flax_transformer.models.text.t5 import t5_small
 from flax_transformer.nn import Precision, RelativeBias, RelativeConfig
+from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask
-from flax_transformer.task.objective import causal_loss
 from flax_transformer.train.lora import LoraConfig, init_lora, merge_lora
 from flax_transformer.train.state import parameter_count
 
@@ -64,9 +64,8 @@ presets = {
 }
 for name, (kind, config) in presets.items():
     model = nnx.eval_shape(lambda kind=kind, config=config: kind(config, rngs=nnx.Rngs(0)))
-    block = getattr(config, "block", None) or config.encoder
-    block = getattr(block, "block", block)
-    kinds = f"{block.norm_position}-norm, {block.norm}, {block.activation}"
+    block = (config if hasattr(config, "block") else config.encoder).block
+    kinds = f"{block.residual.norm_position}-norm, {block.residual.norm}, {block.feedforward.activation}"
     print(f"{name:<10}{parameter_count(model):>13,} parameters   {kinds}")
 
 # %% [markdown]
@@ -176,7 +175,7 @@ def fit(model, objective, tokens, steps=800):
     return model, np.array(losses)
 
 
-model, losses = fit(model, causal_loss, tokens)
+model, losses = fit(model, TokenLoss(), tokens)
 figure, axis = plt.subplots(figsize=(6, 2.4))
 axis.plot(losses, lw=0.8)
 axis.axhline(np.log(tokenizer.vocab_size), ls=":", c="gray", label="guessing")
@@ -228,7 +227,7 @@ print(f"{parameter_count(lora):,} parameters, {100 * parameter_count(lora) / par
 
 
 def adapted(lora, batch):
-    return causal_loss(merge_lora(base, lora), batch)
+    return TokenLoss()(merge_lora(base, lora), batch)
 
 
 lora, by_lora = fit(lora, adapted, shouted, steps=300)

@@ -2,21 +2,21 @@
 
 import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
 
-from flax_transformer.bench.target import Size
+from flax_transformer.bench.workload import Size
 from flax_transformer.cli import run as cli
 from flax_transformer.models import preset
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.nn import with_fields
 from flax_transformer.parallel import MeshConfig
 
 
 @pytest.fixture(autouse=True)
 def small_presets(monkeypatch):
     monkeypatch.setattr("flax_transformer.bench.device.measured_peak", lambda dtype: 1e12)
-    shallow = lambda vocab=16: replace(transformer_tiny(vocab), encoder_depth=1, decoder_depth=1)  # noqa: E731
+    shallow = lambda vocab=16: with_fields(transformer_tiny(vocab), depth=1)  # noqa: E731
     monkeypatch.setattr(preset, "presets", lambda: {"shallow": shallow, "transformer_tiny": transformer_tiny})
 
 
@@ -42,7 +42,7 @@ def test_measure_write_and_compare(run, tmp_path):
 
 def test_a_mesh_of_too_many_devices_is_refused(run):
     code, _, err = run("bench", "transformer_tiny", "--mesh.data", 1, "--mesh.fsdp", 64)
-    assert code == 1
+    assert code == 2
     assert "the mesh must not be larger than the devices" in err
 
 
@@ -53,13 +53,15 @@ def test_a_mesh_of_too_many_devices_is_refused(run):
         (("transformer_tiny", "--batch", "0"), "error: batch must be a positive number, got 0"),
         (("transformer_tiny", "--steps", "-1"), "error: steps must be a positive number, got -1"),
         (("transformer_tiny", "--compare", "none.json"), "error: a comparison needs an earlier result"),
+        (("transformer_tiny", "--json", "nowhere/a.json"), "error: the numbers are written to a file in a folder that"),
+        (("transformer_tiny", "--json", "."), "error: the numbers are written to a file, . is a folder"),
         (("attention", "--heads", "0"), "error: heads must be a positive number, got 0"),
         (("attention", "--heads", "3", "--kv-heads", "2"), "error: query heads must be a multiple of kv heads"),
     ],
 )
 def test_bad_options_end_in_one_sentence(run, arguments, message):
-    code, _, err = run("bench", *arguments)
-    assert code == 1
+    code, out, err = run("bench", *arguments)
+    assert (code, out) == (2, "")
     assert err.startswith(message)
     assert err.count("\n") == 1
 

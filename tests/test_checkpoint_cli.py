@@ -165,7 +165,7 @@ def test_what_cannot_be_is_said_in_a_sentence(run, folders, monkeypatch, argumen
 
 
 def test_the_run_of_another_kind_is_named(run, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"type": "flax_transformer.task.translation:Translation"}))
+    (tmp_path / "config.json").write_text(json.dumps({"type": "flax_transformer.task.recipe:Recipe"}))
     code, _, err = run("generate", tmp_path, "the")
     assert code == 1
-    assert "is the run of a Translation and does not say which checkpoint it trains" in err
+    assert "is the run of a Recipe and does not say which checkpoint it trains" in err

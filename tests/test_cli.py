@@ -12,22 +12,22 @@ import sacrebleu
 
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
+from flax_transformer.task.example import BPE, Batching
 from flax_transformer.task.experiment import train
-from flax_transformer.task.translation import BPE, Batching, Search, Translation
+from flax_transformer.task.translator import Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
+from tests.recipe import translation
 
 ROOT = Path(__file__).parent.parent
 BLOCK = {"embed": 32, "heads": 2, "hidden": 64}
-EXPERIMENT = Translation(
+EXPERIMENT = translation(
     model=Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=1, embed=32),
-        encoder=BlockConfig(**BLOCK),
-        decoder=BlockConfig(**BLOCK, cross=True),
-        encoder_depth=1,
-        decoder_depth=1,
+        encoder=TrunkConfig(block=transformer_block(**BLOCK), depth=1),
+        decoder=TrunkConfig(block=transformer_block(**BLOCK, cross=True), depth=1),
     ),
     data=Numbers(train=300, validation=10, test=4),
     bpe=BPE(merges=20),
@@ -160,7 +160,7 @@ def test_evaluate_names_unequal_counts(run, workdir, tmp_path):
 def test_show_gives_configuration_parameters_and_metrics(run, workdir):
     code, out, _ = run("show", workdir)
     assert code == 0
-    assert "Translation" in out
+    assert "evaluators.0: Translations" in out
     assert "learning_rate: 0.003" in out
     assert ["query.kernel", "1×32×2×16", "1,024", "4.1", "kB"] in [line.split()[:5] for line in out.splitlines()]
     assert "checkpoints: 6, 12" in out

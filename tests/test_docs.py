@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from fake_devices import on_eight
 
+pytestmark = pytest.mark.proves("guides", "every section of docs/ runs")
+
 ROOT = Path(__file__).parent.parent
 PAGES = ("composing", "checkpoints")
 

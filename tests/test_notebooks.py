@@ -6,6 +6,8 @@ from pathlib import Path
 import jupytext
 import pytest
 
+pytestmark = pytest.mark.proves("guides", "notebooks")
+
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 
 

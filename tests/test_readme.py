@@ -1,10 +1,14 @@
-"""What the README shows is so."""
+"""What the README shows is so, and the commands of all pages can be given."""
 
+import importlib.util
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import pytest
 from flax import nnx
 
 from flax_transformer import hub
@@ -12,10 +16,66 @@ from flax_transformer.data.text import train_byte_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.text.gpt2 import gpt2_tiny
+from flax_transformer.task.experiment import launch
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CODE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands():
+    """Give the commands of all pages, in words."""
+    for page in PAGES:
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words:
+                    yield words
+
+
+def given(program, begin=""):
+    """The options that pages give, by the command or the file that they are given to."""
+    found: dict[str, set[str]] = {}
+    for words in commands():
+        place = words.index(program) + 1 if program in words else len(words)
+        if place < len(words) and words[place].startswith(begin):
+            what = "bench-attention" if words[place:][:2] == ["bench", "attention"] else words[place]
+            own = words[place : words.index("--") if "--" in words else None]
+            found.setdefault(what, set()).update(word.partition("=")[0] for word in own if word.startswith("--"))
+    return found
+
+
+OURS, EXPERIMENTS = given("flax-transformer"), given("python", "experiments/")
+
+
+@pytest.mark.parametrize("command", OURS)
+def test_a_command_of_ours_takes_the_options_shown(command, run):
+    code, said, _ = run(command) if command.startswith("--") else run(command, "--help")
+    assert code == 0
+    assert [name for name in OURS[command] if not re.search(rf"{name}\b", said) and name != command] == []
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS)
+def test_an_experiment_takes_the_options_shown(file, capsys, monkeypatch):
+    spec = importlib.util.spec_from_file_location(Path(file).stem, ROOT / file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as stop:
+        launch(module.EXPERIMENT, ["--help"])
+    said = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert [name for name in EXPERIMENTS[file] if not re.search(rf"{name}\b", said)] == []
+
+
+def test_what_is_made_and_installed_is_there():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    made = {words[1] for words in commands() if words[0] == "make"}
+    assert {"demo", "test"} <= made <= targets
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = set(re.findall(r"['\"]\.\[(\w+)\]['\"]", "".join(page.read_text() for page in PAGES)))
+    assert {"gpu", "tpu"} <= named <= set(extras)
 
 
 def test_the_code_runs_as_shown():
@@ -42,8 +102,7 @@ def test_the_code_on_checkpoints_runs_on_a_small_one(tmp_path, monkeypatch):
 
 
 def test_links_lead_somewhere():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#]+)\)", page.read_text())]
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#]+)\)", page.read_text())]
     assert links
     broken = [f"{page.name}: {link}" for page, link in links if "://" not in link and not (page.parent / link).exists()]
     assert broken == []

@@ -12,21 +12,21 @@ from PIL import Image
 
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
+from flax_transformer.task.example import BPE, Batching
 from flax_transformer.task.experiment import train
-from flax_transformer.task.translation import BPE, Batching, Search, Translation
+from flax_transformer.task.translator import Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
+from tests.recipe import translation
 
 BLOCK = {"embed": 16, "heads": 2, "hidden": 16}
-EXPERIMENT = Translation(
+EXPERIMENT = translation(
     model=Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=1, embed=16),
-        encoder=BlockConfig(**BLOCK),
-        decoder=BlockConfig(**BLOCK, cross=True),
-        encoder_depth=2,
-        decoder_depth=1,
+        encoder=TrunkConfig(block=transformer_block(**BLOCK), depth=2),
+        decoder=TrunkConfig(block=transformer_block(**BLOCK, cross=True), depth=1),
     ),
     data=Numbers(train=100, validation=10, test=6),
     bpe=BPE(merges=20),

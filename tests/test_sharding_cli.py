@@ -14,10 +14,12 @@ def test_every_parameter_with_its_axes_and_bytes(run):
     code, out, err = run("sharding", "transformer_tiny", "--mesh.fsdp", 4, "--mesh.tensor", 2)
     assert (code, err) == (0, "")
     assert re.match(r"[\d,]+ parameters on 8 devices: fsdp 4 × tensor 2\n", out)
-    assert lines(out, "decoder.cross.query.kernel") == [
-        ["decoder.cross.query.kernel", "4×128×4×32", "layers embed→fsdp heads→tensor –", "32.8 kB"]
+    assert lines(out, "decoder.blocks.cross.query.kernel") == [
+        ["decoder.blocks.cross.query.kernel", "4×128×4×32", "layers embed→fsdp heads→tensor –", "32.8 kB"]
     ]
-    assert lines(out, "decoder.cross_norm.scale") == [["decoder.cross_norm.scale", "4×128", "layers –", "2.05 kB"]]
+    assert lines(out, "decoder.blocks.cross_residual.norm.scale") == [
+        ["decoder.blocks.cross_residual.norm.scale", "4×128", "layers –", "2.05 kB"]
+    ]
 
 
 def test_sums_of_a_device(run):
@@ -25,7 +27,7 @@ def test_sums_of_a_device(run):
     code, out, err = run("sharding", "llama2_7b", "--mesh.fsdp", 16, "--mesh.tensor", 4, "--mesh.pipeline", 4)
     assert (code, err) == (0, "")
     assert "6,738,415,616 parameters on 256 devices: pipeline 4 × fsdp 16 × tensor 4" in out
-    assert lines(out, "blocks.feedforward.up.kernel")[0][2:] == [
+    assert lines(out, "trunk.blocks.feedforward.up.kernel")[0][2:] == [
         "layers→pipeline embed→fsdp hidden→tensor",
         "22.5 MB",
     ]
@@ -49,12 +51,15 @@ def test_an_experiment_brings_its_mesh_and_average(run, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from flax_transformer.parallel import MeshConfig\n"
-        "from flax_transformer.task.translation import Translation\n"
+        "from flax_transformer.task.example import SentencePairs\n"
+        "from flax_transformer.task.recipe import Recipe\n"
+        "from flax_transformer.objective import TokenLoss\n"
         "from flax_transformer.train.loop import TrainConfig\n"
         "from flax_transformer.data.text.corpus import TextCorpus\n"
         "from flax_transformer.models.text.transformer import transformer_tiny\n"
         "mesh, train = MeshConfig(data=2, fsdp=4), TrainConfig(ema=0.99)\n"
-        "experiment = Translation(model=transformer_tiny(), data=TextCorpus(tfds='none'), mesh=mesh, train=train)\n"
+        "experiment = Recipe(family='marian', model=transformer_tiny(), data=TextCorpus(tfds='none'), mesh=mesh,\n"
+        "                    examples=SentencePairs(), objective=TokenLoss(), train=train)\n"
     )
     code, out, err = run("sharding", file)
     assert (code, err) == (0, "")
@@ -66,7 +71,7 @@ def test_an_experiment_brings_its_mesh_and_average(run, tmp_path):
     ("arguments", "message"),
     [
         (("transformer_huge",), "error: no preset is called 'transformer_huge'"),
-        (("none.py",), "error: an experiment must be a Python file, there is none at none.py"),
+        (("none.py",), "error: a target that ends in .py must be a Python file"),
         (("transformer_base", "--mesh.pipeline", 4), "layers must be a multiple of its mesh axis: .* layers=6, pipe"),
         (("transformer_base", "--mesh.fsdp", 8, "--devices", 12), "error: the mesh must use all devices"),
         (("transformer_base", "--mesh.data", 3, "--mesh.slices", 2), "error: data must be a multiple of slices"),

@@ -1,8 +1,8 @@
-"""Compile a training step for a TPU slice that is not here, and read what the compiler says of it.
+"""Compile a training step, or any function, for a TPU slice that is not here, and read what the compiler says of it.
 
-The compiler of TPUs runs on any machine that has `libtpu`; here in a process of its own, `python -m
-flax_transformer.bench.ahead`, which is given a `Case` as JSON and answers in JSON: the library is loud, and a compiler
-that dies should take nobody along.
+The compiler of TPUs runs on any machine that has `libtpu`. A target that has a name is compiled in a process of its
+own, which is given a `Case` as JSON and answers in JSON: the library is loud, and a compiler that dies should take
+nobody along. A program that is there already is compiled here, by `compile_program`.
 """
 
 import hashlib
@@ -13,19 +13,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jax
+from jax.experimental import topologies
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
 from flax_transformer.bench.chip import GIB, Topology
-from flax_transformer.parallel import collectives
+from flax_transformer.bench.flops import count_flops
+from flax_transformer.bench.minimum import minimum_bytes
+from flax_transformer.bench.target import find_target
+from flax_transformer.bench.timing import Program, array_shape
+from flax_transformer.bench.workload import Size, Workload, count_programs, train_step
+from flax_transformer.frozen import frozen
+from flax_transformer.parallel import batch_sharding, collectives, make_mesh
 from flax_transformer.parallel.mesh import MeshConfig
+from flax_transformer.train.carry import carry_of
+from flax_transformer.train.optimizer import make_optimizer
+from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
+from flax_transformer.train.step import laid_out
 
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-BLOCK = r"\.(attention|cross|feedforward)\."
-"""What is in blocks, of parameters' paths."""
-
 REMATERIALIZATION = "nvoluntary full rematerialization"
 
 
@@ -33,12 +44,12 @@ class CompilerError(RuntimeError):
     """The compiler failed for another reason than memory; the message has its last words."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Case:
-    """One training step on one slice."""
+    """One training step, or function, on one slice."""
 
     target: str
-    """A preset, or an experiment as `bench` takes it."""
+    """What `bench.target.find_target` finds."""
     topology: str
     mesh: MeshConfig | None = None
     """The experiment's own by default."""
@@ -48,21 +59,24 @@ class Case:
     """Of the experiment, as on its own command line."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Compiled:
     """What is known of a step once it is compiled; bytes are of one device."""
 
-    parameters: int
+    parameters: int | None
+    """Of a model; None of a function."""
     shape: dict[str, int]
     dtype: str
-    tokens: int | None
-    """A step."""
-    flops: int | None
-    """A step, of the model, on all devices; None where no formula counts them."""
+    items: int | None
+    """A step; None where nothing says what counts."""
+    unit: str = "items"
+    """What the items are."""
+    flops: int
+    """A step, of the model, on all devices."""
     again: int = 0
-    """FLOPs a step that the backward pass spends on computing the blocks' linear layers again."""
+    """FLOPs a step that the backward pass spends on what it has not kept."""
     minimum: dict[str, int]
-    """What each mesh axis must carry, by `minimum_bytes`."""
+    """What each mesh axis must carry, by `minimum_bytes`; nothing is said of a function."""
     seconds: float
     """That compiling took."""
     arguments: int = 0
@@ -102,8 +116,8 @@ def compile_case(case: Case, kept: Path | None = None, *, fresh: bool = False) -
     """
     job = {**asdict(case), "kept": kept and str(kept), "fresh": fresh}
     done = subprocess.run(
-        [sys.executable, "-m", __name__], input=json.dumps(job), capture_output=True, text=True,
-        env={**os.environ, **ENVIRONMENT},
+        [sys.executable, "-c", f"from {__name__} import main; main()"], input=json.dumps(job), capture_output=True,
+        text=True, env={**os.environ, **ENVIRONMENT},
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
@@ -114,13 +128,17 @@ def compile_case(case: Case, kept: Path | None = None, *, fresh: bool = False) -
         raise ValueError(answer["invalid"])
     if "failed" in answer:
         raise CompilerError(answer["failed"])
-    known, told, file = answer["known"], answer["told"], answer["file"]
     if not answer["earlier"]:
-        told["rematerialized"] = sum(REMATERIALIZATION in line for line in done.stderr.splitlines())
-        if file:
-            _keep(Path(file), told)
+        answer["told"]["rematerialized"] = sum(REMATERIALIZATION in line for line in done.stderr.splitlines())
+        if answer["file"]:
+            _keep(Path(answer["file"]), answer["told"])
+    return _compiled(answer)
+
+
+def _compiled(answer: Mapping[str, Any]) -> Compiled:
+    told = answer["told"]
     told = {**told, "collectives": tuple(told.get("collectives", ()))}
-    return Compiled(**known, **told, earlier=answer["earlier"])
+    return Compiled(**answer["known"], **told, earlier=answer["earlier"])
 
 
 def _keep(file: Path, told: Mapping[str, Any]) -> None:
@@ -155,8 +173,6 @@ def topology_devices(topology: Topology) -> list[Any]:
     Raises:
       CompilerError: without `libtpu`, or where it knows no such slice.
     """
-    from jax.experimental import topologies
-
     try:
         return list(topologies.get_topology_desc(topology.name, platform="tpu", **topology.spec.options).devices)
     except Exception as error:
@@ -164,42 +180,124 @@ def topology_devices(topology: Topology) -> list[Any]:
         raise CompilerError(f"the TPU compiler knows no {topology.name}{hint}: {str(error).splitlines()[0]}") from error
 
 
+def compile_program(program: Program, topology: Topology, mesh: MeshConfig | None = None, **answer: Any) -> Compiled:
+    """Compile any program in this process.
+
+    Args:
+      mesh: devices along each axis, for arguments that do not say by their shardings how they lie.
+      answer: `kept` and `fresh` of `compile_case`.
+
+    Raises:
+      ValueError: arguments that do not lie on as many devices as the slice has.
+      CompilerError: the compiler is missing or failed.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    found = _answer(*_lower_program(program, topology, mesh), topology, **answer)
+    if not found["earlier"] and found["file"]:
+        _keep(Path(found["file"]), found["told"])
+    return _compiled(found)
+
+
 def _compile(case: Case, kept: Path | None = None, fresh: bool = False) -> dict[str, Any]:
     """Give what is known of a step, what the compiler told of it, and the file for that."""
-    import jax
-
-    from flax_transformer.bench.flops import matmul_parameters
-    from flax_transformer.bench.minimum import minimum_bytes
-    from flax_transformer.bench.target import Size, find_target
-    from flax_transformer.parallel import batch_sharding, make_mesh
-    from flax_transformer.train.optimizer import make_optimizer
-    from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
-    from flax_transformer.train.step import laid_out, make_train_step
-
     topology = Topology.of(case.topology)
-    workload = find_target(case.target, Size(**case.size), case.options)
-    mesh = make_mesh(case.mesh or workload.mesh, topology_devices(topology))
+    found = find_target(case.target, Size(**case.size), case.options)
+    if isinstance(found, Program):
+        lowered = _lower_program(found, topology, case.mesh)
+    else:
+        lowered = _lower_training(found, topology, case.mesh)
+    return _answer(*lowered, topology, kept=kept, fresh=fresh)
+
+
+def _lower_training(
+    workload: Workload, topology: Topology, mesh: MeshConfig | None
+) -> tuple[dict[str, Any], Any, Mesh]:
+    """Give what is known of a model's training step, the step for the slice, and the mesh it is split over."""
+    if workload.objective is None:
+        raise ValueError(f"a plan is of a training step, and nothing says what {workload.name} is trained on")
+    mesh = make_mesh(mesh or workload.mesh, topology_devices(topology))
     rows, parts = workload.shape["rows"], mesh.shape["data"] * mesh.shape["fsdp"] * workload.accumulate
     if rows % parts:
         raise ValueError(f"rows must be a multiple of data × fsdp × accumulate = {parts}, got {rows}")
     optimizer = make_optimizer(workload.optimizer, workload.steps)
-    step = make_train_step(workload.objective, optimizer, accumulate=workload.accumulate, ema=workload.ema)
-    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0)
+    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0, carry=carry_of(workload.objective))
     place = batch_sharding(mesh)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), workload.batch)
     places = state_shardings(state, mesh).model
-    count = workload.count(state.model, batch).get("train")
+    flops = count_programs(workload, ("train",), optimizer, state)["train"]
+    dtype = workload.dtype or flops.dtype
     known = {
         "parameters": parameter_count(state.model),
         "shape": workload.shape,
-        "dtype": workload.dtype,
-        "tokens": None if count is None else count.tokens,
-        "flops": None if count is None else count.flops,
-        "again": 2 * count.tokens * matmul_parameters(state.model, BLOCK) if count and workload.remat == "full" else 0,
-        "minimum": minimum_bytes(state.model, places, mesh, workload.shape, workload.dtype),
+        "dtype": dtype,
+        "items": workload.items,
+        "unit": workload.unit,
+        "flops": flops.model,
+        "again": flops.again,
+        "minimum": minimum_bytes(state.model, places, mesh, workload.shape, dtype),
     }
     with jax.set_mesh(mesh):
-        lowered = laid_out(step, state, mesh).trace(state, batch).lower(lowering_platforms=("tpu",))
+        step = laid_out(train_step(workload, optimizer), state, mesh)
+        return known, step.trace(state, batch).lower(lowering_platforms=("tpu",)), mesh
+
+
+def _lower_program(program: Program, topology: Topology, mesh: MeshConfig | None) -> tuple[dict[str, Any], Any, Mesh]:
+    """Give what is known of any program, the program for the slice, and the mesh it is split over."""
+    devices, meant = topology_devices(topology), mesh_of(program.arguments)
+    if meant is not None and meant.size != len(devices):
+        raise ValueError(f"the arguments lie on {meant.size} devices, {topology.name} has {len(devices)}")
+    if meant is None:
+        mesh = make_mesh(mesh or MeshConfig(), devices)
+    else:
+        mesh = jax.make_mesh(meant.axis_sizes, meant.axis_names, axis_types=meant.axis_types, devices=devices)
+    arguments = jax.tree.map(lambda leaf: _placed(leaf, mesh), program.arguments)
+    flops = count_flops(program.function, *program.arguments)
+    known = {
+        "parameters": None,
+        "shape": array_shape(program.arguments),
+        "dtype": flops.dtype,
+        "items": None,
+        "flops": flops.model,
+        "again": flops.again,
+        "minimum": {},
+    }
+    with jax.set_mesh(mesh):
+        return known, program.function.trace(*arguments).lower(lowering_platforms=("tpu",)), mesh
+
+
+def mesh_of(arguments: tuple) -> Mesh | AbstractMesh | None:
+    """Find the mesh by which arguments are split; None where none is.
+
+    Raises:
+      ValueError: when there are several.
+    """
+    shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments))
+    found = {one.mesh.abstract_mesh for one in shardings if isinstance(one, NamedSharding)}
+    if len(found) > 1:
+        raise ValueError(f"arguments are split over one mesh, got {', '.join(str(dict(one.shape)) for one in found)}")
+    return next(iter(found), None)
+
+
+def _placed(leaf: Any, mesh: Mesh) -> Any:
+    """Say where an argument lies on a mesh: as its sharding says of another, else whole on every device."""
+    if not hasattr(leaf, "shape"):
+        return leaf
+    sharding = getattr(leaf, "sharding", None)
+    spec = sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+
+def _answer(
+    known: dict[str, Any],
+    lowered: Any,
+    mesh: Mesh,
+    topology: Topology,
+    *,
+    kept: Path | None = None,
+    fresh: bool = False,
+) -> dict[str, Any]:
+    """Add what the compiler tells of a program to what is known of it, and the file for that."""
     devices = {"slice": topology.name, "mesh": dict(mesh.shape), "order": [device.id for device in mesh.devices.flat]}
     file = kept and kept / _name(lowered.as_text(), devices)
     told = None if fresh else _read(file)
@@ -209,8 +307,6 @@ def _compile(case: Case, kept: Path | None = None, fresh: bool = False) -> dict[
 
 def _tell(lowered: Any, topology: Topology) -> dict[str, Any]:
     """Compile, and read what the compiler says."""
-    import jax
-
     began = time.perf_counter()
     try:
         compiled = lowered.compile()
@@ -259,7 +355,3 @@ def main() -> None:
     except CompilerError as error:
         answer = {"failed": str(error)}
     print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,8 +14,8 @@ import numpy as np
 
 from flax_transformer.bench.device import TYPES, device_peak
 from flax_transformer.bench.environment import describe, environment
-from flax_transformer.bench.measure import Spread, time_calls
 from flax_transformer.bench.report import amount, seconds, table
+from flax_transformer.bench.timing import Spread, time_calls
 from flax_transformer.ops import Mask, attention, explain_attention
 
 BACKWARD = 2.5

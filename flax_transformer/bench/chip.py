@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flax_transformer.frozen import frozen
+
 GIB, GIGA = 2**30, 1e9
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Chip:
     """One chip of a generation; bytes, and bytes a second."""
 

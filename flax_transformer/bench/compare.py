@@ -36,6 +36,21 @@ def load(path: Path) -> dict[str, Any]:
     return record
 
 
+def check_same(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Refuse to compare two targets that are not the same.
+
+    Raises:
+      ValueError: says what differs.
+    """
+    differ = [
+        f"{name} {before.get(name)} and {after.get(name)}"
+        for name in ("name", "dtype", "shape", "mesh")
+        if before.get(name) != after.get(name)
+    ]
+    if differ:
+        raise ValueError(f"only results of the same target and shapes compare, got {'; '.join(differ)}")
+
+
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, float, str]]:
     """List (program, quantity, after / before, verdict) for all that both records measured.
 
@@ -45,13 +60,7 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, st
     Raises:
       ValueError: when the two did not measure the same thing.
     """
-    differ = [
-        f"{name} {before['target'].get(name)} and {after['target'].get(name)}"
-        for name in ("name", "dtype", "shape", "mesh")
-        if before["target"].get(name) != after["target"].get(name)
-    ]
-    if differ:
-        raise ValueError(f"only results of the same target and shapes compare, got {'; '.join(differ)}")
+    check_same(before["target"], after["target"])
     found = []
     for name, new in after["programs"].items():
         old = before["programs"].get(name)

@@ -53,14 +53,14 @@ def known_peak(device_kind: str, dtype: str) -> float | None:
 
     Args:
       device_kind: as `jax.Device.device_kind` spells it.
-      dtype: what is multiplied: float16, bfloat16 or float32.
+      dtype: what is multiplied; known are float16, bfloat16 and float32.
 
     >>> known_peak("TPU v5 lite", "bfloat16")
     197000000000000.0
     >>> known_peak("cpu", "float32") is None
     True
     """
-    for pattern, peaks in PEAKS:
+    for pattern, peaks in PEAKS if dtype in TYPES else ():
         if re.search(pattern, device_kind):
             value = peaks[TYPES.index(dtype)]
             return None if value is None else value * _TERA

@@ -8,16 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from flax_transformer.bench.flops import TRAINING, stack_flops
 from flax_transformer.decode import Greedy, greedy
 from flax_transformer.models.causal import Causal, CausalCache, CausalConfig
-from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
+from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import EmbeddingConfig
-from flax_transformer.ops import Mask
+from flax_transformer.objective import MaskedLoss, TokenLoss
 from flax_transformer.ops.platform import platform
-from flax_transformer.task.objective import causal_loss, masked_loss
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.task.translator import decode_batch, ready
 
 Batch = dict[str, Any]
@@ -27,17 +24,8 @@ FIRST = 4
 
 
 @dataclass(frozen=True)
-class Count:
-    """What one call of a program does."""
-
-    tokens: int
-    """Positions that come out: logits, labels or generated tokens, padding included."""
-    flops: int
-
-
-@dataclass(frozen=True)
 class Family:
-    """How the models of one config type are fed, trained and counted."""
+    """How the models of one config type are fed, trained and made to generate."""
 
     batch: Callable[[Any, int, int], Batch]
     """`batch(config, rows, length)`: generated tokens, every row full."""
@@ -50,8 +38,6 @@ class Family:
     """The model as `decode` wants it on this platform."""
     decode: Callable[[Any, Batch], Any] | None
     """Greedy decoding without an end, as many tokens as the batch has labels a row; None: it generates nothing."""
-    count: Callable[[Any, Batch], dict[str, Count]]
-    """`count(model, batch)`: by program; abstract arrays will do."""
 
 
 def _batch(config: Seq2SeqConfig, rows: int, length: int) -> Batch:
@@ -63,42 +49,22 @@ def _batch(config: Seq2SeqConfig, rows: int, length: int) -> Batch:
 
     source = draw((config.source_embedding or config.embedding).vocab, length)
     target = draw(config.embedding.vocab, length + 1)
-    return {"source": source, "source_length": full, "target": target, "target_length": full}
+    inputs = {"source": source, "target": target[:, :-1], "lengths": full}
+    return {"inputs": inputs, "labels": target[:, 1:], "weights": np.ones((rows, length), np.float32)}
 
 
 def _shape(config: Seq2SeqConfig, batch: Batch) -> dict[str, int]:
-    rows, source = batch["source"].shape
-    return {"rows": rows, "source": source, "target": batch["target"].shape[1] - 1, "vocab": config.embedding.vocab}
+    rows, source = batch["inputs"]["source"].shape
+    return {"rows": rows, "source": source, "target": batch["labels"].shape[1], "vocab": config.embedding.vocab}
 
 
-def _forward(model: Seq2Seq, batch: Batch) -> jax.Array:
-    return model(batch["source"], batch["target"][:, :-1], batch["source_length"])
+def _logits(model: Any, batch: Batch) -> jax.Array:
+    return model.output(model.hidden_states(**batch["inputs"])).logits()
 
 
 def _decode(model: Seq2Seq, batch: Batch) -> Any:
-    config = Greedy(max_length=batch["target"].shape[1] - 1, eos=())
-    return decode_batch(model, batch["source"], batch["source_length"], config=config, bos=1)
-
-
-def _count(model: Seq2Seq, batch: Batch) -> dict[str, Count]:
-    cfg, shape = model.cfg, _shape(model.cfg, batch)
-    rows, source, target = shape["rows"], shape["source"], shape["target"]
-    encoder = stack_flops(model.encoder, cfg.encoder, rows, source)
-    output = 2 * rows * target * cfg.embedding.vocab * cfg.embedding.embed
-    forward = encoder + stack_flops(model.decoder, cfg.decoder, rows, target, source) + output
-    pairs = target * (target + 1) // 2
-    decode = encoder + stack_flops(model.decoder, cfg.decoder, rows, target, source, pairs=pairs) + output
-    tokens = rows * target
-    return {
-        "forward": Count(tokens, forward),
-        "train": Count(tokens, TRAINING * forward),
-        "decode": Count(tokens, decode),
-    }
-
-
-def smoothed_translation_loss(model: Seq2Seq, batch: Batch, *, key: Any = None) -> tuple[jax.Array, dict]:
-    """Give the loss of the 2017 paper, with label smoothing 0.1, all logits in few chunks."""
-    return translation_loss(model, batch, key=key, label_smoothing=0.1)
+    inputs, config = batch["inputs"], Greedy(max_length=batch["labels"].shape[1], eos=())
+    return decode_batch(model, inputs["source"], inputs["lengths"], config=config, bos=1)
 
 
 def _tokens(config: Any, rows: int, length: int) -> Batch:
@@ -106,7 +72,8 @@ def _tokens(config: Any, rows: int, length: int) -> Batch:
     random = np.random.default_rng(0)
     tokens, labels = random.integers(min(FIRST, vocab - 1), vocab, (2, rows, length)).astype(np.int32)
     full = np.full(rows, length, np.int32)
-    return {"tokens": tokens, "labels": labels, "weights": np.ones((rows, length), np.float32), "length": full}
+    inputs = {"tokens": tokens, "lengths": full}
+    return {"inputs": inputs, "labels": labels, "weights": np.ones((rows, length), np.float32)}
 
 
 def _embedding(config: Any) -> EmbeddingConfig:
@@ -122,59 +89,32 @@ def _hidden_tokens(config: MaskedLMConfig, rows: int, length: int) -> Batch:
 
 
 def _token_shape(config: Any, batch: Batch) -> dict[str, int]:
-    rows, length = batch["tokens"].shape
+    rows, length = batch["inputs"]["tokens"].shape
     return {"rows": rows, "length": length, "vocab": _embedding(config).vocab}
 
 
 def _continue(model: Causal, batch: Batch) -> Any:
-    config = Greedy(max_length=batch["tokens"].shape[1], eos=())
-    cache = model.init_cache(len(batch["tokens"]), config.stages[0])
-    return greedy(partial(Causal.step, model), cache, batch["tokens"][:, 0], config, grow=CausalCache.grow)
+    tokens = batch["inputs"]["tokens"]
+    config = Greedy(max_length=tokens.shape[1], eos=())
+    cache = model.init_cache(len(tokens), config.stages[0])
+    return greedy(partial(Causal.step, model), cache, tokens[:, 0], config, grow=CausalCache.grow)
 
 
 def _ready_to_continue(model: Causal) -> Causal:
     return jax.jit(Causal.for_decoding)(model) if platform() == "cpu" else model
 
 
-def _count_causal(model: Causal, batch: Batch) -> dict[str, Count]:
-    cfg, (rows, length) = model.cfg, batch["tokens"].shape
-    output = 2 * rows * length * cfg.embedding.vocab * cfg.embedding.embed
-    forward = stack_flops(model.blocks, cfg.block, rows, length) + output
-    decode = stack_flops(model.blocks, cfg.block, rows, length, pairs=length * (length + 1) // 2) + output
-    tokens = rows * length
-    return {
-        "forward": Count(tokens, forward),
-        "train": Count(tokens, TRAINING * forward),
-        "decode": Count(tokens, decode),
-    }
-
-
-def _guess(model: MaskedLM, batch: Batch) -> jax.Array:
-    return model(batch["tokens"], mask=Mask(lengths=batch["length"]))
-
-
-def _count_masked(model: MaskedLM, batch: Batch) -> dict[str, Count]:
-    cfg, (rows, length), guessed = model.cfg.encoder, batch["tokens"].shape, batch["places"].shape[1]
-    stack = stack_flops(model.encoder.blocks, cfg.block, rows, length)
-    head = 2 * rows * cfg.block.embed * (cfg.block.embed + cfg.embedding.vocab)
-    tokens = rows * length
-    return {
-        "forward": Count(tokens, stack + length * head),
-        "train": Count(tokens, TRAINING * (stack + guessed * head)),
-    }
-
-
 FAMILIES: dict[type, Family] = {
     Seq2SeqConfig: Family(
-        batch=_batch, shape=_shape, forward=_forward, objective=smoothed_translation_loss,
-        ready=ready, decode=_decode, count=_count,
+        batch=_batch, shape=_shape, forward=_logits, objective=TokenLoss(label_smoothing=0.1, chunk=512),
+        ready=ready, decode=_decode,
     ),
     CausalConfig: Family(
-        batch=_tokens, shape=_token_shape, forward=lambda model, batch: model(batch["tokens"]), objective=causal_loss,
-        ready=_ready_to_continue, decode=_continue, count=_count_causal,
+        batch=_tokens, shape=_token_shape, forward=_logits, objective=TokenLoss(),
+        ready=_ready_to_continue, decode=_continue,
     ),
     MaskedLMConfig: Family(
-        batch=_hidden_tokens, shape=_token_shape, forward=_guess, objective=masked_loss,
-        ready=lambda model: model, decode=None, count=_count_masked,
+        batch=_hidden_tokens, shape=_token_shape, forward=_logits, objective=MaskedLoss(),
+        ready=lambda model: model, decode=None,
     ),
 }  # fmt: skip

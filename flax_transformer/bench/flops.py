@@ -1,51 +1,237 @@
-"""Model FLOPs by formula: what the arithmetic of a model needs, however it is computed.
+"""FLOPs of a program, counted by walking its jaxpr: nothing is allocated, nothing runs.
 
-A multiplication and an addition are two. Counted are matrix products alone: 2 × parameters of the linear layers × the
-tokens they see, and 4 T S N H for the two products of each attention with T queries and S keys; causal attention counts
-in full (Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, appendix B). A training step is 3 × its forward
-pass, whatever is computed again to save memory. XLA's own cost analysis is no help: it counts a loop's body once.
+A multiplication and an addition are two. Counted are matrix products and convolutions; norms, softmax, activations and
+the optimizer are left out. A loop counts as often as it turns, of several branches the costliest, and what
+`jax.checkpoint` computes again is kept apart: model FLOPs leave it out (Chowdhery et al. 2022,
+https://arxiv.org/abs/2204.02311, appendix B).
 
-Axes: B rows, T queries, S keys, N heads, H head width, L layers, D width, V vocabulary.
+What the walk counts is what the program multiplies. So attention counts in full under a causal mask too; decoding
+counts all that a cache has room for, at every token; the rows that fill a chunk or a block up count as well.
+
+XLA's own cost analysis is no help: it counts a loop's body once.
 """
 
-import re
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
+from jax.extend import core
+from jax.interpreters import partial_eval
+from jax.sharding import AbstractDevice, AbstractMesh
 
-from flax_transformer.nn import BlockConfig, stack_depth
-from flax_transformer.parallel import path_name
+from flax_transformer.bench.turns import after_loop, fold, turns
+from flax_transformer.ops.blockwise import AGAIN
 
-FORMULA = "2 × linear parameters × tokens + 4·T·S·N·H an attention, causal in full; training 3 × forward"
-TRAINING = 3
-"""A backward pass makes two products, by inputs and by weights, of each that the forward pass has."""
-
-
-def matmul_parameters(tree: Any, pattern: str = "") -> int:
-    """Count the parameters of linear layers, those whose path matches; works on abstract arrays.
-
-    Embedding tables are looked up, not multiplied: an output layer that shares one is counted by who knows it.
-    """
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    names = ((path_name(path), leaf.size) for path, leaf in leaves)
-    return sum(size for name, size in names if name.endswith("kernel") and re.search(pattern, name))
+Count = Counter[tuple[str, bool]]
+"""FLOPs by the type that is multiplied, and whether it is computed again."""
 
 
-def stack_flops(
-    blocks: Any, cfg: BlockConfig, rows: int, queries: int, memory: int = 0, *, pairs: int | None = None
-) -> int:
-    """Count the forward pass of a stack of blocks.
+@dataclass(frozen=True)
+class Flops:
+    """What one call of a program multiplies and adds, on all devices together."""
+
+    model: int
+    """FLOPs that the result needs, each counted once."""
+    again: int = 0
+    """FLOPs of what is computed again, rather than kept, for the backward pass."""
+    dtype: str = "float32"
+    """What most of it is multiplied in."""
+    notes: tuple[str, ...] = ()
+    """What the walk could not know, in words."""
+
+    @property
+    def hardware(self) -> int:
+        """FLOPs that are executed."""
+        return self.model + self.again
+
+
+def count_flops(function: Callable, *arguments: Any) -> Flops:
+    """Count the FLOPs of one call.
+
+    Without a mesh in context the function is traced as for one CPU, where no kernel is fused, so that the count is that
+    of the mathematics, the same for every device. Within `jax.set_mesh` it is traced as it is.
 
     Args:
-      blocks: stacked, as `nn.init_stack` makes them; abstract arrays will do.
-      cfg: of each block.
-      rows: B.
-      queries: T.
-      memory: S, positions that cross-attention sees; it projects them once.
-      pairs: query-key pairs of self-attention; T × T by default. Decoding T tokens one by one has T (T + 1) / 2.
+      function: any function of pytrees; one that `jax.jit` gave may have static arguments.
+      arguments: arrays, or `jax.ShapeDtypeStruct`s in their place.
+
+    >>> import jax.numpy as jnp
+    >>> count_flops(jnp.matmul, jnp.ones((2, 3)), jax.ShapeDtypeStruct((3, 5), jnp.float32)).model
+    60
     """
-    projected = matmul_parameters(blocks, r"(^|\.)cross\.(key|value)\.")
-    linear = (matmul_parameters(blocks) - projected) * queries + projected * memory
-    pairs = queries * queries if pairs is None else pairs
-    products = 2 * stack_depth(blocks) * cfg.heads * cfg.width * (pairs + queries * memory)
-    return 2 * rows * (linear + products)
+    jitted = function if hasattr(function, "trace") else jax.jit(function)
+    with nullcontext() if jax.sharding.get_abstract_mesh().axis_names else alone():
+        return count_jaxpr(jitted.trace(*arguments).jaxpr)
+
+
+def alone() -> AbstractContextManager:
+    """Give a context in which functions are traced as for one CPU, whatever mesh is set around it."""
+    mesh = AbstractMesh((), (), abstract_device=AbstractDevice("cpu", None, "cpu"))
+    return jax.sharding.use_abstract_mesh(mesh)
+
+
+def count_jaxpr(jaxpr: core.ClosedJaxpr) -> Flops:
+    """Count the FLOPs of a program that has been traced, with the kernels and over the devices it was traced for.
+
+    What no result needs is left out, as the compiler does.
+    """
+    inner = jaxpr.jaxpr
+    needed, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
+    walk = _Walk()
+    total, _ = walk.closed(core.ClosedJaxpr(needed, jaxpr.consts), _nothing(inner))
+    model = Counter({dtype: count for (dtype, again), count in total.items() if not again})
+    again = sum(count for (_, again), count in total.items() if again)
+    most = model.most_common(1)
+    return Flops(model.total(), again, most[0][0] if most else "float32", tuple(walk.notes))
+
+
+class _Walk:
+    """Goes through a jaxpr and what it calls; whole numbers that follow from constants are known on the way."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, None] = {}
+
+    def closed(self, jaxpr: Any, known: Sequence) -> tuple[Count, list]:
+        """Count a jaxpr with these inputs, None for what is not known; give also what is known of its results."""
+        inner = getattr(jaxpr, "jaxpr", jaxpr)
+        values = dict(zip(inner.invars, known, strict=True))
+        values |= {var: _number(const) for var, const in zip(inner.constvars, getattr(jaxpr, "consts", ()))}  # noqa: B905
+
+        def read(atom: Any) -> Any:
+            return _number(atom.val) if isinstance(atom, core.Literal) else values.get(atom)
+
+        total: Count = Counter()
+        for eqn in inner.eqns:
+            counted, results = self.equation(eqn, [read(atom) for atom in eqn.invars])
+            if AGAIN in str(eqn.source_info.name_stack):
+                counted = _moved(counted)
+            total.update(counted)
+            values.update(zip(eqn.outvars, results, strict=True))
+        return total, [read(atom) for atom in inner.outvars]
+
+    def equation(self, eqn: Any, known: list) -> tuple[Count, list]:
+        """Count one equation; give also what is known of its results."""
+        name, params, unknown = eqn.primitive.name, eqn.params, [None] * len(eqn.outvars)
+        if name in RULES:
+            return Counter({(str(eqn.invars[0].aval.dtype), False): RULES[name](eqn)}), unknown
+        if name == "scan":
+            return _times(self.closed(params["jaxpr"], _nothing(params["jaxpr"]))[0], params["length"]), unknown
+        if name == "while":
+            return self.loop(eqn, known)
+        if name == "cond":
+            branches = [self.closed(branch, known[1:])[0] for branch in params["branches"]]
+            return max(branches, key=Counter.total), unknown
+        if name == "pallas_call":
+            return self.kernel(params), unknown
+        if name == "shard_map":
+            axes = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
+            devices = math.prod(params["mesh"].shape[axis] for axis in axes)
+            return _times(self.closed(params["jaxpr"], known)[0], devices), unknown
+        inside = list(core.jaxprs_in_params(params))
+        if len(inside) == 1 and len(_open(inside[0]).invars) == len(known):  # a call
+            return self.closed(inside[0], known)
+        if not inside:
+            if "call" in name and not name.startswith("debug"):
+                self.notes[f"a {name} is not counted: what is in it cannot be seen"] = None
+            return Counter(), fold(name, known) or unknown
+        return _sum(self.closed(each, _nothing(each))[0] for each in inside), unknown
+
+    def loop(self, eqn: Any, known: list) -> tuple[Count, list]:
+        """Count a `while` loop as often as it can turn at the most."""
+        body = eqn.params["body_jaxpr"]
+        once = self.closed(body, _nothing(body))[0]
+        number, sure = turns(eqn, known)
+        if once.total() and number is None:
+            self.notes["a loop that turns nobody knows how often is counted once"] = None
+        elif once.total() and not sure:
+            self.notes["a loop that may end early is counted to its end"] = None
+        return _times(once, 1 if number is None else number), after_loop(eqn, known, number)
+
+    def kernel(self, params: dict) -> Count:
+        """Count a Pallas kernel: its body, at every place of its grid."""
+        grid = params["grid_mapping"].grid
+        if not all(isinstance(size, int) for size in grid):
+            self.notes["a kernel whose grid is not known is counted at one place of it"] = None
+        once = self.closed(params["jaxpr"], _nothing(params["jaxpr"]))[0]
+        return _times(once, math.prod(size for size in grid if isinstance(size, int)))
+
+
+def _open(jaxpr: Any) -> Any:
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _nothing(jaxpr: Any) -> list[None]:
+    """Say of every input of a jaxpr that it is not known."""
+    return [None] * len(_open(jaxpr).invars)
+
+
+def _number(value: Any) -> int | None:
+    """Read a whole number; None where it is anything else."""
+    integer = np.shape(value) == () and np.issubdtype(getattr(value, "dtype", type(value)), np.integer)
+    return int(value) if integer else None
+
+
+def _times(count: Count, number: int) -> Count:
+    return Counter({key: number * value for key, value in count.items()})
+
+
+def _sum(counts: Iterable[Count]) -> Count:
+    return sum(counts, Counter())
+
+
+def _moved(count: Count) -> Count:
+    """Say of everything that it is computed again."""
+    return _sum(Counter({(dtype, True): value}) for (dtype, _), value in count.items())
+
+
+def _dot(eqn: Any) -> int:
+    """Count a product: every number on the left meets each that the right has along its own axes."""
+    numbers = eqn.params.get("dimension_numbers") or eqn.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    (_, contracted), (_, batch) = numbers
+    groups = getattr(eqn.params.get("ragged_dot_dimension_numbers"), "rhs_group_dimensions", ())
+    left, right = (atom.aval.shape for atom in eqn.invars[:2])
+    shared = {*contracted, *batch, *groups}
+    return 2 * math.prod(left) * math.prod(size for axis, size in enumerate(right) if axis not in shared)
+
+
+def _conv(eqn: Any) -> int:
+    """Count a convolution: the pairs of a place in the output and one in the kernel that meet where there is input."""
+    params, numbers = eqn.params, eqn.params["dimension_numbers"]
+    given, kernel = (atom.aval.shape for atom in eqn.invars)
+    made = eqn.outvars[0].aval.shape
+    count = 2 * made[numbers.out_spec[0]] * made[numbers.out_spec[1]] * kernel[numbers.rhs_spec[1]]
+    specs = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+    for axis in range(len(numbers.lhs_spec) - 2):
+        shapes = zip((given, kernel, made), specs, strict=True)
+        size, width, places = (shape[spec[axis + 2]] for shape, spec in shapes)
+        place = np.arange(places)[:, None] * params["window_strides"][axis] - params["padding"][axis][0]
+        place = place + np.arange(width) * params["rhs_dilation"][axis]
+        between = params["lhs_dilation"][axis]
+        count *= int(np.sum((place >= 0) & (place <= (size - 1) * between) & (place % between == 0)))
+    return count
+
+
+def _fused(products: int) -> Callable[[Any], int]:
+    """Count attention that cuDNN computes: so many products of T × S × H a row and head."""
+
+    def count(eqn: Any) -> int:
+        query, key = (atom.aval.shape for atom in eqn.invars[:2])
+        positions = 2 if eqn.params["layout"] else 1  # [B, N, T, H] or [B, T, N, H]
+        return 2 * products * math.prod(query) * key[positions]
+
+    return count
+
+
+RULES: dict[str, Callable[[Any], int]] = {
+    "dot_general": _dot,
+    "ragged_dot_general": _dot,
+    "conv_general_dilated": _conv,
+    "dot_product_attention_fwd_wrapper": _fused(2),
+    "dot_product_attention_bwd_wrapper": _fused(4),
+}
+"""How many FLOPs a primitive needs, from its equation; attention's backward pass without what it computes again."""

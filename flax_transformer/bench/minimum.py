@@ -30,12 +30,13 @@ def minimum_bytes(
     Args:
       model: abstract parameters.
       places: their shardings.
-      shape: the sizes of a batch: rows, and positions by the names in `LENGTHS`.
+      shape: the sizes of a batch: rows, and positions by the names in `LENGTHS`; where it has none, as of a model
+        that is not known here, nothing is said of tensor parallelism.
       dtype: what is computed in: of activations, and of parameters and gradients on their way.
     """
     wide, size = jnp.dtype(dtype).itemsize, mesh.shape
     rows = shape["rows"] // (size["data"] * size["fsdp"])
-    total = dict.fromkeys(("data", "fsdp", "tensor"), 0)
+    total, silent = dict.fromkeys(("data", "fsdp", "tensor"), 0), set()
     leaves = zip(jax.tree_util.tree_leaves_with_path(model), jax.tree.leaves(places), strict=True)
     for (path, leaf), place in leaves:
         name, held = path_name(path), math.prod(place.shard_shape(leaf.shape))
@@ -46,9 +47,12 @@ def minimum_bytes(
             total["fsdp"] += held * size["fsdp"] * times * min(wide, leaf.dtype.itemsize)
         if size["tensor"] > 1 and name.endswith((".out.kernel", ".down.kernel")) and _splits(place, "tensor"):
             side = next((length for part, length in LENGTHS.items() if name.startswith(part)), "length")
+            if side not in shape:
+                silent.add("tensor")
+                continue
             depth = leaf.shape[0] // size["pipeline"]
             total["tensor"] += 2 * depth * rows * shape[side] * leaf.shape[-1] * wide
-    return {axis: count for axis, count in total.items() if size[axis] > 1}
+    return {axis: count for axis, count in total.items() if size[axis] > 1 and axis not in silent}
 
 
 def _splits(place: Any, axis: str) -> bool:

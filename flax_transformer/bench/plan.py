@@ -1,17 +1,20 @@
-"""Preflight: whether a training step fits a TPU slice, what bounds its speed and what a run costs, before one is paid.
+"""Preflight: whether a program fits a TPU slice, what bounds its speed and what a run costs, before one is paid.
 
 Every number is the compiler's or follows from a formula by the chip's data sheet; no step has run.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from flax_transformer.bench.ahead import Case, Compiled, CompilerError, compile_case
+from flax_transformer.bench.ahead import Case, Compiled, CompilerError, compile_case, compile_program
 from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.report import amount, seconds, three
+from flax_transformer.bench.timing import make_program
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel.collectives import KINDS, Collective, collective_bytes
 from flax_transformer.parallel.mesh import AXES, MeshConfig
 
@@ -22,37 +25,37 @@ WIRE = {"all-reduce": 2.0}
 """How often a collective's bytes leave a device, at least; once, but an all-reduce is a reduce-scatter and a gather."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Budget:
     """What a run is to do, and what a chip costs."""
 
     tokens: float = 0.0
-    """To train on in all; 0 leaves the cost out."""
+    """To train on in all, or whatever the items are; 0 leaves the cost out."""
     price: float = 0.0
     """Of one chip for an hour, in whatever currency."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Bounds:
     """Seconds a step takes at the least, by what it waits for."""
 
-    compute: float | None
+    compute: float
     memory: float
     links: float
 
     @property
     def step(self) -> float:
         """The longest of them."""
-        return max(self.compute or 0, self.memory, self.links)
+        return max(self.compute, self.memory, self.links)
 
     @property
     def by(self) -> str:
         """Which that is."""
-        named = {"arithmetic": self.compute or 0, "memory": self.memory, "links": self.links}
+        named = {"arithmetic": self.compute, "memory": self.memory, "links": self.links}
         return max(named, key=named.get)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Plan:
     """A case, and what compiling it told."""
 
@@ -66,8 +69,9 @@ class Plan:
 
     @property
     def peak(self) -> float:
-        """FLOP/s of the whole slice."""
-        return known_peak(self.topology.spec.kind, self.compiled.dtype) * self.topology.devices
+        """FLOP/s of the whole slice; of types the data sheets do not name, as of bfloat16."""
+        kind = self.topology.spec.kind
+        return (known_peak(kind, self.compiled.dtype) or known_peak(kind, "bfloat16")) * self.topology.devices
 
     @property
     def bounds(self) -> Bounds:
@@ -76,7 +80,7 @@ class Plan:
         # What comes in is read, what goes out is written, and every temporary byte is written and read.
         traffic = known.arguments + known.outputs + 2 * known.temporaries
         return Bounds(
-            compute=None if known.flops is None else (known.flops + known.again) / self.peak,
+            compute=(known.flops + known.again) / self.peak,
             memory=traffic * spec.devices / spec.bandwidth,
             links=sum(self.wire.values()) * spec.devices / spec.links,
         )
@@ -88,14 +92,17 @@ class Plan:
         return {kind: found[kind] * WIRE.get(kind, 1.0) for kind in KINDS}
 
     @property
-    def tokens_per_second(self) -> float | None:
-        """At most, of the whole slice."""
-        return None if self.compiled.tokens is None else self.compiled.tokens / self.bounds.step
+    def items_per_second(self) -> float | None:
+        """At most, of the whole slice; None where nothing says what counts."""
+        return None if self.compiled.items is None else self.compiled.items / self.bounds.step
 
     @property
-    def utilisation(self) -> float | None:
+    def utilisation(self) -> float:
         """Model FLOPs utilisation, at most."""
-        return None if self.compiled.flops is None else self.compiled.flops / self.peak / self.bounds.step
+        return self.compiled.flops / self.peak / self.bounds.step
+
+    def __str__(self) -> str:
+        return render(self, Budget())
 
 
 def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Plan:
@@ -112,6 +119,26 @@ def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: b
     return Plan(case=case, compiled=compile_case(case, kept_folder(), fresh=fresh))
 
 
+def compile(function: Callable, *arguments: Any, topology: str, name: str | None = None, fresh: bool = False) -> Plan:
+    """Compile any function for a TPU slice that is not here, in this process; print the plan to read it.
+
+    Args:
+      function: of pytrees; jitted unless it is.
+      arguments: arrays or `jax.ShapeDtypeStruct`s. One with a `NamedSharding`, of any mesh with as many devices as the
+        slice has, `jax.sharding.AbstractMesh` among them, is split in the same way; others are whole on every device.
+      topology: GENERATION:AxB or AxBxC chips, as `v5e:4x4`.
+      name: what the plan calls it; the function's own by default.
+      fresh: compile it even if an earlier call has compiled the same program.
+
+    Raises:
+      ValueError: another slice than there is, or arguments on another number of devices.
+      CompilerError: the compiler, `pip install libtpu`, is missing or failed.
+    """
+    program, there = make_program(function, *arguments), Topology.of(topology)
+    case = Case(target=name or getattr(function, "__name__", type(function).__name__), topology=topology)
+    return Plan(case=case, compiled=compile_program(program, there, kept=kept_folder(), fresh=fresh))
+
+
 def kept_folder() -> Path:
     """Give the folder of what was compiled."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flax_transformer" / "plan"
@@ -121,8 +148,9 @@ def render(found: Plan, budget: Budget) -> str:
     """Spell a plan."""
     known, topology, bounds = found.compiled, found.topology, found.bounds
     shape = ", ".join(f"{name} {size:,}" for name, size in known.shape.items())
+    parameters = "" if known.parameters is None else f"{known.parameters:,} parameters, "
     rows = [
-        ("target", f"{found.case.target}: {known.parameters:,} parameters, {known.dtype}, {shape}"),
+        ("target", f"{found.case.target}: {parameters}{known.dtype}, {shape}"),
         ("slice", f"{topology.name}: {topology.chips} chips, {topology.devices} devices, {_spell(found.case)}"),
         ("compiled", f"in {seconds(known.seconds)}{', earlier' if known.earlier else ''}"),
         ("", ""),
@@ -137,24 +165,17 @@ def render(found: Plan, budget: Budget) -> str:
         ("", ""),
         *_communication(found),
         ("", ""),
-        (
-            "attention",
-            f"splash, {known.kernels} kernels" if known.kernels else "not splash; explain_attention says why",
-        ),
-        ("model FLOPs", f"{amount(known.flops)} a step" if known.flops else "no formula for this model"),
+        *_kernels(known),
+        ("model FLOPs", f"{amount(known.flops)} a step"),
         *([("  done again", f"{amount(known.again)}, to save memory")] if known.again else []),
-        *(
-            [("  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}")]
-            * bool(known.flops)
-        ),
+        ("  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}"),
         ("  memory", f"{seconds(bounds.memory)} at the least, at {amount(topology.spec.bandwidth, 'B/s')} a chip"),
         ("  links", f"{seconds(bounds.links)} at the least, at {amount(topology.spec.links, 'B/s')} a chip"),
         ("step", f"{seconds(bounds.step)} or more, bound by {bounds.by}"),
     ]
-    if found.utilisation is not None:
-        rows.append(("MFU", f"{100 * found.utilisation:.0f} % at the most"))
-    if found.tokens_per_second is not None:
-        rows.append(("tokens a second", f"{found.tokens_per_second:,.0f} at the most"))
+    rows.append(("MFU", f"{100 * found.utilisation:.0f} % at the most"))
+    if found.items_per_second is not None:
+        rows.append((f"{known.unit} a second", f"{found.items_per_second:,.0f} at the most"))
     return _table([*rows, *_cost(found, budget)]) + f"\n\n{UNKNOWN}"
 
 
@@ -190,12 +211,26 @@ def _communication(found: Plan) -> Iterator[tuple[str, str]]:
         yield "  moved whole", f"{found.compiled.rematerialized} tensors, for want of a better way: mind the layout"
 
 
+def _kernels(known: Compiled) -> Iterator[tuple[str, str]]:
+    """Say whether a model's attention is fused, and how many kernels a function has."""
+    if known.parameters is None:
+        yield "kernels", f"{known.kernels} in Pallas"
+    else:
+        yield (
+            "attention",
+            f"splash, {known.kernels} kernels" if known.kernels else "not splash; explain_attention says why",
+        )
+
+
 def _cost(found: Plan, budget: Budget) -> Iterator[tuple[str, str]]:
-    if budget.tokens and found.tokens_per_second:
-        hours = budget.tokens / found.tokens_per_second / 3600
+    if budget.tokens and found.items_per_second:
+        hours = budget.tokens / found.items_per_second / 3600
         chip_hours = hours * found.topology.chips
         price = f", {chip_hours * budget.price:,.2f} at {budget.price:g} each" if budget.price else ""
-        yield f"{amount(budget.tokens)} tokens", f"{three(hours)} hours, {three(chip_hours)} chip-hours{price}, or more"
+        yield (
+            f"{amount(budget.tokens)} {found.compiled.unit}",
+            f"{three(hours)} hours, {three(chip_hours)} chip-hours{price}, or more",
+        )
 
 
 def _table(rows: list[tuple[str, str]]) -> str:
@@ -218,8 +253,14 @@ def variants(case: Case, rows: int) -> list[Case]:
 
 
 def sweep(case: Case, say: Callable[[str], None], *, fresh: bool = False) -> list[tuple[Case, Plan | str]]:
-    """Plan a case and its variants, the fastest first; what does not fit or cannot be comes last, with its reason."""
+    """Plan a case and its variants, the fastest first; what does not fit or cannot be comes last, with its reason.
+
+    Raises:
+      ValueError, CompilerError: as `plan` of the case itself, and for a function, which has no variants.
+    """
     first = plan(case, say, fresh=fresh)
+    if first.compiled.parameters is None:
+        raise ValueError(f"a sweep tries sizes and meshes of a model, {case.target} is a function")
     cases = variants(case, first.compiled.shape["rows"])
     found: list[tuple[Case, Plan | str]] = []
     for number, each in enumerate(cases, start=1):
@@ -234,7 +275,7 @@ def sweep(case: Case, say: Callable[[str], None], *, fresh: bool = False) -> lis
         if isinstance(made, str):
             return (2,)
         used = made.compiled.used
-        return (0, -(made.tokens_per_second or 0), used) if made.compiled.fits else (1, used)
+        return (0, -(made.items_per_second or 0), used) if made.compiled.fits else (1, used)
 
     return sorted(found, key=rank)
 
@@ -243,7 +284,8 @@ def render_sweep(found: list[tuple[Case, Plan | str]]) -> str:
     """Spell a sweep as a table."""
     limits = [made.compiled.limit for _, made in found if not isinstance(made, str)]
     memory = f"memory, of {_gib(max(limits))}" if limits else "memory"
-    rows = [("mesh", "remat", "rows", memory, "step, least", "bound by", "tokens/s, most", "MFU, most")]
+    unit = next((made.compiled.unit for _, made in found if not isinstance(made, str)), "items")
+    rows = [("mesh", "remat", "rows", memory, "step, least", "bound by", f"{unit}/s, most", "MFU, most")]
     notes = []
     for case, made in found:
         head = (_spell(case), case.size.get("remat", "–"))
@@ -255,9 +297,9 @@ def render_sweep(found: list[tuple[Case, Plan | str]]) -> str:
         memory = f"{_gib(known.used)}{'' if known.fits else ', too much'}"
         speed = ["–"] * 4
         if known.fits:
-            tokens, share = made.tokens_per_second, made.utilisation
-            speed = [seconds(made.bounds.step), made.bounds.by, f"{tokens:,.0f}" if tokens else "–",
-                     f"{100 * share:.0f} %" if share else "–"]  # fmt: skip
+            items, share = made.items_per_second, made.utilisation
+            speed = [seconds(made.bounds.step), made.bounds.by, f"{items:,.0f}" if items else "–",
+                     f"{100 * share:.0f} %"]  # fmt: skip
         rows.append((*head, str(known.shape["rows"]), memory, *speed))
     wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     table = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows]

@@ -1,6 +1,7 @@
 """A benchmark's record as a table for people."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,15 @@ def _percent(value: float | int | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
+AGAIN = "  computed again"
+COUNTED = "products and convolutions of the program, causal attention in full, nothing that is computed again"
 ROWS: tuple[tuple[str, Callable[[dict], str]], ...] = (
     ("step, median", lambda p: seconds(p["step"]["median"])),
     ("  from 5 %", lambda p: seconds(p["step"]["low"])),
     ("  to 95 %", lambda p: seconds(p["step"]["high"])),
-    ("tokens a second", lambda p: "–" if p["tokens"] is None else f"{p['tokens_per_second']:,.0f}"),
+    ("{unit} a second", lambda p: "–" if p["items"] is None else f"{p['items_per_second']:,.0f}"),
     ("model FLOPs a step", lambda p: amount(p["flops"])),
+    (AGAIN, lambda p: amount(p["flops_again"])),
     ("FLOP/s", lambda p: amount(p["flops_per_second"])),
     ("MFU", lambda p: _percent(p["mfu"])),
     ("memory a device, peak", lambda p: amount(p["peak_bytes"], "B")),
@@ -81,25 +85,45 @@ def save(record: dict[str, Any], path: Path | None) -> None:
         path.write_text(json.dumps(record, indent=1) + "\n")
 
 
+def check_file(path: Path | None) -> None:
+    """Refuse a file that could not be written at the end, before the wait.
+
+    Raises:
+      ValueError: a folder, or a file in a folder that is not there or may not be written to.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise ValueError(f"the numbers are written to a file, {path} is a folder")
+    if not path.parent.is_dir():
+        raise ValueError(f"the numbers are written to a file in a folder that is there, {path.parent} is none")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{path} cannot be written")
+
+
 def render(record: dict[str, Any]) -> str:
     """Lay a record out as text, with what its words mean."""
     target, programs = record["target"], record["programs"]
     shape = ", ".join(f"{name} {size:,}" for name, size in target["shape"].items())
     mesh = " × ".join(f"{axis} {size}" for axis, size in target["mesh"].items() if size > 1)
-    rows = [[name, *(spell(program) for program in programs.values())] for name, spell in ROWS]
+    one = next(iter(programs.values()))
+    rows = [[name.format(**one), *(spell(program) for program in programs.values())] for name, spell in ROWS]
+    rows = [row for row in rows if row[0] != AGAIN or any(program["flops_again"] for program in programs.values())]
     leaves = ", ".join(str(program["leaves"]) for program in programs.values())
-    steps = next(iter(programs.values()))["steps"] if programs else 0
+    parameters = "" if target["parameters"] is None else f"{target['parameters']:,} parameters, "
+    notes = [f"  {name}: {note}" for name, program in programs.items() for note in program["flops_notes"]]
     variables = record["environment"]["variables"]
     lines = [
         "",
-        f"{target['name']}   {target['parameters']:,} parameters, {target['dtype']}, {shape}",
+        f"{target['name']}   {parameters}{target['dtype']}, {shape}",
         f"{describe(record['environment'])}{f', mesh {mesh}' if mesh else ''}",
         *([" ".join(f"{name}={value}" for name, value in variables.items())] if variables else []),
         "",
         table(["", *programs], rows),
         "",
-        f"step: {steps} of them; training with the host one step ahead, the others one call at a time",
-        f"FLOPs: {record['formula']}",
+        f"step: {one['steps']} of them; training with the host one step ahead, the others one call at a time",
+        f"FLOPs: {COUNTED}",
+        *notes,
         f"MFU: FLOP/s as a share of {amount(record['peak']['flops'], 'FLOP/s')} ({record['peak']['source']})",
         f"cost of a call: a program that does nothing, given the same {leaves} arrays",
     ]

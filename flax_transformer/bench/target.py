@@ -1,131 +1,102 @@
-"""From a name to what is measured: a preset, or the experiment of a file with the batch shapes it trains on."""
+"""From a name to what is measured: a preset, an experiment, a Hugging Face checkpoint, or any function of a file."""
 
-import dataclasses
 import importlib.util
 import inspect
-import io
-import re
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import jax
-import numpy as np
-from flax import nnx
-
-from flax_transformer.bench.family import FAMILIES, Batch, Count
-from flax_transformer.models.preset import find_preset, module_of
-from flax_transformer.nn import Precision, with_precision
-from flax_transformer.parallel import MeshConfig
-from flax_transformer.task.experiment import Experiment
-from flax_transformer.task.translation import ROWS, Translation, translation_loss
-from flax_transformer.train.finetune import freeze
-from flax_transformer.train.folder import RunFolder
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
-
-ADAM = OptimizerConfig(learning_rate=1e-4, schedule=ScheduleConfig(name="constant"))
+from flax_transformer.bench.experiment import from_experiment, is_experiment
+from flax_transformer.bench.pretrained import from_pretrained
+from flax_transformer.bench.timing import Program, make_program
+from flax_transformer.bench.workload import Size, Workload, from_config
+from flax_transformer.models.preset import find_preset
 
 
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """A model and one batch, with what can be done to them."""
-
-    name: str
-    dtype: str
-    """What matrices are multiplied in."""
-    init: Callable[[jax.Array], Any]
-    batch: Batch
-    shape: dict[str, int]
-    forward: Callable[[Any, Batch], Any]
-    objective: Callable[..., Any]
-    decode: Callable[[Any, Batch], Any] | None = None
-    """None: there is no telling how."""
-    ready: Callable[[Any], Any] = lambda model: model
-    """Lays the model out for `decode`."""
-    count: Callable[[Any, Batch], dict[str, Count]]
-    optimizer: OptimizerConfig = ADAM
-    steps: int = 1_000
-    """Of the run whose schedule the optimizer follows."""
-    remat: str = "none"
-    """What the backward pass computes again."""
-    mesh: MeshConfig = MeshConfig()
-    accumulate: int = 1
-    ema: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """What the command line asks for; None leaves it to the target."""
-
-    batch: int | None = None
-    length: int | None = None
-    vocab: int | None = None
-    dtype: str | None = None
-    remat: str | None = None
-    """A name in `nn.stack.REMAT`."""
-    documents: int | None = None
-    """Packed in each row of a decoder-only preset, each seeing itself alone."""
-    dropout: float | None = None
-    """Every rate of it; attention with dropout of its weights is not fused."""
-
-    def __post_init__(self):
-        for name in ("batch", "length", "vocab", "documents"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be a positive number, got {value}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.vocab is not None and self.vocab < 2:
-            raise ValueError(f"vocab must be at least 2, got {self.vocab}")
-
-
-def find_target(name: str, size: Size, options: Sequence[str] = ()) -> Workload:
-    """Make the workload of a preset (`transformer_tiny`) or an experiment (`experiments/wmt14.py:base`).
+def find_target(name: str, size: Size, options: Sequence[str] = ()) -> Workload | Program:
+    """Find what a name stands for.
 
     Args:
-      options: of the experiment, as on its own command line.
+      name: a preset (`transformer_tiny`), an experiment (`experiments/wmt14.py:base`), a function of a file that
+        returns another and a tuple of its arguments (`mine.py:step`), a folder with a config.json, or a hub id
+        (`openai-community/gpt2`): what has no preset's name and is no Python file.
+      options: of an experiment, as on its own command line.
 
     Raises:
       ValueError: when there is no such thing; the nearest names are told.
     """
     path, _, which = name.partition(":")
     if path.endswith(".py"):
-        return _from_experiment(name, _with_options(find_experiment(Path(path), which), options), size)
+        return _from_file(name, Path(path), which, size, options)
     if options:
-        raise ValueError(f"only experiments have options, got {' '.join(options)} for the preset {name}")
+        raise ValueError(f"only experiments have options, got {' '.join(options)} for {name}")
+    if not name.isidentifier() or Path(name).is_dir():
+        return from_pretrained(name, size)
     make = find_preset(name)
     if size.vocab is not None and "vocab" not in inspect.signature(make).parameters:
         raise ValueError(f"{name} has no vocabulary to set, got vocab={size.vocab}")
-    config = make() if size.vocab is None else make(size.vocab)
-    return _from_config(name, config, size)
+    return from_config(name, make() if size.vocab is None else make(size.vocab), size)
 
 
-def find_experiment(path: Path, which: str = "") -> Experiment:
+def find_workload(name: str, size: Size, options: Sequence[str] = ()) -> Workload:
+    """Find a model to train; arguments as `find_target`'s.
+
+    Raises:
+      ValueError: as `find_target`, and for a function, or a model that nothing says how to train.
+    """
+    found = find_target(name, size, options)
+    if isinstance(found, Program):
+        raise ValueError(f"{name} must be a model with a training step, it is a function")
+    return found
+
+
+def _from_file(name: str, path: Path, which: str, size: Size, options: Sequence[str]) -> Workload | Program:
+    module = _load(path)
+    named = getattr(module, which, None)
+    if inspect.isfunction(named):
+        if size != Size() or options:
+            raise ValueError(f"{name} decides on its own arguments: sizes and options are for models")
+        return program_of(name, named())
+    return from_experiment(name, find_experiment(path, which, module), size, options)
+
+
+def program_of(name: str, made: Any) -> Program:
+    """Make a program of what a function of a file has returned.
+
+    Raises:
+      ValueError: for something else than a function and a tuple of its arguments.
+    """
+    if isinstance(made, Program):
+        return made
+    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0]) and isinstance(made[1], tuple)):
+        kinds = ", ".join(type(part).__name__ for part in made) if isinstance(made, tuple) else type(made).__name__
+        raise ValueError(
+            f"{name} must return a function and a tuple of its arguments, `return step, (model, batch)`, got {kinds}"
+        )
+    return make_program(made[0], *made[1])
+
+
+def find_experiment(path: Path, which: str = "", module: ModuleType | None = None) -> Any:
     """Load the experiment an experiment file defines: a global, or an entry of a global dict, named `which`.
+
+    Args:
+      module: of the file, where it has been loaded.
 
     Raises:
       ValueError: when there is no such file or experiment, or several and none is named.
     """
-    if not path.is_file():
-        raise ValueError(f"an experiment must be a Python file, there is none at {path}")
-    spec = importlib.util.spec_from_file_location(f"_bench_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
     found = {}
-    for name, value in vars(module).items():
-        if isinstance(value, Experiment):
+    for name, value in vars(module or _load(path)).items():
+        if is_experiment(value):
             found[name] = value
         elif isinstance(value, dict):
-            found |= {str(key): entry for key, entry in value.items() if isinstance(entry, Experiment)}
+            found |= {str(key): entry for key, entry in value.items() if is_experiment(entry)}
     if not found:
-        raise ValueError(f"{path} must define an Experiment as a global, it has none")
+        if which:
+            raise ValueError(f"{path} must define a function or an Experiment as a global {which}, it has none")
+        raise ValueError(f"{path} must define an Experiment as a global, it has none; a function is named, {path}:NAME")
     if len(found) == 1 and not which:
         return next(iter(found.values()))
     if which not in found:
@@ -134,137 +105,15 @@ def find_experiment(path: Path, which: str = "") -> Experiment:
     return found[which]
 
 
-def _with_options(experiment: Experiment, options: Sequence[str]) -> Experiment:
-    """Change an experiment as its own command line would."""
-    import tyro
-
-    if not options:
-        return experiment
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said), redirect_stdout(said):
-            kind = tyro.conf.AvoidSubcommands[type(experiment)]
-            return tyro.cli(kind, default=experiment, args=list(options), prog="options", console_outputs=True)
-    except SystemExit as error:
-        words = " ".join(re.sub(r"[╭╮╰╯│─]", " ", said.getvalue()).split())
-        raise ValueError(f"the experiment does not take {' '.join(options)}: {words[:400]}") from error
-
-
-def _compute(config: Any) -> str:
-    """Find the compute type: of the first `Precision` in a config."""
-    if isinstance(config, Precision):
-        return config.compute
-    if dataclasses.is_dataclass(config):
-        found = (_compute(getattr(config, field.name)) for field in dataclasses.fields(config))
-        return next((dtype for dtype in found if dtype), "")
-    return ""
-
-
-def _changed(config: Any, size: Size) -> Any:
-    """Change type, rematerialisation and dropout, at any depth of a config."""
-    config = config if size.dtype is None else with_precision(config, compute=size.dtype)
-    config = config if size.remat is None else _with(config, lambda name: name == "remat", size.remat)
-    return config if size.dropout is None else _with(config, lambda name: name.endswith("dropout"), size.dropout)
-
-
-def _with(config: Any, chosen: Callable[[str], bool], value: Any) -> Any:
-    if not dataclasses.is_dataclass(config) or isinstance(config, type):
-        return config
-    parts = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.init}
-    return replace(config, **{k: value if chosen(k) else _with(v, chosen, value) for k, v in parts.items()})
-
-
-def _remat(config: Any) -> str:
-    """Find what the backward pass computes again: the first `remat` in a config."""
-    if not dataclasses.is_dataclass(config):
-        return ""
-    found = (_remat(getattr(config, field.name)) for field in dataclasses.fields(config))
-    return getattr(config, "remat", "") or next((name for name in found if name), "")
-
-
-def _from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
-    family = FAMILIES.get(type(config))
-    if family is None:
-        known = ", ".join(kind.__name__ for kind in FAMILIES)
-        raise ValueError(f"{name} must be of a family that can be measured ({known}), got {type(config).__name__}")
-    config = _changed(config, size)
-    batch = changes.pop("batch", None) or family.batch(config, size.batch or 32, size.length or 32)
-    if size.documents is not None:
-        batch = _packed(name, batch, size.documents)
-    return Workload(
-        name=name,
-        dtype=_compute(config),
-        remat=_remat(config) or "none",
-        **{
-            "init": lambda key: module_of(config)(config, rngs=nnx.Rngs(key)),
-            "batch": batch,
-            "shape": family.shape(config, batch),
-            "forward": family.forward,
-            "objective": family.objective,
-            "decode": family.decode,
-            "ready": family.ready,
-            "count": family.count,
-            **changes,
-        },
-    )
-
-
-def _packed(name: str, batch: Batch, documents: int) -> Batch:
-    if "labels" not in batch or "places" in batch:
-        raise ValueError(f"documents are packed for decoder-only models alone, {name} is none")
-    rows, length = batch["tokens"].shape
-    if documents > length:
-        raise ValueError(f"a row of {length} tokens holds as many documents at most, got {documents}")
-    of = np.arange(length) * documents // length
-    fields = {"segments": of + 1, "positions": np.arange(length) - np.searchsorted(of, of)}
-    return batch | {name: np.broadcast_to(field.astype(np.int32), (rows, length)) for name, field in fields.items()}
-
-
-def _from_experiment(name: str, experiment: Experiment, size: Size) -> Workload:
-    training = {
-        "optimizer": experiment.optimizer,
-        "steps": experiment.train.steps,
-        "mesh": experiment.mesh,
-        "accumulate": experiment.train.accumulate,
-        "ema": experiment.train.ema,
-    }
-    if isinstance(experiment, Translation):
-        return _from_translation(name, experiment, size, training)
-    if size != Size(dtype=size.dtype, remat=size.remat, dropout=size.dropout):
-        raise ValueError(
-            f"{name} decides its own shapes: batch, length and vocab are for presets and translation, "
-            "documents for presets"
-        )
-    config = _changed(getattr(experiment, "model", None), size)
-    if config is not None:
-        experiment = replace(experiment, model=config)
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        task = experiment.task(RunFolder(Path(folder)))
-        batch = jax.tree.map(jax.numpy.asarray, next(iter(task.batches)))
-    objective = freeze(task.objective, experiment.optimizer.trainable)
-    init = task.init if task.model is None else lambda key: task.model
-    training |= {"init": init, "objective": objective, "batch": batch}
-    if type(config) in FAMILIES:
-        return _from_config(name, config, Size(), **training)
-    leading = jax.tree.leaves(batch)[0].shape
-    return Workload(
-        name=name,
-        dtype=_compute(config) or "float32",
-        remat=_remat(config) or "none",
-        shape={"rows": leading[0]},
-        forward=lambda model, rows: task.objective(model, rows, key=None)[0],
-        count=lambda model, rows: {},
-        **training,
-    )
-
-
-def _from_translation(name: str, experiment: Translation, size: Size, training: dict) -> Workload:
-    """Take the longest batches of a translation experiment, and a vocabulary from its merges: no data is read."""
-    length = size.length or experiment.batch.max_tokens
-    rows = max(experiment.batch.tokens // length // ROWS, 1) * ROWS
-    vocab = size.vocab or 260 + experiment.bpe.merges
-    objective = partial(
-        translation_loss, label_smoothing=experiment.label_smoothing, chunk=experiment.loss_chunk
-    )  # fmt: skip
-    size = replace(size, batch=size.batch or rows, length=length, vocab=None)
-    return _from_config(name, experiment.build(vocab), size, objective=objective, **training)
+def _load(path: Path) -> ModuleType:
+    """Run a Python file, as a module of its own that finds what lies beside it."""
+    if not path.is_file():
+        raise ValueError(f"a target that ends in .py must be a Python file, there is none at {path}")
+    spec = importlib.util.spec_from_file_location(f"_bench_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:
+        sys.path.append(beside)
+    spec.loader.exec_module(module)
+    return module

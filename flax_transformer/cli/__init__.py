@@ -3,8 +3,10 @@
 Only those two and what they import at their top is loaded for `--help`; a command imports what it needs when it runs.
 """
 
-import os
 import sys
+
+from flax_transformer import __version__
+from flax_transformer.task.command import quietly
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -19,6 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
         bench,
         bench_attention,
         evaluate,
+        presets,
         report,
         sharding,
         show,
@@ -28,23 +31,19 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:2] == ["bench", "attention"]:
         arguments[:2] = ["bench-attention"]
+    if arguments == ["--version"]:
+        return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
-    runs = (translate, evaluate, show, sharding, bench, bench_attention, report, attention)
+    runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, report, attention)
     checkpoints = (generate, fill_mask, classify, answer, convert)
     for command in (*runs, *checkpoints, plan, launch):
         app.command(command)
     try:
-        try:
-            app.cli(
-                args=arguments, prog="flax-transformer", description="Transformers in JAX: use runs and checkpoints."
-            )
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has had enough, as `head`; nor may the interpreter flush at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        with quietly():
+            about = "Transformers in JAX: use runs and checkpoints. --version says which version this is."
+            app.cli(args=arguments, prog="flax-transformer", description=about)
     except (RuntimeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(getattr(error, "exit_code", 1))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -174,7 +174,7 @@ def classify(checkpoint: Folder, texts: Texts = (), /, pair: bool = False, revis
             raise ValueError(f"a pair must be two texts, got {len(wrong)}: {' '.join(wrong)[:60]!r}")
         lines, seconds = ([parts[i] for parts in split] for i in (0, 1))
     pretrained = open_checkpoint(checkpoint, revision=revision)
-    if pretrained.config["architectures"][0].endswith("ForTokenClassification") and not pair:
+    if "label" in pretrained.architecture.uses and not pair:
         for i, line in enumerate(lines):
             words = label_words(pretrained, line)
             print("\n" * (i > 0) + "\n".join(f"{word.probability:.4f}\t{word.label}\t{word.text}" for word in words))

@@ -12,7 +12,7 @@ from flax_transformer.cli.run import Mesh, Size
 
 
 def plan(
-    experiment: Folder,
+    target: Folder,
     options: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
     /,
     topology: str = "v5e:4x4",
@@ -23,13 +23,14 @@ def plan(
     sweep: bool = False,
     fresh: bool = False,
 ) -> None:
-    """Compile a training step for a TPU slice that is not here: does it fit, what bounds its speed, what does it cost.
+    """Compile a training step, or a function, for a TPU slice that is not here: memory, bounds of its speed, cost.
 
     Needs the TPU compiler, which runs on any machine: pip install 'flax_transformer[tpu]'. Answers are kept in
     ~/.cache/flax_transformer/plan.
 
     Args:
-      experiment: An experiment file, FILE:NAME for one of several in it, or a preset such as transformer_base.
+      target: What bench takes: a preset such as transformer_base; an experiment file, FILE:NAME for one of several in
+        it; a Hugging Face folder or hub id; or FILE.py:FUNCTION.
       options: Arguments of the experiment, after --, as in: -- --init FOLDER.
       topology: GENERATION:AxB or AxBxC chips, of v4, v5e, v5p, v6e, tpu7x.
       mesh: Devices along each axis; the experiment's own by default.
@@ -43,18 +44,15 @@ def plan(
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on what is here
     from flax_transformer.bench import plan as ahead
     from flax_transformer.bench.ahead import Case
+    from flax_transformer.bench.run import at_the_door
     from flax_transformer.parallel import MeshConfig
 
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     changes = {name: value for name, value in asdict(size).items() if value is not None}
-    case = Case(
-        target=experiment,
-        options=options,
-        topology=topology,
-        mesh=None if mesh == Mesh() else MeshConfig(**asdict(mesh)),
-        size=changes,
-    )
-    if sweep:
-        print(ahead.render_sweep(ahead.sweep(case, say, fresh=fresh)))
-    else:
-        print(ahead.render(ahead.plan(case, say, fresh=fresh), ahead.Budget(tokens=tokens, price=price)))
+    with at_the_door():
+        devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
+        case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes)
+        if sweep:
+            print(ahead.render_sweep(ahead.sweep(case, say, fresh=fresh)))
+        else:
+            print(ahead.render(ahead.plan(case, say, fresh=fresh), ahead.Budget(tokens=tokens, price=price)))

@@ -1,4 +1,4 @@
-"""Commands on runs, and benchmarks: `translate | evaluate | show | report | attention | sharding | bench`."""
+"""Commands on runs, and benchmarks: `translate | evaluate | show | presets | report | attention | sharding | bench`."""
 
 import json
 import sys
@@ -61,7 +61,7 @@ def evaluate(
       length_penalty: Exponent of the length that scores are divided by; the run's own by default.
     """
     from flax_transformer.data.text import read_parallel
-    from flax_transformer.task.translation import evaluate_corpus
+    from flax_transformer.task.evaluator.translate import evaluate_corpus
 
     pairs = read_parallel(source, reference, strict=True)
     translator, search = _open(workdir, beam, length_penalty, 1)
@@ -86,6 +86,13 @@ def show(target: Folder, /) -> None:
     from flax_transformer.task.show import describe
 
     describe(target)
+
+
+def presets() -> None:
+    """List the presets, family by family: name, parameters, and what it is."""
+    from flax_transformer.task.show import list_presets
+
+    list_presets()
 
 
 @dataclass(frozen=True)
@@ -132,46 +139,51 @@ def sharding(experiment: Folder, /, mesh: Mesh = Mesh(), devices: int | None = N
       mesh: Devices to spread over; the experiment's own by default.
       devices: How many there are; by default as many as the axes with a number make.
     """
-    from flax_transformer.bench.target import Size as Shapes
-    from flax_transformer.bench.target import find_target
+    from flax_transformer.bench.target import find_workload
+    from flax_transformer.bench.workload import Size as Shapes
     from flax_transformer.parallel import MeshConfig, abstract_mesh
     from flax_transformer.task.sharding import sharding_table
+    from flax_transformer.train.carry import carry_of
     from flax_transformer.train.optimizer import make_optimizer
 
-    target = find_target(experiment, Shapes())
+    target = find_workload(experiment, Shapes())
     config = target.mesh if mesh == Mesh() else MeshConfig(**asdict(mesh))
     optimizer = make_optimizer(target.optimizer, target.steps)
-    print(sharding_table(target.init, optimizer, abstract_mesh(config, devices), ema=target.ema > 0))
+    on, carry = abstract_mesh(config, devices), carry_of(target.objective)
+    print(sharding_table(target.init, optimizer, on, ema=target.ema > 0, carry=carry))
 
 
 def bench(
     target: Folder,
     /,
     size: Annotated[Size, tyro.conf.arg(name="")] = Size(),
-    what: tuple[Literal["forward", "train", "decode"], ...] = ("forward", "train", "decode"),
+    what: tuple[Literal["forward", "train", "decode"], ...] = (),
     steps: int = 20,
     mesh: Mesh = Mesh(),
     json: Path | None = None,
     compare: Path | None = None,
 ) -> None:
-    """Measure compiling and running a model: seconds, tokens a second, utilisation, memory, recompilations.
+    """Measure compiling and running a model or function: seconds, FLOPs, utilisation, memory, recompilations.
 
     Args:
-      target: A preset such as transformer_tiny, an experiment file, FILE:NAME for one of several in it, or attention
-        for its kernels (see bench-attention --help).
+      target: A preset such as transformer_tiny; an experiment file, FILE:NAME for one of several in it; a Hugging Face
+        folder or hub id, of which config.json is read; FILE.py:FUNCTION that returns a function and a tuple of its
+        arguments; or attention for its kernels (see bench-attention --help).
       size: Shapes and type.
-      what: Programs to measure.
+      what: Programs to measure; all that there are by default.
       steps: Runs that count, of each program.
       mesh: Devices to spread over; the experiment's own, or all, by default.
       json: File to write the numbers to.
       compare: File written by --json earlier; ratios are printed, and what is slower beyond the spread.
     """
+    from flax_transformer.bench.run import at_the_door
     from flax_transformer.bench.run import bench as run
-    from flax_transformer.bench.target import Size as Checked
+    from flax_transformer.bench.workload import Size as Checked
     from flax_transformer.parallel import MeshConfig
 
-    sizes = Checked(**asdict(size))
-    devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
+    with at_the_door():
+        sizes = Checked(**asdict(size))
+        devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
     run(target, sizes, what=what, steps=steps, mesh=devices, to=json, earlier=compare)
 
 
@@ -199,10 +211,13 @@ def bench_attention(
     """
     from flax_transformer.bench.attention import bench_attention as run
     from flax_transformer.bench.attention import render_attention
-    from flax_transformer.bench.report import save
+    from flax_transformer.bench.report import check_file, save
+    from flax_transformer.bench.run import at_the_door
 
     options = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "width": width, "dtype": dtype, "causal": causal}
-    record = run(lengths, **options)
+    with at_the_door():
+        check_file(json)
+        record = run(lengths, **options)
     print(render_attention(record))
     save(record, json)
 
@@ -213,7 +228,7 @@ def report(workdir: Folder, /) -> None:
     Args:
       workdir: Folder of any run, finished or not.
     """
-    from flax_transformer.task.translation import remake_report
+    from flax_transformer.task.report import remake_report
 
     print(remake_report(workdir))
 
@@ -234,12 +249,12 @@ def attention(
       layer: Layer that the PNGs show, counted from 1; the last one by default.
     """
     from flax_transformer.task.report import write_attention
-    from flax_transformer.task.translation import load_translator
+    from flax_transformer.task.run import open_translator
 
-    translator, experiment = load_translator(workdir)
+    translator, search = open_translator(workdir)
     folder = Path(workdir) / "attention" if output is None else output
     name = Path(workdir).resolve().name
-    for path in write_attention(translator, sentence, experiment.search, folder, run=name, layer=layer):
+    for path in write_attention(translator, sentence, search, folder, run=name, layer=layer):
         print(path)
 
 
@@ -248,9 +263,9 @@ def _open(workdir: str, beam: int | None, length_penalty: float | None, n_best: 
     from dataclasses import replace
 
     from flax_transformer.cli.programs import keep_programs
-    from flax_transformer.task.translation import load_translator
+    from flax_transformer.task.run import open_translator
 
     keep_programs()
-    translator, experiment = load_translator(workdir)
+    translator, search = open_translator(workdir)
     asked = {"beams": beam, "length_penalty": length_penalty, "n_best": n_best}
-    return translator, replace(experiment.search, **{name: value for name, value in asked.items() if value is not None})
+    return translator, replace(search, **{name: value for name, value in asked.items() if value is not None})

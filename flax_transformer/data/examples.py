@@ -13,7 +13,9 @@ from jaxtyping import Shaped
 
 from flax_transformer.data.identity import name_data, name_function
 
-Arrays = dict[str, Shaped[np.ndarray, "..."]]
+Arrays = dict[str, Shaped[np.ndarray, "..."] | dict[str, Shaped[np.ndarray, "..."]]]
+"""A batch: arrays by name, those that a model takes by their names under `inputs`."""
+
 Example = Mapping[str, Any]
 Transform = Callable[[Any, np.random.Generator], Any]
 Collate = Callable[[Sequence[Example | None]], Arrays]
@@ -51,7 +53,7 @@ def each_once(
 ) -> Iterator[Arrays]:
     """Yield batches of every item once, in order and with the same draws every time; the last has empty rows.
 
-    An empty row is all padding: its ``length``, or the sum of its ``weights``, is 0.
+    An empty row is all padding: its length is 0, and so are its weights.
     """
     dataset = _source(items, seed).random_map(Chain(transforms))
     for first in range(0, len(items), rows):

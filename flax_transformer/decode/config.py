@@ -5,11 +5,13 @@ Axes: B batch, n hypotheses of one row (best first), M = `max_length` generated 
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 from jaxtyping import Array, Float, Int
+
+from flax_transformer.frozen import frozen
 
 SHORTEST = 32
 """Generated tokens a cache has room for at first. Every doubling is compiled by itself."""
@@ -51,7 +53,7 @@ class Decoded(NamedTuple):
         return Decoded(*(field[:, 0] for field in self))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PowerPenalty:
     """Divide by length ** alpha, as fairseq and Hugging Face do: 0 ranks by sum, 1 by mean log-probability.
 
@@ -66,7 +68,7 @@ class PowerPenalty:
         return float(length) ** self.alpha
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GNMTPenalty:
     """Divide by ((5 + length) / 6) ** alpha, Wu et al. 2016, https://arxiv.org/abs/1609.08144, equation 14.
 
@@ -82,7 +84,7 @@ class GNMTPenalty:
 
 
 @jax.tree_util.register_pytree_node_class
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Greedy:
     """Take the most probable token each time; the base of the other two.
 
@@ -151,7 +153,7 @@ class Greedy:
 
 
 @jax.tree_util.register_pytree_node_class
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Sampling(Greedy):
     """Draw each token after the filters of `ops.sampling.filter_logits`, in its order."""
 
@@ -186,7 +188,7 @@ class Sampling(Greedy):
 
 
 @jax.tree_util.register_pytree_node_class
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Beam(Greedy):
     """Keep the `beams` best prefixes and return the `n_best` best hypotheses found.
 

@@ -14,9 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.decode.chain import Process, ends_with
+from flax_transformer.frozen import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Constraints:
     """What generated sequences must and must not contain; the defaults ask for nothing.
 

@@ -6,19 +6,20 @@ Axes: B batch, T positions, S source positions, N heads, D width, V vocabulary, 
 import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
 from flax_transformer.ops import Mask
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Inputs:
     """What a model is given, under Hugging Face's names; arrays, or whatever a transform puts in their place."""
 
@@ -37,7 +38,7 @@ class Inputs:
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ModelOutput:
     """What a model returns, under Hugging Face's names; what it does not have is None."""
 

@@ -133,3 +133,14 @@ ACTIVATIONS = {
 
 SPELLING = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 """Our names of activations and Hugging Face's."""
+
+
+def spelled(activation: Any) -> str:
+    """Give Hugging Face's name of an activation.
+
+    Raises:
+      ValueError: for one that it has no name for, such as a function of one's own.
+    """
+    if not isinstance(activation, str) or activation not in SPELLING:
+        raise ValueError(f"config.json has names for the activations {', '.join(SPELLING)}, got {activation!r}")
+    return SPELLING[activation]

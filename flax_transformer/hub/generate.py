@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Int
 
 from flax_transformer.decode import Beam, Decoded, Greedy, Sampling, beam_search, greedy, make_process, sample, stream
 from flax_transformer.decode.chain import refuse_nan
-from flax_transformer.hub.call import causal_lm, seq2seq_lm, visible
+from flax_transformer.hub.call import visible
 from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
@@ -136,11 +136,9 @@ class _Job:
 
 def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, settings: Mapping[str, Any]) -> _Job:
     chosen = make_settings(pretrained.config, pretrained.generation, settings)
-    call, model = pretrained.architecture.call, pretrained.model
-    if call not in STARTS:
-        raise ValueError(f"a {pretrained.config['architectures'][0]} generates no text: it is no language model")
-    start = STARTS[call]
-    ids, mask = _checked(pretrained, input_ids, attention_mask, pad=chosen.inferred if call is causal_lm else None)
+    model, start = pretrained.model, start_of(pretrained)
+    continues = "continue" in pretrained.architecture.uses
+    ids, mask = _checked(pretrained, input_ids, attention_mask, pad=chosen.inferred if continues else None)
     if chosen.do_sample and key is None:
         raise ValueError("sampling needs a key: generate(…, do_sample=True, key=jax.random.key(0))")
     keys = None
@@ -154,7 +152,7 @@ def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, set
     seen, padding = prompt, None
     if isinstance(ids, np.ndarray):
         ids, mask, seen = start.pad(model.cfg, ids, mask, prompt)
-    if call is causal_lm and mask is not None:
+    if continues and mask is not None:
         padding = _on(mask).argmax(mask != 0, axis=1)
     process = make_process(chosen.constraints(prompt.shape[1]), seen, padding, count)
     task = _Task(start, ids, mask, prompt[:, -1], keys, chosen.config(count), process)
@@ -245,10 +243,22 @@ def _seq2seq_cache(model: Seq2Seq, ids: Array, mask: Array | None, length: int, 
 
 
 STARTS = {
-    causal_lm: Start(_causal_prompt, _causal_pad, lambda ids: ids.shape[1] - 1, _causal_cache),
-    seq2seq_lm: Start(_seq2seq_prompt, _seq2seq_pad, lambda ids: 0, _seq2seq_cache),
+    "continue": Start(_causal_prompt, _causal_pad, lambda ids: ids.shape[1] - 1, _causal_cache),
+    "respond": Start(_seq2seq_prompt, _seq2seq_pad, lambda ids: 0, _seq2seq_cache),
 }
-"""By what an architecture is called with: those that are not here generate nothing."""
+"""By what an architecture can do."""
+
+
+def start_of(pretrained: Any) -> Start:
+    """Tell how a checkpoint begins to generate.
+
+    Raises:
+      ValueError: one that generates nothing.
+    """
+    found = next((STARTS[use] for use in pretrained.architecture.uses if use in STARTS), None)
+    if found is None:
+        raise ValueError(f"a {pretrained.config['architectures'][0]} generates no text: it is no language model")
+    return found
 
 
 @jax.jit

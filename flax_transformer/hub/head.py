@@ -21,6 +21,7 @@ def classifier(
     outputs: int | None = None,
     dropout: Mapping[str, float | None] | None = None,
     *,
+    uses: tuple[str, ...],
     base: bool = False,
     ignored: tuple[str, ...] = (),
     **head: Any,
@@ -32,6 +33,7 @@ def classifier(
       rows: of the head.
       outputs: of the head; None: as many as there are labels.
       dropout: fields that give the rate before the output layer, the first that is there, and their defaults.
+      uses: what it can do.
       base: whether it is the base class, whose tensors have no prefix.
       ignored: patterns of tensors that a larger class has besides.
       head: what else a `HeadConfig` has.
@@ -42,17 +44,24 @@ def classifier(
         rate = next((rate for rate in rates if rate is not None), 0.0)
         return with_head(read(fields), outputs=fields.labels if outputs is None else outputs, dropout=rate, **head)
 
-    return Architecture(config, call, rows, at="backbone.", base=base, ignored=ignored)
+    return Architecture(config, call, rows, at="backbone.", uses=uses, base=base, ignored=ignored)
 
 
 def guesser(
-    read: Reader, rows: Table, call: Call = masked_lm, *, ignored: tuple[str, ...] = (), **options: Any
+    read: Reader,
+    rows: Table,
+    call: Call = masked_lm,
+    *,
+    uses: tuple[str, ...] = ("fill",),
+    ignored: tuple[str, ...] = (),
+    **options: Any,
 ) -> Architecture:
     """Make the architecture of an encoder that guesses hidden tokens.
 
     Args:
       read: makes the encoder's config of config.json.
       rows: of what is on top.
+      uses: what it can do.
       ignored: patterns of tensors that a larger class has besides.
       options: what else a `MaskedLMConfig` has.
     """
@@ -61,4 +70,4 @@ def guesser(
         tied = fields.flag("tie_word_embeddings", True)
         return MaskedLMConfig(encoder=read(fields), tied_output=tied, **options)
 
-    return Architecture(config, call, rows, at="encoder.", ignored=ignored)
+    return Architecture(config, call, rows, at="encoder.", uses=uses, ignored=ignored)

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
@@ -25,14 +26,14 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family
 from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
-from flax_transformer.nn import BlockConfig, with_precision
+from flax_transformer.nn import AttentionConfig, BlockConfig, with_precision
 
 GENERATION = "generation_config.json"
-FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*")
+FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*|drop_path")
 """Fields of configs that change how a model trains or runs, and not what it is."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lenient:
     """What may be otherwise than config.json and the table say; nothing is, unless it is named here.
 
@@ -171,6 +172,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, **fields: Any)
       ValueError: an unknown architecture, or a model that it cannot be.
     """
     family, known = find_architecture(architecture)
+    model = model if family.adopt is None else family.adopt(model)
     head = getattr(model.cfg, "head", None)
     backbone = getattr(model.cfg, known.at.rstrip(".")) if known.at else model.cfg
     labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}
@@ -193,7 +195,7 @@ def unlike(one: Any, other: Any, path: str = "") -> list[str]:
     """List in what two configs are other functions of the parameters."""
     if type(one) is not type(other) or not dataclasses.is_dataclass(one):
         return [] if one == other else [f"{path.rstrip('.')} {other!r} instead of {one!r}"]
-    if isinstance(one, BlockConfig):
+    if isinstance(one, AttentionConfig | BlockConfig):
         one, other = one.resolved(), other.resolved()
     names = [f.name for f in dataclasses.fields(one) if not FREE.fullmatch(f.name)]
     return [line for name in names for line in unlike(getattr(one, name), getattr(other, name), f"{path}{name}.")]

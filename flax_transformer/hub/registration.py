@@ -16,6 +16,21 @@ LOOKED_UP = {
 """Inputs, and the table in which a model looks them up."""
 
 
+USES = {
+    "continue": "write on from a prompt",
+    "respond": "write in answer to a source",
+    "fill": "fill in masks",
+    "follow": "tell whether one sentence follows another",
+    "classify": "classify",
+    "label": "label words",
+    "span": "answer questions",
+    "choose": "choose among answers",
+    "detect": "tell replaced tokens",
+    "embed": "give hidden states",
+}
+"""What models can do: the word by which an architecture says so, and the one for people."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """One class of `transformers`: which model of ours it is, and how it is called."""
@@ -34,8 +49,14 @@ class Architecture:
     """Before the names of the backbone's tensors, where it is not the family's."""
     ignored: tuple[str, ...] = ()
     """Patterns of tensors that a checkpoint of a larger class may have besides, for which there is no use here."""
+    uses: tuple[str, ...] = ()
+    """What the model can do: see `USES`."""
     check: Callable[..., None] | None = None
     """`check(inputs, fields)` refuses what a call, which is compiled, cannot."""
+
+    def __post_init__(self):
+        if unknown := set(self.uses) - set(USES):
+            raise ValueError(f"uses must be among {', '.join(USES)}, got {', '.join(sorted(unknown))}")
 
 
 @dataclass(frozen=True)
@@ -58,6 +79,8 @@ class Family:
     """Tensors that are another one again, by tying: name of the copy, name of the one in the table."""
     settled: Callable[[Fields, Collection[str]], Fields] | None = None
     """`settled(fields, names of the tensors)`: the fields, where it takes the tensors to tell what the model is."""
+    adopt: Callable[[Any], Any] | None = None
+    """`adopt(model)`: a model that computes the same with its parameters in the family's order, or the model itself."""
     looked_up: Mapping[str, str] = field(default_factory=lambda: LOOKED_UP)
     """Inputs, and the table of ours in which they are looked up, where a model has it."""
 

@@ -40,6 +40,22 @@ def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
     return family, family.architectures[named[0]]
 
 
+def find_use(model_type: str, *uses: str) -> str:
+    """Name the architecture of a family that can do exactly this.
+
+    Raises:
+      ValueError: a family that is not supported, or that has no such architecture; the message lists what there is.
+    """
+    if model_type not in families():
+        raise ValueError(f"no family is called {model_type!r}; supported are {', '.join(families())}")
+    known = families()[model_type].architectures
+    found = next((name for name, each in known.items() if set(each.uses) == set(uses)), None)
+    if found is None:
+        can = "; ".join(f"{name}: {', '.join(each.uses)}" for name, each in known.items())
+        raise ValueError(f"no architecture of {model_type} can {' and '.join(uses)}; there are {can}")
+    return found
+
+
 def find_architecture(name: str) -> tuple[Family, Architecture]:
     """Look up an architecture by its name alone.
 

@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from flax_transformer.decode import Beam, Constraints, Greedy, PowerPenalty, Sampling, room
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
 from flax_transformer.train.config import fits
 
@@ -38,7 +38,7 @@ DEFAULT = 20
 """New tokens, where nothing says how many."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Settings:
     """How to generate, under the names and with the meaning Hugging Face's `generate` gives them."""
 

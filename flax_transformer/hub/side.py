@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from flax_transformer.hub.fields import SPELLING, Fields
+from flax_transformer.hub.fields import Fields, spelled
 from flax_transformer.hub.table import Layout, Row, Table, linear, norm
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 
 
 def read_embedding(fields: Fields, vocab: int, **options: Any) -> EmbeddingConfig:
@@ -25,7 +25,7 @@ def read_sides(fields: Fields) -> dict[str, Any]:
         decoder_layerdrop=0.0,
     )  # fmt: skip
     encoder, decoder = (
-        BlockConfig(
+        transformer_block(
             embed=fields.integer("d_model", 1024), heads=fields.integer(f"{side}_attention_heads", 16),
             hidden=fields.integer(f"{side}_ffn_dim", 4096), cross=side == "decoder",
             activation=fields.activation("activation_function", "gelu"), dropout=fields.number("dropout", 0.1),
@@ -34,30 +34,32 @@ def read_sides(fields: Fields) -> dict[str, Any]:
         )
         for side in ("encoder", "decoder")
     )  # fmt: skip
-    depths = {f"{side}_depth": fields.integer(f"{side}_layers", 12) for side in ("encoder", "decoder")}
-    return {"encoder": encoder, "decoder": decoder, **depths}
+    return {
+        "encoder": TrunkConfig(block=encoder, depth=fields.integer("encoder_layers", 12)),
+        "decoder": TrunkConfig(block=decoder, depth=fields.integer("decoder_layers", 12)),
+    }
 
 
 def write_sides(config: Seq2SeqConfig) -> dict[str, Any]:
     """Write what BART and Marian say alike."""
-    encoder, decoder = config.encoder, config.decoder
+    encoder, decoder = config.encoder.block, config.decoder.block
     return {
         "is_encoder_decoder": True,
         "vocab_size": config.embedding.vocab,
         "d_model": encoder.embed,
-        "encoder_layers": config.encoder_depth,
-        "decoder_layers": config.decoder_depth,
-        "encoder_attention_heads": encoder.heads,
-        "decoder_attention_heads": decoder.heads,
-        "encoder_ffn_dim": encoder.hidden,
-        "decoder_ffn_dim": decoder.hidden,
+        "encoder_layers": config.encoder.depth,
+        "decoder_layers": config.decoder.depth,
+        "encoder_attention_heads": encoder.attention.heads,
+        "decoder_attention_heads": decoder.attention.heads,
+        "encoder_ffn_dim": encoder.feedforward.hidden,
+        "decoder_ffn_dim": decoder.feedforward.hidden,
         "max_position_embeddings": config.embedding.max_length,
         "scale_embedding": config.embedding.scaled,
-        "activation_function": SPELLING[encoder.activation],
-        "dropout": encoder.dropout,
-        "attention_dropout": encoder.attention_dropout,
-        "activation_dropout": encoder.activation_dropout,
-        "init_std": encoder.init_std or 0.02,
+        "activation_function": spelled(encoder.feedforward.activation),
+        "dropout": encoder.residual.dropout,
+        "attention_dropout": encoder.attention.attention_dropout,
+        "activation_dropout": encoder.feedforward.activation_dropout,
+        "init_std": encoder.attention.init_std or 0.02,
         "tie_word_embeddings": True,
         **({} if config.output_bias else {"output_bias": False}),
     }
@@ -67,14 +69,14 @@ def _side(name: str, attentions: dict[str, str]) -> Table:
     rows = []
     for ours, theirs in attentions.items():
         for part in ("query", "key", "value"):
-            rows += linear(f"{name}.{ours}.{part}", f"{name}.layers.{{}}.{theirs}.{part[0]}_proj")
-        rows += linear(f"{name}.{ours}.out", f"{name}.layers.{{}}.{theirs}.out_proj", inputs=2)
-        rows += norm(f"{name}.{ours}_norm", f"{name}.layers.{{}}.{theirs}_layer_norm")
+            rows += linear(f"{name}.blocks.{ours}.{part}", f"{name}.layers.{{}}.{theirs}.{part[0]}_proj")
+        rows += linear(f"{name}.blocks.{ours}.out", f"{name}.layers.{{}}.{theirs}.out_proj", inputs=2)
+        rows += norm(f"{name}.blocks.{ours}_residual.norm", f"{name}.layers.{{}}.{theirs}_layer_norm")
     return (
         *rows,
-        *linear(f"{name}.feedforward.up", f"{name}.layers.{{}}.fc1"),
-        *linear(f"{name}.feedforward.down", f"{name}.layers.{{}}.fc2"),
-        *norm(f"{name}.feedforward_norm", f"{name}.layers.{{}}.final_layer_norm"),
+        *linear(f"{name}.blocks.feedforward.up", f"{name}.layers.{{}}.fc1"),
+        *linear(f"{name}.blocks.feedforward.down", f"{name}.layers.{{}}.fc2"),
+        *norm(f"{name}.blocks.feedforward_residual.norm", f"{name}.layers.{{}}.final_layer_norm"),
     )
 
 

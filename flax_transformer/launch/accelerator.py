@@ -6,13 +6,14 @@ documentation (plan TPUs in GKE), 2026-11.
 
 import difflib
 import math
-from dataclasses import dataclass
+
+from flax_transformer.frozen import frozen
 
 FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Generation:
     """What all slices of a TPU generation have in common."""
 
@@ -61,7 +62,7 @@ GENERATIONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Accelerator:
     """One size of one TPU generation."""
 

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from flax_transformer.frozen import frozen
 from flax_transformer.launch.package import Package
 from flax_transformer.launch.plan import Command, Plan
 from flax_transformer.launch.request import check_name
@@ -13,7 +14,7 @@ from flax_transformer.launch.target import TARGETS
 ROOT = "runs/launch"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Made:
     """What launch has made, or was about to make, so that it may also delete it."""
 

@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+
+from flax_transformer.frozen import frozen
 
 GRACE = 5
 """Seconds that processes have to end by themselves after one of them has failed."""
@@ -20,7 +21,7 @@ LAST = 40
 """Lines of the process that failed first that are shown again at the end."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Local:
     """An experiment to run here."""
 

@@ -8,9 +8,10 @@ import hashlib
 import io
 import subprocess
 import tarfile
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
+
+from flax_transformer.frozen import frozen
 
 LIBRARY = ("flax_transformer", "pyproject.toml", "README.md", "LICENSE")
 """What of a checkout is needed to install it."""
@@ -22,7 +23,7 @@ NEVER = {".git", "runs", "data", "__pycache__", ".venv"}
 """Folders that are never sent, even where git would list them; `flax_transformer/data` is code."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Package:
     """Code to send."""
 

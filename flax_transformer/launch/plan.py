@@ -2,12 +2,13 @@
 
 import shlex
 import shutil
-from dataclasses import dataclass
+
+from flax_transformer.frozen import frozen
 
 Command = tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Step:
     """One command and when it is done.
 
@@ -35,7 +36,7 @@ class Step:
         return command
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Tool:
     """A program that launches."""
 
@@ -46,7 +47,7 @@ class Tool:
     """What it says, in any case of letters, when it is asked about a thing that does not exist."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Plan:
     """All that a launch does."""
 

@@ -1,9 +1,9 @@
 """What is asked of a launch: which experiment, with which options, where, and under which name."""
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from flax_transformer.frozen import frozen
 from flax_transformer.launch.accelerator import Accelerator
 from flax_transformer.launch.package import Package
 
@@ -14,7 +14,7 @@ MOUNT = "/gcs"
 """Folder on the workers in which buckets appear as folders."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Request:
     """An experiment to run on the workers of one TPU slice."""
 

@@ -4,61 +4,45 @@ Axes: B batch, T positions, D width, V vocabulary.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output, output_table
-from flax_transformer.nn import (
-    Block,
-    BlockConfig,
-    Caches,
-    Embedding,
-    EmbeddingConfig,
-    apply_stack,
-    cache_length,
-    each_cache,
-    init_stack,
-    make_norm,
-    map_stack,
-    unstack,
-)
-from flax_transformer.nn.check import check_positions
-from flax_transformer.nn.config import check_fields
+from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Trunk, TrunkConfig, cache_length, each_cache
+from flax_transformer.nn.check import check_positions, check_widths
+from flax_transformer.nn.config import check_at_least
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
 
 
-@dataclass(frozen=True, kw_only=True)
-class CausalConfig:
-    """An embedding, a stack of blocks that see the past, and an output layer."""
+@frozen
+class CausalConfig(TrunkConfig):
+    """A trunk that sees the past, an embedding before it, and an output layer."""
 
     embedding: EmbeddingConfig
-    block: BlockConfig
-    depth: int = 12
     tied_output: bool = True
     """Whether the output layer is the embedding table."""
     window: int | None = None
     """How many positions each sees, its own included; None: all before it."""
     falling_scale: bool = False
     """Divide the query-key products of layer i, from 1 on, by i, as some GPT-2s do for float16's sake."""
-    unroll: int | bool = 1
-    remat: str = "none"
 
     def __post_init__(self):
-        check_fields(self)
-        if self.embedding.width != self.block.embed:
-            raise ValueError(
-                f"all parts must have one model width, got embedding={self.embedding.width}, block={self.block.embed}"
-            )
-        if self.block.cross:
-            raise ValueError("a decoder-only model attends to no memory, got block.cross=True")
-        if self.falling_scale and self.block.qk_norm:
-            raise ValueError("scales that fall say nothing about queries that are normalised, got block.qk_norm=True")
-        if self.depth < 1 or (self.window is not None and self.window < 1):
-            raise ValueError(f"depth and window must be at least 1, got {self.depth} and {self.window}")
+        super().__post_init__()
+        check_widths(embedding=self.embedding.width, block=self.block.embed)
+        check_at_least(self, 1, "window")
+        if self.cross:
+            raise ValueError("a decoder-only model attends to no memory, got a block with cross-attention")
+        if self.falling_scale and self.block.attention.qk_norm is not None:
+            raise ValueError("scales that fall say nothing about queries that are normalised, got qk_norm")
+
+    def build(self, rngs: nnx.Rngs) -> "Causal":
+        """Make the model."""
+        return Causal(self, rngs=rngs)
 
 
 @jax.tree_util.register_dataclass
@@ -85,15 +69,13 @@ class CausalCache:
         return replace(self, layers=each_cache(lambda cache: cache.fork(beams, length), self.layers))
 
 
-class Causal(nnx.Module):
+class Causal(Module):
     """A language model: `model(tokens)` gives logits; `prefill` and `step` generate."""
 
     def __init__(self, cfg: CausalConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.embedding = Embedding(cfg.embedding, rngs=rngs)
-        self.blocks = init_stack(lambda r: Block(cfg.block, rngs=r), cfg.depth, key=rngs.params())
-        if cfg.block.norm_position == "pre":
-            self.norm = make_norm(cfg.block, rngs=rngs)
+        self.trunk = Trunk(cfg, causal=True, rngs=rngs)
         if not cfg.tied_output:
             self.head = Embedding(output_table(cfg.embedding), rngs=rngs)
 
@@ -101,17 +83,17 @@ class Causal(nnx.Module):
         window = self.cfg.window
         return Mask(causal=True, window=None if window is None else (window - 1, 0))
 
-    def _blocks(self) -> Any:
-        """Give the blocks as they are used: with queries that are smaller in each, where scales fall."""
-        if not self.cfg.falling_scale or isinstance(self.blocks, nnx.List):
-            return self.blocks
-        blocks = jax.tree.map(lambda leaf: leaf, self.blocks)
-        query, layers = blocks.attention.query, jnp.arange(1, self.cfg.depth + 1)
+    def _trunk(self) -> Trunk:
+        """Give the trunk as it is used: with queries that are smaller in each block, where scales fall."""
+        if not self.cfg.falling_scale or isinstance(self.trunk.blocks, nnx.List):
+            return self.trunk
+        trunk = jax.tree.map(lambda leaf: leaf, self.trunk)
+        query, layers = trunk.blocks.attention.query, jnp.arange(1, self.cfg.depth + 1)
         for name in ("kernel", "bias"):
             if (values := getattr(query, name)) is not None:
                 by = layers.reshape(-1, *(1,) * (values.ndim - 1)).astype(values.dtype)
                 setattr(query, name, nnx.Param(values[...] / by))
-        return blocks
+        return trunk
 
     def encode(
         self,
@@ -136,11 +118,29 @@ class Causal(nnx.Module):
         check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
-        x = apply_stack(
-            self._blocks(), x, mask=self._mask() & mask, positions=positions, key=keys[1], unroll=self.cfg.unroll,
-            remat=self.cfg.remat,
-        )  # fmt: skip
-        return self.norm(x) if self.cfg.block.norm_position == "pre" else x
+        return self._trunk()(x, mask=self._mask() & mask, positions=positions, key=keys[1])
+
+    def hidden_states(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        segments: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the last hidden states from the inputs of a batch.
+
+        Args:
+          lengths: of the rows; they hide nothing, as no token sees the padding that comes after it.
+          segments: numbers of the documents packed in a row; tokens see those of their own alone.
+          positions: of the tokens; 0, 1, … by default.
+          types: of the tokens, as `encode` takes them.
+          key: for dropout; None means none.
+        """
+        mask = None if segments is None else Mask(segments=(segments, segments))
+        return self.encode(tokens, mask=mask, types=types, positions=positions, key=key)
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits are made of: hidden states, the output table, no bias."""
@@ -159,8 +159,7 @@ class Causal(nnx.Module):
 
     def init_cache(self, batch: int, length: int, *, beams: int = 1) -> CausalCache:
         """Make an empty cache for `length` positions of `batch` sequences, `beams` hypotheses each."""
-        layers = map_stack(lambda block: block.attention.init_cache(batch, length, beams=beams), self.blocks)
-        return CausalCache(layers, jnp.zeros((), jnp.int32))
+        return CausalCache(self.trunk.init_cache(batch, length, beams=beams), jnp.zeros((), jnp.int32))
 
     def prefill(
         self, tokens: Int[Array, "B P"], padding: Bool[Array, "B P"] | None = None
@@ -199,10 +198,7 @@ class Causal(nnx.Module):
         if self.cfg.window is not None:
             mask = Mask(window=(self.cfg.window - 1, 0)) & mask
         x = self.embedding(tokens, positions=positions)
-        x, layers = apply_stack(
-            self._blocks(), x, mask=mask, positions=positions, cache=cache.layers, unroll=self.cfg.unroll
-        )
-        x = self.norm(x) if self.cfg.block.norm_position == "pre" else x
+        x, layers = self._trunk().extend(x, cache.layers, index=cache.index, mask=mask, positions=positions)
         return x, replace(cache, layers=layers, index=cache.index + T)
 
     def step(self, cache: CausalCache, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], CausalCache]:
@@ -215,7 +211,7 @@ class Causal(nnx.Module):
     def for_decoding(self) -> "Causal":
         """Copy the model, laid out for decoding on a CPU: the same function, see `nn.unstack`."""
         copy = jax.tree.map(lambda leaf: leaf, self)
-        copy.blocks = nnx.List([block.for_decoding() for block in unstack(self._blocks())])
+        copy.trunk = self._trunk().for_decoding()
         output = "embedding" if self.cfg.tied_output else "head"
         setattr(copy, output, getattr(self, output).for_decoding())
         return copy

@@ -4,7 +4,6 @@ Axes: B batch, T positions, D width, V vocabulary.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,62 +11,41 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.models.head import ClassifierConfig, Head, HeadConfig
 from flax_transformer.models.output import Output, output_table
-from flax_transformer.nn import (
-    Block,
-    BlockConfig,
-    Embedding,
-    EmbeddingConfig,
-    RelativeBias,
-    RelativeConfig,
-    apply_stack,
-    init_stack,
-    make_norm,
-)
-from flax_transformer.nn.check import check_positions
+from flax_transformer.nn import Embedding, EmbeddingConfig, Trunk, TrunkConfig, make_norm
+from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.linear import Linear, initializer
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncoderConfig:
-    """An embedding and a stack of blocks that see everything."""
+@frozen
+class EncoderConfig(TrunkConfig):
+    """A trunk that sees everything, and an embedding before it."""
 
     embedding: EmbeddingConfig
-    block: BlockConfig
-    depth: int = 12
-    relative: RelativeConfig | None = None
-    """Relative positions, as biases that all layers share (T5)."""
-    unroll: int | bool = 1
-    remat: str = "none"
 
     def __post_init__(self):
-        check_fields(self)
-        if self.embedding.width != self.block.embed:
-            raise ValueError(
-                f"all parts must have one model width, got embedding={self.embedding.width}, block={self.block.embed}"
-            )
-        if self.block.cross:
-            raise ValueError("an encoder attends to no memory, got block.cross=True")
-        if self.depth < 1:
-            raise ValueError(f"depth must be at least 1, got {self.depth}")
+        super().__post_init__()
+        check_widths(embedding=self.embedding.width, block=self.block.embed)
+        if self.cross:
+            raise ValueError("an encoder attends to no memory, got a block with cross-attention")
+
+    def build(self, rngs: nnx.Rngs) -> "Encoder":
+        """Make the encoder."""
+        return Encoder(self, rngs=rngs)
 
 
-class Encoder(nnx.Module):
+class Encoder(Module):
     """Hidden states of tokens that all see each other."""
 
     def __init__(self, cfg: EncoderConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.embedding = Embedding(cfg.embedding, rngs=rngs)
-        self.blocks = init_stack(lambda r: Block(cfg.block, rngs=r), cfg.depth, key=rngs.params())
-        if cfg.block.norm_position == "pre":
-            self.norm = make_norm(cfg.block, rngs=rngs)
-        if cfg.relative is not None:
-            self.relative = RelativeBias(
-                cfg.relative, cfg.block.heads, causal=False, precision=cfg.block.precision, rngs=rngs
-            )
+        self.trunk = Trunk(cfg, rngs=rngs)
 
     def __call__(
         self,
@@ -92,12 +70,35 @@ class Encoder(nnx.Module):
         check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
-        bias = None if self.cfg.relative is None else self.relative(*2 * x.shape[-2:-1])
-        x = apply_stack(
-            self.blocks, x, mask=mask, bias=bias, positions=positions, key=keys[1], unroll=self.cfg.unroll,
-            remat=self.cfg.remat,
-        )  # fmt: skip
-        return self.norm(x) if self.cfg.block.norm_position == "pre" else x
+        return self.trunk(x, mask=mask, positions=positions, key=keys[1])
+
+    def memory_mask(self, mask: Mask | None) -> Mask | None:
+        """Say which positions of the output are padding: those of the input."""
+        return mask
+
+    def hidden_states(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        segments: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the last hidden states from the inputs of a batch.
+
+        Args:
+          lengths: of the rows; what comes after is padding, which nobody sees.
+          segments: numbers of the documents packed in a row; tokens see those of their own alone.
+          positions: of the tokens; 0, 1, … by default.
+          types: of the tokens, as a call takes them.
+          key: for dropout; None means none.
+        """
+        mask = None if lengths is None else Mask(lengths=lengths)
+        if segments is not None:
+            mask = Mask(segments=(segments, segments)) & mask
+        return self(tokens, mask=mask, types=types, positions=positions, key=key)
 
 
 def with_head(encoder: EncoderConfig, **head: Any) -> ClassifierConfig:
@@ -109,12 +110,12 @@ def with_head(encoder: EncoderConfig, **head: Any) -> ClassifierConfig:
 
 
 def _head(encoder: EncoderConfig, **head: Any) -> HeadConfig:
-    block = encoder.block
-    start = {} if block.init_std is None else {"init_std": block.init_std}
-    return HeadConfig(embed=block.embed, precision=block.precision, **start, **head)
+    like = encoder.block.feedforward
+    start = {} if like.init_std is None else {"init_std": like.init_std}
+    return HeadConfig(embed=like.embed, precision=like.precision, **start, **head)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MaskedLMConfig:
     """An encoder that guesses hidden tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
 
@@ -133,20 +134,21 @@ class MaskedLMConfig:
     @property
     def resolved_activation(self) -> str | Callable:
         """The activation after the dense layer, resolved."""
-        return self.encoder.block.activation if self.activation is None else self.activation
+        return self.encoder.block.feedforward.activation if self.activation is None else self.activation
 
 
-class MaskedLM(nnx.Module):
+class MaskedLM(Module):
     """A dense layer, its activation and norm, and an output layer, by default the embedding table; all with biases."""
 
     def __init__(self, cfg: MaskedLMConfig, *, rngs: nnx.Rngs):
-        block, embedding = cfg.encoder.block, cfg.encoder.embedding
+        embedding, like, residual = cfg.encoder.embedding, cfg.encoder.block.feedforward, cfg.encoder.block.residual
+        dtypes = like.precision.dtypes
         self.cfg = cfg
         self.encoder = Encoder(cfg.encoder, rngs=rngs)
         width = embedding.embed  # of the output table, too
-        self.dense = Linear(block.embed, width, kernel_init=initializer(block), rngs=rngs, **block.dtypes)
-        self.norm = make_norm(block, width, rngs=rngs)
-        bias = nnx.Param(jnp.zeros(embedding.vocab, block.dtypes["param_dtype"]))
+        self.dense = Linear(like.embed, width, kernel_init=initializer(like), rngs=rngs, **dtypes)
+        self.norm = make_norm(residual.norm, width, eps=residual.norm_eps, precision=residual.precision, rngs=rngs)
+        bias = nnx.Param(jnp.zeros(embedding.vocab, dtypes["param_dtype"]))
         if cfg.tied_output:
             self.output_bias = bias
         else:
@@ -154,6 +156,10 @@ class MaskedLM(nnx.Module):
             self.head.output_bias = bias
         if cfg.next_sentence:
             self.sentence = Head(_head(cfg.encoder, outputs=2, pool="first", dense="tanh"), rngs=rngs)
+
+    def hidden_states(self, tokens: Int[Array, "*B T"], **inputs: Any) -> Float[Array, "*B T D"]:
+        """Compute the encoder's hidden states from the inputs of a batch; arguments as `Encoder.hidden_states`'s."""
+        return self.encoder.hidden_states(tokens, **inputs)
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits of the tokens at those positions are made of."""

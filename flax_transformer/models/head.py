@@ -3,7 +3,6 @@
 Axes: B batch, T positions, D width, E outputs.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -11,17 +10,19 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import activation, dropout
 from flax_transformer.ops.wide import wide
 from flax_transformer.parallel.explicit import implicit
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HeadConfig:
     """A linear layer on the hidden states of every position or of one, perhaps with a dense layer before it."""
 
@@ -52,7 +53,7 @@ class HeadConfig:
             activation(self.dense)
 
 
-class Head(nnx.Module):
+class Head(Module):
     """Scores from hidden states."""
 
     def __init__(self, cfg: HeadConfig, *, rngs: nnx.Rngs):
@@ -96,7 +97,7 @@ class Head(nnx.Module):
         return self.output(dropout(pooled, self.cfg.dropout, keys[1])) if self.cfg.outputs else pooled
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ClassifierConfig:
     """A model without an output layer of its own, and a head."""
 
@@ -105,10 +106,18 @@ class ClassifierConfig:
     head: HeadConfig
 
 
-class Classifier(nnx.Module):
+class Classifier(Module):
     """A backbone with a head: `model.head(model.backbone(tokens, …))`."""
 
     def __init__(self, cfg: ClassifierConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.backbone = module_of(cfg.backbone)(cfg.backbone, rngs=rngs)
         self.head = Head(cfg.head, rngs=rngs)
+
+    def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"]:
+        """Compute the backbone's hidden states from the inputs of a batch; arguments as its own `hidden_states`'s."""
+        return self.backbone.hidden_states(*inputs, **named)
+
+    def output(self, hidden: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "..."]:
+        """Score the classes, from the backbone's hidden states: [*B, T, E] of every position, or [*B, E] of one."""
+        return self.head(hidden, key=key)

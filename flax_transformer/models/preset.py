@@ -5,11 +5,14 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
 from flax import nnx
+
+from flax_transformer.nn import with_fields
 
 _PACKAGE = __name__.rpartition(".")[0]
 
@@ -30,7 +33,7 @@ def find_preset(name: str) -> Callable[[], Any]:
     Raises:
       ValueError: when there is none of that name; the message has the nearest ones.
 
-    >>> find_preset("transformer_base")().encoder_depth
+    >>> find_preset("transformer_base")().encoder.depth
     6
     """
     known = presets()
@@ -57,6 +60,12 @@ def abstract(config: Any) -> nnx.Module:
     Nobody may write to it.
     """
     return nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))
+
+
+def narrowed(config: Any, *, embed: int, heads: int, hidden: int, depth: int) -> Any:
+    """Make a small encoder-decoder of a preset: the same in kind, with heads of width D / N."""
+    config = replace(config, output_scale=config.output_scale if config.output_scale == 1 else embed**-0.5)
+    return with_fields(config, embed=embed, heads=heads, head_width=None, hidden=hidden, depth=depth)
 
 
 def _files() -> list[ModuleType]:

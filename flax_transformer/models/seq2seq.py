@@ -4,74 +4,62 @@ Axes: B batch, S source positions, T target positions, D width, V vocabulary.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
+from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output, output_table
-from flax_transformer.nn import (
-    Block,
-    BlockConfig,
-    Caches,
-    Embedding,
-    EmbeddingConfig,
-    Memory,
-    PerLayer,
-    RelativeBias,
-    RelativeConfig,
-    apply_stack,
-    cache_length,
-    each_cache,
-    init_stack,
-    make_norm,
-    map_stack,
-    unstack,
-)
+from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Memory, Trunk, TrunkConfig, each_cache
+from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, scaled
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Seq2SeqConfig:
     """An encoder, a decoder, and the embeddings they share or do not."""
 
     embedding: EmbeddingConfig
     """Of the decoder, and of the encoder too unless `source_embedding` is given."""
-    encoder: BlockConfig
-    decoder: BlockConfig
-    encoder_depth: int = 6
-    decoder_depth: int = 6
+    encoder: Any
+    """A `TrunkConfig`, whose trunk is given embedded source tokens; or the config of any other encoder, a vision
+    model's or an `EncoderConfig`, with `build(rngs)`, which makes a `SourceEncoder`."""
+    decoder: TrunkConfig
     source_embedding: EmbeddingConfig | None = None
     """With `own_table=False` it has positions and a norm of its own, but the decoder's token table."""
-    relative: RelativeConfig | None = None
-    """Relative positions, as biases that all layers of a side share (T5)."""
     tied_output: bool = True
     """Whether the output layer is the decoder's embedding table."""
     output_scale: float = 1.0
     """What hidden states are multiplied by before the output layer."""
     output_bias: bool = False
-    unroll: int | bool = 1
-    remat: str = "none"
 
     def __post_init__(self):
         check_fields(self)
-        widths = {
-            "embedding": self.embedding.width,
-            "encoder": self.encoder.embed,
-            "decoder": self.decoder.embed,
-            "source_embedding": (self.source_embedding or self.embedding).width,
-        }
-        if len(set(widths.values())) > 1:
-            raise ValueError(f"all parts must have one model width, got {widths}")
-        if not self.decoder.cross or self.encoder.cross:
+        widths = {"embedding": self.embedding.width, "decoder": self.decoder.block.embed}
+        if self.embeds_source:
+            widths["encoder"] = self.encoder.block.embed
+            widths["source_embedding"] = (self.source_embedding or self.embedding).width
+        elif not hasattr(self.encoder, "build") or self.source_embedding is not None:
             raise ValueError(
-                f"the decoder must attend to the encoder and not the reverse, got decoder.cross={self.decoder.cross}, "
-                f"encoder.cross={self.encoder.cross}"
+                "encoder must be a TrunkConfig, or a config with build(rngs) whose encoder has no source_embedding "
+                f"before it, got {type(self.encoder).__name__} and source_embedding={self.source_embedding}"
             )
-        if min(self.encoder_depth, self.decoder_depth) < 1:
-            raise ValueError(f"depths must be at least 1, got {self.encoder_depth} and {self.decoder_depth}")
+        check_widths(**widths)
+        if not self.decoder.cross or getattr(self.encoder, "cross", False):
+            raise ValueError(
+                "the decoder must attend to the encoder and not the reverse, got a decoder "
+                f"{'with' if self.decoder.cross else 'without'} cross-attention"
+            )
+
+    @property
+    def embeds_source(self) -> bool:
+        """Whether the encoder is a trunk, before which source tokens are embedded."""
+        return type(self.encoder) is TrunkConfig
 
 
 @jax.tree_util.register_dataclass
@@ -93,7 +81,7 @@ class DecoderCache:
         return replace(self, layers=each_cache(lambda cache: cache.grow(length), self.layers))
 
 
-class Seq2Seq(nnx.Module):
+class Seq2Seq(Module):
     """The Transformer: `model(source, target)` gives logits; `encode`, `init_cache` and `step` decode."""
 
     def __init__(self, cfg: Seq2SeqConfig, *, rngs: nnx.Rngs):
@@ -101,50 +89,44 @@ class Seq2Seq(nnx.Module):
         self.embedding = Embedding(cfg.embedding, rngs=rngs)
         if cfg.source_embedding is not None:
             self.source_embedding = Embedding(cfg.source_embedding, rngs=rngs)
-        self.encoder = init_stack(lambda r: Block(cfg.encoder, rngs=r), cfg.encoder_depth, key=rngs.params())
-        self.decoder = init_stack(lambda r: Block(cfg.decoder, rngs=r), cfg.decoder_depth, key=rngs.params())
-        if cfg.encoder.norm_position == "pre":
-            self.encoder_norm = make_norm(cfg.encoder, rngs=rngs)
-        if cfg.decoder.norm_position == "pre":
-            self.decoder_norm = make_norm(cfg.decoder, rngs=rngs)
-        if cfg.relative is not None:
-            for side, block in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
-                bias = RelativeBias(
-                    cfg.relative, block.heads, causal=side == "decoder", precision=block.precision, rngs=rngs
-                )
-                setattr(self, f"{side}_relative", bias)
+        if cfg.embeds_source:  # the sides draw in turn: blocks, norms, relative positions
+            keys = rngs.params(), rngs.params()
+            self.encoder = Trunk(cfg.encoder, key=keys[0], rngs=rngs)
+            self.decoder = Trunk(cfg.decoder, causal=True, key=keys[1], rngs=rngs)
+            self.encoder.init_relative(rngs)
+            self.decoder.init_relative(rngs)
+        else:
+            self.encoder = cfg.encoder.build(rngs)
+            self.decoder = Trunk(cfg.decoder, causal=True, rngs=rngs)
         if not cfg.tied_output:
             # Logits begin of order 1, however wide the embeddings start.
             self.head = Embedding(replace(output_table(cfg.embedding), init_std=None), rngs=rngs)
         if cfg.output_bias:
-            self.output_bias = nnx.Param(jnp.zeros(cfg.embedding.vocab, cfg.decoder.dtypes["param_dtype"]))
-
-    def _relative(self, side: str, T: int, S: int, offset: Int[Array, ""] | int = 0) -> Float[Array, "N T S"] | None:
-        return None if self.cfg.relative is None else getattr(self, f"{side}_relative")(T, S, offset)
+            self.output_bias = nnx.Param(jnp.zeros(cfg.embedding.vocab, cfg.embedding.precision.dtypes["param_dtype"]))
 
     def encode(
         self,
-        source: Int[Array, "*B S"],
+        source: Shaped[Array, "..."],
         lengths: Int[Array, "*B"] | Mask | None = None,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B S D"]:
-        """Encode source tokens into a memory.
+        """Encode a source into a memory.
 
         Args:
+          source: tokens, or what another encoder takes.
           lengths: of the source; positions from there on are padding. Or a mask.
         """
+        mask = source_mask(lengths)
+        if not self.cfg.embeds_source:
+            return self.encoder(source, mask=mask, key=key)
         keys = (None, None) if key is None else jax.random.split(key)
         if self.cfg.source_embedding is None:
             x = self.embedding(source, key=keys[0])
         else:
             table = None if self.cfg.source_embedding.own_table else self.embedding
             x = self.source_embedding(source, table=table, key=keys[0])
-        x = apply_stack(
-            self.encoder, x, mask=source_mask(lengths), bias=self._relative("encoder", *2 * x.shape[-2:-1]),
-            key=keys[1], unroll=self.cfg.unroll, remat=self.cfg.remat,
-        )  # fmt: skip
-        return self.encoder_norm(x) if self.cfg.encoder.norm_position == "pre" else x
+        return self.encoder(x, mask=mask, key=keys[1])
 
     def decode(
         self,
@@ -163,12 +145,28 @@ class Seq2Seq(nnx.Module):
         """
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(target, key=keys[0])
-        x = apply_stack(
-            self.decoder, x, memory, mask=Mask(causal=True) & mask, memory_mask=source_mask(lengths),
-            bias=self._relative("decoder", *2 * x.shape[-2:-1]), key=keys[1], unroll=self.cfg.unroll,
-            remat=self.cfg.remat,
-        )  # fmt: skip
-        return self.decoder_norm(x) if self.cfg.decoder.norm_position == "pre" else x
+        memory_mask = self.encoder.memory_mask(source_mask(lengths))
+        return self.decoder(x, memory, mask=Mask(causal=True) & mask, memory_mask=memory_mask, key=keys[1])
+
+    def hidden_states(
+        self,
+        source: Shaped[Array, "..."],
+        target: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | Mask | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the decoder's hidden states from the inputs of a batch.
+
+        Args:
+          source: what the encoder reads: tokens [*B, S], or what one of another kind takes.
+          target: decoder input, beginning with the start token.
+          lengths: of the source, or a mask.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        memory = self.encode(source, lengths, key=keys[0])
+        return self.decode(target, memory, lengths, key=keys[1])
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits are made of, from the decoder's hidden states."""
@@ -178,7 +176,7 @@ class Seq2Seq(nnx.Module):
 
     def __call__(
         self,
-        source: Int[Array, "*B S"],
+        source: Shaped[Array, "..."],
         target: Int[Array, "*B T"],
         lengths: Int[Array, "*B"] | Mask | None = None,
         *,
@@ -191,9 +189,7 @@ class Seq2Seq(nnx.Module):
           lengths: of the source, or a mask.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
-        memory = self.encode(source, lengths, key=keys[0])
-        return self.output(self.decode(target, memory, lengths, key=keys[1])).logits()
+        return self.output(self.hidden_states(source, target, lengths=lengths, key=key)).logits()
 
     def init_cache(
         self, memory: Float[Array, "B S D"], lengths: Int[Array, "B"] | Mask | None, length: int, *, beams: int = 1
@@ -207,9 +203,9 @@ class Seq2Seq(nnx.Module):
         if memory.ndim != 3:
             raise ValueError(f"a memory to decode from must be [B, S, D], got shape {memory.shape}")
         return DecoderCache(
-            map_stack(lambda block: block.attention.init_cache(memory.shape[0], length, beams=beams), self.decoder),
-            map_stack(lambda block: block.cross.project(memory, beams=beams), self.decoder),
-            source_mask(lengths) or Mask(),
+            self.decoder.init_cache(memory.shape[0], length, beams=beams),
+            self.decoder.project(memory, beams=beams),
+            self.encoder.memory_mask(source_mask(lengths)) or Mask(),
             jnp.zeros((), jnp.int32),
         )
 
@@ -218,12 +214,7 @@ class Seq2Seq(nnx.Module):
         if token.ndim != 1:
             raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
         x = self.embedding(token[:, None], positions=cache.index[None])
-        bias = self._relative("decoder", 1, cache_length(cache.layers), cache.index)
-        x, layers = apply_stack(
-            self.decoder, x, PerLayer(cache.memory), memory_mask=cache.memory_mask, bias=bias, cache=cache.layers,
-            unroll=self.cfg.unroll,
-        )  # fmt: skip
-        x = self.decoder_norm(x) if self.cfg.decoder.norm_position == "pre" else x
+        x, layers = self.decoder.extend(x, cache.layers, cache.memory, index=cache.index, memory_mask=cache.memory_mask)
         return self.output(x).logits()[:, 0], replace(cache, layers=layers, index=cache.index + 1)
 
     def for_decoding(self) -> "Seq2Seq":
@@ -233,9 +224,9 @@ class Seq2Seq(nnx.Module):
         The copy has all the weights again; nothing else can be done with it.
         """
         copy = jax.tree.map(lambda leaf: leaf, self)
-        copy.encoder, copy.decoder = (
-            nnx.List([block.for_decoding() for block in unstack(blocks)]) for blocks in (self.encoder, self.decoder)
-        )
+        copy.decoder = self.decoder.for_decoding()
+        if self.cfg.embeds_source:
+            copy.encoder = self.encoder.for_decoding()
         output = "embedding" if self.cfg.tied_output else "head"
         setattr(copy, output, getattr(self, output).for_decoding())
         return copy

@@ -1,17 +1,21 @@
 """Multi-head attention: self, cross, and one token at a time with a cache (Vaswani et al. 2017, §3.2)."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.check import check_beams, check_hidden, check_single
-from flax_transformer.nn.config import BlockConfig
+from flax_transformer.nn.config import Precision, Rotary, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
-from flax_transformer.ops import Dropout, Mask, rotary
+from flax_transformer.nn.module import Module
+from flax_transformer.ops import Dropout, Mask, attention, rotary
 from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.explicit import implicit
@@ -19,22 +23,94 @@ from flax_transformer.parallel.explicit import implicit
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
 
 
-class Attention(nnx.Module):
+@frozen
+class AttentionConfig:
+    """Multi-head attention: heads, positions, and which function computes it."""
+
+    embed: int
+    """D, the width of the residual stream."""
+    heads: int
+    """N, query heads."""
+    kv_heads: int | None = None
+    """K, key/value heads; fewer than `heads` is grouped-query attention. None: as many as `heads`."""
+    head_width: int | None = None
+    """H; None: D / N."""
+    bias: bool = True
+    """Biases of query, key and value."""
+    out_bias: bool | None = None
+    """Bias of the output layer; None: as `bias`."""
+    qk_norm: float | None = None
+    """Epsilon of an RMSNorm over the width of every query and key head; None: no norm."""
+    scale: float | None = None
+    """What query-key products are multiplied by; None: 1 / sqrt(H)."""
+    rotary: Rotary | None = None
+    """Rotary positions of self-attention; None: none."""
+    attention_dropout: float = 0.0
+    """On attention probabilities."""
+    attend: Callable = attention
+    """Any module-level function with the signature of `ops.attention`."""
+    init_std: float | None = None
+    """Standard deviation kernels start with; None: Xavier's."""
+    residual_init_std: float | None = None
+    """That of the output layer, which writes to the residual stream; None: as `init_std`."""
+    precision: Precision = Precision()
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1, "embed", "heads", "kv_heads", "head_width")
+        check_at_least(self, 0, "qk_norm", "init_std", "residual_init_std")
+        check_rates(self, "attention_dropout")
+        if self.scale is not None and not self.scale > 0:
+            raise ValueError(f"scale must be above 0, got {self.scale}")
+        if self.head_width is None and self.embed % self.heads:
+            raise ValueError(f"heads must divide the model width, got D={self.embed}, N={self.heads}")
+        if self.heads % self.resolved_kv_heads:
+            raise ValueError(
+                f"query heads must be a multiple of kv heads, got N={self.heads}, K={self.resolved_kv_heads}"
+            )
+        if self.rotary is not None and self.width % 2:
+            raise ValueError(f"rotary positions need an even head width, got H={self.width}")
+
+    @property
+    def resolved_kv_heads(self) -> int:
+        """K, resolved."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def width(self) -> int:
+        """H, resolved."""
+        return self.embed // self.heads if self.head_width is None else self.head_width
+
+    @property
+    def resolved_out_bias(self) -> bool:
+        """Whether the output layer has a bias, resolved."""
+        return self.bias if self.out_bias is None else self.out_bias
+
+    def resolved(self) -> "AttentionConfig":
+        """Spell out what None stands for, so that layers that are the same are equal."""
+        scale = 1 / math.sqrt(self.width) if self.scale is None else self.scale
+        return replace(
+            self, kv_heads=self.resolved_kv_heads, head_width=self.width, out_bias=self.resolved_out_bias, scale=scale
+        )
+
+    def build(self, rngs: nnx.Rngs) -> "Attention":
+        """Make the layer."""
+        return Attention(self, rngs=rngs)
+
+
+class Attention(Module):
     """Multi-head attention over itself or over a memory.
 
     Query, key and value have kernels [D, N, H] and [D, K, H]; `out` has [N, H, D].
     """
 
-    def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
-        qkv_bias = cfg.bias if cfg.qkv_bias is None else cfg.qkv_bias
-
-        out_bias = cfg.bias if cfg.out_bias is None else cfg.out_bias
-        init = initializer(cfg, _projection_init)
+    def __init__(self, cfg: AttentionConfig, *, rngs: nnx.Rngs):
+        init, dtypes = initializer(cfg, _projection_init), cfg.precision.dtypes
 
         def project(layer: str, heads: int) -> LinearGeneral:
             return LinearGeneral(
-                cfg.embed, (heads, cfg.width), use_bias=qkv_bias, kernel_init=init, dot_general=Product(layer),
-                rngs=rngs, **cfg.dtypes,
+                cfg.embed, (heads, cfg.width), use_bias=cfg.bias, kernel_init=init, dot_general=Product(layer),
+                rngs=rngs, **dtypes,
             )  # fmt: skip
 
         self.cfg = cfg
@@ -42,14 +118,14 @@ class Attention(nnx.Module):
         self.key = project("key", cfg.resolved_kv_heads)
         self.value = project("value", cfg.resolved_kv_heads)
         self.out = LinearGeneral(
-            (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=out_bias,
-            kernel_init=initializer(cfg, residual=True), dot_general=Product("out"), rngs=rngs, **cfg.dtypes,
+            (cfg.heads, cfg.width), cfg.embed, axis=(-2, -1), use_bias=cfg.resolved_out_bias,
+            kernel_init=initializer(cfg, residual=True), dot_general=Product("out"), rngs=rngs, **dtypes,
         )  # fmt: skip
         if cfg.scale is not None:  # products begin as large as with the usual scale
             self.query.kernel[...] /= cfg.scale * math.sqrt(cfg.width)
-        if cfg.qk_norm:
-            self.query_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)
-            self.key_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.norm_eps, rngs=rngs, **cfg.dtypes)
+        if cfg.qk_norm is not None:
+            self.query_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.qk_norm, rngs=rngs, **dtypes)
+            self.key_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.qk_norm, rngs=rngs, **dtypes)
 
     @implicit("memory")
     def project(self, memory: Float[Array, "*B S D"], *, beams: int = 1) -> Memory:
@@ -87,7 +163,7 @@ class Attention(nnx.Module):
         return k, v
 
     def _normed(self, which: str, heads: Array) -> Array:
-        return getattr(self, f"{which}_norm")(heads) if self.cfg.qk_norm else heads
+        return getattr(self, f"{which}_norm")(heads) if self.cfg.qk_norm is not None else heads
 
     def _query_key_value(self, x: Float[Array, "*B T D"]) -> tuple[Array, Array, Array]:
         if hasattr(self, "merged"):
@@ -113,7 +189,7 @@ class Attention(nnx.Module):
         check_beams(beams)
         rows = () if batch == 1 else (batch,)
         heads, width, entries = self.cfg.resolved_kv_heads, self.cfg.width, length * beams
-        zeros = lambda *shape: jnp.zeros((*rows, heads, *shape), self.cfg.dtypes["dtype"])  # noqa: E731
+        zeros = lambda *shape: jnp.zeros((*rows, heads, *shape), self.cfg.precision.dtypes["dtype"])  # noqa: E731
         ancestry = jnp.full((*rows, beams, length), -1, jnp.int32) if beams > 1 else None
         key, value = zeros(width, entries), zeros(entries, width)
         return KVCache(key, value, jnp.zeros((), jnp.int32), ancestry, beams=beams)
@@ -127,53 +203,81 @@ class Attention(nnx.Module):
         mask: Mask | None = None,
         bias: Float[Array, "..."] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
-        cache: KVCache | None = None,
         key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"] | tuple[Float[Array, "*B T D"], KVCache]:
+    ) -> Float[Array, "*B T D"]:
         """Attend.
 
         Args:
           memory: what to attend to, as hidden states or projected; None is self-attention. It has the rows of x, or
             one row for all of them; rows that share it by `project(memory, beams=W)` are W times as many.
-          mask: what each query may see. With a cache, queries also never see the future or unwritten positions. That
-            of a memory with beams has the memory's rows, and says the same of each query.
+          mask: what each query may see. That of a memory with beams has the memory's rows, and says the same of each
+            query.
           bias: added to the query-key products, broadcastable to [*B, N, T, S].
-          positions: of the queries, for rotary; 0, 1, … (from the cache's index on) by default.
-          cache: keys and values of earlier positions; the call then returns (y, cache).
+          positions: of the queries, for rotary; 0, 1, … by default.
           key: for attention dropout; None means none.
 
         Raises:
-          ValueError: shapes that do not fit, or a memory and a cache, which is for self-attention.
+          ValueError: shapes that do not fit.
         """
-        cfg = self.cfg
-        check_hidden(x, cfg.embed)
-        check_single(self.out.kernel, 3)
-        if memory is not None and cache is not None:
-            raise ValueError("a cache is for self-attention and a memory is projected once, got both")
+        self._check(x)
         if memory is None:
-            q, k, v = self._query_key_value(x)
+            q, k, v = self._placed(x, positions, 0)
         else:
             q = self._normed("query", self.query(x))
             k, v = self._look(q, memory, mask)
-        if cfg.rotary is not None and memory is None:
-            if positions is None:
-                positions = jnp.arange(x.shape[-2]) + (0 if cache is None else cache.index)
-            frequencies = cfg.rotary.frequencies(cfg.width, cfg.rotary.base)
-            q, k = rotary(q, positions, frequencies), rotary(k, positions, frequencies)
-        if cache is not None:
-            if mask is not None:
-                check_mask(mask)
-                mask.check(q.shape[:-3], cfg.heads, x.shape[-2], cache.length)
-            mask, bias = cache.visible(mask, x.shape[-2]), cache.spread(bias)
-            cache = cache.append(k, v)
-            k, v = cache.by_position()
+        return self._attend(q, k, v, mask, bias, key)
+
+    @implicit("x")
+    def extend(
+        self,
+        x: Float[Array, "*B T D"],
+        cache: KVCache,
+        *,
+        mask: Mask | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+    ) -> tuple[Float[Array, "*B T D"], KVCache]:
+        """Attend from T more positions to those in the cache and to themselves, and put them into it.
+
+        Args:
+          cache: keys and values of earlier positions.
+          mask: what each query may see; the future and unwritten positions are never seen.
+          bias: added to the query-key products, broadcastable to [*B, N, T, S].
+          positions: of the queries, for rotary; from the cache's index on by default.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        self._check(x)
+        q, k, v = self._placed(x, positions, cache.index)
+        if mask is not None:
+            check_mask(mask)
+            mask.check(q.shape[:-3], self.cfg.heads, x.shape[-2], cache.length)
+        mask, bias = cache.visible(mask, x.shape[-2]), cache.spread(bias)
+        cache = cache.append(k, v)
+        return self._attend(q, *cache.by_position(), mask, bias, None), cache
+
+    def _check(self, x: Array) -> None:
+        check_hidden(x, self.cfg.embed)
+        check_single(self.out.kernel, 3)
+
+    def _placed(self, x: Array, positions: Array | None, first: Array | int) -> tuple[Array, Array, Array]:
+        """Give queries, keys and values of self-attention, turned by their positions."""
+        q, k, v = self._query_key_value(x)
+        if self.cfg.rotary is None:
+            return q, k, v
+        positions = jnp.arange(x.shape[-2]) + first if positions is None else positions
+        frequencies = self.cfg.rotary.frequencies(self.cfg.width, self.cfg.rotary.base)
+        return rotary(q, positions, frequencies), rotary(k, positions, frequencies), v
+
+    def _attend(
+        self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, key: PRNGKeyArray | None
+    ) -> Array:
+        cfg, shape = self.cfg, q.shape
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
-        rows = q.shape
         if q.shape[:-3] != k.shape[:-3]:  # the hypotheses of a sentence look at the same keys
-            q = q.reshape(*k.shape[:-3], -1, *rows[-2:])
+            q = q.reshape(*k.shape[:-3], -1, *shape[-2:])
         y = cfg.attend(q, k, v, mask, bias, scale=cfg.scale, **extra)
         if y.shape != q.shape:
             raise ValueError(f"attend must return heads as it is given queries, {q.shape}, got {y.shape}")
-        y = constrain(y.reshape(rows), "batch", "length", "heads", None)
-        y = self.out(y)
-        return y if cache is None else (y, cache)
+        return self.out(constrain(y.reshape(shape), "batch", "length", "heads", None))

@@ -1,52 +1,97 @@
-"""The block: attention, cross-attention where asked for, feed-forward, residuals around each."""
+"""The block: attention, cross-attention where asked for, feed-forward, a residual around each."""
 
-from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
 
 import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from flax_transformer.nn.attention import Attention
+from flax_transformer.frozen import frozen
+from flax_transformer.nn.attention import AttentionConfig
 from flax_transformer.nn.cache import KVCache, Memory
-from flax_transformer.nn.check import check_hidden, check_single
-from flax_transformer.nn.config import BlockConfig
-from flax_transformer.nn.feedforward import FeedForward
-from flax_transformer.nn.norm import make_norm
-from flax_transformer.ops import Mask, dropout
-from flax_transformer.parallel import constrain
+from flax_transformer.nn.check import check_hidden, check_widths
+from flax_transformer.nn.config import check_fields
+from flax_transformer.nn.feedforward import FeedForwardConfig
+from flax_transformer.nn.module import Module
+from flax_transformer.nn.residual import Residual, ResidualConfig
+from flax_transformer.ops import Mask
 from flax_transformer.parallel.explicit import implicit
 
 
-class Block(nnx.Module):
-    """One layer of an encoder, a decoder, or both; `ops.capture(f, "hidden_states")` gives what each layer is given.
+@frozen
+class BlockConfig:
+    """A Transformer block: its sublayers in order, and the residual around each; `transformer_block` writes it shorter.
 
-    Post-norm is norm(x + f(x)), the paper's; pre-norm is x + f(norm(x)), and whoever stacks pre-norm blocks
-    normalises once more at the end.
+    A subclass of a sublayer's config that builds another module puts that in its place.
     """
+
+    attention: AttentionConfig
+    feedforward: FeedForwardConfig
+    residual: ResidualConfig
+    """Around each sublayer."""
+    cross: AttentionConfig | None = None
+    """Attention to a memory, between self-attention and feed-forward; None: the block takes no memory."""
+    feedforward_residual: ResidualConfig | None = None
+    """Around the feed-forward layer; None: as around the others."""
+
+    def __post_init__(self):
+        check_fields(self)
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        check_widths(**{name: part.embed for name, part in parts.items() if part is not None})
+
+    @property
+    def embed(self) -> int:
+        """D, the width of the residual stream."""
+        return self.residual.embed
+
+    def resolved(self) -> "BlockConfig":
+        """Spell out what None stands for, so that blocks that are the same are equal."""
+        return replace(self, feedforward_residual=self.feedforward_residual or self.residual)
+
+    def build(self, rngs: nnx.Rngs) -> "Block":
+        """Make the block."""
+        return Block(self, rngs=rngs)
+
+
+def transformer_block(*, cross: bool = False, **options: Any) -> BlockConfig:
+    """Make a block's config of what its parts are to be, by name.
+
+    Args:
+      cross: whether the block attends to a memory too, with a layer like that of its self-attention.
+      options: fields of `AttentionConfig`, `FeedForwardConfig` and `ResidualConfig`. Each goes to every part that has
+        a field of its name: `embed`, `bias`, `init_std` and `precision` are said once.
+
+    Raises:
+      ValueError: a name that no part has, or values that do not fit.
+
+    >>> transformer_block(embed=64, heads=4, hidden=256, norm_position="pre").residual.norm_position
+    'pre'
+    """
+    kinds = {"attention": AttentionConfig, "feedforward": FeedForwardConfig, "residual": ResidualConfig}
+    known = {part: {field.name for field in fields(kind)} for part, kind in kinds.items()}
+    if unknown := sorted(set(options).difference(*known.values())):
+        raise ValueError(
+            f"no part of a block has {', '.join(unknown)}; they have {sorted(set().union(*known.values()))}"
+        )
+    parts = {p: kind(**{n: v for n, v in options.items() if n in known[p]}) for p, kind in kinds.items()}
+    return BlockConfig(**parts, cross=parts["attention"] if cross else None)
+
+
+class Block(Module):
+    """One layer of an encoder, a decoder, or both; `ops.capture(f, "hidden_states")` gives what each layer is given."""
 
     def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
-        self.attention = Attention(cfg, rngs=rngs)
-        self.attention_norm = make_norm(cfg, rngs=rngs)
-        if cfg.cross:
-            self.cross = Attention(cfg, rngs=rngs)
-            self.cross_norm = make_norm(cfg, rngs=rngs)
-        self.feedforward = FeedForward(cfg, rngs=rngs)
-        self.feedforward_norm = make_norm(cfg, rngs=rngs)
-
-    def for_decoding(self) -> "Block":
-        """Copy the block as decoding on a CPU wants it: see `Attention.for_decoding`."""
-        copy = jax.tree.map(lambda leaf: leaf, self)
-        copy.attention = self.attention.for_decoding()
-        return copy
-
-    def _residual(self, x: Array, norm: Callable, sublayer: Callable, rate: float, key: PRNGKeyArray | None) -> Array:
-        """Apply a sublayer with dropout, residual and normalisation in the configured order."""
-        inner, outer = (None, None) if key is None else jax.random.split(key)
-        pre = self.cfg.norm_position == "pre"
-        y = x + dropout(sublayer(norm(x) if pre else x, inner), rate, outer)
-        return constrain(y if pre else norm(y), "batch", "length", None)
+        self.attention = cfg.attention.build(rngs)
+        self.attention_residual = Residual(cfg.residual, rngs=rngs)
+        if cfg.cross is not None:
+            self.cross = cfg.cross.build(rngs)
+            self.cross_residual = Residual(cfg.residual, rngs=rngs)
+        self.feedforward = cfg.feedforward.build(rngs)
+        self.feedforward_residual = Residual(cfg.feedforward_residual or cfg.residual, rngs=rngs)
 
     @implicit("x")
     def __call__(
@@ -58,10 +103,10 @@ class Block(nnx.Module):
         memory_mask: Mask | None = None,
         bias: Float[Array, "..."] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
-        cache: KVCache | None = None,
+        drop_path: Float[Array, ""] | float | None = None,
         key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"] | tuple[Float[Array, "*B T D"], KVCache]:
-        """Apply the block; with a cache, return (y, cache).
+    ) -> Float[Array, "*B T D"]:
+        """Apply the block.
 
         Args:
           memory: what cross-attention looks at, as hidden states or projected keys and values: see `Attention`.
@@ -69,33 +114,57 @@ class Block(nnx.Module):
           memory_mask: what cross-attention may see.
           bias: added to the products of self-attention, e.g. relative positions.
           positions: of the T queries, for rotary.
+          drop_path: how often a row does without a sublayer, in place of what the config says.
           key: for dropout; None means none.
 
         Raises:
           ValueError: when a memory is given to a block without cross-attention, or missing for one with it; or shapes
             that do not fit, a whole stack called as a block among them.
         """
-        check_hidden(x, self.cfg.embed)
-        check_single(self.attention.out.kernel, 3)
-        if self.cfg.cross != (memory is not None):
-            rule = "needs a memory" if self.cfg.cross else "takes no memory"
-            raise ValueError(
-                f"a block with cross={self.cfg.cross} {rule}, got memory={'none' if memory is None else 'one'}"
-            )
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
-        x, after = checkpoint_name(x, "hidden_states"), cache
+        x = self._given(x, memory)
+        attend = partial(self.attention, mask=mask, bias=bias, positions=positions)
+        x = self.attention_residual(x, attend, key=keys[0], drop_path=drop_path)
+        return self._rest(x, memory, memory_mask, keys, drop_path)
 
-        def attend(h: Array, k: PRNGKeyArray | None) -> Array:
-            nonlocal after
-            y = self.attention(h, mask=mask, bias=bias, positions=positions, cache=cache, key=k)
-            if cache is not None:
-                y, after = y
-            return y
+    @implicit("x")
+    def extend(
+        self,
+        x: Float[Array, "*B T D"],
+        cache: KVCache,
+        memory: Memory | Float[Array, "*M S D"] | None = None,
+        *,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+    ) -> tuple[Float[Array, "*B T D"], KVCache]:
+        """Apply the block to T more positions, of which the cache knows the earlier ones; the rest as in a call."""
+        x = self._given(x, memory)
+        y, cache = self.attention.extend(
+            self.attention_residual.enter(x), cache, mask=mask, bias=bias, positions=positions
+        )
+        return self._rest(self.attention_residual.add(x, y), memory, memory_mask), cache
 
-        x = self._residual(x, self.attention_norm, attend, self.cfg.resolved_out_dropout, keys[0])
-        if self.cfg.cross:
-            look = lambda h, k: self.cross(h, memory, mask=memory_mask, key=k)  # noqa: E731
-            x = self._residual(x, self.cross_norm, look, self.cfg.resolved_out_dropout, keys[1])
-        feed = lambda h, k: self.feedforward(h, key=k)  # noqa: E731
-        x = self._residual(x, self.feedforward_norm, feed, self.cfg.dropout, keys[2])
-        return x if cache is None else (x, after)
+    def _rest(
+        self, x: Array, memory: Any, memory_mask: Mask | None, keys: Any = (None,) * 3, drop_path: Any = None
+    ) -> Array:
+        """Apply what comes after self-attention."""
+        if memory is not None:
+            look = partial(self.cross, memory=memory, mask=memory_mask)
+            x = self.cross_residual(x, look, key=keys[1], drop_path=drop_path)
+        return self.feedforward_residual(x, self.feedforward, key=keys[2], drop_path=drop_path)
+
+    def _given(self, x: Array, memory: Any) -> Array:
+        check_hidden(x, self.cfg.embed)
+        if (self.cfg.cross is None) == (memory is not None):
+            rule = "without cross-attention takes no memory, got one"
+            rule = rule if self.cfg.cross is None else "with cross-attention needs a memory, got none"
+            raise ValueError(f"a block {rule}")
+        return checkpoint_name(x, "hidden_states")
+
+    def for_decoding(self) -> "Block":
+        """Copy the block as decoding on a CPU wants it: see `Attention.for_decoding`."""
+        copy = jax.tree.map(lambda leaf: leaf, self)
+        copy.attention = self.attention.for_decoding()
+        return copy

@@ -27,6 +27,13 @@ def check_hidden(x: Any, width: int, what: str = "x") -> None:
         raise ValueError(f"D must be {width}, got {x.shape[-1]}: {what} has shape {x.shape}")
 
 
+def check_widths(**widths: int) -> None:
+    """Raise ValueError unless the parts of a model, by name, have one width D."""
+    if len(set(widths.values())) > 1:
+        found = ", ".join(f"{name}={width}" for name, width in widths.items())
+        raise ValueError(f"all parts must have one model width, got {found}")
+
+
 def check_ids(what: str, ids: Any) -> None:
     """Raise ValueError unless these are whole numbers [*B, T]."""
     if not jnp.issubdtype(getattr(ids, "dtype", bool), jnp.integer) or ids.ndim < 1:
@@ -36,7 +43,8 @@ def check_ids(what: str, ids: Any) -> None:
 
 def check_positions(positions: Any, model: Any) -> None:
     """Raise ValueError for positions given to a model whose config has no place for them."""
-    if positions is not None and model.embedding.position == "none" and model.block.rotary is None:
+    attention = getattr(model.block, "attention", None)
+    if positions is not None and model.embedding.position == "none" and getattr(attention, "rotary", None) is None:
         raise ValueError("positions serve embeddings or rotary attention, and the model has neither; got positions")
 
 

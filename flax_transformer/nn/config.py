@@ -1,8 +1,8 @@
-"""What a block is made of: one frozen value, hashable, validated at the door."""
+"""What configs have in common: frozen values, hashable, validated at the door."""
 
-import math
+import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from numbers import Integral, Real
 from types import UnionType
@@ -11,7 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import jax
 import jax.numpy as jnp
 
-from flax_transformer.ops import activation, attention, rotary_frequencies
+from flax_transformer.frozen import frozen
+from flax_transformer.ops import rotary_frequencies
 
 
 def check_fields(config: Any) -> None:
@@ -31,6 +32,13 @@ def check_at_least(config: Any, least: int, *names: str) -> None:
         value = getattr(config, name)
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_rates(config: Any, *names: str) -> None:
+    """Raise ValueError where a field is no rate at which something is dropped."""
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise ValueError(f"{name} must be in [0, 1), got {getattr(config, name)}")
 
 
 @lru_cache
@@ -54,10 +62,12 @@ def _rule(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "a name", Callable: "a function"}
-    return words.get(hint, "None" if hint is type(None) else f"a {hint.__name__}")
+    if hint is type(None):
+        return "None"
+    return words.get(hint) or f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Precision:
     """Number formats: what layers compute in, and what parameters are kept in.
 
@@ -80,22 +90,58 @@ class Precision:
         """What the residual stream is kept in."""
         return "float32" if self.wide_residual and self.compute == "float16" else self.compute
 
+    @property
+    def dtypes(self) -> dict[str, jnp.dtype]:
+        """`dtype` and `param_dtype` as Flax's layers take them."""
+        return {"dtype": jnp.dtype(self.compute), "param_dtype": jnp.dtype(self.params)}
+
+
+def with_fields(config: Any, **changes: Any) -> Any:
+    """Change fields of a config by name, at any depth: wherever one of these names stands, it gets the new value.
+
+    Raises:
+      ValueError: a name that stands nowhere, or values that a config refuses.
+
+    >>> with_fields(Precision(), compute="bfloat16")
+    Precision(compute='bfloat16', params='float32', wide_residual=False)
+    """
+    known = field_names(config)
+    for name in changes:
+        if name not in known:
+            near = difflib.get_close_matches(name, known) or sorted(known)
+            raise ValueError(f"{type(config).__name__} has no field {name}, at any depth; nearest: {', '.join(near)}")
+    return _changed(config, changes)
+
+
+def field_names(config: Any) -> set[str]:
+    """Give the names of all fields of a config and of the configs in it."""
+    if not _is_config(config):
+        return set()
+    names = {field.name for field in fields(config)}
+    return names.union(*(field_names(getattr(config, name)) for name in names))
+
+
+def _changed(config: Any, changes: dict[str, Any]) -> Any:
+    if not _is_config(config):
+        return config
+    names = [field.name for field in fields(config) if field.init]
+    return replace(config, **{n: changes[n] if n in changes else _changed(getattr(config, n), changes) for n in names})
+
+
+def _is_config(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
 
 def with_precision(config: Any, **kinds: str | bool) -> Any:
-    """Change fields of every `Precision` that a config has, at any depth.
+    """Change fields of every `Precision` that a config has, at any depth; one without any stays as it is.
 
     >>> with_precision(Precision(), compute="bfloat16")
     Precision(compute='bfloat16', params='float32', wide_residual=False)
     """
-    if isinstance(config, Precision):
-        return replace(config, **kinds)
-    if not is_dataclass(config) or isinstance(config, type):
-        return config
-    names = [field.name for field in fields(config) if field.init]
-    return replace(config, **{name: with_precision(getattr(config, name), **kinds) for name in names})
+    return with_fields(config, **kinds) if "compute" in field_names(config) else config
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rotary:
     """Rotary positions (Su et al. 2021): the base of the frequencies and, optionally, other frequencies outright."""
 
@@ -107,110 +153,3 @@ class Rotary:
         check_fields(self)
         if self.base <= 0:
             raise ValueError(f"the base of rotary frequencies must be above 0, got {self.base}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockConfig:
-    """A Transformer block: attention, optionally cross-attention, and a feed-forward layer, each with its residual.
-
-    The defaults are those of the 2017 paper; every later family is a choice of these values.
-    """
-
-    embed: int
-    """D, the width of the residual stream."""
-    heads: int
-    """N, query heads."""
-    hidden: int
-    """F, the width inside the feed-forward layer."""
-    kv_heads: int | None = None
-    """K, key/value heads; fewer than `heads` is grouped-query attention. None: as many as `heads`."""
-    head_width: int | None = None
-    """H; None: D / N."""
-    cross: bool = False
-    """Whether the block attends to a memory between self-attention and feed-forward."""
-    norm: Literal["layer", "rms"] = "layer"
-    norm_position: Literal["pre", "post"] = "post"
-    norm_eps: float = 1e-5
-    activation: str | Callable = "relu"
-    """A name, or any module-level function of an array."""
-    gated: bool = False
-    """Gated feed-forward (Shazeer 2020): activation(gate(x)) * up(x)."""
-    bias: bool = True
-    """Biases of the linear layers."""
-    qkv_bias: bool | None = None
-    """Biases of query, key and value; None: as `bias`."""
-    out_bias: bool | None = None
-    """Bias of attention's output layer; None: as `bias`."""
-    qk_norm: bool = False
-    """RMSNorm over the width of every query and key head."""
-    scale: float | None = None
-    """What query-key products are multiplied by; None: 1 / sqrt(H)."""
-    rotary: Rotary | None = None
-    dropout: float = 0.0
-    """On each sublayer's output, before the residual is added."""
-    out_dropout: float | None = None
-    """On attention's output, before the residual is added; None: as `dropout`."""
-    attention_dropout: float = 0.0
-    """On attention probabilities."""
-    activation_dropout: float = 0.0
-    """Inside the feed-forward layer, after the activation."""
-    init_std: float | None = None
-    """Standard deviation kernels start with; None: Xavier's."""
-    residual_init_std: float | None = None
-    """That of the layers that write to the residual stream; None: as `init_std`."""
-    attend: Callable = attention
-    """Any module-level function with the signature of `ops.attention`."""
-    precision: Precision = Precision()
-
-    def __post_init__(self):
-        check_fields(self)
-        check_at_least(self, 1, "embed", "heads", "hidden", "kv_heads", "head_width")
-        check_at_least(self, 0, "norm_eps", "init_std", "residual_init_std")
-        if self.scale is not None and not self.scale > 0:
-            raise ValueError(f"scale must be above 0, got {self.scale}")
-        if self.head_width is None and self.embed % self.heads:
-            raise ValueError(f"heads must divide the model width, got D={self.embed}, N={self.heads}")
-        if self.heads % self.resolved_kv_heads:
-            raise ValueError(
-                f"query heads must be a multiple of kv heads, got N={self.heads}, K={self.resolved_kv_heads}"
-            )
-        if self.rotary is not None and self.width % 2:
-            raise ValueError(f"rotary positions need an even head width, got H={self.width}")
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
-        if not 0 <= self.resolved_out_dropout < 1:
-            raise ValueError(f"out_dropout must be in [0, 1), got {self.out_dropout}")
-        activation(self.activation)
-
-    @property
-    def resolved_kv_heads(self) -> int:
-        """K, resolved."""
-        return self.heads if self.kv_heads is None else self.kv_heads
-
-    @property
-    def resolved_out_dropout(self) -> float:
-        """Dropout on attention's output, resolved."""
-        return self.dropout if self.out_dropout is None else self.out_dropout
-
-    @property
-    def width(self) -> int:
-        """H, resolved."""
-        return self.embed // self.heads if self.head_width is None else self.head_width
-
-    def resolved(self) -> "BlockConfig":
-        """Spell out what None stands for, so that blocks that are the same are equal."""
-        given = lambda value, default: default if value is None else value  # noqa: E731
-        return replace(
-            self,
-            kv_heads=self.resolved_kv_heads,
-            head_width=self.width,
-            qkv_bias=given(self.qkv_bias, self.bias),
-            out_bias=given(self.out_bias, self.bias),
-            scale=given(self.scale, 1 / math.sqrt(self.width)),
-        )
-
-    @property
-    def dtypes(self) -> dict:
-        """`dtype` and `param_dtype` as Flax's layers take them."""
-        return {"dtype": jnp.dtype(self.precision.compute), "param_dtype": jnp.dtype(self.precision.params)}

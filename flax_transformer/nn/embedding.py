@@ -1,7 +1,6 @@
 """Token embeddings with positions, and the output layer that shares their table."""
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -9,9 +8,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.check import check_ids
-from flax_transformer.nn.config import Precision, check_at_least, check_fields
+from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, flat_dot_general
+from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import LayerNorm
 from flax_transformer.ops import dropout, lookup, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows, widen
 from flax_transformer.ops.mask import check_broadcast
@@ -23,7 +24,7 @@ from flax_transformer.parallel.explicit import implicit
 SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EmbeddingConfig:
     """Token embeddings: vocabulary V, width D, and how positions are told."""
 
@@ -67,17 +68,16 @@ class EmbeddingConfig:
         for name in ("vocab", "embed", "multiple", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_rates(self, "dropout")
         if self.position.startswith("sinusoidal") and self.embed % 2:
             raise ValueError(f"sinusoidal positions need an even width, got D={self.embed}")
 
 
-class Embedding(nnx.Module):
+class Embedding(Module):
     """Token and position embeddings, added, with dropout; `attend` is the tied output layer."""
 
     def __init__(self, cfg: EmbeddingConfig, *, rngs: nnx.Rngs):
-        kinds = {"dtype": jnp.dtype(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
+        kinds = cfg.precision.dtypes
         paper = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")  # standard deviation 1/sqrt(D)
         init = paper if cfg.init_std is None else nnx.initializers.normal(cfg.init_std)
 

@@ -1,21 +1,59 @@
 """The position-wise feed-forward layer, plain (Vaswani et al. 2017, §3.3) or gated (Shazeer 2020)."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.check import check_hidden, check_single
-from flax_transformer.nn.config import BlockConfig
+from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, Product, initializer
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import activation, dropout
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.explicit import implicit
 
 
-class FeedForward(nnx.Module):
+@frozen
+class FeedForwardConfig:
+    """A feed-forward layer, applied to every position alike."""
+
+    embed: int
+    """D, the width of the residual stream."""
+    hidden: int
+    """F, the width between the two linear layers."""
+    activation: str | Callable = "relu"
+    """A name, or any module-level function of an array."""
+    gated: bool = False
+    """Gated (Shazeer 2020): activation(gate(x)) * up(x)."""
+    bias: bool = True
+    """Biases of the linear layers."""
+    activation_dropout: float = 0.0
+    """After the activation."""
+    init_std: float | None = None
+    """Standard deviation kernels start with; None: Xavier's."""
+    residual_init_std: float | None = None
+    """That of the layer that writes to the residual stream; None: as `init_std`."""
+    precision: Precision = Precision()
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1, "embed", "hidden")
+        check_at_least(self, 0, "init_std", "residual_init_std")
+        check_rates(self, "activation_dropout")
+        activation(self.activation)
+
+    def build(self, rngs: nnx.Rngs) -> "FeedForward":
+        """Make the layer."""
+        return FeedForward(self, rngs=rngs)
+
+
+class FeedForward(Module):
     """Two linear layers D → F → D with an activation between, or three when gated."""
 
-    def __init__(self, cfg: BlockConfig, *, rngs: nnx.Rngs):
+    def __init__(self, cfg: FeedForwardConfig, *, rngs: nnx.Rngs):
         def linear(layer: str, inputs: int, outputs: int, *, residual: bool = False) -> Linear:
             return Linear(
                 inputs,
@@ -24,7 +62,7 @@ class FeedForward(nnx.Module):
                 kernel_init=initializer(cfg, residual=residual),
                 dot_general=Product(layer),
                 rngs=rngs,
-                **cfg.dtypes,
+                **cfg.precision.dtypes,
             )
 
         self.cfg = cfg

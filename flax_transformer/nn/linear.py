@@ -10,7 +10,6 @@ from flax import nnx
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
 
-from flax_transformer.nn.config import BlockConfig
 from flax_transformer.ops import widen
 from flax_transformer.ops.linear_map import linear_map
 from flax_transformer.parallel import constrain
@@ -20,10 +19,11 @@ from flax_transformer.parallel.sharding import Axes, logical_axes
 _xavier = nnx.initializers.xavier_uniform()
 
 
-def initializer(cfg: BlockConfig, default: nnx.Initializer = _xavier, *, residual: bool = False) -> nnx.Initializer:
-    """Give what a block's kernels start from: its own standard deviation, or the default of the 2017 model.
+def initializer(cfg: Any, default: nnx.Initializer = _xavier, *, residual: bool = False) -> nnx.Initializer:
+    """Give what a sublayer's kernels start from: its own standard deviation, or the default of the 2017 model.
 
     Args:
+      cfg: of the sublayer; it has `init_std` and `residual_init_std`.
       residual: whether the layer writes to the residual stream.
     """
     std = cfg.residual_init_std if residual and cfg.residual_init_std is not None else cfg.init_std

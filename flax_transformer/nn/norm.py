@@ -1,10 +1,12 @@
 """Normalisation by name: Flax's own layers, with the variance of a LayerNorm exact."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from flax_transformer.nn.config import BlockConfig
+from flax_transformer.nn.config import Precision
 from flax_transformer.ops import layer_norm
 
 
@@ -16,8 +18,21 @@ class LayerNorm(nnx.LayerNorm):
         return layer_norm(x, self.scale[...], self.bias[...], self.epsilon).astype(self.dtype)
 
 
-def make_norm(cfg: BlockConfig, width: int | None = None, *, rngs: nnx.Rngs) -> LayerNorm | nnx.RMSNorm:
-    """Make the LayerNorm or RMSNorm a block asks for, over its model width or another."""
-    kind = {"layer": LayerNorm, "rms": nnx.RMSNorm}[cfg.norm]
-    kinds = {**cfg.dtypes, "dtype": jnp.dtype(cfg.precision.residual)}
-    return kind(width or cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **kinds)
+NORMS: dict[str, Callable] = {"layer": LayerNorm, "rms": nnx.RMSNorm}
+
+
+def check_norm(kind: str | Callable) -> None:
+    """Raise ValueError for a name that no norm has."""
+    if not callable(kind) and kind not in NORMS:
+        raise ValueError(f"norm must be one of {', '.join(NORMS)} or a function, got {kind!r}")
+
+
+def make_norm(
+    kind: str | Callable, width: int, *, eps: float, precision: Precision, rngs: nnx.Rngs
+) -> Callable[[Array], Array]:
+    """Make a norm over the last axis: "layer", "rms", or whatever a function makes that takes what Flax's norms take.
+
+    It computes in float32 and gives what the residual stream is kept in.
+    """
+    make = kind if callable(kind) else NORMS[kind]
+    return make(width, epsilon=eps, rngs=rngs, **{**precision.dtypes, "dtype": jnp.dtype(precision.residual)})

@@ -1,17 +1,17 @@
 """Relative positions as a learned bias on attention scores (Raffel et al. 2020, https://arxiv.org/abs/1910.10683)."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from flax_transformer.frozen import frozen
 from flax_transformer.nn.config import Precision, check_fields
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import causal_relative_buckets, lookup, relative_buckets, widen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RelativeConfig:
     """Buckets of distances: half hold one distance each, the rest grow logarithmically up to `max_distance`."""
 
@@ -29,13 +29,13 @@ class RelativeConfig:
             )
 
 
-class RelativeBias(nnx.Module):
+class RelativeBias(Module):
     """One number for every bucket and head; a decoder's buckets are all of the past."""
 
     def __init__(self, cfg: RelativeConfig, heads: int, *, causal: bool, precision: Precision, rngs: nnx.Rngs):
         self.cfg, self.causal = cfg, causal
-        kinds = {"dtype": jnp.dtype(precision.compute), "param_dtype": jnp.dtype(precision.params)}
-        self.bucket = nnx.Embed(cfg.buckets, heads, embedding_init=nnx.initializers.normal(0.02), rngs=rngs, **kinds)
+        init = nnx.initializers.normal(0.02)
+        self.bucket = nnx.Embed(cfg.buckets, heads, embedding_init=init, rngs=rngs, **precision.dtypes)
 
     def __call__(self, T: int, S: int, offset: Int[Array, ""] | int = 0) -> Float[Array, "N T S"]:
         """Give the bias of T queries on S keys, in float32 whatever attention computes in.

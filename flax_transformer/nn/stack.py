@@ -108,87 +108,127 @@ def apply_stack(
     blocks: Any,
     x: Array,
     *args: Any,
-    cache: Any = None,
     key: PRNGKeyArray | None = None,
     unroll: int | bool = 1,
     remat: str = "none",
     **kwargs: Any,
-) -> Any:
+) -> Array:
     """Run x through the blocks in order, as one `lax.scan` over the layer axis.
 
     Blocks that `unstack` took apart run one after another; what has a layer axis is then a tuple. Under a mesh whose
-    axis `pipeline` is larger than 1 a stack without a cache is a pipeline, with the same result: see `run_pipeline`.
+    axis `pipeline` is larger than 1 a stack is a pipeline, with the same result: see `run_pipeline`.
 
     Args:
       args, kwargs: passed to every block; what is wrapped in `PerLayer` is sliced, one entry for each.
-      cache: a cache with a leading layer axis; the call then returns (x, cache).
       key: split, one for each block.
       unroll: blocks per loop iteration; True for no loop. The result is the same, compile time and speed differ.
       remat: a name in `REMAT`: what the backward pass keeps rather than computes again.
 
     Raises:
       ValueError: for a remat policy that is unknown or that the device has no memory for, blocks that are no stack or
-        that keep what changes from call to call, a cache or a `PerLayer` that has not one entry for each, or rows or
-        layers that a pipeline cannot share out.
+        that keep what changes from call to call, a `PerLayer` that has not one entry for each, or rows or layers that
+        a pipeline cannot share out.
     """
     if remat not in REMAT:
         raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
     if remat == "offload":
         _check_host_memory()
-    depth, apart = stack_depth(blocks), isinstance(blocks, nnx.List)
-    keys = None if key is None else jax.random.split(key, depth)
-    named, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_per_layer)
-    shared = [leaf for _, leaf in named if not _is_per_layer(leaf)]
-    sliced = [leaf.value for _, leaf in named if _is_per_layer(leaf)]
-    _check(blocks, cache, sliced)
-    layers = (blocks, keys, sliced, cache)
+    given = _Given.of(blocks, args, kwargs)
+    keys = None if key is None else jax.random.split(key, stack_depth(blocks))
+    layers = [blocks, keys, *given.sliced]
 
-    def run(x: Array, layers: tuple, shared: list) -> tuple[Array, Any]:
-        def step(x: Array, layers: tuple) -> tuple[Array, Any]:
-            block, k, slices, state = layers
-            slices, rest = iter(slices), iter(shared)
-            filled = [next(slices if _is_per_layer(leaf) else rest) for _, leaf in named]
-            block_args, block_kwargs = treedef.unflatten(filled)
-            if state is None:
-                return block(x, *block_args, key=k, **block_kwargs), None
-            return block(x, *block_args, cache=state, key=k, **block_kwargs)
+    def run(x: Array, layers: list, shared: list) -> Array:
+        def step(x: Array, layers: list) -> tuple[Array, None]:
+            block, k, *slices = layers
+            args, kwargs = given.of_block(slices, shared)
+            return block(x, *args, key=k, **kwargs), None
 
         if remat != "none":
             step = jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True)
-        over = _one_by_one if apart else partial(jax.lax.scan, unroll=unroll)
-        return over(step, x, layers)
+        return _over(blocks, unroll)(step, x, layers)[0]
 
-    if pipeline_stages() > 1 and cache is None and not apart:
-        names = [_argument(path, blocks) for path, leaf in named if not _is_per_layer(leaf)]
-        return run_pipeline(lambda *given: run(*given)[0], x, layers, shared, names)
-    x, after = run(x, layers, shared)
-    return x if cache is None else (x, after)
+    if pipeline_stages() > 1 and not isinstance(blocks, nnx.List):
+        return run_pipeline(run, x, layers, given.shared, given.names(blocks))
+    return run(x, layers, given.shared)
 
 
-def _check(blocks: Any, cache: Any, sliced: list) -> None:
-    """Raise ValueError for blocks that keep what they must not, or that have not an entry each in the rest."""
-    check_kept(blocks)
-    depth, apart = stack_depth(blocks), isinstance(blocks, nnx.List)
-    check_depth("a stack's cache", cache, depth, apart)
-    for value in sliced:
-        check_depth("what is wrapped in PerLayer", value, depth, apart)
+@implicit("x")
+@reused
+def extend_stack(
+    blocks: Any, x: Array, cache: Any, *args: Any, unroll: int | bool = 1, **kwargs: Any
+) -> tuple[Array, Any]:
+    """Run x through the `extend` of each block: the next positions of sequences that the blocks' caches remember.
+
+    Args:
+      cache: a cache with a leading layer axis, or a tuple of them where the blocks are taken apart.
+      args, kwargs, unroll: as for `apply_stack`.
+
+    Raises:
+      ValueError: for blocks that are no stack, or a cache or a `PerLayer` that has not one entry for each.
+    """
+    given = _Given.of(blocks, args, kwargs)
+    check_depth("a stack's cache", cache, stack_depth(blocks), isinstance(blocks, nnx.List))
+
+    def step(x: Array, layers: list) -> tuple[Array, Any]:
+        block, state, *slices = layers
+        args, kwargs = given.of_block(slices, given.shared)
+        return block.extend(x, state, *args, **kwargs)
+
+    return _over(blocks, unroll)(step, x, [blocks, cache, *given.sliced])
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What blocks are given beside x: some of it to all of them alike, some a slice to each."""
+
+    named: list
+    treedef: Any
+
+    @classmethod
+    def of(cls, blocks: Any, args: tuple, kwargs: dict) -> "_Given":
+        """Take arguments apart, and raise ValueError for what is no stack, or has not an entry for each block."""
+        check_kept(blocks)
+        depth = stack_depth(blocks)
+        given = cls(*jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_per_layer))
+        for value in given.sliced:
+            check_depth("what is wrapped in PerLayer", value, depth, isinstance(blocks, nnx.List))
+        return given
+
+    @property
+    def shared(self) -> list:
+        return [leaf for _, leaf in self.named if not _is_per_layer(leaf)]
+
+    @property
+    def sliced(self) -> list:
+        return [leaf.value for _, leaf in self.named if _is_per_layer(leaf)]
+
+    def of_block(self, slices: list, shared: list) -> tuple[tuple, dict]:
+        """Give the arguments of a block from its slices and from what all are given."""
+        slices, rest = iter(slices), iter(shared)
+        return self.treedef.unflatten([next(slices if _is_per_layer(leaf) else rest) for _, leaf in self.named])
+
+    def names(self, blocks: Any) -> list[str | None]:
+        """Name what all blocks are given: the fields of masks, and else the arguments."""
+        return [_argument(path, blocks) for path, leaf in self.named if not _is_per_layer(leaf)]
+
+
+def _over(blocks: Any, unroll: int | bool) -> Callable:
+    return _one_by_one if isinstance(blocks, nnx.List) else partial(jax.lax.scan, unroll=unroll)
+
+
+def _one_by_one(step: Callable, x: Array, layers: list) -> tuple[Array, tuple]:
+    """Scan over tuples and lists, an entry for each layer, rather than arrays."""
+    after = []
+    for i in range(len(layers[0])):
+        x, state = step(x, [None if part is None else part[i] for part in layers])
+        after.append(state)
+    return x, tuple(after)
 
 
 def _check_host_memory() -> None:
     kinds = [memory.kind for memory in jax.local_devices()[0].addressable_memories()]
     if "pinned_host" not in kinds:
         raise ValueError(f"remat 'offload' needs pinned host memory, the device has {', '.join(kinds) or 'none'}")
-
-
-def _one_by_one(step: Callable, x: Array, layers: tuple) -> tuple[Array, tuple]:
-    """Scan over a tuple of lists rather than arrays."""
-    blocks, keys, sliced, cache = layers
-    after = []
-    for i, block in enumerate(blocks):
-        k = None if keys is None else keys[i]
-        x, state = step(x, (block, k, [s[i] for s in sliced], None if cache is None else cache[i]))
-        after.append(state)
-    return x, tuple(after)
 
 
 def _is_per_layer(leaf: Any) -> bool:

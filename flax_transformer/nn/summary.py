@@ -1,5 +1,6 @@
 """What a model is made of: parameters by module with shape, logical axes, count and bytes, as text and as HTML."""
 
+import contextlib
 import html
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -7,10 +8,11 @@ from typing import Any
 
 import jax
 
-from flax_transformer.parallel import logical_axes, path_name
+from flax_transformer.frozen import frozen
+from flax_transformer.parallel import path_name, tree_axes
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Row:
     """A parameter, or a module with the sum of what it holds."""
 
@@ -77,8 +79,8 @@ def summary(tree: Any) -> Summary:
       tree: of arrays, or of shapes as `nnx.eval_shape` makes them, which costs no memory.
 
     >>> from flax import nnx
-    >>> from flax_transformer.nn import FeedForward, BlockConfig
-    >>> cfg = BlockConfig(embed=256, heads=4, hidden=1024)
+    >>> from flax_transformer.nn import FeedForward, FeedForwardConfig
+    >>> cfg = FeedForwardConfig(embed=256, hidden=1024)
     >>> summary(nnx.eval_shape(lambda: FeedForward(cfg, rngs=nnx.Rngs(0))))
     down      float32   262,400  1.05 MB   49.9 %
       bias    256           256  1.02 kB    0.0 %  –
@@ -89,6 +91,7 @@ def summary(tree: Any) -> Summary:
     total     float32   525,568   2.1 MB  100.0 %
     """
     root: dict = {}
+    axes = _axes(tree)
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         *modules, name = path_name(path).split(".")
         inside = root
@@ -96,8 +99,8 @@ def summary(tree: Any) -> Summary:
             inside = inside.setdefault(module, {})
         bytes_ = leaf.size * leaf.dtype.itemsize
         inside[name] = Row(
-            name=name, level=0, shape=leaf.shape, axes=_axes(path, leaf), dtypes=(str(leaf.dtype),), count=leaf.size,
-            bytes=bytes_,
+            name=name, level=0, shape=leaf.shape, axes=axes.get(path_name(path), ()), dtypes=(str(leaf.dtype),),
+            count=leaf.size, bytes=bytes_,
         )  # fmt: skip
     return Summary(tuple(_rows("total", root, 0)))
 
@@ -132,11 +135,16 @@ def _rows(name: str, inside: dict | Row, level: int) -> Iterator[Row]:
         yield from rows
 
 
-def _axes(path: tuple, leaf: Any) -> tuple[str | None, ...]:
+def _axes(tree: Any) -> dict[str, tuple[str | None, ...]]:
+    """Tell the axes of the parts of a tree, each by itself where they cannot be told of all of it."""
     try:
-        return logical_axes(path_name(path), leaf.ndim)
+        return tree_axes(tree)
     except ValueError:  # a model of one's own, before its rules are written
-        return ()
+        found: dict[str, tuple[str | None, ...]] = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            with contextlib.suppress(ValueError):
+                found |= tree_axes({path_name(path): leaf})
+        return found
 
 
 # Colours are the page's own, so that it reads in light and dark alike.

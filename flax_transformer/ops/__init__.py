@@ -4,6 +4,7 @@ from flax_transformer.ops.activation import activation
 from flax_transformer.ops.attention import attention, explain_attention
 from flax_transformer.ops.capture import capture
 from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_scores
+from flax_transformer.ops.drop_path import drop_path
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.even import even_attention
 from flax_transformer.ops.loss import cross_entropy
@@ -38,6 +39,7 @@ __all__ = [
     "chunked_cross_entropy",
     "chunked_scores",
     "cross_entropy",
+    "drop_path",
     "dropout",
     "even_attention",
     "explain_attention",

@@ -22,6 +22,10 @@ from flax_transformer.ops.wide import product, wide, widen, zeros
 
 _BLOCK = 512
 
+AGAIN = "rematted_computation"
+"""The scope in which JAX computes again what `jax.checkpoint` has not kept, and backward passes here do so too: by it
+those who count FLOPs tell them apart."""
+
 
 def blockwise_serves(q, k, v, mask, bias, dropout) -> str | None:
     """Serve every call without dropout."""
@@ -155,7 +159,8 @@ def _backward(saved, pull, *, scale):
 
             def attend(carry, by_q_i):
                 by_k, by_v, by_bias = carry
-                weights = jnp.exp(block_scores(scale, q_i, k_j, part, bias, i, j) - norm_i)
+                with jax.named_scope(AGAIN):
+                    weights = jnp.exp(block_scores(scale, q_i, k_j, part, bias, i, j) - norm_i)
                 by_v += product("...kgts,...kgth->...ksh", weights.astype(v.dtype), pull_i)
                 by_scores = weights * (product("...kgth,...ksh->...kgts", pull_i, v_j) - drift_i)
                 by_bias = None if bias is None else add_block(by_bias, by_scores, i, j)

@@ -4,13 +4,13 @@ Axes: B batch, T query positions, S key positions, N heads, H head width, D mode
 """
 
 import math
-from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 from einops import rearrange
 from jaxtyping import Array, Float, Int
 
+from flax_transformer.frozen import frozen
 from flax_transformer.ops.mask import check_broadcast
 from flax_transformer.ops.wide import wide, widen
 
@@ -71,7 +71,7 @@ def _frequencies(width: int, base: float) -> np.ndarray:
     return np.float32(1) / np.power(float(base), exponents.astype(np.float64)).astype(np.float32)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LinearScaling:
     """Rotary frequencies slowed for longer texts, all by one factor (Chen et al. 2023, arxiv.org/abs/2306.15595).
 
@@ -90,7 +90,7 @@ class LinearScaling:
         return jnp.asarray(_frequencies(width, base) / np.float32(self.factor))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Llama3Scaling:
     """Rotary frequencies stretched for longer texts as Llama 3.1 does (https://arxiv.org/abs/2407.21783).
 

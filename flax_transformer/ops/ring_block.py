@@ -5,13 +5,13 @@ the mesh axes that split the sequence; x are the operands as a device has them. 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from einops import rearrange
 from jaxtyping import Array, Bool, Float, Int
 
+from flax_transformer.frozen import frozen
 from flax_transformer.ops.block import cut_block
 from flax_transformer.ops.blockwise import block_scores
 from flax_transformer.ops.dropout import keep_part, keep_scale
@@ -19,7 +19,7 @@ from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.zigzag import pieces
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Plan:
     """What is static.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from einops import rearrange
 from jaxtyping import Array
 
-from flax_transformer.ops.blockwise import add_block
+from flax_transformer.ops.blockwise import AGAIN, add_block
 from flax_transformer.ops.ring_block import Plan, dropper, masked_scores, reaches, spot_of
 from flax_transformer.ops.wide import product, zeros
 
@@ -105,7 +105,8 @@ def attend_back(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
 
                 def attend(carry, by_q_i):
                     by_k, by_v, by_bias = carry
-                    weights = jnp.exp(masked_scores(plan, x, keys.get("segments"), q_i, k_j, spot) - norm_i)
+                    with jax.named_scope(AGAIN):
+                        weights = jnp.exp(masked_scores(plan, x, keys.get("segments"), q_i, k_j, spot) - norm_i)
                     drop = dropper(plan, x, spot)
                     by_v += product("...kgts,...kgth->...ksh", drop(weights).astype(v_j.dtype), pull_i)
                     by_scores = weights * (drop(product("...kgth,...ksh->...kgts", pull_i, v_j)) - drift_i)

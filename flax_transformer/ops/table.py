@@ -115,17 +115,21 @@ def sharing() -> tuple[str, ...]:
     return mesh_axes("batch", "layers", "length")
 
 
-@jax.custom_jvp
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "*B"]) -> Float[Array, "*B D"]:
     """Look rows of a small table up, wherever it is; their gradients are added up in float32.
 
     >>> lookup(jnp.array([[5.0], [7.0]]), jnp.array([1, 0, 1])).tolist()
     [[7.0], [5.0], [7.0]]
     """
+    return _lookup(table, ids)
+
+
+@jax.custom_jvp
+def _lookup(table: Array, ids: Array) -> Array:
     return jnp.take(table, ids, axis=0)
 
 
-@lookup.defjvp
+@_lookup.defjvp
 def _lookup_slope(given: tuple[Array, Array], slopes: tuple[Array, Any]) -> tuple[Array, Array]:
     # Frequent ids have thousands of gradients, too many for bfloat16 to add up: this way they are added in float32.
     (table, ids), slope = given, slopes[0]

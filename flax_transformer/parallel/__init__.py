@@ -11,4 +11,7 @@ from flax_transformer.parallel.sharding import batch_sharding as batch_sharding
 from flax_transformer.parallel.sharding import constrain as constrain
 from flax_transformer.parallel.sharding import logical_axes as logical_axes
 from flax_transformer.parallel.sharding import path_name as path_name
+from flax_transformer.parallel.sharding import sharding_rules as sharding_rules
+from flax_transformer.parallel.sharding import tree_axes as tree_axes
 from flax_transformer.parallel.sharding import tree_shardings as tree_shardings
+from flax_transformer.parallel.sharding import with_axes as with_axes

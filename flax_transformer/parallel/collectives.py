@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flax_transformer.frozen import frozen
+
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
 
 _BITS = {"pred": 8, "c64": 64, "c128": 128}
@@ -24,7 +26,7 @@ _CHAIN = re.compile(r'\bchannel_id=(\d+).*\bchain_id="(\d+)"')
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Collective:
     """One collective of a program."""
 

@@ -39,6 +39,22 @@ def implicit(like: str) -> Callable[[Callable], Callable]:
     return decorate
 
 
+def laid_as(tree: Any, like: Any) -> Any:
+    """Split arrays over axes of which JAX keeps account as those of `like` are; leave all others alone.
+
+    Args:
+      tree: arrays.
+      like: a tree of the same structure.
+    """
+
+    def lay(leaf: Any, given: Any) -> Any:
+        place = jax.typeof(given).sharding
+        with use_abstract_mesh(place.mesh):
+            return _lay(leaf, place.spec) if any(kind == AxisType.Explicit for _, kind in _kinds(place.mesh)) else leaf
+
+    return jax.tree.map(lay, tree, like)
+
+
 def _kinds(mesh: AbstractMesh) -> zip:
     return zip(mesh.axis_names, mesh.axis_types, strict=True)
 

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
 from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from flax_transformer.frozen import frozen
 
 AXES = ("data", "pipeline", "fsdp", "tensor", "sequence")
 """In the order of how much their devices say to each other, least first: neighbours are the closest."""
@@ -17,7 +18,7 @@ AXES = ("data", "pipeline", "fsdp", "tensor", "sequence")
 _AUTO = (AxisType.Auto,) * len(AXES)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MeshConfig:
     """Devices along each mesh axis; one of them may be -1, which takes all that are left."""
 

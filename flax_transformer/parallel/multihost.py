@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel.sharding import batch_sharding
 
 HEARTBEAT = 15
@@ -32,7 +33,7 @@ VARIABLES = {
 """Environment variables that stand in for a `Multihost` that says nothing."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Multihost:
     """Which process of which run this one is; all three, or none: then the environment says, or it is alone."""
 

@@ -1,15 +1,18 @@
 """One table from parameter path to logical axes to mesh axes, and constraints for activations.
 
-A parameter's path is matched against `RULES`; the logical axes found there are looked up in `AXIS_TO_MESH`,
-or in what `axis_rules` says instead. Stacked layers have one more leading axis than the rule names, `layers`.
+A parameter's path is matched against what `sharding_rules` says, then, if it says nothing of itself, against `RULES`;
+the logical axes found there are looked up in `AXIS_TO_MESH`, or in what `axis_rules` says instead. Stacked layers have
+one more leading axis than the rule names, `layers`.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax
+from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from flax_transformer.parallel.axis import Place, auto_axes, axis_to_mesh, several, unknown_axes
@@ -33,6 +36,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)(dense|output|project)\.bias$", (None,)),
     (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),
+    (r"(^|\.)layer_scale$", (None,)),
     (r"\.(kernel|embedding)\.(a|b)$", ()),  # low-rank factors are small, so they stay whole
 )
 """Parameter-path patterns (searched, first match wins) and the logical axes of what they name."""
@@ -43,20 +47,178 @@ def path_name(path: tuple) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
 
 
-def logical_axes(name: str, rank: int, rules: tuple[tuple[str, Axes], ...] = RULES) -> Axes:
-    """Look up the logical axes of a parameter; one axis more in front than the rule names is that of stacked layers.
+# Part of JAX's cache keys, as those of `axis_rules`.
+_given = jax.make_user_context(())
+
+
+@contextmanager
+def sharding_rules(rules: Mapping[str, Axes]) -> Iterator[None]:
+    """Say, within a `with` block, what the axes of parameters are; it comes before all that is known of them.
+
+    Args:
+      rules: patterns of parameter paths (searched, first match wins) to a name in `AXIS_TO_MESH` or None for each axis.
+
+    Raises:
+      ValueError: when a pattern is no regular expression.
+
+    >>> with sharding_rules({r"mixer\\.kernel$": ("length", None)}):
+    ...     logical_axes("blocks.mixer.kernel", 3)
+    ('layers', 'length', None)
+    """
+    for pattern in rules:
+        _compiled(pattern)
+    with _given((*((pattern, tuple(axes)) for pattern, axes in rules.items()), *_given.value)):
+        yield
+
+
+def given_rules() -> dict[str, Axes]:
+    """Give what `sharding_rules` has said here."""
+    rules: dict[str, Axes] = {}
+    for pattern, axes in _given.value:
+        rules.setdefault(pattern, axes)
+    return rules
+
+
+def _compiled(pattern: str) -> re.Pattern:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"a sharding rule must be a regular expression, got {pattern!r}: {error}") from error
+
+
+def with_axes(model: Any, rules: Mapping[str, Axes]) -> Any:
+    """Let parameters of a model say what their axes are, so that everything which lays the model out knows.
+
+    It is what `nnx.Param(x, out_sharding=axes, eager_sharding=False)` says of one parameter where it is made.
+
+    Args:
+      model: with parameters that are Flax variables; others have `sharding_rules`.
+      rules: patterns of paths (searched, first match wins) to a name in `AXIS_TO_MESH` or None for each axis, but that
+        of stacked layers.
+
+    Raises:
+      ValueError: when a pattern matches no parameter, or is no regular expression.
+    """
+    patterns, used = {pattern: _compiled(pattern) for pattern in rules}, set()
+
+    def tell(path: tuple, node: Any) -> Any:
+        matches = (pattern for pattern, compiled in patterns.items() if compiled.search(path_name(path)))
+        pattern = next(matches, None)
+        if pattern is None or not _is_variable(node):
+            return node
+        used.add(pattern)
+        told = jax.tree.map(lambda leaf: leaf, node)  # a node of its own
+        told.set_metadata(out_sharding=tuple(rules[pattern]), eager_sharding=False)
+        return told
+
+    told = jax.tree_util.tree_map_with_path(tell, model, is_leaf=_is_variable)
+    if unused := [pattern for pattern in rules if pattern not in used]:
+        raise ValueError(f"a sharding rule must match a Flax variable of the model, got {', '.join(unused)}")
+    return told
+
+
+def _is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
+
+
+def _rule(name: str) -> tuple[str, Axes] | None:
+    """Find the first rule of the table for a path."""
+    return next(((pattern, axes) for pattern, axes in RULES if re.search(pattern, name)), None)
+
+
+def _said(name: str) -> tuple[str, Axes] | None:
+    """Find the first rule for a path that `sharding_rules` has said."""
+    return next(((pattern, axes) for pattern, axes in _given.value if re.search(pattern, name)), None)
+
+
+def _padded(name: str, rank: int, rule: tuple[str, Axes]) -> Axes:
+    """Put the axes of layers before those that a rule names."""
+    pattern, axes = rule
+    if len(axes) > rank:
+        raise ValueError(f"sharding rule {pattern!r} names {len(axes)} axes, but {name} has {rank}; {_HOW}")
+    return _layers(rank - len(axes)) + axes
+
+
+def _layers(count: int) -> Axes:
+    return ("layers",) if count == 1 else (None,) * count
+
+
+_HOW = (
+    'say its axes where it is made, nnx.Param(x, out_sharding=("embed", None), eager_sharding=False), or of a '
+    "model, with_axes(model, {pattern: axes}), or within `with sharding_rules({pattern: axes}):`"
+)
+
+
+def logical_axes(name: str, rank: int) -> Axes:
+    """Look up the logical axes of a parameter by its path; one axis more in front than a rule names is that of layers.
 
     Raises:
       ValueError: when no rule matches, or a rule names more axes than the parameter has. Nothing is replicated
         by oversight.
     """
-    for pattern, axes in rules:
-        if re.search(pattern, name):
-            if len(axes) > rank:
-                raise ValueError(f"sharding rule {pattern!r} names {len(axes)} axes, but {name} has {rank}")
-            extra = rank - len(axes)
-            return (("layers",) if extra == 1 else (None,) * extra) + axes
-    raise ValueError(f"no sharding rule matches the parameter {name} of rank {rank}; add one to the table")
+    rule = _said(name) or _rule(name)
+    if rule is None:
+        raise _no_rule(name, rank)
+    return _padded(name, rank, rule)
+
+
+def _no_rule(name: str, rank: int) -> ValueError:
+    return ValueError(f"no sharding rule matches the parameter {name} of rank {rank}; {_HOW}")
+
+
+def tree_axes(tree: Any) -> dict[str, Axes]:
+    """Tell the logical axes of every leaf of a model, by its path.
+
+    First counts what `sharding_rules` says, then what the parameter says of itself (`with_axes`), then `RULES`. A
+    vector of which nobody says anything is not split; it has an axis of layers where all that is known nearest to it in
+    the model has one as long.
+
+    Raises:
+      ValueError: for a matrix of which nobody says anything, where more axes are named than there are, and for a name
+        in which nobody knows what is split.
+    """
+    found: dict[str, Axes] = {}
+    layers: dict[str, tuple[int, ...]] = {}
+    unknown: dict[str, tuple[int, ...]] = {}
+    for path, node in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_variable):
+        own = node.get_metadata().get("out_sharding") if _is_variable(node) else None
+        for rest, leaf in jax.tree_util.tree_leaves_with_path(node):
+            name = path_name((*path, *rest))
+            rule = _said(name) or (own and ("out_sharding", tuple(own))) or _rule(name)
+            if leaf.ndim == 0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                found[name] = (None,) * leaf.ndim
+            elif rule is None:
+                unknown[name] = leaf.shape
+            else:
+                found[name] = _padded(name, leaf.ndim, rule)
+                _check_names(name, found[name])
+                layers |= {name: leaf.shape[: leaf.ndim - len(rule[1])]} if rule[1] else {}
+    for name, shape in unknown.items():
+        around = _layers_around(name, layers)
+        rest = len(shape) - len(around) if shape[: len(around)] == around else len(shape)
+        if rest > 1:
+            raise _no_rule(name, len(shape))
+        found[name] = _layers(len(shape) - rest) + (None,) * rest
+    return found
+
+
+def _check_names(name: str, axes: Axes) -> None:
+    known = axis_to_mesh()
+    for axis in axes:
+        if axis is not None and axis not in known:
+            raise ValueError(
+                f"axes must be {', '.join(known)}, None or what axis_rules adds, got {axis!r} for the parameter {name}"
+            )
+
+
+def _layers_around(name: str, layers: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Give the sizes of the axes of layers of the known parameters nearest in the tree, the fewest that one has."""
+    parts = name.split(".")
+    for depth in range(len(parts) - 1, -1, -1):
+        inside = "".join(f"{part}." for part in parts[:depth])
+        if beside := [sizes for other, sizes in layers.items() if other.startswith(inside)]:
+            return min(beside, key=len)
+    return ()
 
 
 def to_spec(axes: Axes, sizes: Mapping[str, int]) -> PartitionSpec:
@@ -97,11 +259,10 @@ def _sizes(mesh: Mesh | AbstractMesh) -> Mapping[str, int]:
     return mesh.shape
 
 
-def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh, rules: tuple[tuple[str, Axes], ...] = RULES) -> Any:
-    """Give every leaf of a model, its gradients or its optimizer state a NamedSharding.
+def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
+    """Give every leaf of a model, or of its gradients, a NamedSharding.
 
-    Optimizer states hold copies of the model, so their leaves end in the same paths; scalars are replicated. Mesh axes
-    of one device split nothing and are not named.
+    Scalars are replicated. Mesh axes of one device split nothing and are not named.
 
     Args:
       tree: arrays or `jax.ShapeDtypeStruct`s.
@@ -109,17 +270,14 @@ def tree_shardings(tree: Any, mesh: Mesh | AbstractMesh, rules: tuple[tuple[str,
         `axis_rules` has told.
 
     Raises:
-      ValueError: as `logical_axes`, for an axis that cannot be cut evenly, and for a mesh axis that splits nothing.
+      ValueError: as `tree_axes`, for an axis that cannot be cut evenly, and for a mesh axis that splits nothing.
     """
+    sizes, axes = _sizes(mesh), tree_axes(tree)
 
-    def place(path, leaf):
-        if leaf.ndim == 0 or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return NamedSharding(mesh, PartitionSpec())
+    def place(path: tuple, leaf: Any) -> NamedSharding:
         name = path_name(path)
-        axes = _fit(name, leaf.shape, logical_axes(name, leaf.ndim, rules), sizes)
-        return NamedSharding(mesh, to_spec(axes, sizes))
+        return NamedSharding(mesh, to_spec(_fit(name, leaf.shape, axes[name], sizes), sizes))
 
-    sizes = _sizes(mesh)
     return jax.tree_util.tree_map_with_path(place, tree)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flax_transformer.frozen import frozen
 from flax_transformer.report.attention import AttentionMaps
 
 POINTS = 1_000
@@ -36,7 +37,7 @@ class Picture:
     maps: tuple[AttentionMaps, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Report:
     """What a page shows; a part that is None has no place on it, one that is empty is said to be missing."""
 

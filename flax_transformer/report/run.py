@@ -29,13 +29,25 @@ def read_run(folder: RunFolder) -> Report:
         notes.append(f"The run has not finished: it stands at step {done:,}{f' of {steps:,}' if steps else ''}.")
     return Report(
         title=folder.root.resolve().name,
-        facts={"experiment": str(config.get("type", "?")).split(":")[-1], "steps": f"{done:,}"},
+        facts={**_facts(config), "steps": f"{done:,}"},
         notes=tuple(notes),
         records=records,
         samples=samples if finished else [],  # an earlier end's samples are not this run's any more
         config=config,
-        headline=str(config.get("headline", "")),
+        headline=next((str(each["headline"]) for each in _evaluators(config) if "headline" in each), ""),
     )
+
+
+def _evaluators(config: dict[str, Any]) -> list[dict[str, Any]]:
+    found = config.get("evaluators")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _facts(config: dict[str, Any]) -> dict[str, str]:
+    """Name the kind of the experiment, and those of a recipe's parts."""
+    named = {"experiment": config, "data": config.get("data"), "objective": config.get("objective")}
+    kinds = {name: value.get("type") for name, value in named.items() if isinstance(value, dict)}
+    return {name: str(kind or "?").split(":")[-1] for name, kind in kinds.items() if kind or name == "experiment"}
 
 
 def _lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from flax_transformer.frozen import frozen
+
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AnswerConfig:
     """How answers are chosen."""
 

@@ -127,7 +127,7 @@ def token_ids(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[int]:
 def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, ...]:
     """Spell tokens for people: as text, with · where a space goes before; bytes that are no character stay as they are.
 
-    >>> from flax_transformer.data import train_byte_bpe
+    >>> from flax_transformer.data.text import train_byte_bpe
     >>> tokenizer = train_byte_bpe(["über uns"] * 2, vocab_size=300)
     >>> spell(tokenizer, [*tokenizer.encode(["über uns"])[0], tokenizer.eos])
     ('über', '·uns', '</s>')

@@ -7,13 +7,16 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Annotated, Any
 
 import jax
 
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
+from flax_transformer.task.command import quietly
+from flax_transformer.train.carry import NOTHING, Carry, Objective, alone, carry_of
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze
 from flax_transformer.train.folder import FolderError, RunFolder, open_folder
@@ -23,8 +26,8 @@ from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.preemption import preempted_at_once
 from flax_transformer.train.schedule import make_schedule
 from flax_transformer.train.share import shared
-from flax_transformer.train.state import init_state, parameter_count
-from flax_transformer.train.step import Objective, jit_train_step, make_train_step
+from flax_transformer.train.state import TrainState, evaluated_model, init_state, parameter_count
+from flax_transformer.train.step import OwnStep, Step, jit_train_step, make_own_step, make_train_step
 from flax_transformer.train.window import skip_not_finite
 
 
@@ -34,18 +37,25 @@ class Task:
 
     init: Callable[[jax.Array], Any] | None
     """`init(key) -> model`, of a new model."""
-    objective: Objective
+    objective: Objective | None
+    """What is minimised; None where the task brings its own step."""
     batches: Batches
     evaluate: Callable[[Any, int], dict[str, float]]
-    """`evaluate(model, step) -> metrics` on validation data, run within the mesh of training; `train.share.fill_rows`
-    makes batches that every mesh can split."""
+    """`evaluate(model, step) -> metrics` on validation data, of the whole model (`Carry.whole`), run within the mesh of
+    training; `train.share.fill_rows` makes batches that every mesh can split."""
     finish: Callable[[Any, Writer], None]
     """`finish(model, writer)`: test the final model and show what it does."""
     model: Any = None
     """A model to begin from, in place of a new one; training takes its arrays over."""
+    step: OwnStep | None = None
+    """A step of the task's own, in place of one made of its objective and the experiment's optimizer."""
+
+    def __post_init__(self):
+        if (self.objective is None) == (self.step is None):
+            raise ValueError("a task has either an objective or its own step, got both or neither")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Experiment:
     """What every experiment has. A subclass adds its model and data, and makes the `Task`."""
 
@@ -112,11 +122,9 @@ def _fit(
 ) -> Any:
     """Train, and give the final model, which every process then holds by itself."""
     config = experiment.train
-    optimizer = make_optimizer(experiment.optimizer, config.steps)
+    optimizer, carry, step = _step(experiment, task)
     begin = partial(init_state, task.init) if task.model is None else partial(adopt_state, task.model)
-    state = begin(optimizer, jax.random.key(config.seed), ema=config.ema > 0, mesh=mesh)
-    objective = freeze(task.objective, experiment.optimizer.trainable)
-    step = make_train_step(objective, optimizer, accumulate=config.accumulate, ema=config.ema)
+    state = begin(optimizer, jax.random.key(config.seed), ema=config.ema > 0, carry=carry, mesh=mesh)
     step = skip_not_finite(step) if config.skip_not_finite else step
     _introduce(folder, parameter_count(state.model), mesh)
     state = fit(
@@ -126,19 +134,34 @@ def _fit(
         config,
         checkpoints=checkpoints,
         writer=writer,
-        evaluate=_within(mesh, task.evaluate),
+        evaluate=_within(mesh, task.evaluate, carry),
         schedule=make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps),
     )
-    model = final_model(experiment, checkpoints, state)
+    model = final_model(experiment, checkpoints, state, carry)
     return multihost.at_home(multihost.whole(model)) if jax.process_count() > 1 else model
 
 
-def _within(mesh: Any, evaluate: Callable[[Any, int], dict[str, float]]) -> Callable[[Any, int], dict[str, float]]:
+def _step(experiment: Experiment, task: Task) -> tuple[Any, Carry, Step]:
+    """Give what makes the optimizer's state, what is carried, and the training step."""
+    config = experiment.train
+    if task.step is not None:
+        if config.accumulate > 1:
+            raise ValueError(f"a task with a step of its own cuts no batches, got train.accumulate={config.accumulate}")
+        return task.step, task.step.carry, make_own_step(task.step, ema=config.ema)
+    optimizer = make_optimizer(experiment.optimizer, config.steps)
+    objective = freeze(task.objective, experiment.optimizer.trainable)
+    step = make_train_step(objective, optimizer, accumulate=config.accumulate, ema=config.ema)
+    return optimizer, carry_of(objective), step
+
+
+def _within(
+    mesh: Any, evaluate: Callable[[Any, int], dict[str, float]], carry: Carry
+) -> Callable[[TrainState, int], dict[str, float]]:
     """Let evaluation use the devices that training does, laid out in the same way."""
 
-    def run(model: Any, step: int) -> dict[str, float]:
+    def run(state: TrainState, step: int) -> dict[str, float]:
         with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
-            return evaluate(model, step)
+            return evaluate(evaluated_model(state, carry), step)
 
     return run
 
@@ -162,14 +185,15 @@ def _only_first_speaks() -> Iterator[None]:
         yield
 
 
-def final_model(experiment: Experiment, checkpoints: Checkpoints, state: Any) -> Any:
+def final_model(experiment: Experiment, checkpoints: Checkpoints, state: TrainState, carry: Carry = NOTHING) -> Any:
     """Choose the model a run ends with: its moving average, the average of its last checkpoints, or the last one."""
     from flax_transformer.train.checkpoint import average_models
 
-    if experiment.train.ema:
-        return state.ema
     steps = checkpoints.steps()[-experiment.train.average :]
-    return state.model if len(steps) < 2 else average_models(checkpoints, state.model, steps)
+    if experiment.train.ema or len(steps) < 2:
+        return evaluated_model(state, carry)
+    join = None if carry.whole is alone else carry.whole
+    return average_models(checkpoints, state.model, steps, carried=state.carried, join=join)
 
 
 def _introduce(folder: RunFolder, parameters: int, mesh: Any) -> None:
@@ -182,6 +206,23 @@ def write_samples(folder: RunFolder, samples: list[dict]) -> None:
     """Write samples.jsonl, one object a line."""
     if jax.process_index() == 0:
         folder.samples.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
+
+
+BARE = {"bare": True}
+"""Metadata of a field whose own fields are options without a prefix, as `--rows` and not `--examples.rows`."""
+
+
+def option_type(experiment: Experiment) -> Any:
+    """Give the type that tyro reads an experiment's options by."""
+    import tyro
+
+    kind = type(experiment)
+    for each in fields(kind):
+        if each.metadata.get("bare"):
+            # Said here and not where the field is, so that a machine without tyro can import recipes.
+            owner = next(base for base in kind.__mro__ if each.name in vars(base).get("__annotations__", {}))
+            owner.__annotations__[each.name] = Annotated[Any, tyro.conf.arg(name="")]
+    return tyro.conf.AvoidSubcommands[kind]
 
 
 FAILURES = (FolderError, CheckpointError, NotFinite, ValueError, OSError)
@@ -229,13 +270,14 @@ def launch(default: Experiment, arguments: list[str] | None = None) -> None:
         spell = lambda given: [given if isinstance(given, str) else given.__qualname__]  # noqa: E731
         return tyro.constructors.PrimitiveConstructorSpec(1, "STR", operator.itemgetter(0), lambda given: True, spell)
 
-    command.__annotations__["experiment"] = Annotated[type(default), tyro.conf.arg(name=""), tyro.conf.AvoidSubcommands]
-    try:
-        with names:
-            code = tyro.cli(command, args=arguments, description=sys.modules["__main__"].__doc__)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
+    command.__annotations__["experiment"] = Annotated[option_type(default), tyro.conf.arg(name="")]
+    with quietly():
+        try:
+            with names:
+                code = tyro.cli(command, args=arguments, description=sys.modules["__main__"].__doc__)
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = 2
     multihost.leave(code)
 
 

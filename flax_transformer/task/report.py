@@ -1,30 +1,35 @@
-"""The report of a translation run: what its folder says, with readable tokens and pictures of attention."""
+"""The report of a run: what its folder says, with readable tokens and what its evaluators draw."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from flax_transformer.report import Picture, Report, read_run, save_attention, write_page
-from flax_transformer.task.attention import LONGEST, draw, draw_sentence, spell, token_ids
+from flax_transformer.report import Report, read_run, save_attention, write_page
+from flax_transformer.task.attention import LONGEST, draw_sentence, spell, token_ids
+from flax_transformer.task.evaluator.translate import has_tokens
+from flax_transformer.task.run import open_run
 from flax_transformer.task.translator import Search, Translator
-from flax_transformer.train.folder import RunFolder
+from flax_transformer.train.checkpoint import CheckpointError
+from flax_transformer.train.folder import FolderError, RunFolder, read_config, read_experiment
 from flax_transformer.train.state import parameter_count
-
-PICTURES = 3
-"""Sentences whose attention a report shows."""
-
-DRAWN = 40
-"""Tokens a side that such a sentence has at most, so that its picture fits a page."""
 
 
 def write_report(
-    folder: RunFolder, translator: Translator, samples: Sequence[dict] | None = None, notes: Sequence[str] = ()
+    folder: RunFolder,
+    evaluators: Sequence[Any] = (),
+    model: Any = None,
+    tokenizer: Any = None,
+    samples: Sequence[dict] | None = None,
+    notes: Sequence[str] = (),
 ) -> Path:
-    """Write report.html of a run.
+    """Write report.html of a run: its numbers, configuration and samples, and what its evaluators draw.
 
     Args:
-      translator: the run's model.
-      samples: in place of those in the run's folder.
+      evaluators: of the run's recipe.
+      model: the run's; without it nothing is drawn.
+      tokenizer: the run's.
+      samples: in place of those in the run's folder; an empty list shows none.
       notes: what the reader must know besides.
 
     Raises:
@@ -33,44 +38,52 @@ def write_report(
     """
     report = read_run(folder)
     samples = report.samples if samples is None else samples
-    pictures, reasons = _pictures(translator, samples or ())
-    tokenizer = translator.tokenizer
-    readable = [
-        {**sample, "tokens": spell(tokenizer, token_ids(tokenizer, sample["tokens"]))}
-        if _has_tokens(sample)
-        else {**sample, "tokens": ()}
-        for sample in samples or ()
-    ]
-    facts = {
-        "parameters": f"{parameter_count(translator.model):,}",
-        "vocabulary": f"{tokenizer.vocab_size:,}",
-    }
+    facts, pictures, reasons = {}, None, []
+    if model is not None:
+        facts = {"parameters": f"{parameter_count(model):,}", "vocabulary": f"{tokenizer.vocab_size:,}"}
+        for evaluator in evaluators:
+            if evaluator.draws:
+                drawn, why = evaluator.pictures(model, tokenizer, samples or ())
+                pictures, reasons = [*(pictures or ()), *drawn], [*reasons, *why]
     report = replace(
-        report, facts={**report.facts, **facts}, notes=(*report.notes, *notes, *reasons), samples=readable,
-        pictures=pictures,
+        report, facts={**report.facts, **facts}, notes=(*report.notes, *notes, *reasons),
+        samples=[_readable(sample, tokenizer) for sample in samples] if samples else None, pictures=pictures,
+        headline=next((each.metric for each in evaluators if each.metric), report.headline),
     )  # fmt: skip
     return write_page(folder.report, report)
 
 
-def write_plain_report(folder: RunFolder, notes: Sequence[str] = ()) -> Path:
-    """Write report.html of any run: its numbers and configuration.
+def remake_report(workdir: str | Path) -> Path:
+    """Write report.html of a run as it stands: finished or not, of a recipe or of anything else.
+
+    A run without samples gets some of its newest checkpoint, where an evaluator can make them on the spot.
 
     Raises:
       FolderError: when it is no run folder.
       OSError: when the page cannot be written.
     """
-    report = read_run(folder)
-    return write_page(folder.report, replace(report, samples=None, notes=(*report.notes, *notes)))
-
-
-def write_text_report(folder: RunFolder) -> Path:
-    """Write report.html of a run on text: numbers, samples as they are, configuration.
-
-    Raises:
-      FolderError: when it is no run folder.
-      OSError: when the page cannot be written.
-    """
-    return write_page(folder.report, read_run(folder))
+    folder = RunFolder(Path(workdir))
+    read_config(folder)
+    try:
+        evaluators = read_experiment(folder).evaluators
+    except (FolderError, AttributeError):  # of a program that is not here; its numbers can be shown all the same
+        return write_report(folder, samples=[])
+    if not any(each.draws for each in evaluators):
+        return write_report(folder)
+    try:
+        run = open_run(workdir)
+    except (FolderError, CheckpointError, ValueError) as error:
+        return write_report(folder, samples=[], notes=[f"There are no samples and no pictures of attention: {error}."])
+    if read_run(folder).samples:
+        return write_report(folder, evaluators, run.model, run.tokenizer)
+    samples, notes = [], []
+    try:
+        for evaluator in evaluators:
+            made, note = evaluator.preview(run.recipe.data, run.model, run.tokenizer)
+            samples, notes = [*samples, *made], [*notes, *([note] if note else [])]
+    except (ValueError, RuntimeError, OSError) as error:
+        notes = [f"There are no samples: {error}."]
+    return write_report(folder, evaluators, run.model, run.tokenizer, samples, notes)
 
 
 def write_attention(
@@ -106,25 +119,10 @@ def write_attention(
     return paths
 
 
-def _has_tokens(sample: dict) -> bool:
-    tokens = sample.get("tokens")
-    return isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)
-
-
-def _pictures(translator: Translator, samples: Sequence[dict]) -> tuple[list[Picture], list[str]]:
-    """Draw a few samples, evenly spread over those that fit; say so where none can be drawn."""
-    fitting = [
-        sample
-        for sample in samples
-        if _has_tokens(sample)
-        and 0 < len(sample["tokens"]) <= DRAWN
-        and isinstance(sample.get("source"), str)
-        and len(translator.tokenizer.encode([sample["source"]])[0]) < DRAWN
-    ]
-    if samples and not fitting:
-        return [], [f"No sample is short enough for a picture of its attention, {DRAWN} tokens a side."]
-    every = max(len(fitting) // PICTURES, 1)
-    try:
-        return [draw(translator, s["source"], s["tokens"]) for s in fitting[::every][:PICTURES]], []
-    except ValueError as error:
-        return [], [f"There are no attention pictures: {error}."]
+def _readable(sample: dict, tokenizer: Any) -> dict:
+    """Spell a sample's tokens for people, where it has any and it is known how."""
+    if "tokens" not in sample:
+        return sample
+    if tokenizer is None or not has_tokens(sample):
+        return {**sample, "tokens": ()}
+    return {**sample, "tokens": spell(tokenizer, token_ids(tokenizer, sample["tokens"]))}

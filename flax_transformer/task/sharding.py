@@ -11,36 +11,45 @@ import optax
 from jax.sharding import AbstractMesh, NamedSharding
 
 from flax_transformer.nn.summary import size
-from flax_transformer.parallel import logical_axes, path_name
+from flax_transformer.parallel import path_name, tree_axes
+from flax_transformer.train.carry import NOTHING, Carry
 from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
 
 
 def sharding_table(
-    init: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, mesh: AbstractMesh, *, ema: bool = False
+    init: Callable[[jax.Array], Any],
+    optimizer: optax.GradientTransformation,
+    mesh: AbstractMesh,
+    *,
+    ema: bool = False,
+    carry: Carry = NOTHING,
 ) -> str:
     """Lay out a training state: a line for each parameter, `embed→fsdp` where the mesh splits an axis, then the sums.
 
     Args:
       init: makes the model from a key.
       ema: whether an average of the parameters is kept.
+      carry: what the objective carries beside the gradients.
 
     Raises:
       ValueError: for a parameter without a rule, or an axis that its mesh axis does not divide.
     """
-    state = abstract_state(init, optimizer, ema=ema)
+    state = abstract_state(init, optimizer, ema=ema, carry=carry)
     places = state_shardings(state, mesh)
+    axes = tree_axes(state.model)
     rows = [("parameter", "shape", "axes→mesh", "per device")]
     for (path, leaf), place in zip(
         jax.tree_util.tree_leaves_with_path(state.model), jax.tree.leaves(places.model), strict=True
     ):
         name = path_name(path)
         shape = "×".join(map(str, leaf.shape)) or "scalar"
-        rows.append((name, shape, _axes(name, leaf, place), size(_bytes(leaf, place))))
+        rows.append((name, shape, _axes(axes[name], leaf, place), size(_bytes(leaf, place))))
     sums = [
         ("parameters", state.model, places.model),
         ("gradients", state.model, places.model),
         ("optimizer state", state.opt_state, places.opt_state),
         *([("average", state.ema, places.ema)] if ema else []),
+        *([("carried", state.carried, places.carried)] if state.carried is not None else []),
     ]
     totals = [("", "whole", "per device")]
     whole, part = 0, 0
@@ -50,19 +59,19 @@ def sharding_table(
         whole, part = whole + sizes[0], part + sizes[1]
         totals.append((name, *map(size, sizes)))
     totals.append(("in all", size(whole), size(part)))
-    axes = " × ".join(f"{axis} {count}" for axis, count in mesh.shape.items() if count > 1)
-    devices = f"{mesh.size} device{'s' if mesh.size > 1 else ''}{f': {axes}' if axes else ''}"
+    split = " × ".join(f"{axis} {count}" for axis, count in mesh.shape.items() if count > 1)
+    devices = f"{mesh.size} device{'s' if mesh.size > 1 else ''}{f': {split}' if split else ''}"
     head = f"{parameter_count(state.model):,} parameters on {devices}"
     return f"{head}\n\n{_align(rows, 'lllr')}\n\n{_align(totals, 'lrr')}"
 
 
-def _axes(name: str, leaf: Any, place: NamedSharding) -> str:
+def _axes(axes: tuple[str | None, ...], leaf: Any, place: NamedSharding) -> str:
     """Spell the logical axes, and the mesh axes that split them."""
     if leaf.ndim == 0:
         return ""
     spec = (*place.spec, *(None,) * leaf.ndim)
     parts = []
-    for axis, split in zip(logical_axes(name, leaf.ndim), spec, strict=False):
+    for axis, split in zip(axes, spec, strict=False):
         mesh_axes = "" if split is None else "→" + (split if isinstance(split, str) else "+".join(split))
         parts.append(f"{axis or '–'}{mesh_axes}")
     return " ".join(parts)

@@ -1,8 +1,13 @@
 """A run folder or a preset in words: configuration, parameters by module, newest metrics."""
 
 import inspect
+import itertools
 import json
+import operator
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from flax_transformer.models.preset import abstract, find_preset, presets
 from flax_transformer.nn.summary import Summary, summary
@@ -10,6 +15,7 @@ from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.config import to_json
 from flax_transformer.train.folder import RunFolder, read_config
 from flax_transformer.train.progress import number
+from flax_transformer.train.state import parameter_count
 
 
 def config_lines(config: dict, depth: int = 0) -> list[str]:
@@ -24,6 +30,9 @@ def config_lines(config: dict, depth: int = 0) -> list[str]:
         elif isinstance(value, dict):
             kind = value.get("type", "").split(":")[-1]
             lines += [f"{indent}{name}: {kind}".rstrip(), *config_lines(value, depth + 1)]
+        elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+            for number, each in enumerate(value):
+                lines += config_lines({f"{name}.{number}": each}, depth)
         else:
             lines.append(f"{indent}{name}: {value}")
     return lines
@@ -63,6 +72,21 @@ def describe(target: str) -> None:
         _describe_run(RunFolder(path))
     else:
         _describe_preset(target)
+
+
+def list_presets() -> None:
+    """Print every preset under its family, with its parameters; nothing is allocated."""
+    family = operator.attrgetter("__module__")
+    for file, members in itertools.groupby(sorted(presets().values(), key=family), family):
+        about = inspect.getdoc(sys.modules[file]).splitlines()[0]
+        print(f"{file.rpartition('.')[2]}: {about}")
+        for preset in sorted(members, key=_size):
+            about = inspect.getdoc(preset).splitlines()[0].removeprefix("Give ")
+            print(f"  {preset.__name__:<24}{_size(preset):>15,}  {about}")
+
+
+def _size(preset: Callable[[], Any]) -> int:
+    return parameter_count(abstract(preset()))
 
 
 def _describe_preset(name: str) -> None:

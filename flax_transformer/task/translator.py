@@ -16,13 +16,14 @@ from jaxtyping import Array, Int
 
 from flax_transformer.data.text import Tokenizer
 from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, greedy
+from flax_transformer.frozen import frozen
 from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
 from flax_transformer.nn import own_tables
 from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Search:
     """How to look for the best translation."""
 

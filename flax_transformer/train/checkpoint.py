@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -372,18 +373,25 @@ def _with_keys(tree: Any) -> dict[str, Any]:
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def average_models(checkpoints: Checkpoints, model: Any, steps: list[int]) -> Any:
+def average_models(
+    checkpoints: Checkpoints, model: Any, steps: list[int], *, carried: Any = None, join: Callable | None = None
+) -> Any:
     """Average the parameters of several checkpoints, in float32 (Vaswani et al. 2017, §6.1).
 
     Args:
       model: the structure to fill, arrays or abstract.
       steps: which checkpoints.
+      carried: the structure of what is carried beside it.
+      join: `join(model, carried) -> model`, as `Carry.whole`, where the average is to be of what it makes.
     """
     if not steps:
         raise ValueError("averaging needs at least one checkpoint, got none")
+    wanted = {"model": model} if join is None else {"model": model, "carried": carried}
     total = None
     for step in steps:
-        restored, _ = checkpoints.restore({"model": model}, step)
-        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), whole(restored["model"]))
+        restored, _ = checkpoints.restore(wanted, step)
+        one = restored["model"] if join is None else join(restored["model"], restored["carried"])
+        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), whole(one))
         total = wide if total is None else jax.tree.map(np.add, total, wide)
-    return jax.tree.map(lambda leaf, like: jax.numpy.asarray(leaf / len(steps), like.dtype), total, model)
+    like = model if join is None else join(model, carried)
+    return jax.tree.map(lambda leaf, like: jax.numpy.asarray(leaf / len(steps), like.dtype), total, like)

@@ -90,6 +90,23 @@ def from_json(data: Any, packages: tuple[str, ...] = ("flax_transformer",)) -> A
     return kind(**found)
 
 
+def outdated(data: Any) -> str | None:
+    """Say what in the JSON of a config is of another version of this package: a type or a field that it lacks."""
+    if not isinstance(data, dict):
+        return next(filter(None, map(outdated, data)), None) if isinstance(data, list) else None
+    name = data.get("type")
+    if isinstance(name, str) and name.startswith(f"{__package__.partition('.')[0]}."):
+        try:
+            kind = _find(name, (__package__.partition(".")[0],))
+        except ValueError:
+            return f"there is no {name}"
+        if dataclasses.is_dataclass(kind):
+            known = {field.name for field in dataclasses.fields(kind)}
+            if gone := sorted(data.keys() - known - {"type"}):
+                return f"{kind.__name__} has no {', '.join(gone)}"
+    return next(filter(None, map(outdated, data.values())), None)
+
+
 def fits(value: Any, hint: Any) -> bool:
     """Tell whether a value is of the type that a field declares; types that say more than JSON can hold, fit.
 

@@ -7,7 +7,7 @@ Everything is an Optax transformation or a wrapper of an objective, chosen by pa
 import contextlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,9 +17,10 @@ import optax
 from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PRNGKeyArray
 
-from flax_transformer.parallel import path_name
-from flax_transformer.train.state import TrainState, check_trained, new_state, state_shardings
-from flax_transformer.train.step import Objective
+from flax_transformer.frozen import frozen
+from flax_transformer.parallel import path_name, tree_shardings
+from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model
+from flax_transformer.train.state import Optimizer, TrainState, check_trained, new_state, state_shardings
 
 
 def check_pattern(name: str, pattern: str) -> None:
@@ -34,7 +35,7 @@ def check_pattern(name: str, pattern: str) -> None:
         raise ValueError(f"{name} must be a regular expression, got {pattern!r}: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LayerOrder:
     """How parameters lie on top of each other: embeddings, then each stack's layers, then everything else (heads).
 
@@ -93,11 +94,11 @@ def freeze(objective: Objective, pattern: str) -> Objective:
       ValueError: when called, if the pattern matches no parameter.
     """
 
-    def held(model: Any, batch: Any, *, key: PRNGKeyArray | None = None) -> tuple[jax.Array, dict]:
+    def held(model: Any) -> Any:
         stop = lambda leaf, keep: leaf if keep else jax.lax.stop_gradient(leaf)  # noqa: E731
-        return objective(jax.tree.map(stop, model, _trainable(pattern, model)), batch, key=key)
+        return jax.tree.map(stop, model, _trainable(pattern, model))
 
-    return held
+    return on_model(objective, held)
 
 
 def _stack_of(name: str, order: LayerOrder) -> str | None:
@@ -198,7 +199,8 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
       weights: by task; 1 for those not named.
 
     Raises:
-      ValueError: when a weight names no task, or is negative; when called, if the batch is not one part a task.
+      ValueError: when a weight names no task, or is negative, or an objective carries state; when called, if the batch
+        is not one part a task.
     """
     weights = dict(weights or {})
     unknown = sorted(set(weights) - set(objectives))
@@ -206,6 +208,8 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
         raise ValueError(f"weights must name tasks, got {', '.join(unknown)}; there are {', '.join(objectives)}")
     if min(weights.values(), default=1) < 0:
         raise ValueError(f"weights must not be negative, got {weights}")
+    if carrying := [name for name, objective in objectives.items() if carry_of(objective) is not NOTHING]:
+        raise ValueError(f"tasks on one model must carry nothing beside gradients, got {', '.join(carrying)}")
 
     def objective(model: Any, batch: Mapping[str, Any], *, key: PRNGKeyArray) -> tuple[jax.Array, dict]:
         if set(batch) != set(objectives):
@@ -221,15 +225,17 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
             reported |= {f"{name}_{metric}": share * value for metric, value in named.items() if metric != "count"}
         return total, {**reported, "count": count}
 
+    objective.separable = all(map(is_separable, objectives.values()))
     return objective
 
 
 def adopt_state(
     model: Any,
-    optimizer: optax.GradientTransformation,
+    optimizer: Optimizer,
     key: PRNGKeyArray,
     *,
     ema: bool = False,
+    carry: Carry = NOTHING,
     mesh: Mesh | None = None,
 ) -> TrainState:
     """Make the state of a run that begins with a model there is, such as a pretrained one.
@@ -239,18 +245,19 @@ def adopt_state(
 
     Args:
       ema: whether to keep an average of the parameters.
+      carry: what the objective carries, `carry_of(objective)`.
       mesh: where to; the default device without one.
     """
 
-    make = lambda model, key: new_state(model, optimizer, ema, key)  # noqa: E731
+    make = lambda model, key: new_state(model, optimizer, ema, key, carry)  # noqa: E731
     abstract = jax.eval_shape(make, model, key)
     # Named, not left to default: a restored state is, and both must run the same compiled programs.
     one = SingleDeviceSharding(jax.devices()[0])
     places = state_shardings(abstract, mesh) if mesh is not None else jax.tree.map(lambda _: one, abstract)
-    model = jax.device_put(model, places.model)
+    model = jax.device_put(model, one if mesh is None else tree_shardings(model, mesh))
     with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
         # The model itself stays out of the program, which would copy it.
         rest = jax.jit(
             lambda model, key: replace(make(model, key), model=None), out_shardings=replace(places, model=None)
         )
-        return replace(rest(model, key), model=model)
+        return replace(rest(model, key), model=carry.trained(model))

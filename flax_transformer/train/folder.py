@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from flax_transformer.train.config import differences, from_json, parse_object, to_json
+from flax_transformer.train.config import differences, from_json, outdated, parse_object, to_json
 
 FREE = (
     "train.steps", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.keep",
@@ -87,10 +87,14 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
             raise FolderError(f"a run writes only into its folder, {outside[0]} leads to {outside[0].resolve()}")
         if folder.config.exists():
             old = read_config(folder)
+            if folder.begun() and old.get("type") != config.get("type"):
+                was, now = (str(each.get("type")).split(":")[-1] for each in (old, config))
+                raise FolderError(f"{folder.root} holds a run of a {was}, this is a {now}; use another --workdir")
             changed = [line for line in differences(old, config) if not line.startswith(FREE)]
             if changed and not folder.begun():
                 folder.tokenizer.unlink(missing_ok=True)  # it was learnt from other settings
             elif changed:
+                _check_version(folder, old)
                 raise FolderError(
                     f"{folder.root} holds a run of another configuration:\n  " + "\n  ".join(changed)
                     + "\nUse another --workdir, or the settings the run began with."
@@ -118,6 +122,14 @@ def read_config(folder: RunFolder) -> dict:
         raise FolderError(str(error)) from error
 
 
+def _check_version(folder: RunFolder, config: dict) -> None:
+    if reason := outdated(config):
+        raise FolderError(
+            f"{folder.root} holds a run of another version of flax_transformer: here {reason}; go on with that "
+            "version, or use another --workdir"
+        )
+
+
 def read_experiment(folder: RunFolder, packages: tuple[str, ...] = ("flax_transformer",)) -> Any:
     """Rebuild the experiment a run was made with.
 
@@ -128,6 +140,8 @@ def read_experiment(folder: RunFolder, packages: tuple[str, ...] = ("flax_transf
       FolderError: when its config is missing, damaged, or names what is not there.
     """
     data = read_config(folder)
+    if "flax_transformer" in packages:
+        _check_version(folder, data)
     try:
         return from_json(data, packages)
     except (ValueError, TypeError) as error:

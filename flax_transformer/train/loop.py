@@ -3,11 +3,12 @@
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 
+from flax_transformer.frozen import frozen
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.preemption import Interrupted, Preempted, noticing
@@ -19,7 +20,7 @@ from flax_transformer.train.window import NotFinite, Window, all_finite
 __all__ = ["Batches", "Interrupted", "NotFinite", "Preempted", "TrainConfig", "fit"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TrainConfig:
     """How long to train, and how often to look, evaluate and save; all in steps."""
 
@@ -126,7 +127,7 @@ class _Run:
         *,
         checkpoints: Checkpoints,
         writer: Writer,
-        evaluate: Callable[[Any, int], dict[str, float]],
+        evaluate: Callable[[TrainState, int], dict[str, float]],
         schedule: Callable[[int], Any],
     ):
         meta: dict = {}
@@ -181,15 +182,16 @@ class _Run:
             self.progress.step(self.step, metrics)
 
     def validate(self) -> None:
-        measured = self._evaluate(self.state.ema if self._config.ema else self.state.model, self.step)
+        measured = self._evaluate(self.state, self.step)
         self._writer.write(self.step, "validation", measured)
         shown = "  ".join(f"{name} {number(value)}" for name, value in measured.items())
         self.progress.say(f"step {self.step}  validation  {shown}")
         self.patience.see(self.step, measured)
 
     def save(self) -> None:
-        if not all_finite(self.state.model):
-            raise NotFinite(f"parameters stopped being finite at step {self.step}")
+        if not all_finite((self.state.model, self.state.carried)):
+            what = "what is carried" if all_finite(self.state.model) else "parameters"
+            raise NotFinite(f"{what} stopped being finite at step {self.step}")
         position = {
             "data": self._batches.get_state(), "patience": self.patience.saved(), "skipped": self.window.skipped
         }  # fmt: skip
@@ -218,8 +220,8 @@ class _Run:
         if not self._config.keep_best or step in (None, self.step):
             return self.state
         self.progress.say(f"the final model is that of step {step}, the best by {self._config.monitor}")
-        parameters = {"model": self.state.model, "ema": self.state.ema}
-        return replace(self.state, **self._checkpoints.restore(parameters, step)[0])
+        kept = {name: getattr(self.state, name) for name in ("model", "ema", "carried")}
+        return replace(self.state, **self._checkpoints.restore(kept, step)[0])
 
 
 def fit(
@@ -230,7 +232,7 @@ def fit(
     *,
     checkpoints: Checkpoints,
     writer: Writer,
-    evaluate: Callable[[Any, int], dict[str, float]],
+    evaluate: Callable[[TrainState, int], dict[str, float]],
     schedule: Callable[[int], Any],
 ) -> TrainState:
     """Train until `config.steps`, or until patience ends, from the newest checkpoint if there is one.
@@ -238,11 +240,11 @@ def fit(
     Args:
       state: a new state; its arrays are replaced when a checkpoint is found.
       train_step: compiled; it may reuse the memory of the state it is given.
-      evaluate: `evaluate(model, step)` gives validation metrics.
+      evaluate: `evaluate(state, step)` gives validation metrics, of the model that `evaluated_model` gives.
       schedule: the learning rate, to be reported.
 
     Returns:
-      The last state; with `keep_best` its model and average are those of the best evaluation.
+      The last state; with `keep_best` its model, average and what is carried are those of the best evaluation.
 
     Raises:
       NotFinite: at the first step whose loss, gradient or parameters are not finite; no checkpoint is made of it or

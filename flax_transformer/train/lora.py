@@ -7,7 +7,8 @@ import json
 import math
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name
 from flax_transformer.train.axes import Axes, parameter_axes
+from flax_transformer.train.carry import NOTHING, Carry, Objective, alone, carry_of, on_model
 from flax_transformer.train.finetune import check_pattern
-from flax_transformer.train.step import Objective
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LoraConfig:
     """Which kernels are adapted, and by how much."""
 
@@ -140,12 +142,27 @@ def _misfit(name: str, pair: LowRank, leaf: Any, axes: Axes | None) -> str:
 
 
 def adapt(objective: Objective) -> Objective:
-    """Make an objective of a model into one of an `Adapted` model, whose base gets no gradients."""
+    """Make an objective of a model into one of an `Adapted` model, whose base gets no gradients.
 
-    def adapted(model: Adapted, batch: Any, *, key: PRNGKeyArray | None = None) -> tuple[jax.Array, dict]:
-        return objective(merge_lora(jax.lax.stop_gradient(model.base), model.lora), batch, key=key)
+    What the objective carries it carries of the merged model. Where that is a part of the model, as batch statistics
+    are, the model that is evaluated and ended with is the merged one, no longer `Adapted`.
+    """
 
-    return adapted
+    def merged(model: Adapted) -> Any:
+        return merge_lora(jax.lax.stop_gradient(model.base), model.lora)
+
+    carry = carry_of(objective)
+    return on_model(objective, merged, carry if carry is NOTHING else _adapted(carry, merged))
+
+
+def _adapted(carry: Carry, merged: Callable[[Adapted], Any]) -> Carry:
+    """Say of an `Adapted` model what is carried of the merged one."""
+    return Carry(
+        begin=lambda model, key: carry.begin(merged(model), key),
+        after=lambda model, carried: carry.after(merged(model), carried),
+        trained=lambda model: replace(model, base=carry.trained(model.base)),
+        whole=alone if carry.whole is alone else lambda model, carried: carry.whole(merged(model), carried),
+    )
 
 
 def save_lora(lora: Lora, path: str | os.PathLike) -> None:

@@ -1,12 +1,12 @@
 """Optimizers by name, with clipping, a weight-decay mask and a schedule, all of them Optax's own."""
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import optax
 from optax import contrib
 
+from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name
 from flax_transformer.train.axes import Axes, parameter_axes, per_layer
 from flax_transformer.train.finetune import (
@@ -20,7 +20,7 @@ from flax_transformer.train.finetune import (
 from flax_transformer.train.schedule import ScheduleConfig, make_schedule
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OptimizerConfig:
     """An optimizer, its learning rate, and what is decayed."""
 

@@ -5,14 +5,15 @@ called with the number of steps done before. The first step of a warmup has peak
 `warmup`, or of the first step without one; what falls to `final` × peak has it in step n.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import jax.numpy as jnp
 import optax
 
+from flax_transformer.frozen import frozen
 
-@dataclass(frozen=True, kw_only=True)
+
+@frozen
 class ScheduleConfig:
     """A learning rate that rises linearly to its peak, in step `warmup` or the first, then follows `name`.
 
@@ -79,7 +80,10 @@ def make_schedule(config: ScheduleConfig, peak: float, steps: int) -> optax.Sche
       ValueError: when the warmup is longer than the run.
     """
     if config.warmup > steps:
-        raise ValueError(f"warmup must not be longer than the run, got warmup={config.warmup}, steps={steps}")
+        raise ValueError(
+            f"warmup must not be longer than the run, got warmup={config.warmup}, steps={steps}; "
+            f"for a run as short as this add --optimizer.schedule.warmup {max(steps // 10, 1)}"
+        )
     if config.name == "inverse_sqrt":
         return inverse_sqrt_schedule(peak, config.warmup)
     if config.name == "noam":

@@ -22,15 +22,17 @@ def shared(batches: Batches, parts: tuple[int, ...], count: int) -> Batches:
     return batches if len(parts) == count else _Picked(batches, parts, count)
 
 
-def fill_rows(batch: Any) -> Any:
+def fill_rows(batch: Any, separable: bool = True) -> Any:
     """Add rows of zeros until the mesh in context can split a batch of evaluation.
 
-    They count nothing in the objectives of this package, which weigh rows by `weights`, `length` or `target_length`.
+    They count nothing in the objectives of this package, as their weights are 0.
 
     Args:
       batch: a pytree of arrays with a leading axis of rows.
+      separable: as the objective says (`is_separable`). If it is not, as where every row is compared with every other,
+        rows of zeros would count, so there are none; what the mesh cannot split is then whole on every device.
     """
-    count = parts("batch", "layers")
+    count = parts("batch", "layers") if separable else 1
     add = lambda leaf: np.pad(leaf, [(0, -len(leaf) % count)] + [(0, 0)] * (np.ndim(leaf) - 1))  # noqa: E731
     return jax.tree.map(add, batch) if count > 1 else batch
 

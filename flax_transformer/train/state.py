@@ -1,9 +1,10 @@
 """What training carries from step to step: one pytree."""
 
+import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,21 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.parallel import path_name, tree_shardings
+from flax_transformer.train.carry import NOTHING, Carry, is_variable, new_carried
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """What a state of training is made for: an Optax transformation, or a `train.step.OwnStep`."""
+
+    init: Callable[[Any], Any]
+    """`init(model) -> opt_state`."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """Model, optimizer state, number of steps done, and the key all of the run's randomness comes from.
+    """Model, optimizer state, number of steps done, the key all of the run's randomness comes from, what is carried.
 
     As every pytree it may hold arrays, abstract ones, or their layouts.
     """
@@ -31,23 +41,39 @@ class TrainState:
     ema: Any = None
     """Exponential moving average of the model's parameters, where the run keeps one: ready for use, see
     `moving_average`."""
+    carried: Any = None
+    """What is carried from step to step and not differentiated, see `train.carry`; None where nothing is."""
 
 
-def new_state(model: Any, optimizer: optax.GradientTransformation, ema: bool, key: PRNGKeyArray) -> TrainState:
+_CARRIED = 2**32 - 1
+"""What is folded into the run's key for what is carried; steps fold in their number, which stays below 2³¹."""
+
+
+def new_state(model: Any, optimizer: Optimizer, ema: bool, key: PRNGKeyArray, carry: Carry = NOTHING) -> TrainState:
     """Put a state of no steps around a model.
+
+    Args:
+      carry: what the objective carries, `carry_of(objective)`.
 
     Raises:
       ValueError: when parameters below float32 would be trained.
     """
-    opt_state = optimizer.init(model)
-    check_trained(_narrow_trained(model, opt_state))
-    average = jax.tree.map(jnp.copy, model) if ema else None
-    return TrainState(model, opt_state, jnp.zeros((), jnp.int32), key, average)
+    trained = carry.trained(model)
+    opt_state = optimizer.init(trained)
+    check_trained(_narrow_trained(trained, opt_state))
+    carried = None if carry is NOTHING else new_carried(carry, model, jax.random.fold_in(key, _CARRIED))
+    average = jax.tree.map(jnp.copy, carry.whole(trained, carried)) if ema else None
+    return TrainState(trained, opt_state, jnp.zeros((), jnp.int32), key, average, carried)
 
 
-def _new_state(init: Callable, optimizer: optax.GradientTransformation, ema: bool, key: PRNGKeyArray) -> TrainState:
+def _new_state(init: Callable, optimizer: Optimizer, ema: bool, carry: Carry, key: PRNGKeyArray) -> TrainState:
     model_key, run_key = jax.random.split(key)
-    return new_state(init(model_key), optimizer, ema, run_key)
+    return new_state(init(model_key), optimizer, ema, run_key, carry)
+
+
+def evaluated_model(state: TrainState, carry: Carry = NOTHING) -> Any:
+    """Give the model that is evaluated: the moving average where the run keeps one, with what is carried in it."""
+    return carry.whole(state.model, state.carried) if state.ema is None else state.ema
 
 
 def _is_narrow(leaf: Any) -> bool:
@@ -92,53 +118,80 @@ def moving_average(average: Any, model: Any, decay: float, step: Any) -> Any:
 
     With decay d it is Σ dᵗ⁻ⁱ θᵢ / Σ dᵗ⁻ⁱ over the steps i = 1, …, t: the average that starts from zero, divided by
     1 − dᵗ as Adam's are (Kingma & Ba 2015, §3). What starts from the initial parameters instead still has 37 % of them
-    after 1,000 steps of decay 0.999. Parameters below float32 are frozen, so they are their own average.
+    after 1,000 steps of decay 0.999. Parameters below float32 are frozen, so they are their own average, as are whole
+    numbers.
 
     Args:
       step: t, counted from 1.
     """
     log = jnp.log(jnp.float32(decay))
     rate = jnp.expm1(log) / jnp.expm1(log * step)
-    blend = lambda old, new: new if _is_narrow(new) else old + rate.astype(old.dtype) * (new - old)  # noqa: E731
+
+    def blend(old: Any, new: Any) -> Any:
+        if _is_narrow(new) or not jnp.issubdtype(new.dtype, jnp.inexact):
+            return new
+        return old + rate.astype(old.dtype) * (new - old)
+
     return jax.tree.map(blend, average, model)
 
 
 def state_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Lay out a (possibly abstract) TrainState by the sharding table.
 
-    Optimizer statistics shaped like their parameter lie as it does. Others, such as adafactor's rows [L, D] and columns
-    [L, N·H] of a kernel [L, D, N, H], are small and lie whole on every device.
+    Optimizer statistics, averages and teachers shaped like a parameter lie as it does, by the end of their path. What
+    else is carried, such as a discriminator, lies by the table where that has a rule which fits. All other arrays, such
+    as adafactor's rows [L, D] and columns [L, N·H] of a kernel [L, D, N, H], or a queue, lie whole on every device.
     """
     places = tree_shardings(state.model, mesh)
-    by_shape = {
-        (f".{path_name(path)}", leaf.shape): place
-        for (path, leaf), place in zip(
-            jax.tree_util.tree_leaves_with_path(state.model), jax.tree.leaves(places), strict=True
-        )
-    }
     whole = NamedSharding(mesh, PartitionSpec())
+    by_tail: dict[tuple[str, tuple[int, ...]], NamedSharding] = {}
+    for (path, leaf), place in zip(
+        jax.tree_util.tree_leaves_with_path(state.model), jax.tree.leaves(places), strict=True
+    ):
+        tails = _tails(path)
+        for tail in tails[: max(len(tails) - 1, 1)]:  # a name alone, such as `kernel`, says too little
+            by_tail.setdefault((tail, leaf.shape), place)
 
-    def place(path: tuple, leaf: Any) -> NamedSharding:
-        name = f".{path_name(path)}"
-        matches = (s for (tail, shape), s in by_shape.items() if shape == leaf.shape and name.endswith(tail))
-        return next(matches, whole)
+    def place(path: tuple, leaf: Any) -> NamedSharding | None:
+        return next((by_tail[key] for tail in _tails(path) if (key := (tail, leaf.shape)) in by_tail), None)
 
-    return jax.tree_util.tree_map_with_path(place, state)
+    def carried(path: tuple, node: Any) -> Any:
+        name, table = path_name(path), None
+        with contextlib.suppress(ValueError):
+            table = tree_shardings({name: node}, mesh)[name]
+        table = jax.tree.map(lambda _: whole, node) if table is None else table
+        return jax.tree_util.tree_map_with_path(lambda rest, leaf, by: place((*path, *rest), leaf) or by, node, table)
+
+    rest = replace(state, model=None, carried=None)
+    laid = jax.tree_util.tree_map_with_path(lambda path, leaf: place(path, leaf) or whole, rest)
+    kept = jax.tree_util.tree_map_with_path(carried, state.carried, is_leaf=is_variable)
+    return replace(laid, model=places, carried=kept)
+
+
+def _tails(path: tuple) -> list[str]:
+    """Give the ends of a path, the longest first."""
+    parts = path_name(path).split(".")
+    return [".".join(parts[i:]) for i in range(len(parts))]
 
 
 def abstract_state(
-    init: Callable[[PRNGKeyArray], Any], optimizer: optax.GradientTransformation, *, ema: bool = False
+    init: Callable[[PRNGKeyArray], Any],
+    optimizer: Optimizer,
+    *,
+    ema: bool = False,
+    carry: Carry = NOTHING,
 ) -> TrainState:
     """Make the state of a new run with shapes in place of arrays; arguments as `init_state`'s."""
-    return jax.eval_shape(partial(_new_state, init, optimizer, ema), jax.random.key(0))
+    return jax.eval_shape(partial(_new_state, init, optimizer, ema, carry), jax.random.key(0))
 
 
 def init_state(
     init: Callable[[PRNGKeyArray], Any],
-    optimizer: optax.GradientTransformation,
+    optimizer: Optimizer,
     key: PRNGKeyArray,
     *,
     ema: bool = False,
+    carry: Carry = NOTHING,
     mesh: Mesh | None = None,
 ) -> TrainState:
     """Make the state of a new run, each array straight onto the devices that keep it.
@@ -146,14 +199,15 @@ def init_state(
     Args:
       init: makes the model from a key.
       ema: whether to keep an average of the parameters.
+      carry: what the objective carries, `carry_of(objective)`.
       mesh: where to; the default device without one.
     """
 
-    make = partial(_new_state, init, optimizer, ema)
+    make = partial(_new_state, init, optimizer, ema, carry)
     if mesh is None:
         # Named, not left to default: a restored state is, and both must run the same compiled programs.
         return jax.jit(make, out_shardings=SingleDeviceSharding(jax.devices()[0]))(key)
-    shardings = state_shardings(abstract_state(init, optimizer, ema=ema), mesh)
+    shardings = state_shardings(abstract_state(init, optimizer, ema=ema, carry=carry), mesh)
     with jax.set_mesh(mesh):
         return jax.jit(make, out_shardings=shardings)(key)
 

@@ -1,7 +1,7 @@
 """The training step: a pure function from state and batch to state and metrics."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,32 +10,50 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from flax_transformer.parallel import axis_rules, batch_sharding
+from flax_transformer.parallel import axis_rules, batch_sharding, sharding_rules
 from flax_transformer.parallel.axis import axis_to_mesh
-from flax_transformer.parallel.explicit import implicit
+from flax_transformer.parallel.explicit import implicit, laid_as
+from flax_transformer.parallel.sharding import given_rules
+from flax_transformer.train.carry import (
+    NOTHING,
+    Carry,
+    Objective,
+    carry_of,
+    check_carried,
+    is_separable,
+    statistics_fixed,
+)
 from flax_transformer.train.state import TrainState, moving_average, state_shardings
 
-Objective = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
-"""`objective(model, batch, *, key) -> (loss, metrics)`: the loss summed over the batch, and sums of whatever is to be
-reported, among them `count`, what every sum is divided by. Sums make accumulation and any mesh agree."""
+Step = Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
+"""`train_step(state, batch) -> (state, metrics)`, metrics being means, but for `count`."""
 
 
-def _gradients(objective: Objective, model: Any, batch: Any, key: jax.Array, accumulate: int) -> tuple[Any, dict]:
-    """Sum gradients and metrics over `accumulate` equal parts of the batch, one at a time."""
+def _gradients(
+    objective: Objective, model: Any, carried: Any, batch: Any, key: jax.Array, accumulate: int
+) -> tuple[tuple[Any, dict], Any]:
+    """Sum gradients and metrics over `accumulate` equal parts of the batch, one at a time; carry on what is carried."""
+    carries = carry_of(objective) is not NOTHING
 
     @implicit("rows")
-    def sums(model: Any, rows: Any, key: jax.Array) -> tuple[jax.Array, dict]:
-        return objective(model, rows, key=key)
+    def sums(model: Any, rows: Any, key: jax.Array, carried: Any) -> tuple[jax.Array, tuple[dict, Any]]:
+        model = statistics_fixed(model)
+        if carries:
+            loss, metrics, new = objective(model, rows, key=key, carried=carried)
+            check_carried(carried, new)
+            return loss, (metrics, new)
+        loss, metrics = objective(model, rows, key=key)
+        return loss, (metrics, carried)
 
-    def part(rows: Any, k: jax.Array) -> tuple[Any, dict]:
-        (loss, metrics), grads = jax.value_and_grad(sums, has_aux=True)(model, rows, k)
+    def part(rows: Any, k: jax.Array, carried: Any) -> tuple[tuple[Any, dict], Any]:
+        (loss, (metrics, new)), grads = jax.value_and_grad(sums, has_aux=True)(model, rows, k, carried)
         if "count" not in metrics:
             given = ", ".join(metrics) or "no metrics"
             raise ValueError(f"an objective must report `count`, what its sums are divided by, got {given}")
-        return grads, {"loss": loss, **metrics}
+        return (grads, {"loss": loss, **metrics}), laid_as(new, carried)
 
     if accumulate == 1:
-        return part(batch, key)
+        return part(batch, key, carried)
 
     def split(leaf: jax.Array) -> jax.Array:
         if leaf.shape[0] % accumulate:
@@ -45,26 +63,44 @@ def _gradients(objective: Objective, model: Any, batch: Any, key: jax.Array, acc
 
     parts = jax.tree.map(split, batch)
     keys = jax.random.split(key, accumulate)
-    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(part, jax.tree.map(lambda leaf: leaf[0], parts), key))
-    add = lambda total, rows_and_key: (jax.tree.map(jnp.add, total, part(*rows_and_key)), None)  # noqa: E731
-    return jax.lax.scan(add, zero, (parts, keys))[0]
+    one = jax.tree.map(lambda leaf: leaf[0], parts)
+    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: part(one, key, carried)[0]))
+
+    def add(so_far: tuple, rows_and_key: tuple) -> tuple[tuple, None]:
+        total, carried = so_far
+        more, carried = part(*rows_and_key, carried)
+        return (jax.tree.map(jnp.add, total, more), carried), None
+
+    return jax.lax.scan(add, (zero, carried), (parts, keys))[0]
 
 
 def make_train_step(
     objective: Objective, optimizer: optax.GradientTransformation, *, accumulate: int = 1, ema: float = 0.0
-) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
+) -> Step:
     """Make the pure function `train_step(state, batch) -> (state, metrics)`.
 
     Args:
       accumulate: parts each batch is cut into, one after the other, to save memory. The result is the same.
       ema: decay of the parameters' moving average (see `moving_average`); 0 keeps none.
+
+    Raises:
+      ValueError: when a batch would be cut for an objective that is not separable; when called, if the objective
+        carries state and has none.
     """
     if accumulate < 1:
         raise ValueError(f"accumulate must be at least 1, got {accumulate}")
+    if accumulate > 1 and not is_separable(objective):
+        raise ValueError(
+            f"a batch cannot be cut into parts for an objective that is not separable over rows, got "
+            f"accumulate={accumulate}; it must be 1"
+        )
+    carry = carry_of(objective)
 
     def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        if state.carried is None and carry.begin is not NOTHING.begin:
+            raise ValueError("the objective carries state, the training state has none: make it with carry=carry_of(…)")
         key = jax.random.fold_in(state.key, state.step)
-        grads, sums = _gradients(objective, state.model, batch, key, accumulate)
+        (grads, sums), carried = _gradients(objective, state.model, state.carried, batch, key, accumulate)
         count = sums["count"]
         scale = 1.0 / jnp.maximum(count, 1)
         grads = jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
@@ -72,14 +108,59 @@ def make_train_step(
         metrics["gradient_norm"] = optax.global_norm(grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.model)
         model = optax.apply_updates(state.model, updates)
-        average = moving_average(state.ema, model, ema, state.step + 1) if ema else state.ema
-        new = replace(state, model=model, opt_state=opt_state, step=state.step + 1, ema=average)
-        return new, metrics
+        return advanced(replace(state, model=model, opt_state=opt_state, carried=carried), carry, ema), metrics
 
     return train_step
 
 
-def laid_out(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:
+def advanced(state: TrainState, carry: Carry, ema: float) -> TrainState:
+    """Do what every step ends with: change what is carried, count the step, average the whole model."""
+    carried = carry.after(state.model, state.carried)
+    check_carried(state.carried, carried)
+    step, average = state.step + 1, state.ema
+    if ema:
+        average = moving_average(average, carry.whole(state.model, carried), ema, step)
+    return replace(state, carried=carried, step=step, ema=average)
+
+
+@dataclass(frozen=True)
+class OwnStep:
+    """A training step of one's own, in place of one made of an objective and an optimizer; two optimizers, say.
+
+    Count, key, average and layout are the state's as with any other, and loop, checkpoints and resumption do not know
+    the difference.
+    """
+
+    init: Callable[[Any], Any]
+    """`init(model) -> opt_state`, as of an optimizer: any pytree. What ends in a parameter's path lies as that does."""
+    update: Callable[..., tuple[TrainState, dict[str, jax.Array]]]
+    """`update(state, batch, *, key) -> (state, metrics)`: a state with another model, opt_state and perhaps carried;
+    means over the batch, among them `loss` and `gradient_norm`, and `count`, what these means weigh among others'."""
+    carry: Carry = NOTHING
+
+
+OWN_METRICS = ("loss", "gradient_norm", "count")
+"""What a step of one's own must report."""
+
+
+def make_own_step(own: OwnStep, *, ema: float = 0.0) -> Step:
+    """Make the pure function `train_step(state, batch) -> (state, metrics)` of a step of one's own.
+
+    Args:
+      ema: as of `make_train_step`.
+    """
+
+    def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        new, metrics = own.update(state, batch, key=jax.random.fold_in(state.key, state.step))
+        if missing := [name for name in OWN_METRICS if name not in metrics]:
+            raise ValueError(f"a step must report {', '.join(OWN_METRICS)}, got no {', '.join(missing)}")
+        check_carried(state.carried, new.carried)
+        return advanced(replace(new, step=state.step, key=state.key, ema=state.ema), own.carry, ema), metrics
+
+    return train_step
+
+
+def laid_out(train_step: Step, state: Any, mesh: Mesh | None = None) -> Callable:
     """Jit a training step; the old state's memory is reused for the new one.
 
     Args:
@@ -99,15 +180,15 @@ def laid_out(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Call
 def jit_train_step(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:
     """Jit a training step as `laid_out` does, and let each process give its own rows of the batch.
 
-    The mesh, and what `axis_rules` says of its axes here, hold in every call.
+    The mesh, and what `axis_rules` and `sharding_rules` say here, hold in every call.
     """
     compiled = laid_out(train_step, state, mesh)
     if mesh is None:
         return compiled
-    rule = axis_to_mesh()
+    rule, said = axis_to_mesh(), given_rules()
 
     def run(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
-        with jax.set_mesh(mesh), axis_rules(rule):
+        with jax.set_mesh(mesh), axis_rules(rule), sharding_rules(said):
             whole = jax.tree.map(partial(jax.make_array_from_process_local_data, batch_sharding(mesh)), batch)
             return compiled(state, whole)
 

@@ -31,7 +31,9 @@ def skip_not_finite(
         new, metrics = train_step(state, batch)
         good = jnp.all(jnp.stack([jnp.isfinite(metrics[name]) for name in WATCHED]))
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)  # noqa: E731
-        kept = {name: keep(getattr(new, name), getattr(state, name)) for name in ("model", "opt_state", "ema")}
+        kept = {
+            name: keep(getattr(new, name), getattr(state, name)) for name in ("model", "opt_state", "ema", "carried")
+        }
         return replace(new, **kept), {**metrics, "skipped": ~good}
 
     return step
@@ -92,4 +94,5 @@ class Window:
 @jax.jit
 def all_finite(tree: Any) -> jax.Array:
     """Tell whether every number of a tree is finite."""
-    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]))
+    real = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in real]))

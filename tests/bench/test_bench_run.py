@@ -4,35 +4,32 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from fake_devices import FLAGS, on_eight
 
 from flax_transformer.bench.attention import attention_flops, bench_attention, render_attention
+from flax_transformer.bench.experiment import count_items
 from flax_transformer.bench.report import render
-from flax_transformer.bench.run import benchmark
-from flax_transformer.bench.target import Size, find_experiment, find_target
+from flax_transformer.bench.run import RefusedError, benchmark
+from flax_transformer.bench.target import find_experiment, find_target
+from flax_transformer.bench.workload import Size
 from flax_transformer.models import preset
 from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.models.text.transformer import transformer_tiny
-from flax_transformer.nn import with_precision
+from flax_transformer.nn import with_fields, with_precision
+from flax_transformer.objective import TokenLoss
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = Size(batch=2, length=4, vocab=16)
 
 
 def small(vocab: int = 16) -> Seq2SeqConfig:
-    tiny = replace(transformer_tiny(vocab), encoder_depth=1, decoder_depth=1)
-    narrow = {"embed": 16, "heads": 2, "hidden": 32}
-    return replace(
-        tiny,
-        embedding=replace(tiny.embedding, embed=16),
-        encoder=replace(tiny.encoder, **narrow),
-        decoder=replace(tiny.decoder, **narrow),
-    )
+    return with_fields(transformer_tiny(vocab), embed=16, heads=2, hidden=32, depth=1)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +46,8 @@ def test_forward_train_and_decode_of_a_preset():
     assert record["target"]["shape"] == {"rows": 2, "source": 4, "target": 4, "vocab": 16}
     for program in record["programs"].values():
         assert program["recompiles"] == 0
-        assert program["tokens"] == 8
+        assert (program["items"], program["unit"]) == (8, "tokens")
+        assert program["items_per_second"] == 8 / program["step"]["median"]
         assert program["mfu"] == program["flops"] / program["step"]["median"] / 1e12
         assert 0 < program["step"]["low"] <= program["step"]["median"] <= program["step"]["high"]
         assert program["compile_cached"] is not None
@@ -90,24 +88,30 @@ def test_sizes_are_positive(name):
     ("options", "message"),
     [
         ({"steps": 0}, "steps must be a positive number, got 0"),
-        ({"what": ("fly",)}, "must be some of forward, train, decode, got fly"),
-        ({"what": ()}, "got nothing"),
+        ({"what": ("fly",)}, "what is measured of small must be some of forward, train, decode, got fly"),
     ],
 )
 def test_options_are_checked_before_the_wait(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(RefusedError, match=message):
         benchmark("small", SMALL, **options)
+
+
+def test_a_program_that_a_model_does_not_have_is_refused(monkeypatch):
+    monkeypatch.setattr(preset, "presets", lambda: {"bert": bert_base_uncased})
+    with pytest.raises(RefusedError, match="what is measured of bert must be some of forward, train, got decode"):
+        benchmark("bert", SMALL, what=("forward", "decode"))
 
 
 def test_a_translation_experiment_gives_its_longest_batches_and_reads_no_data():
     workload = find_target(f"{ROOT}/experiments/wmt14.py:base", Size())
     experiment = find_experiment(ROOT / "experiments/wmt14.py", "base")
-    assert workload.shape["source"] == workload.shape["target"] == experiment.batch.max_tokens
-    assert workload.shape["rows"] == experiment.batch.tokens // experiment.batch.max_tokens // 8 * 8
+    batch = experiment.examples.batch
+    assert workload.shape["source"] == workload.shape["target"] == batch.max_tokens
+    assert workload.shape["rows"] == batch.tokens // batch.max_tokens // 8 * 8
     assert workload.shape["vocab"] == 37_260  # 260 bytes and marks, 37,000 merges
     assert workload.dtype == "bfloat16"
     assert workload.optimizer == experiment.optimizer
-    assert workload.objective.keywords == {"label_smoothing": 0.1, "chunk": 4096}
+    assert workload.objective == TokenLoss(label_smoothing=0.1, chunk=4096)
 
 
 def test_any_experiment_is_measured_on_its_own_batches():
@@ -145,18 +149,32 @@ EXPERIMENT = Mine()
 """
 
 
-def test_an_experiment_of_an_unknown_model_trains_and_has_no_flops(tmp_path):
+def test_an_experiment_of_an_unknown_model_has_all_that_a_known_one_has(tmp_path):
+    """Four rows are what its objective counts; no gradient goes to its inputs."""
     (tmp_path / "mine.py").write_text(MINE)
     record = benchmark(str(tmp_path / "mine.py"), Size(), steps=1)
     assert list(record["programs"]) == ["forward", "train"]
-    assert record["programs"]["train"]["mfu"] is None
+    product = 2 * 4 * 3 * 2
+    for name, flops in (("forward", product), ("train", 2 * product)):
+        program = record["programs"][name]
+        assert (program["items"], program["unit"], program["flops"]) == (4, "items", flops)
+        assert program["mfu"] == flops / program["step"]["median"] / 1e12
     assert record["target"]["shape"] == {"rows": 4}
-    assert "–" in render(record)
+    assert record["target"]["dtype"] == "float32"
+
+
+def test_items_are_counted_without_a_model_where_they_can_be():
+    model, batch = {"w": jax.ShapeDtypeStruct((3,), "float32")}, {"weights": np.array([1.0, 0.0, 1.0], np.float32)}
+    by_batch = lambda model, batch, *, key: (model["w"].sum(), {"count": batch["weights"].sum()})  # noqa: E731
+    by_model = lambda model, batch, *, key: (model["w"].sum(), {"count": model["w"].max()})  # noqa: E731
+    assert count_items(by_batch, model, batch) == 2
+    assert count_items(by_model, model, batch) is None
 
 
 def test_compute_type_changes_everywhere():
     config = with_precision(transformer_tiny(), compute="bfloat16")
-    parts = (config.embedding, config.encoder, config.decoder)
+    encoder, decoder = config.encoder.block, config.decoder.block
+    parts = (config.embedding, encoder.attention, encoder.feedforward, encoder.residual, decoder.cross)
     assert {part.precision.compute for part in parts} == {"bfloat16"}
     assert with_precision(transformer_tiny()) == transformer_tiny()
 
@@ -181,15 +199,15 @@ def test_causal_attention_needs_half():
 
 EIGHT = """
 import json
-from dataclasses import replace
 from flax_transformer.bench.run import benchmark
-from flax_transformer.bench.target import Size
+from flax_transformer.bench.workload import Size
+from flax_transformer.nn import with_fields
 from flax_transformer.parallel import MeshConfig
 import flax_transformer.bench.device as device
 from flax_transformer.models import preset
 from flax_transformer.models.text.transformer import transformer_tiny
 device.measured_peak = lambda dtype: 1e12
-shallow = lambda vocab=16: replace(transformer_tiny(vocab), encoder_depth=1, decoder_depth=1)
+shallow = lambda vocab=16: with_fields(transformer_tiny(vocab), depth=1)
 preset.presets = lambda: {"shallow": shallow}
 record = benchmark("shallow", Size(batch=8, length=4, vocab=16), steps=1, mesh=MeshConfig(data=2, fsdp=4))
 try:

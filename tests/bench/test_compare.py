@@ -1,5 +1,6 @@
 import copy
 import json
+import re
 
 import pytest
 
@@ -9,7 +10,8 @@ from flax_transformer.bench.report import render, save
 STEP = {"median": 1.0, "low": 0.95, "high": 1.1}
 PROGRAM = {
     "step": STEP, "trace": 0.1, "lower": 0.1, "compile": 2.0, "compile_cached": None, "first": 1.0, "recompiles": 0,
-    "peak_bytes": 1000, "temporary_bytes": 500, "tokens": 10, "flops": 5e9, "tokens_per_second": 10.0,
+    "peak_bytes": 1000, "temporary_bytes": 500, "items": 10, "unit": "images", "items_per_second": 10.0,
+    "flops": 5e9, "flops_again": 0, "flops_notes": [],
     "flops_per_second": 5e9, "mfu": 0.5, "leaves": 3, "steps": 20, "dispatch": STEP, "overhead": STEP,
 }  # fmt: skip
 RECORD = {
@@ -18,7 +20,7 @@ RECORD = {
         "device": "cpu", "devices": 1, "cpu": "x", "cores": 2, "jax": "1", "jaxlib": "1", "flax": "1", "python": "3",
         "variables": {}, "date": "2026-01-01", "commit": "abc",
     },
-    "formula": "f", "peak": {"flops": 1e10, "source": "s"}, "programs": {"train": PROGRAM},
+    "peak": {"flops": 1e10, "source": "s"}, "programs": {"train": PROGRAM},
 }  # fmt: skip
 
 
@@ -106,4 +108,9 @@ def test_the_table_says_what_it_measured_against():
     said = render(RECORD)
     for part in ("t   12 parameters", "50.0 %", "10.0 GFLOP/s", "MFU", "recompilations"):
         assert part in said
-    assert "–" in render(changed(flops=None, tokens=None, mfu=None, flops_per_second=None, tokens_per_second=None))
+    assert "images a second" in said
+    assert "  computed again" not in said
+    other = render(changed(items=None, items_per_second=None, flops_again=10**9, flops_notes=["a loop is not known"]))
+    assert re.search("images a second +–", other)
+    assert re.search("computed again +1.00 G", other)
+    assert "train: a loop is not known" in other

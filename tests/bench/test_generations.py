@@ -8,6 +8,10 @@ from flax_transformer.bench.ahead import Case, compile_case
 from flax_transformer.bench.chip import CHIPS
 from flax_transformer.parallel import MeshConfig
 
+pytestmark = pytest.mark.proves(
+    "plan", "training steps for v4, v5e, v5p, v6e and tpu7x by the oldest and the newest compiler"
+)
+
 SLICES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
 
 

@@ -117,8 +117,8 @@ def test_a_plan_says_that_it_was_compiled_earlier(monkeypatch, tmp_path):
             "parameters": 1,
             "shape": {},
             "dtype": "float32",
-            "tokens": None,
-            "flops": None,
+            "items": None,
+            "flops": 1,
             "minimum": {},
             "arguments": 1,
         }

@@ -1,6 +1,7 @@
 import itertools
 import re
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,20 +86,25 @@ def test_tokenize_is_the_tokenizer_whatever_the_chunk():
 def test_batch_is_the_literal_array():
     examples = Tokenized(ragged([[5, 6], [7]]), ragged([[8], [9, 10, 11]]))
     batch = collate(examples, np.array([1, -1, 0]), 4)
-    assert {name: array.tolist() for name, array in batch.items()} == {
-        "source": [[7, 2, 0, 0], [0, 0, 0, 0], [5, 6, 2, 0]],
-        "source_length": [2, 0, 3],
-        "target": [[1, 9, 10, 11, 2], [0, 0, 0, 0, 0], [1, 8, 2, 0, 0]],
-        "target_length": [4, 0, 2],
+    assert jax.tree.map(np.ndarray.tolist, batch) == {
+        "inputs": {
+            "source": [[7, 2, 0, 0], [0, 0, 0, 0], [5, 6, 2, 0]],
+            "lengths": [2, 0, 3],
+            "target": [[1, 9, 10, 11], [0, 0, 0, 0], [1, 8, 2, 0]],
+        },
+        "labels": [[9, 10, 11, 2], [0, 0, 0, 0], [8, 2, 0, 0]],
+        "weights": [[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]],
     }
-    assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
+    kinds = {array.dtype for array in jax.tree.leaves((batch["inputs"], batch["labels"]))}
+    assert (kinds, batch["weights"].dtype) == ({np.dtype(np.int32)}, np.float32)
 
 
 def test_a_batch_uses_the_marks_of_its_tokenizer():
     examples = Tokenized(ragged([[5]]), ragged([[6]]), pad=9, bos=8, eos=7)
     batch = collate(examples, np.array([0, -1]), 2)
-    assert batch["source"].tolist() == [[5, 7], [9, 9]]
-    assert batch["target"].tolist() == [[8, 6, 7], [9, 9, 9]]
+    assert batch["inputs"]["source"].tolist() == [[5, 7], [9, 9]]
+    assert batch["inputs"]["target"].tolist() == [[8, 6], [9, 9]]
+    assert batch["labels"].tolist() == [[6, 7], [9, 9]]
 
 
 def test_rows_that_do_not_fit_are_refused():
@@ -169,8 +175,8 @@ def test_padding_is_what_the_batches_hold():
     lengths = np.random.default_rng(0).integers(0, 15, (300, 2))
     plan = BucketPlan(lengths, tokens=64, boundaries=(5, 9, 16), seed=0)
     batches = [collate(examples_of(lengths), indices, boundary) for boundary, indices in plan.epoch(0)]
-    places = sum(batch["source"].size + batch["target"][:, 1:].size for batch in batches)
-    tokens = sum(batch["source_length"].sum() + batch["target_length"].sum() for batch in batches)
+    places = sum(batch["inputs"]["source"].size + batch["labels"].size for batch in batches)
+    tokens = sum(batch["inputs"]["lengths"].sum() + batch["weights"].sum() for batch in batches)
     assert plan.padding == pytest.approx(1 - tokens / places, abs=1e-12)
 
 
@@ -234,12 +240,12 @@ def test_evaluation_has_every_pair_once_shortest_first(plan):
     for indices, batch in eval_batches(examples, **options):
         real = indices[indices >= 0]
         seen += real.tolist()
-        np.testing.assert_array_equal(batch["source_length"][indices >= 0], lengths[real, 0] + 1)
-        assert (batch["target_length"][indices < 0] == 0).all()
+        np.testing.assert_array_equal(batch["inputs"]["lengths"][indices >= 0], lengths[real, 0] + 1)
+        assert not batch["weights"][indices < 0].any()
         for row, index in enumerate(indices):
             if index >= 0:
                 size = lengths[index, 1]
-                assert batch["target"][row, 1 : size + 1].tolist() == examples.target[index].tolist()
+                assert batch["labels"][row, :size].tolist() == examples.target[index].tolist()
     assert sorted(seen) == list(range(len(lengths)))
     longest = lengths.max(axis=1)[seen]
     assert (np.diff(longest) >= 0).all()

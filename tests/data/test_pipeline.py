@@ -1,6 +1,7 @@
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,11 +26,7 @@ def take(stream, count):
 
 
 def assert_same(ours, theirs):
-    assert len(ours) == len(theirs)
-    for one, two in zip(ours, theirs, strict=True):
-        assert one.keys() == two.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], two[name])
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 def test_stream_follows_the_plan_over_epochs():
@@ -72,9 +69,7 @@ def test_closing_keeps_the_position():
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_processes_hold_contiguous_rows_of_the_same_global_batch(count):
     parts = [take(pipeline(*make(), process_index=index, process_count=count), 20) for index in range(count)]
-    joined = [
-        {name: np.concatenate([part[name] for part in step]) for name in step[0]} for step in zip(*parts, strict=True)
-    ]
+    joined = [jax.tree.map(lambda *rows: np.concatenate(rows), *step) for step in zip(*parts, strict=True)]
     assert_same(joined, take(pipeline(*make()), 20))
 
 

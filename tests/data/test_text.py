@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flax_transformer.data.text import load_tokenizer, train_byte_bpe
+from flax_transformer.data.text.labelled import LabelledText, code_or_comment, read_labelled
 from flax_transformer.data.text.plain import (
-    LabelledText,
     PlainText,
     encode_documents,
-    read_labelled,
     read_text,
     split_text,
     standard_library,
@@ -93,6 +92,37 @@ def test_labelled_sentences(tmp_path):
         corpus.read("dev")
     with pytest.raises(ValueError, match="labels must be at least two and differ"):
         LabelledText(root="", labels=("0", "0"))
+
+
+def test_the_classes_of_a_folder_are_those_its_training_file_has(tmp_path):
+    words = [f"text {label}\t{label}\n" for label in (*range(19, -1, -1), 3)]
+    (tmp_path / "train.tsv").write_text("".join(words))
+    (tmp_path / "dev.tsv").write_text("other\t11\n")
+    corpus = LabelledText(root=str(tmp_path))
+    assert corpus.classes() == tuple(map(str, range(20)))
+    assert list(corpus.read("train").labels) == [*range(19, -1, -1), 3]
+    assert corpus.read("validation")[0] == {"text": "other", "label": 11}
+    (tmp_path / "dev.tsv").write_text("other\tnew\n")
+    with pytest.raises(ValueError, match=r"dev.tsv, line 1: the label must be one of 0, 1, 2, .*, got 'new'"):
+        corpus.read("validation")
+    (tmp_path / "train.tsv").write_text("b\tgood\nc\tbad\n")
+    assert corpus.classes() == ("bad", "good")
+    assert LabelledText(root=str(tmp_path), names=("poor", "fine")).classes() == ("poor", "fine")
+    with pytest.raises(ValueError, match="as many as labels"):
+        LabelledText(root=str(tmp_path), names=("one",)).classes()
+    (tmp_path / "train.tsv").write_text("b\tgood\n")
+    with pytest.raises(ValueError, match="at least two classes, all are labelled 'good'"):
+        corpus.classes()
+
+
+def test_lines_of_code_and_comments_are_half_and_half_and_of_one_split():
+    splits = [code_or_comment(split, 1_000) for split in ("train", "validation", "test")]
+    assert [len(split) for split in splits] == [800, 100, 100]
+    texts = [text for split in splits for text in split.texts]
+    assert len(set(texts)) == 1_000
+    assert sum(label for split in splits for label in split.labels) == 500
+    assert not any(text.startswith("#") for text in texts)
+    assert code_or_comment("test", 1_000) == splits[2]
 
 
 @settings(max_examples=100)

@@ -187,14 +187,14 @@ def test_64_bit_types_change_no_result(kind):
 
 
 def test_beams_of_a_model_search_under_64_bit_types():
-    from dataclasses import replace
 
     from flax import nnx
 
     from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
     from flax_transformer.models.text.transformer import transformer_tiny
+    from flax_transformer.nn import with_fields
 
-    model = Seq2Seq(replace(transformer_tiny(13), encoder_depth=1, decoder_depth=1), rngs=nnx.Rngs(0))
+    model = Seq2Seq(with_fields(transformer_tiny(13), depth=1), rngs=nnx.Rngs(0))
     config = Beam(max_length=6, eos=EOS, beams=3, n_best=2)
 
     def run(model):

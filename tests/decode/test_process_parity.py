@@ -5,7 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves(
+        "generation", "constraints of `generate`: penalties, n-grams, bad words, lengths, forced tokens"
+    ),
+]
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +8,9 @@ from jax.tree_util import Partial
 from flax_transformer.decode import Beam, Constraints, Greedy, Sampling, greedy, make_process, sample, stream
 from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.nn import with_fields
+
+pytestmark = pytest.mark.proves("generation", "streaming and stop sequences")
 
 V, M, EOS, PAD = 7, 50, 2, 1
 
@@ -69,7 +70,7 @@ def test_constraints_and_stop_sequences_hold_in_a_stream():
 
 
 def test_a_model_streams_over_its_growing_cache():
-    shallow = replace(transformer_tiny(23), encoder_depth=1, decoder_depth=1)
+    shallow = with_fields(transformer_tiny(23), depth=1)
     model = Seq2Seq(shallow, rngs=nnx.Rngs(0))
     config = Greedy(max_length=40, eos=(), pad=PAD)
     cache = jax.jit(lambda m: m.init_cache(jnp.ones((2, 5, 128)), None, config.stages[0]))(model)

@@ -9,7 +9,10 @@ from tests.hub.oracle import compare, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves("bart", "parity", "every class but `BartForCausalLM`, every layer"),
+]
 
 V, EOS = 61, 2
 CONFIGS = {

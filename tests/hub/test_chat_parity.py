@@ -10,7 +10,7 @@ from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
 from tests.hub.test_hub_tokenizer_parity import _byte_level
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("chat templates", "rendered as `transformers` does")]
 
 MARKS = [
     "<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>",

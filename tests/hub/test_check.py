@@ -9,6 +9,8 @@ import pytest
 
 from flax_transformer import hub
 
+pytestmark = pytest.mark.proves("misuse", "ids, positions and masks that a checkpoint cannot take")
+
 GOLDEN = Path(__file__).parent / "golden"
 IDS = np.arange(4, 14).reshape(2, 5)
 

@@ -19,7 +19,7 @@ from flax_transformer.nn import with_precision
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proves("checkpoints of Hugging Face", "to Orbax and back")]
 
 CONFIG = gpt2_tiny(vocab=31)
 

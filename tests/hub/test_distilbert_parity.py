@@ -9,11 +9,12 @@ from flax_transformer import hub
 from flax_transformer.hub.family.distilbert import FAMILIES, read, write
 from flax_transformer.hub.fields import Fields
 from flax_transformer.models.preset import module_of
+from flax_transformer.nn import with_fields
 from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("distilbert", "parity", "every class and layer")]
 
 V = 61
 CONFIGS = {
@@ -95,7 +96,7 @@ def test_missing_fields_are_those_of_transformers():
 def test_an_epsilon_that_no_field_can_say_is_refused():
     config = read(Fields.of({}))
     with pytest.raises(ValueError, match=r"norms have an epsilon of 1e-12, got 1e-12 and 0\.1"):
-        write(replace(config, block=replace(config.block, norm_eps=0.1)))
+        write(replace(config, block=with_fields(config.block, norm_eps=0.1)))
 
 
 def test_dropout_is_where_transformers_has_it():
@@ -104,4 +105,4 @@ def test_dropout_is_where_transformers_has_it():
     rates = [kinds[kind].config(fields).head.dropout for kind in list(CLASSES)[1:]]
     assert rates == [0.5, 0.25, 0.125]
     block = kinds["DistilBertModel"].config(fields).block
-    assert (block.dropout, block.resolved_out_dropout) == (0.25, 0)
+    assert (block.feedforward_residual.dropout, block.residual.dropout) == (0.25, 0)

@@ -8,15 +8,15 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.bench.measure import Compilations
+from flax_transformer.bench import Compilations
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.nn import Block, BlockConfig, Rotary, apply_stack, init_stack
+from flax_transformer.nn import Block, Rotary, apply_stack, extend_stack, init_stack, transformer_block
 from flax_transformer.ops import Dropout, Mask, attention, chunked_cross_entropy, multiply_rows, take_rows
 from flax_transformer.ops.eager import reused
 
 GOLDEN = sorted((Path(__file__).parent / "golden").iterdir())
-CONFIG = BlockConfig(embed=16, heads=4, kv_heads=2, hidden=32, dropout=0.1, rotary=Rotary())
+CONFIG = transformer_block(embed=16, heads=4, kv_heads=2, hidden=32, dropout=0.1, rotary=Rotary())
 X, KEY = jnp.ones((2, 6, 16)), jax.random.key(0)
 TOKENS = jnp.ones((2, 6), jnp.int32)
 
@@ -63,7 +63,7 @@ def test_of_gradients_by_a_stack(stack):
 
 def test_of_a_stack_with_a_cache(stack):
     cache = jax.vmap(lambda block: block.attention.init_cache(2, 8))(stack)
-    assert compiled(lambda: apply_stack(stack, X[:, :1], cache=cache)) == 0
+    assert compiled(lambda: extend_stack(stack, X[:, :1], cache)) == 0
 
 
 @pytest.mark.parametrize("backend", ["auto", "xla", "blockwise"])

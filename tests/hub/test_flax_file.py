@@ -19,6 +19,8 @@ from safetensors.numpy import load_file
 from flax_transformer import hub
 from flax_transformer.hub import file
 
+pytestmark = pytest.mark.proves("Flax weights of `transformers` 4", "`flax_model.msgpack` is read")
+
 GOLDEN = Path(__file__).parent / "golden"
 TABLES = ("embed", "shared", "wte", "wpe", "relative_attention_bias")
 PATHS = {

@@ -8,7 +8,13 @@ from tests.hub.oracle import padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.proves(
+        ("gpt2", "llama", "t5", "bart", "marian"), "decode", "greedy, beams, constraints, as `generate`"
+    ),
+]
 
 V, PAD = 23, 3  # in beam search transformers pads with the end token where the padding token is 0
 TOKENS = {"vocab_size": V, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2}

@@ -27,6 +27,7 @@ def pretrained(golden):
     return hub.load(golden)
 
 
+@pytest.mark.proves("every family", "parity", "golden checkpoints, without PyTorch")
 def test_outputs_and_layers(pretrained, expected):
     given = {name.removeprefix("in_"): value for name, value in expected.items() if name.startswith("in_")}
     got = pretrained(**given, output_hidden_states=True)
@@ -61,6 +62,7 @@ def test_generated_tokens(pretrained, expected, how):
     np.testing.assert_array_equal(np.asarray(found), expected[how])
 
 
+@pytest.mark.proves("every family", "weights", "both ways")
 def test_saving_gives_the_same_file(pretrained, golden, tmp_path):
     hub.save(pretrained, tmp_path)
     before, after = (load_file(folder / "model.safetensors") for folder in (golden, tmp_path))

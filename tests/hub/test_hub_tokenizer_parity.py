@@ -12,7 +12,12 @@ from flax_transformer.data.text import numbers, train_byte_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves(
+        "tokenizers of checkpoints", "WordPiece, byte-level BPE, Unigram, SentencePiece, as `transformers`"
+    ),
+]
 
 PAIRS = numbers(300)
 CORPUS = [*PAIRS.sources, *PAIRS.targets, "Hello, world! Don't stop. naïve café 東京 ☃ 1234 <mask> tokens' end"]

@@ -16,13 +16,17 @@ from flax_transformer import hub
 from flax_transformer.hub import file, weights
 from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.models.text.gpt2 import gpt2_tiny
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, Rotary, with_precision
+from flax_transformer.nn import EmbeddingConfig, Precision, Rotary, transformer_block, with_fields, with_precision
+
+pytestmark = pytest.mark.proves(
+    "checkpoints of Hugging Face", "every difference listed, nothing half loaded, no pickle"
+)
 
 LLAMA = CausalConfig(
     embedding=EmbeddingConfig(vocab=40, embed=8, position="none", scaled=False, max_length=32, init_std=0.02),
-    block=BlockConfig(
+    block=transformer_block(
         embed=8, heads=4, kv_heads=2, head_width=2, hidden=12, norm="rms", norm_position="pre", activation="silu",
-        gated=True, bias=False, qkv_bias=False, out_bias=False, rotary=Rotary(), init_std=0.02,
+        gated=True, bias=False, out_bias=False, rotary=Rotary(), init_std=0.02,
     ),
     depth=3,
     tied_output=False,
@@ -88,7 +92,7 @@ def test_number_formats_are_the_checkpoints_own(tmp_path, dtype):
     hub.save(hub.wrap(model, "LlamaForCausalLM"), tmp_path)
     back = hub.load(tmp_path)
     same(back.model, model)
-    assert back.model.cfg.block.precision == Precision(compute=dtype, params=dtype)
+    assert back.model.cfg.block.attention.precision == Precision(compute=dtype, params=dtype)
     assert back.config["dtype"] == dtype
     wide = hub.load(tmp_path, dtype="float32")
     for narrow, exact in zip(jax.tree.leaves(model), jax.tree.leaves(wide.model), strict=True):
@@ -338,7 +342,7 @@ def test_lenient_takes_another_architecture_and_starts_its_head(saved, wrapped):
     assert found(input_ids=IDS[:1]).logits.shape == (1, 5)
     assert found.config["architectures"] == ["LlamaForSequenceClassification"]
     assert float(jnp.std(found.model.head.output.kernel[...])) > 0
-    same(found.model.backbone.blocks, wrapped.model.blocks)
+    same(found.model.backbone.trunk.blocks, wrapped.model.trunk.blocks)
     same(found.model, hub.load(saved, lenient=lenient).model)
     with pytest.raises(ValueError, match=r"1 difference\n  missing: score\.weight \[5, 8\]"):
         hub.load(saved, lenient=hub.Lenient(architecture=lenient.architecture, config=lenient.config))
@@ -348,7 +352,7 @@ def test_lenient_takes_another_architecture_and_starts_its_head(saved, wrapped):
 def test_a_backbone_is_found_under_another_prefix(saved, wrapped, architecture):
     found = hub.load(saved, lenient=hub.Lenient(architecture=architecture, initialise=("^qa_outputs",)))
     backbone = found.model if architecture == "LlamaModel" else found.model.backbone
-    same(backbone.blocks, wrapped.model.blocks)
+    same(backbone.trunk.blocks, wrapped.model.trunk.blocks)
 
 
 def test_lenient_renames_and_ignores_by_pattern(folder, wrapped):
@@ -373,20 +377,20 @@ def test_a_stack_is_started_anew_only_as_a_whole(folder):
     for i in (0, 1):
         change(folder, lambda tensors, i=i: tensors.pop(f"model.layers.{i}.mlp.up_proj.weight"))
     fresh = hub.load(folder, lenient=hub.Lenient(initialise=("up_proj",)))
-    assert float(jnp.std(fresh.model.blocks.feedforward.up.kernel[...])) > 0
+    assert float(jnp.std(fresh.model.trunk.blocks.feedforward.up.kernel[...])) > 0
 
 
 def test_wrap_refuses_a_model_that_the_architecture_cannot_be():
     for changed in (
         replace(LLAMA, window=4),
-        replace(LLAMA, block=replace(LLAMA.block, qk_norm=True)),
-        replace(LLAMA, block=replace(LLAMA.block, scale=0.5)),
+        with_fields(LLAMA, qk_norm=1e-5),
+        with_fields(LLAMA, scale=0.5),
         replace(LLAMA, embedding=replace(LLAMA.embedding, scaled=True)),
         gpt2_tiny(),
     ):
         with pytest.raises(ValueError, match="a LlamaForCausalLM cannot be the model given"):
             hub.wrap(shape(changed), "LlamaForCausalLM")
-    same_but_spelled = replace(LLAMA, block=replace(LLAMA.block, qkv_bias=None, dropout=0.5), remat="full")
+    same_but_spelled = with_fields(LLAMA, out_bias=None, dropout=0.5, remat="full")
     hub.wrap(shape(same_but_spelled), "LlamaForCausalLM")
     with pytest.raises(ValueError, match=r"no architecture is called 'LlamaForFun'; supported are .*LlamaForCausalLM"):
         hub.wrap(build(LLAMA), "LlamaForFun")

@@ -8,7 +8,7 @@ from fake_devices import on_eight
 from flax_transformer import hub
 from tests.hub.test_load import LLAMA, build
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proves("checkpoints of Hugging Face", "onto a mesh, layer by layer")]
 
 HERE = Path(__file__).parent
 

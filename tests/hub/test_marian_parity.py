@@ -1,5 +1,6 @@
 """Marian against transformers: both classes, odd sizes, padding on either side, and the round trip."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -13,7 +14,7 @@ from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("marian", "parity", "logits and layers")]
 
 V = 61
 CONFIGS = {
@@ -74,7 +75,17 @@ def test_what_is_not_supported_is_refused_by_name(option, value):
         read(Fields.of({option: value}))
 
 
-def test_a_model_with_its_sinusoids_in_another_order_is_not_marian():
-    model = Seq2Seq(transformer_tiny(V), rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="sinusoidal_halves, got sinusoidal"):
-        hub.wrap(model, "MarianMTModel")
+def test_a_model_with_its_sinusoids_in_another_order_is_put_in_marians(tmp_path):
+    """It computes the same, here and in transformers."""
+    model = Seq2Seq(transformer_tiny(V, dropout=0.0), rngs=nnx.Rngs(0))
+    wrapped = hub.wrap(model, "MarianMTModel", decoder_start_token_id=V - 1, pad_token_id=V - 1, eos_token_id=0)
+    assert wrapped.model.cfg.embedding.position == "sinusoidal_halves"
+    hub.save(wrapped, tmp_path)
+    source, target = random_ids(V, 2, 7), random_ids(V, 2, 5, seed=1)
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        expected = theirs(torch.as_tensor(source), decoder_input_ids=torch.as_tensor(target)).logits.numpy()
+    assert theirs.model.encoder.embed_positions.weight.shape[1] == model.cfg.embedding.embed
+    ours = wrapped(input_ids=source, decoder_input_ids=target).logits
+    for logits in (ours, model(jnp.asarray(source), jnp.asarray(target))):
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from flax_transformer.hub.fields import ACTIVATIONS
-from flax_transformer.hub.registry import families
+from flax_transformer.hub.registration import Architecture
+from flax_transformer.hub.registry import families, find_use
 from flax_transformer.ops import activation
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
@@ -23,6 +24,34 @@ def test_the_page_lists_what_is_read():
         for kind in START.keys() & set(re.findall(r"`([\w-]+)`", kinds)):
             listed[kind] = {START[kind] + name for name in re.findall(r"\w*Model\b|For\w+", classes)}
     assert listed == {kind: set(family.architectures) for kind, family in FAMILIES.items()}
+
+
+SAID = {
+    "LMHeadModel": {"continue"}, "ForCausalLM": {"continue"}, "ForConditionalGeneration": {"respond"},
+    "MTModel": {"respond"}, "ForMaskedLM": {"fill"}, "ForPreTraining": {"fill", "follow"},
+    "ElectraForPreTraining": {"detect"}, "ForNextSentencePrediction": {"classify", "follow"},
+    "ForSequenceClassification": {"classify"}, "ForTokenClassification": {"label"}, "ForQuestionAnswering": {"span"},
+    "ForMultipleChoice": {"choose"}, "Model": {"embed"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_class_can_do_what_its_name_says(kind):
+    for name, architecture in FAMILIES[kind].architectures.items():
+        longest = max((ending for ending in SAID if name.endswith(ending)), key=len)
+        assert set(architecture.uses) == SAID[longest], name
+        found = find_use(kind, *architecture.uses)
+        assert set(FAMILIES[kind].architectures[found].uses) == SAID[longest]
+
+
+def test_what_no_class_can_do_is_answered_with_what_they_can():
+    assert find_use("bert", "follow", "fill") == "BertForPreTraining"
+    with pytest.raises(ValueError, match=r"no architecture of bert can respond; there are .*BertForMaskedLM: fill"):
+        find_use("bert", "respond")
+    with pytest.raises(ValueError, match="no family is called 'brt'"):
+        find_use("brt", "fill")
+    with pytest.raises(ValueError, match=r"uses must be among continue, .*, got sing"):
+        Architecture(dict, dict, uses=("sing",))
 
 
 @pytest.mark.parity

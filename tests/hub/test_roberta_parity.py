@@ -13,7 +13,10 @@ from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves("roberta", "parity", "every class but `…ForCausalLM`, every layer"),
+]
 
 V = 61
 CONFIGS = {

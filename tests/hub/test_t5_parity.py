@@ -15,7 +15,7 @@ from tests.hub.oracle import close, compare, forward, padded, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("t5", "parity", "every class and layer")]
 
 V, EOS = 61, 1
 CONFIGS = {

@@ -11,22 +11,22 @@ from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.bart import bart_base
 from flax_transformer.models.text.marian import marian
 from flax_transformer.models.text.t5 import t5_small
+from flax_transformer.nn import with_fields
 from tests.hub.oracle import close, forward, random_ids
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("transformer", "weights", "as Marian")]
 
 V = 50
 
 
 def narrow(config):
-    changes = {"embed": 16, "heads": 2, "head_width": None, "hidden": 20}
-    embedding = replace(config.embedding, embed=16, init_std=0.5)
-    source = None if config.source_embedding is None else replace(embedding, own_table=False)
+    config = with_fields(config, embed=16, heads=2, head_width=None, hidden=20, depth=2)
+    embedding = replace(config.embedding, init_std=0.5)
     return replace(
-        config, embedding=embedding, source_embedding=source, encoder=replace(config.encoder, **changes),
-        decoder=replace(config.decoder, **changes), encoder_depth=1, decoder_depth=2,
+        config, embedding=embedding, encoder=replace(config.encoder, depth=1),
+        source_embedding=None if config.source_embedding is None else replace(embedding, own_table=False),
         output_scale=1.0 if config.output_scale == 1 else 16**-0.5,
     )  # fmt: skip
 

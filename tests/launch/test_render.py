@@ -23,6 +23,10 @@ from flax_transformer.launch import (
     render_commands,
 )
 
+pytestmark = pytest.mark.proves(
+    "launch", "TPU VM, queued resources, GKE, SkyPilot: rendered, never run against a cloud"
+)
+
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 REQUEST = Request(
     name="wmt14-base",

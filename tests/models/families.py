@@ -2,6 +2,7 @@
 
 from dataclasses import fields, is_dataclass, replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -9,9 +10,10 @@ from flax import nnx
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.preset import find_preset, module_of
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
-from flax_transformer.task.objective import causal_loss, masked_loss
-from flax_transformer.task.translation import translation_loss
+from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.nn import AttentionConfig, EmbeddingConfig
+from flax_transformer.objective import MaskedLoss, TokenLoss
+from tests.batch import taught
 
 V, D = 40, 32
 PRESETS = (
@@ -30,10 +32,11 @@ def narrow(config, **changes):
     found |= {name: 0.0 for name in given if name.endswith("dropout") and given[name] is not None}
     found |= {name: 2 for name in given if name.endswith("depth")}
     if isinstance(config, EmbeddingConfig):
-        found |= {"vocab": V, "embed": D, "max_length": min(config.max_length, 512)}
-    if isinstance(config, BlockConfig):
+        found |= {"vocab": V, "max_length": min(config.max_length, 512)}
+    found |= {name: size for name, size in {"embed": D, "hidden": 2 * D}.items() if name in given}
+    if isinstance(config, AttentionConfig):
         few = config.resolved_kv_heads < config.heads
-        found |= {"embed": D, "heads": 4, "kv_heads": 2 if few else None, "head_width": 8, "hidden": 2 * D}
+        found |= {"heads": 4, "kv_heads": 2 if few else None, "head_width": 8}
     if given.get("output_scale", 1.0) != 1.0:
         found["output_scale"] = D**-0.5
     return replace(config, **found | changes)
@@ -49,9 +52,10 @@ def build(config):
     return module_of(config)(config, rngs=nnx.Rngs(0))
 
 
-def objective(config):
+def objective(config, **options):
     """Give what models of that kind are trained on."""
-    return {CausalConfig: causal_loss, MaskedLMConfig: masked_loss}.get(type(config), translation_loss)
+    kind = MaskedLoss if isinstance(config, MaskedLMConfig) else TokenLoss
+    return kind(**{"chunk": 512 if isinstance(config, Seq2SeqConfig) else 2048, **options})
 
 
 def batch(config, rows, length):
@@ -62,16 +66,18 @@ def batch(config, rows, length):
     lengths[-1] -= length // 3
     real = (np.arange(length) < lengths[:, None]).astype(np.float32)
     if isinstance(config, CausalConfig):
-        made = {"tokens": tokens, "labels": labels, "weights": real}
+        made = {"inputs": {"tokens": tokens}, "labels": labels, "weights": real}
     elif isinstance(config, MaskedLMConfig):
         places = np.argsort(draw.random((rows, length)), axis=1)[:, : max(2, length // 7)].astype(np.int32)
         chosen = {name: np.take_along_axis(x, places, 1) for name, x in (("labels", labels), ("weights", real))}
-        made = {"tokens": tokens, "length": lengths, "places": places, **chosen}
+        made = {"inputs": {"tokens": tokens, "lengths": lengths}, "places": places, **chosen}
         if config.encoder.embedding.types:
-            made["token_types"] = np.tile(np.arange(length, dtype=np.int32) % config.encoder.embedding.types, (rows, 1))
+            made["inputs"]["types"] = np.tile(
+                np.arange(length, dtype=np.int32) % config.encoder.embedding.types, (rows, 1)
+            )
         if config.next_sentence:
-            made["next_sentence_label"] = draw.integers(0, 2, rows).astype(np.int32)
+            made["next_sentence"] = draw.integers(0, 2, rows).astype(np.int32)
     else:
         target = draw.integers(4, V, (rows, length + 1)).astype(np.int32)
-        made = {"source": tokens, "source_length": lengths, "target": target, "target_length": lengths}
-    return {name: jnp.asarray(array) for name, array in made.items()}
+        made = taught(tokens, lengths, target, lengths)
+    return jax.tree.map(jnp.asarray, made)

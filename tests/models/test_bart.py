@@ -1,13 +1,12 @@
 """BART: published sizes, its two tables of positions, and decoding."""
 
-from dataclasses import replace
-
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text import bart
+from flax_transformer.nn import with_fields
 from flax_transformer.train.state import parameter_count
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, source, steps_equal_the_whole
 
@@ -20,13 +19,7 @@ PUBLISHED = {"bart_base": 139_420_416, "bart_large": 406_291_456}
 @pytest.fixture(scope="module")
 def model():
     config = bart.bart_base(V, dropout=0.0)
-    changes = {"embed": 12, "heads": 3, "hidden": 20, "init_std": 0.3}
-    embedding = replace(config.embedding, embed=12, max_length=9, init_std=0.3)
-    config = replace(
-        config, embedding=embedding, source_embedding=replace(embedding, own_table=False), encoder_depth=2,
-        decoder_depth=2, encoder=replace(config.encoder, **changes), decoder=replace(config.decoder, **changes),
-        output_bias=True,
-    )  # fmt: skip
+    config = with_fields(config, embed=12, heads=3, hidden=20, max_length=9, init_std=0.3, depth=2, output_bias=True)
     model = Seq2Seq(config, rngs=nnx.Rngs(0))
     model.output_bias[...] = jnp.linspace(-1, 1, V)
     return model

@@ -9,6 +9,8 @@ from flax_transformer.nn import with_precision
 from flax_transformer.parallel import path_name
 from tests.models import families
 
+pytestmark = pytest.mark.proves("bfloat16", "loss and every gradient of every family within 5 % of float32")
+
 BAR = 0.05
 
 
@@ -57,6 +59,6 @@ def test_many_tokens_sum_up_like_few(name, rows, length):
 @pytest.mark.parametrize("name", families.PRESETS)
 def test_logits_are_float32_whatever_the_model_computes_in(name):
     config = with_precision(families.family(name), compute="bfloat16")
-    model, batch = families.build(config), families.batch(config, 2, 6)
-    tokens = [batch["tokens"]] if "tokens" in batch else [batch["source"], batch["target"]]
+    model, inputs = families.build(config), families.batch(config, 2, 6)["inputs"]
+    tokens = [inputs[name] for name in ("tokens", "source", "target") if name in inputs]
     assert jax.eval_shape(type(model).__call__, model, *tokens).dtype == jnp.float32

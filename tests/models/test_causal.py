@@ -10,7 +10,7 @@ from flax import nnx
 
 from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.models.text.gpt2 import gpt2_tiny
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Rotary
+from flax_transformer.nn import EmbeddingConfig, Rotary, transformer_block, with_fields
 from flax_transformer.ops import Llama3Scaling, Mask
 
 pytestmark = pytest.mark.slow
@@ -19,14 +19,14 @@ V, T = 31, 8
 GPT2 = replace(
     gpt2_tiny(V),
     embedding=replace(gpt2_tiny(V).embedding, embed=16, max_length=12),
-    block=replace(gpt2_tiny(V).block, embed=16, heads=2, hidden=24),
+    block=with_fields(gpt2_tiny(V).block, embed=16, heads=2, hidden=24),
     depth=2,
 )
 LLAMA = CausalConfig(
     embedding=EmbeddingConfig(vocab=V, embed=12, position="none", scaled=False, init_std=0.5),
-    block=BlockConfig(
+    block=transformer_block(
         embed=12, heads=4, kv_heads=2, head_width=6, hidden=20, norm="rms", norm_position="pre", activation="silu",
-        gated=True, bias=False, qk_norm=True, rotary=Rotary(base=50.0, frequencies=Llama3Scaling(original_length=6)),
+        gated=True, bias=False, qk_norm=1e-5, rotary=Rotary(base=50.0, frequencies=Llama3Scaling(original_length=6)),
     ),
     depth=2,
     tied_output=False,
@@ -118,7 +118,7 @@ def test_packed_documents_do_not_see_each_other(model):
 
 def test_rotary_models_depend_on_distances_only(model):
     shifted = forward(model, TOKENS, None, jnp.broadcast_to(jnp.arange(T) + 4, TOKENS.shape))
-    if model.cfg.block.rotary is None:
+    if model.cfg.block.attention.rotary is None:
         assert float(jnp.abs(shifted - forward(model, TOKENS)).max()) > 1e-2
     else:
         close(shifted, forward(model, TOKENS))
@@ -135,8 +135,8 @@ def test_a_learned_table_ends_and_says_so():
     [
         ({"depth": 0}, "depth and window must be at least 1, got 0 and None"),
         ({"window": 0}, "got 2 and 0"),
-        ({"block": replace(GPT2.block, cross=True)}, "attends to no memory"),
-        ({"block": replace(GPT2.block, embed=32)}, "one model width, got embedding=16, block=32"),
+        ({"block": replace(GPT2.block, cross=GPT2.block.attention)}, "attends to no memory"),
+        ({"block": with_fields(GPT2.block, embed=32)}, "one model width, got embedding=16, block=32"),
     ],
 )
 def test_configs_are_checked(changes, match):

@@ -11,7 +11,7 @@ from flax import nnx
 from flax_transformer.models.encoder import Encoder, MaskedLM, with_head
 from flax_transformer.models.head import Classifier, Head, HeadConfig
 from flax_transformer.models.text.bert import bert_base_uncased
-from flax_transformer.nn import BlockConfig, Precision
+from flax_transformer.nn import Precision, with_fields
 from flax_transformer.ops import Mask
 
 pytestmark = pytest.mark.slow
@@ -21,18 +21,14 @@ V, D = 31, 12
 
 def small(**changes):
     preset = bert_base_uncased(V, dropout=0.0)
-    encoder = replace(
-        preset.encoder,
-        embedding=replace(preset.encoder.embedding, embed=D, max_length=16, init_std=0.5),
-        block=replace(preset.encoder.block, embed=D, heads=3, hidden=20, init_std=0.5),
-        depth=2,
-    )
+    encoder = with_fields(preset.encoder, embed=D, heads=3, hidden=20, max_length=16, init_std=0.5, depth=2)
     return replace(preset, encoder=encoder, **changes)
 
 
-def dropped(rate, **rates):
+def dropped(after_attention, after_feedforward):
     config = small().encoder
-    return replace(config, block=replace(config.block, dropout=rate, **rates))
+    first, last = (replace(config.block.residual, dropout=rate) for rate in (after_attention, after_feedforward))
+    return replace(config, block=replace(config.block, residual=first, feedforward_residual=last))
 
 
 @pytest.fixture(scope="module")
@@ -107,22 +103,16 @@ def test_the_activation_before_the_output_layer_may_be_another(tokens):
         small(activation="gleu")
 
 
-@pytest.mark.parametrize("rates", [{"out_dropout": 0.5}, {"dropout": 0.5, "out_dropout": 0.0}, {"dropout": 0.5}])
+@pytest.mark.parametrize("rates", [(0.5, 0.0), (0.0, 0.5), (0.5, 0.5)])
 def test_dropout_after_attention_has_its_own_rate(tokens, rates):
-    config = dropped(**{"rate": rates.get("dropout", 0.0)}, **{k: v for k, v in rates.items() if k != "dropout"})
-    model = Encoder(replace(config, depth=1), rngs=nnx.Rngs(0))
+    model = Encoder(replace(dropped(*rates), depth=1), rngs=nnx.Rngs(0))
     keys = jax.random.split(jax.random.key(0), 2)
     assert not jnp.allclose(model(tokens, key=keys[0]), model(tokens, key=keys[1]))
     np.testing.assert_array_equal(model(tokens), model(tokens))
-    still = jax.tree.map(jnp.zeros_like, model.blocks.feedforward)
-    model.blocks.feedforward = still
+    still = jax.tree.map(jnp.zeros_like, model.trunk.blocks.feedforward)
+    model.trunk.blocks.feedforward = still
     quiet = jnp.allclose(model(tokens, key=keys[0]), model(tokens))
-    assert bool(quiet) == (rates.get("out_dropout") == 0.0)
-
-
-def test_rates_out_of_range_are_refused():
-    with pytest.raises(ValueError, match=r"out_dropout must be in \[0, 1\), got 1.5"):
-        BlockConfig(embed=4, heads=1, hidden=4, out_dropout=1.5)
+    assert bool(quiet) == (rates[0] == 0.0)
 
 
 def test_a_head_has_the_encoders_width_start_and_precision():
@@ -154,9 +144,9 @@ def test_a_heads_dropout_is_before_its_output_layer_and_perhaps_its_dense_one(fi
 def test_configs_that_cannot_work_say_why():
     encoder = small().encoder
     with pytest.raises(ValueError, match="all parts must have one model width, got embedding=12, block=6"):
-        replace(encoder, block=replace(encoder.block, embed=6))
+        replace(encoder, block=with_fields(encoder.block, embed=6))
     with pytest.raises(ValueError, match="an encoder attends to no memory"):
-        replace(encoder, block=replace(encoder.block, cross=True))
+        replace(encoder, block=replace(encoder.block, cross=encoder.block.attention))
     with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         replace(encoder, depth=0)
     with pytest.raises(ValueError, match="a head needs outputs or a dense layer"):

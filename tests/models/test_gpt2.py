@@ -26,6 +26,12 @@ def test_presets_have_the_published_number_of_parameters(name):
 
 def test_the_tiny_one_has_the_sizes_of_nanogpt_on_a_cpu():
     config = gpt2.gpt2_tiny()
-    sizes = (config.depth, config.block.embed, config.block.heads, config.embedding.max_length, config.embedding.vocab)
+    sizes = (
+        config.depth,
+        config.block.embed,
+        config.block.attention.heads,
+        config.embedding.max_length,
+        config.embedding.vocab,
+    )
     assert sizes == (4, 128, 4, 64, 65)
-    assert config.embedding.dropout == config.block.dropout == config.block.attention_dropout == 0
+    assert config.embedding.dropout == config.block.residual.dropout == config.block.attention.attention_dropout == 0

@@ -118,8 +118,8 @@ def test_reading_what_was_written_gives_the_same_config(model_type, fields):
 
 
 def test_fields_that_are_missing_mean_what_they_mean_in_transformers():
-    assert read({"model_type": "llama"}).block.kv_heads == 32
-    assert read({"model_type": "mistral"}).block.kv_heads == 8
+    assert read({"model_type": "llama"}).block.attention.kv_heads == 32
+    assert read({"model_type": "mistral"}).block.attention.kv_heads == 8
     assert read({"model_type": "mistral"}).window == 4096
     assert read({"model_type": "qwen2", "use_sliding_window": True, "num_hidden_layers": 28}).window is None
-    assert read({"model_type": "qwen3", "hidden_size": 64}).block.width == 128
+    assert read({"model_type": "qwen3", "hidden_size": 64}).block.attention.width == 128

@@ -1,7 +1,5 @@
 """Marian: the published size, and decoding."""
 
-from dataclasses import replace
-
 import jax.numpy as jnp
 import pytest
 from flax import nnx
@@ -9,6 +7,7 @@ from flax import nnx
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.marian import marian
 from flax_transformer.models.text.transformer import transformer_base
+from flax_transformer.nn import with_fields
 from flax_transformer.train.state import parameter_count
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, steps_equal_the_whole
 
@@ -22,11 +21,7 @@ def count(config):
 @pytest.fixture(scope="module")
 def model():
     config = marian(V, dropout=0.0)
-    changes = {"embed": 12, "heads": 3, "hidden": 20, "init_std": 0.3}
-    config = replace(
-        config, embedding=replace(config.embedding, embed=12, init_std=0.3), encoder_depth=2, decoder_depth=2,
-        encoder=replace(config.encoder, **changes), decoder=replace(config.decoder, **changes),
-    )  # fmt: skip
+    config = with_fields(config, embed=12, heads=3, hidden=20, init_std=0.3, depth=2)
     model = Seq2Seq(config, rngs=nnx.Rngs(0))
     model.output_bias[...] = jnp.linspace(-1, 1, V)
     return model

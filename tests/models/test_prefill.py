@@ -4,7 +4,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.causal import Causal, CausalConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
+from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
 from flax_transformer.ops import attention, explain_attention
 
 
@@ -17,8 +17,8 @@ def test_prefill_asks_of_attention_what_a_fused_kernel_serves(monkeypatch, windo
         asked.append(explain_attention(q, k, v, mask, bias))
         return attention(q, k, v, mask, bias, backend="xla", **options)
 
-    block = BlockConfig(embed=16, heads=2, hidden=32, attend=attend, precision=Precision(compute="bfloat16"))
-    embedding = EmbeddingConfig(vocab=20, embed=16, precision=block.precision)
+    block = transformer_block(embed=16, heads=2, hidden=32, attend=attend, precision=Precision(compute="bfloat16"))
+    embedding = EmbeddingConfig(vocab=20, embed=16, precision=block.residual.precision)
     model = Causal(CausalConfig(embedding=embedding, block=block, window=window, depth=2), rngs=nnx.Rngs(0))
     tokens = jnp.arange(12).reshape(2, 6)
     logits, cache = model.prefill(tokens)

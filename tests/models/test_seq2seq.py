@@ -11,22 +11,17 @@ from flax import nnx
 from flax_transformer.decode import Beam, Greedy
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.transformer import transformer_base, transformer_big, transformer_tiny
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block, with_fields
 from flax_transformer.task.translator import decode_batch
 from flax_transformer.train.state import parameter_count
 
 
 def small(**changes):
-    return replace(transformer_tiny(40), encoder_depth=2, decoder_depth=2, **changes)
+    return replace(with_fields(transformer_tiny(40), depth=2), **changes)
 
 
 def narrow(cfg, **changes):
-    return replace(
-        cfg,
-        embedding=replace(cfg.embedding, embed=16),
-        encoder=replace(cfg.encoder, embed=16, hidden=32, **changes),
-        decoder=replace(cfg.decoder, embed=16, hidden=32, **changes),
-    )
+    return with_fields(cfg, embed=16, hidden=32, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +47,10 @@ def test_presets_have_the_published_sizes(preset, millions):
     """The paper rounds to 65 and 213 million, Wu et al. to 2.6; these are the exact counts of their shapes."""
     cfg = preset()
     assert parameter_count(jax.eval_shape(lambda: Seq2Seq(cfg, rngs=nnx.Rngs(0)))) == millions
-    d, f = cfg.encoder.embed, cfg.encoder.hidden
+    d, f = cfg.embedding.embed, cfg.encoder.block.feedforward.hidden
     attention, feedforward, norm = 4 * (d * d + d), 2 * d * f + d + f, 2 * d
-    encoder = cfg.encoder_depth * (attention + feedforward + 2 * norm)
-    decoder = cfg.decoder_depth * (2 * attention + feedforward + 3 * norm)
+    encoder = cfg.encoder.depth * (attention + feedforward + 2 * norm)
+    decoder = cfg.decoder.depth * (2 * attention + feedforward + 3 * norm)
     assert millions == cfg.embedding.vocab * d + encoder + decoder
 
 
@@ -140,8 +135,7 @@ def test_decoding_a_batch_is_decoding_each_alone_and_traces_once(model, batch):
 def test_training_memorises_a_batch():
     import optax
 
-    cfg = narrow(small(), dropout=0.0)
-    model = Seq2Seq(replace(cfg, embedding=replace(cfg.embedding, dropout=0.0)), rngs=nnx.Rngs(0))
+    model = Seq2Seq(narrow(small(), dropout=0.0), rngs=nnx.Rngs(0))
     source = jax.random.randint(jax.random.key(3), (4, 6), 4, 40)
     target = jnp.concatenate([jnp.ones((4, 1), int), source[:, ::-1]], axis=1)
     optimizer = optax.adam(3e-3)
@@ -172,11 +166,11 @@ def test_golden_loss():
 
 def test_configs_that_cannot_work_say_why():
     with pytest.raises(ValueError, match="all parts must have one model width"):
-        small(encoder=BlockConfig(embed=64, heads=4, hidden=8))
+        small(encoder=TrunkConfig(block=transformer_block(embed=64, heads=4, hidden=8)))
     with pytest.raises(ValueError, match="the decoder must attend to the encoder"):
         small(decoder=transformer_tiny().encoder)
-    with pytest.raises(ValueError, match="depths must be at least 1, got 0 and 2"):
-        replace(small(), encoder_depth=0)
+    with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
+        with_fields(small(), depth=0)
     with pytest.raises(ValueError, match="sinusoidal positions need an even width, got D=5"):
         EmbeddingConfig(vocab=4, embed=5)
 
@@ -218,7 +212,7 @@ def test_no_step_copies_the_cache(rows, beams):
     source = jax.ShapeDtypeStruct((rows, 7), "int32")
     lowered = decode_batch.lower(model, source, jax.ShapeDtypeStruct((rows,), "int32"), config=config, bos=1)
     hlo = lowered.compile().as_text()
-    width = small().decoder.width
+    width = small().decoder.block.attention.width
     entries = 30 * beams
     shapes = (f"{width},{entries}]", f"{entries},{width}]")
     body = hlo[: hlo.index("\nENTRY ")]

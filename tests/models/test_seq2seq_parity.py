@@ -12,7 +12,10 @@ from flax_transformer.task.translator import decode_batch
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves("transformer", "parity", "logits and tokens of Hugging Face's Marian"),
+]
 
 V, D, HEADS, EOS, PAD = 50, 24, 4, 2, 3
 

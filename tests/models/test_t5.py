@@ -1,7 +1,5 @@
 """T5: published sizes, relative positions in decoding, and how it begins."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -9,6 +7,7 @@ from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text import t5
+from flax_transformer.nn import with_fields
 from flax_transformer.ops import Mask
 from flax_transformer.train.state import parameter_count
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, source, steps_equal_the_whole
@@ -27,20 +26,15 @@ PUBLISHED = {
 
 
 def narrow(config):
-    changes = {"embed": 12, "heads": 3, "head_width": 5, "hidden": 20}
-    return replace(
-        config, embedding=replace(config.embedding, embed=12), encoder=replace(config.encoder, **changes),
-        decoder=replace(config.decoder, **changes), encoder_depth=2, decoder_depth=2,
-        relative=replace(config.relative, buckets=4, max_distance=5),
-        output_scale=12**-0.5 if config.tied_output else 1.0,
-    )  # fmt: skip
+    sizes = {"embed": 12, "heads": 3, "head_width": 5, "hidden": 20, "depth": 2, "buckets": 4, "max_distance": 5}
+    return with_fields(config, **sizes, output_scale=12**-0.5 if config.tied_output else 1.0)
 
 
 @pytest.fixture(scope="module", params=[t5.t5_small, t5.t5_v1_1_small], ids=["v1_0", "v1_1"])
 def model(request):
     model = Seq2Seq(narrow(request.param(V, dropout=0.0)), rngs=nnx.Rngs(0))
-    for side in (model.encoder_relative, model.decoder_relative):  # large, so that a wrong position shows
-        side.bucket.embedding[...] *= 100
+    for side in (model.encoder, model.decoder):  # large, so that a wrong position shows
+        side.relative.bucket.embedding[...] *= 100
     return model
 
 

@@ -13,8 +13,9 @@ from flax import nnx
 from flax_transformer.decode import Beam, Greedy, Sampling, sample
 from flax_transformer.models.causal import Causal, CausalCache
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import chunked_scores, cross_entropy
-from flax_transformer.task.translation import translation_loss
+from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.translator import decode_batch
 from tests.models import families
 
@@ -50,9 +51,9 @@ def models(request):
 
 def test_losses_smoothed_too_are_those_of_a_table_without_them(models):
     batch = families.batch(models[0].cfg, 3, 9)
-    batch = {name: jnp.minimum(array, V - 1) for name, array in batch.items()}
+    batch = jax.tree.map(lambda array: jnp.minimum(array, V - 1), batch)
     found = [
-        jax.value_and_grad(lambda model: translation_loss(model, batch, label_smoothing=0.3, chunk=5)[0])(model)
+        jax.value_and_grad(lambda model: TokenLoss(label_smoothing=0.3, chunk=5)(model, batch)[0])(model)
         for model in models
     ]
     np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-6)
@@ -62,17 +63,17 @@ def test_losses_smoothed_too_are_those_of_a_table_without_them(models):
 
 
 def test_logits_have_the_size_of_the_vocabulary(models):
-    batch = families.batch(models[0].cfg, 2, 5)
-    plain, padded = (model(batch["source"] % V, batch["target"] % V) for model in models)
+    inputs = families.batch(models[0].cfg, 2, 5)["inputs"]
+    plain, padded = (model(inputs["source"] % V, inputs["target"] % V) for model in models)
     assert padded.shape[-1] == V
     np.testing.assert_allclose(padded, plain, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("config", [Greedy(max_length=7, eos=2), Beam(max_length=7, eos=2, beams=3, n_best=3)])
 def test_translations_are_those_of_a_table_without_them(models, config):
-    batch = families.batch(models[0].cfg, 3, 6)
+    inputs = families.batch(models[0].cfg, 3, 6)["inputs"]
     plain, padded, laid_out = (
-        decode_batch(model, batch["source"] % V, batch["source_length"], config=config, bos=1)
+        decode_batch(model, inputs["source"] % V, inputs["lengths"], config=config, bos=1)
         for model in (*models, models[1].for_decoding())
     )
     for found in (padded, laid_out):
@@ -125,12 +126,10 @@ def test_options_that_make_no_loss_are_refused(options, message):
 
 
 def test_translation_tells_the_tokenizers_size():
-    from flax_transformer.task.translation import VOCAB_MULTIPLE, Translation
-
-    config = Translation(model=families.family("transformer_base"), data=None).build(VOCAB_MULTIPLE + 1)
+    config = sized(families.family("transformer_base"), Spec(uses=("respond",), vocab=129, multiple=128))
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
-    assert config.embedding.vocab == VOCAB_MULTIPLE + 1
-    assert model.embedding.token.embedding.shape[0] == 2 * VOCAB_MULTIPLE
+    assert config.embedding.vocab == 129
+    assert model.embedding.token.embedding.shape[0] == 256
 
 
 @pytest.mark.parametrize(("chunk", "there"), [(4, False), (64, True)])
@@ -140,7 +139,7 @@ def test_logits_of_a_whole_batch_never_exist_at_once(name, chunk, there):
     config = families.family(name)
     batch = families.batch(config, 4, 16)
     tokens = batch["places" if "places" in batch else "labels" if "labels" in batch else "source"].size
-    step = jax.value_and_grad(lambda model: families.objective(config)(model, batch, chunk=chunk)[0])
+    step = jax.value_and_grad(lambda model: families.objective(config, chunk=chunk)(model, batch)[0])
     program = jax.jit(step).lower(jax.eval_shape(lambda: families.build(config))).as_text()
     sizes = {
         math.prod(int(number) for number in shape)

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_transformer.nn import Block, BlockConfig, Rotary, apply_stack, init_stack, with_precision
+from flax_transformer.nn import Block, Rotary, apply_stack, init_stack, transformer_block, with_precision
 from flax_transformer.ops import Mask, attention
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
 
 B, T, S, D, L = 16, 8, 5, 16, 4
 COMMON = {"embed": D, "heads": 4, "hidden": 32, "dropout": 0.1, "norm_position": "pre"}
-PLAIN = BlockConfig(**COMMON, kv_heads=2, rotary=Rotary(), attention_dropout=0.1)
-CROSS = BlockConfig(**COMMON, cross=True, attend=partial(attention, backend="blockwise"))
+PLAIN = transformer_block(**COMMON, kv_heads=2, rotary=Rotary(), attention_dropout=0.1)
+CROSS = transformer_block(**COMMON, cross=True, attend=partial(attention, backend="blockwise"))
 
 
 def normal(seed, *shape):
@@ -53,7 +53,7 @@ def value_and_gradients(config, given):
         y = apply_stack(blocks, x, *memory, key=jax.random.key(3), **rest)
         return jnp.sum(y * weights), y
 
-    x = normal(1, B, T, D).astype(config.precision.compute)
+    x = normal(1, B, T, D).astype(config.residual.precision.compute)
     return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(blocks, x, floats)
 
 

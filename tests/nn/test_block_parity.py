@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.nn import Block, BlockConfig
+from flax_transformer.nn import Block, transformer_block, with_fields
 from flax_transformer.ops import Mask
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("transformer", "parity", "blocks of `torch.nn`")]
 
-CFG = BlockConfig(embed=24, heads=4, hidden=40)
+CFG = transformer_block(embed=24, heads=4, hidden=40)
 RELATIVE = 1e-5
 
 
@@ -48,19 +48,19 @@ def _pair(cfg):
     ours = treedef.unflatten([a + 0.1 * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)])
     kind = torch.nn.TransformerDecoderLayer if cfg.cross else torch.nn.TransformerEncoderLayer
     theirs = kind(
-        cfg.embed, cfg.heads, cfg.hidden, dropout=0.0, activation=cfg.activation, layer_norm_eps=cfg.norm_eps,
-        batch_first=True, norm_first=cfg.norm_position == "pre",
+        cfg.embed, cfg.attention.heads, cfg.feedforward.hidden, dropout=0.0, activation=cfg.feedforward.activation,
+        layer_norm_eps=cfg.residual.norm_eps, batch_first=True, norm_first=cfg.residual.norm_position == "pre",
     )  # fmt: skip
     _attention(ours.attention, theirs.self_attn)
     _linear(ours.feedforward.up, theirs.linear1)
     _linear(ours.feedforward.down, theirs.linear2)
-    _norm(ours.attention_norm, theirs.norm1)
+    _norm(ours.attention_residual.norm, theirs.norm1)
     if cfg.cross:
         _attention(ours.cross, theirs.multihead_attn)
-        _norm(ours.cross_norm, theirs.norm2)
-        _norm(ours.feedforward_norm, theirs.norm3)
+        _norm(ours.cross_residual.norm, theirs.norm2)
+        _norm(ours.feedforward_residual.norm, theirs.norm3)
     else:
-        _norm(ours.feedforward_norm, theirs.norm2)
+        _norm(ours.feedforward_residual.norm, theirs.norm2)
     return ours, theirs
 
 
@@ -72,7 +72,7 @@ def _close(ours, theirs):
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_encoder_block_equals_torch(norm_position, activation):
-    ours, theirs = _pair(replace(CFG, norm_position=norm_position, activation=activation))
+    ours, theirs = _pair(with_fields(CFG, norm_position=norm_position, activation=activation))
     x = np.asarray(jax.random.normal(jax.random.key(1), (3, 7, 24)))
     lengths = np.array([7, 4, 1])
     padding = torch.tensor(np.arange(7)[None] >= lengths[:, None])
@@ -85,7 +85,7 @@ def test_encoder_block_equals_torch(norm_position, activation):
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_decoder_block_and_its_gradient_equal_torch(norm_position):
-    ours, theirs = _pair(replace(CFG, norm_position=norm_position, cross=True))
+    ours, theirs = _pair(with_fields(replace(CFG, cross=CFG.attention), norm_position=norm_position))
     x, memory = (np.asarray(jax.random.normal(jax.random.key(k), (3, t, 24))) for k, t in ((1, 5), (2, 7)))
     lengths = np.array([7, 4, 2])
     tx, tm = torch.tensor(x, requires_grad=True), torch.tensor(memory, requires_grad=True)

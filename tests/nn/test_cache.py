@@ -6,21 +6,23 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.nn import Block, BlockConfig, apply_stack, init_stack, map_stack, unstack
+from flax_transformer.nn import Block, apply_stack, extend_stack, init_stack, map_stack, transformer_block, unstack
 from flax_transformer.nn.attention import Attention
 from flax_transformer.ops import Mask
 
+pytestmark = pytest.mark.proves("cache", "beams that share a row and never move, growth, layout for a CPU")
+
 CONFIGS = {
-    "plain": BlockConfig(embed=16, heads=4, hidden=8),
-    "grouped": BlockConfig(embed=16, heads=4, kv_heads=2, hidden=8, qkv_bias=False, bias=False),
-    "normed": BlockConfig(embed=16, heads=4, hidden=8, qk_norm=True, scale=0.3),
+    "plain": transformer_block(embed=16, heads=4, hidden=8),
+    "grouped": transformer_block(embed=16, heads=4, kv_heads=2, hidden=8, bias=False),
+    "normed": transformer_block(embed=16, heads=4, hidden=8, qk_norm=1e-5, scale=0.3),
 }
 W, LENGTH, STEPS = 3, 7, 5
 
 
 @pytest.fixture(params=CONFIGS)
 def module(request):
-    return Attention(CONFIGS[request.param], rngs=nnx.Rngs(0))
+    return Attention(CONFIGS[request.param].attention, rngs=nnx.Rngs(0))
 
 
 def inputs(batch):
@@ -36,8 +38,8 @@ def test_selecting_hypotheses_by_ancestry_is_moving_their_rows(module, batch):
     xs, rows = inputs(batch)
     shared, moved = module.init_cache(batch, LENGTH, beams=W), module.init_cache(batch * W, LENGTH)
     for x, row in zip(xs, rows, strict=True):
-        expected, moved = module(x, cache=moved)
-        found, shared = module(x, cache=shared)
+        expected, moved = module.extend(x, moved)
+        found, shared = module.extend(x, shared)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         moved, shared = moved.reorder(row), shared.reorder(row)
 
@@ -50,8 +52,8 @@ def test_a_mask_of_the_caller_holds_for_each_hypothesis(module, batch):
     )
     shared, moved = module.init_cache(batch, LENGTH, beams=W), module.init_cache(batch * W, LENGTH)
     for x, row in zip(xs, rows, strict=True):
-        expected, moved = module(x, mask=mask, cache=moved)
-        found, shared = module(x, mask=mask, cache=shared)
+        expected, moved = module.extend(x, moved, mask=mask)
+        found, shared = module.extend(x, shared, mask=mask)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         moved, shared = moved.reorder(row), shared.reorder(row)
 
@@ -60,9 +62,9 @@ def test_a_mask_of_the_caller_holds_for_each_hypothesis(module, batch):
 def test_several_positions_at_once_are_one_after_another(module, batch):
     xs, _ = inputs(batch)
     cache = module.init_cache(batch, LENGTH, beams=W)
-    together, _ = module(jnp.concatenate(list(xs), axis=1), cache=cache)
+    together, _ = module.extend(jnp.concatenate(list(xs), axis=1), cache)
     for t, x in enumerate(xs):
-        y, cache = module(x, cache=cache)
+        y, cache = module.extend(x, cache)
         np.testing.assert_allclose(together[:, t : t + 1], y, rtol=1e-5, atol=1e-6)
 
 
@@ -75,8 +77,8 @@ def test_a_cache_that_grows_is_one_that_was_large(module, batch, beams):
     for t, (x, row) in enumerate(zip(xs, rows, strict=True)):
         if t == 2:
             small = small.grow(LENGTH)
-        expected, large = module(x, cache=large)
-        found, small = module(x, cache=small)
+        expected, large = module.extend(x, large)
+        found, small = module.extend(x, small)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         small, large = small.reorder(row), large.reorder(row)
 
@@ -105,8 +107,8 @@ def test_a_stack_taken_apart_is_the_stack(batch):
     caches = [map_stack(lambda b: b.attention.init_cache(batch, LENGTH, beams=W), blocks) for blocks in (stack, apart)]
     rows = inputs(batch)[1][0]
     for _ in range(3):
-        expected, caches[0] = apply_stack(stack, x, cache=caches[0])
-        found, caches[1] = apply_stack(apart, x, cache=caches[1])
+        expected, caches[0] = extend_stack(stack, x, caches[0])
+        found, caches[1] = extend_stack(apart, x, caches[1])
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         caches = [caches[0].reorder(rows).grow(9), tuple(cache.reorder(rows).grow(9) for cache in caches[1])]
         x = expected[rows]

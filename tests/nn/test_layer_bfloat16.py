@@ -1,7 +1,6 @@
 """Layers that compute in bfloat16 lose no gradient: nothing is added up over a batch in bfloat16. Of operations alone:
 ops/test_op_bfloat16.py."""
 
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -13,7 +12,6 @@ from flax import nnx
 
 from flax_transformer.nn import (
     Block,
-    BlockConfig,
     Embedding,
     EmbeddingConfig,
     RelativeBias,
@@ -21,6 +19,8 @@ from flax_transformer.nn import (
     Rotary,
     apply_stack,
     init_stack,
+    transformer_block,
+    with_fields,
     with_precision,
 )
 from flax_transformer.nn.linear import Linear, LinearGeneral
@@ -78,10 +78,14 @@ def test_biases_count_every_position(name):
 
 SHAPE = {"embed": 24, "heads": 4, "hidden": 48}
 BLOCKS = {
-    "post-norm": BlockConfig(**SHAPE, activation="gelu"),
-    "pre-norm, gated, cross": BlockConfig(**SHAPE, norm_position="pre", gated=True, activation="gelu", cross=True),
-    "rms, rotary, grouped": BlockConfig(**SHAPE, norm="rms", kv_heads=2, rotary=Rotary(), qk_norm=True, bias=False),
-    "relative": BlockConfig(**SHAPE, norm="rms", norm_position="pre", scale=1.0, bias=False),
+    "post-norm": transformer_block(**SHAPE, activation="gelu"),
+    "pre-norm, gated, cross": transformer_block(
+        **SHAPE, norm_position="pre", gated=True, activation="gelu", cross=True
+    ),
+    "rms, rotary, grouped": transformer_block(
+        **SHAPE, norm="rms", kv_heads=2, rotary=Rotary(), qk_norm=1e-5, bias=False
+    ),
+    "relative": transformer_block(**SHAPE, norm="rms", norm_position="pre", scale=1.0, bias=False),
 }
 
 
@@ -91,11 +95,11 @@ BLOCKS = {
 def test_loss_and_every_gradient_of_a_stack_are_those_of_float32(name, backend, monkeypatch):
     """Key biases apart, whose gradient is zero by the softmax: what is left of it is rounding in either type."""
     monkeypatch.setattr("flax_transformer.ops.blockwise._BLOCK", 16)
-    cfg = replace(BLOCKS[name], attend=partial(attention, backend=backend))
+    cfg = with_fields(BLOCKS[name], attend=partial(attention, backend=backend))
 
     def make(cfg):
         blocks = init_stack(lambda rngs: Block(cfg, rngs=rngs), 2, key=jax.random.key(1))
-        relative = RelativeBias(RelativeConfig(), 4, causal=True, precision=cfg.precision, rngs=nnx.Rngs(2))
+        relative = RelativeBias(RelativeConfig(), 4, causal=True, precision=cfg.attention.precision, rngs=nnx.Rngs(2))
         return {"blocks": blocks, "relative": relative} if name == "relative" else {"blocks": blocks}
 
     def loss(model, x, memory, goal):
@@ -121,7 +125,7 @@ def test_loss_and_every_gradient_of_a_stack_are_those_of_float32(name, backend, 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_relative_bias_is_the_bucket_of_every_distance(T, S, offset, causal):
     cfg = RelativeConfig(buckets=8, max_distance=10)
-    bias = RelativeBias(cfg, 3, causal=causal, precision=BLOCKS["relative"].precision, rngs=nnx.Rngs(0))
+    bias = RelativeBias(cfg, 3, causal=causal, precision=BLOCKS["relative"].attention.precision, rngs=nnx.Rngs(0))
     distance = jnp.arange(S) - (jnp.arange(T)[:, None] + offset)
     buckets = (causal_relative_buckets if causal else relative_buckets)(distance, buckets=8, max_distance=10)
     weights = jax.random.normal(jax.random.key(0), (3, T, S))
@@ -136,7 +140,7 @@ def test_a_relative_bias_is_the_bucket_of_every_distance(T, S, offset, causal):
 
 
 def test_a_relative_bias_looks_up_distances_not_pairs_and_counts_them_all():
-    precision = with_precision(BLOCKS["relative"], compute="bfloat16").precision
+    precision = with_precision(BLOCKS["relative"], compute="bfloat16").attention.precision
     bias = RelativeBias(RelativeConfig(), 2, causal=False, precision=precision, rngs=nnx.Rngs(0))
     count = jax.grad(lambda bias: bias(B, T).astype(jnp.float32).sum())
     np.testing.assert_array_equal(count(bias).bucket.embedding[...].sum(0), B * T)

@@ -16,26 +16,30 @@ from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import (
     Attention,
     Block,
-    BlockConfig,
     Embedding,
     EmbeddingConfig,
-    FeedForward,
     PerLayer,
     Precision,
     RelativeConfig,
     Rotary,
+    TrunkConfig,
     apply_stack,
+    extend_stack,
     init_stack,
     layer,
     map_stack,
     stack_depth,
+    transformer_block,
     unstack,
+    with_fields,
 )
 from flax_transformer.ops import Mask
 
+pytestmark = pytest.mark.proves("misuse", "shapes, types, names and states that would be misread are refused")
+
 D, N, L = 16, 4, 3
-CONFIG = BlockConfig(embed=D, heads=N, hidden=24)
-CROSS = replace(CONFIG, cross=True)
+CONFIG = transformer_block(embed=D, heads=N, hidden=24)
+CROSS = replace(CONFIG, cross=CONFIG.attention)
 TABLE = EmbeddingConfig(vocab=9, embed=D, position="learned", max_length=5, types=2, offset=2)
 
 
@@ -63,7 +67,7 @@ def stack(cfg=CONFIG):
 
 @pytest.fixture(scope="module")
 def cross():
-    return Attention(CROSS, rngs=nnx.Rngs(0))
+    return Attention(CROSS.cross, rngs=nnx.Rngs(0))
 
 
 def by_hand(cross, x, memory, owner, **options):
@@ -133,7 +137,8 @@ def test_the_memory_of_all_layers_is_not_that_of_one():
 
 def test_a_source_and_a_target_of_other_rows_are_no_pair():
     embedding = EmbeddingConfig(vocab=9, embed=D)
-    config = Seq2SeqConfig(embedding=embedding, encoder=CONFIG, decoder=CROSS, encoder_depth=1, decoder_depth=1)
+    sides = {"encoder": TrunkConfig(block=CONFIG, depth=1), "decoder": TrunkConfig(block=CROSS, depth=1)}
+    config = Seq2SeqConfig(embedding=embedding, **sides)
     model = Seq2Seq(config, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="a memory must have the rows of x"):
         model(jnp.ones((4, 6), int), jnp.ones((6, 4), int))
@@ -143,16 +148,15 @@ def test_a_source_and_a_target_of_other_rows_are_no_pair():
             model.step(cache, tokens)
 
 
-def test_a_cache_takes_the_rows_it_was_made_for_and_no_memory():
+def test_a_cache_takes_the_rows_it_was_made_for():
     block = make(CROSS)
     cache = block.attention.init_cache(2, 4)
-    x, memory = normal(2, 1, D), normal(2, 5, D)
+    x = normal(2, 1, D)
     for wrong, message in (
-        (lambda: block.attention(normal(3, 1, D), cache=cache), r"2 × 1 rows .* got \(3,\)"),
-        (lambda: block.attention(normal(2, 5, D), cache=cache), "room for 4 positions, got 5 at once"),
-        (lambda: block.cross(x, memory, cache=cache), "for self-attention .* got both"),
-        (lambda: block.attention(x, mask=Mask(dense=bools(2, 1, 1, 5)), cache=cache), r"broadcast to \(2, 4, 1, 4\)"),
-        (lambda: block.attention(x, mask=Mask(lengths=jnp.ones(3, int)), cache=cache), "mask lengths must broadcast"),
+        (lambda: block.attention.extend(normal(3, 1, D), cache), r"2 × 1 rows .* got \(3,\)"),
+        (lambda: block.attention.extend(normal(2, 5, D), cache), "room for 4 positions, got 5 at once"),
+        (lambda: block.attention.extend(x, cache, mask=Mask(dense=bools(2, 1, 1, 5))), r"broadcast to \(2, 4, 1, 4\)"),
+        (lambda: block.attention.extend(x, cache, mask=Mask(lengths=jnp.ones(3, int))), "mask lengths must broadcast"),
     ):
         with pytest.raises(ValueError, match=message):
             wrong()
@@ -163,7 +167,7 @@ def test_a_mask_of_sentences_is_not_one_of_hypotheses():
     attention = make().attention
     cache = attention.init_cache(3, 4, beams=3)
     with pytest.raises(ValueError, match=r"must broadcast to \(9,\), got \(3,\)"):
-        attention(normal(9, 1, D), mask=Mask(lengths=jnp.ones(3, int)), cache=cache)
+        attention.extend(normal(9, 1, D), cache, mask=Mask(lengths=jnp.ones(3, int)))
 
 
 @pytest.mark.parametrize(("batch", "beams"), [(1, 1), (2, 1), (1, 2), (2, 2)])
@@ -171,7 +175,7 @@ def test_a_full_cache_gives_nan_and_not_what_it_forgot(batch, beams):
     attention = make().attention
     x = normal(batch * beams, 1, D)
     cache = attention.init_cache(batch, 3, beams=beams)
-    step = jax.jit(lambda cache: attention(x, cache=cache))
+    step = jax.jit(lambda cache: attention.extend(x, cache))
     for _ in range(3):
         y, cache = step(cache)
         assert jnp.isfinite(y).all()
@@ -231,9 +235,9 @@ def test_ids_that_do_not_fit_an_embedding_are_refused(wrong, message):
         wrong()
 
 
-@pytest.mark.parametrize("module", [Block, Attention, FeedForward])
-def test_layers_say_which_hidden_states_they_take(module):
-    made = module(CONFIG, rngs=nnx.Rngs(0))
+@pytest.mark.parametrize("config", [CONFIG, CONFIG.attention, CONFIG.feedforward], ids=["block", "att", "ffn"])
+def test_layers_say_which_hidden_states_they_take(config):
+    made = config.build(nnx.Rngs(0))
     for x, message in (
         (normal(2, 3, D - 1), rf"D must be {D}, got {D - 1}: x has shape \(2, 3, {D - 1}\)"),
         (normal(D), r"x must be hidden states \[\*B, T, D\]"),
@@ -244,7 +248,7 @@ def test_layers_say_which_hidden_states_they_take(module):
 
 
 @pytest.mark.parametrize("part", ["", "attention", "feedforward"])
-@pytest.mark.parametrize("cfg", [CONFIG, replace(CONFIG, norm_position="pre")])
+@pytest.mark.parametrize("cfg", [CONFIG, with_fields(CONFIG, norm_position="pre")])
 def test_a_stack_is_not_a_block(part, cfg):
     """As many layers as channels, and as many positions: every product could be done."""
     blocks = init_stack(lambda rngs: Block(cfg, rngs=rngs), D, key=jax.random.key(0))
@@ -278,7 +282,7 @@ def test_layers_have_an_entry_each(apart, entries):
     cache = make().attention.init_cache(2, 4)
     caches = (cache,) * entries if apart else jax.tree.map(lambda leaf: jnp.stack([leaf] * entries), cache)
     with pytest.raises(ValueError, match=f"a stack's cache must have an entry for each layer, .* got {entries}"):
-        apply_stack(blocks, normal(2, 1, D), cache=caches)
+        extend_stack(blocks, normal(2, 1, D), caches)
 
 
 class Kept(nnx.Module):
@@ -327,8 +331,8 @@ def heads_first(q, k, v, mask=None, bias=None, **options):
         (CONFIG, dict(bias=normal(2, 1, N, 3, 3)), "bias must broadcast"),
         (CONFIG, dict(bias=normal(2, 3, 3)), "bias must broadcast"),
         (CONFIG, dict(bias=bools(3, 3)), "a bias must be floating point"),
-        (replace(CONFIG, rotary=Rotary()), dict(positions=jnp.ones((3, 3), int)), "positions must broadcast"),
-        (replace(CONFIG, attend=heads_first), {}, r"attend must return .*\(2, 3, 4, 4\), got \(2, 4, 3, 4\)"),
+        (with_fields(CONFIG, rotary=Rotary()), dict(positions=jnp.ones((3, 3), int)), "positions must broadcast"),
+        (with_fields(CONFIG, attend=heads_first), {}, r"attend must return .*\(2, 3, 4, 4\), got \(2, 4, 3, 4\)"),
     ],
 )
 def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
@@ -339,8 +343,14 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
 @pytest.mark.parametrize(
     ("config", "change", "message"),
     [
-        (CONFIG, dict(norm_position="Pre"), "norm_position must be one of pre, post, got 'Pre'"),
-        (CONFIG, dict(norm="batch"), "norm must be one of layer, rms, got 'batch'"),
+        (CONFIG, dict(norm_position="Pre"), "norm_position must be one of pre, post, output, got 'Pre'"),
+        (CONFIG, dict(layer_scale="yes"), "layer_scale must be a number or None, got 'yes'"),
+        (CONFIG, dict(drop_path=1), r"drop_path must be in \[0, 1\), got 1"),
+        (CONFIG, dict(qk_norm=True), "qk_norm must be a number or None, got True"),
+        (CONFIG, dict(cross=True), "cross must be an AttentionConfig or None, got True"),
+        (TrunkConfig(block=CONFIG), dict(remat="some"), "remat must be one of none, full, dots, offload, got 'some'"),
+        (TrunkConfig(block=CONFIG), dict(drop_path=-0.5), r"drop_path must be in \[0, 1\), got -0.5"),
+        (CONFIG, dict(norm="batch"), "norm must be one of layer, rms or a function, got 'batch'"),
         (CONFIG, dict(kv_heads=0), "kv_heads must be at least 1, got 0"),
         (CONFIG, dict(head_width=-4), "head_width must be at least 1, got -4"),
         (CONFIG, dict(embed=32.0), "embed must be a whole number, got 32.0"),
@@ -363,7 +373,11 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
         (RelativeConfig(), dict(buckets=32.0), "buckets must be a whole number"),
         (HeadConfig(embed=D, outputs=2), dict(pool="mean"), "pool must be one of every, first, last, got 'mean'"),
         (CausalConfig(embedding=TABLE, block=CONFIG), dict(depth=2.5), "depth must be a whole number"),
-        (CausalConfig(embedding=TABLE, block=CONFIG), dict(block=TABLE), "block must be a BlockConfig, got Embedding"),
+        (
+            CausalConfig(embedding=TABLE, block=CONFIG),
+            dict(block=TABLE),
+            "block must be a config of a block, as BlockConfig is, got Embedding",
+        ),
         (
             EncoderConfig(embedding=TABLE, block=CONFIG),
             dict(relative=True),
@@ -373,11 +387,11 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
 )
 def test_every_field_of_a_config_is_what_it_is_declared_to_be(config, change, message):
     with pytest.raises(ValueError, match=message):
-        replace(config, **change)
+        with_fields(config, **change)
 
 
 def test_an_activation_may_be_a_function():
-    named, given = (make(replace(CONFIG, activation=activation)) for activation in ("gelu_tanh", jax.nn.gelu))
+    named, given = (make(with_fields(CONFIG, activation=activation)) for activation in ("gelu_tanh", jax.nn.gelu))
     np.testing.assert_allclose(given(normal(2, 3, D)), named(normal(2, 3, D)), rtol=1e-6, atol=1e-6)
     assert hash(given.cfg) != hash(named.cfg)
 

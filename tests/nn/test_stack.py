@@ -11,13 +11,13 @@ from fake_devices import on_eight
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_transformer.nn import Block, BlockConfig, apply_stack, init_stack, unstack
+from flax_transformer.nn import Block, apply_stack, extend_stack, init_stack, transformer_block, unstack
 from flax_transformer.nn.pipeline import has_rows, microbatch_count, pipeline_stages
 from flax_transformer.ops import Mask, capture
 from flax_transformer.parallel import MeshConfig, abstract_mesh
 
 ROOT = Path(__file__).parent.parent.parent
-CONFIG = BlockConfig(embed=16, heads=4, hidden=32)
+CONFIG = transformer_block(embed=16, heads=4, hidden=32)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_only_a_stack_under_a_mesh_with_stages_is_one():
         assert "shard_map" in str(jax.make_jaxpr(lambda b: apply_stack(b, x))(blocks))
         assert "shard_map" not in str(jax.make_jaxpr(lambda b: apply_stack(b, x))(unstack(blocks)))
         cache = jax.vmap(lambda block: block.attention.init_cache(8, 3))(blocks)
-        assert "shard_map" not in str(jax.make_jaxpr(lambda b: apply_stack(b, x, cache=cache)[0])(blocks))
+        assert "shard_map" not in str(jax.make_jaxpr(lambda b: extend_stack(b, x, cache)[0])(blocks))
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.transformer import transformer_big, transformer_tiny
-from flax_transformer.nn import Block, BlockConfig, summary
+from flax_transformer.nn import Block, summary, transformer_block
 from flax_transformer.train.state import init_state
 
-CONFIG = BlockConfig(embed=8, heads=2, hidden=16, cross=True)
+pytestmark = pytest.mark.proves("summary", "parameters by module, as Flax and treescope count")
+
+CONFIG = transformer_block(embed=8, heads=2, hidden=16, cross=True)
 
 
 def make(config):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from flax_transformer.nn import Block, BlockConfig
+from flax_transformer.nn import Block, transformer_block
 from flax_transformer.nn.stack import apply_stack, init_stack
 from flax_transformer.ops import Dropout, Mask, attention, explain_attention, ring
 from flax_transformer.ops.dropout import rows_of
@@ -89,7 +89,7 @@ def errors(every):
 def stack_error():
     """Compare loss and gradients of a scanned, rematerialised stack with and without a mesh, of rows of a batch too."""
     # Without biases: the gradient by those of keys is zero but for rounding.
-    cfg = BlockConfig(embed=16, heads=4, kv_heads=2, hidden=32, bias=False, dropout=0.1, attention_dropout=0.2)
+    cfg = transformer_block(embed=16, heads=4, kv_heads=2, hidden=32, bias=False, dropout=0.1, attention_dropout=0.2)
     blocks = init_stack(lambda rngs: Block(cfg, rngs=rngs), 3, key=KEY[9])
     x, pull = (jax.random.normal(KEY[i], (4, T, 16)) for i in (10, 3))
     rows = jnp.array([5, 0, 3, 6])

@@ -11,6 +11,8 @@ from flax_transformer.ops import Dropout, Mask, attention, attention_weights, ex
 from flax_transformer.ops.attention import BACKENDS
 from flax_transformer.ops.splash import splash_attention
 
+pytestmark = pytest.mark.proves("attention", "grouped queries, masks, bias, dropout, against `torch` and `jax.nn`")
+
 
 def interpreted_splash(q, k, v, mask=None, bias=None, *, scale=None):
     return splash_attention(q, k, v, mask, bias, q.shape[-1] ** -0.5 if scale is None else scale, interpret=True)

@@ -5,6 +5,8 @@ import pytest
 
 from flax_transformer.ops import Mask, attention
 
+pytestmark = pytest.mark.proves("attention", "blockwise, in linear memory")
+
 
 def temporary_bytes(T, backward, backend="blockwise"):
     def forward(q, k, v, lengths):

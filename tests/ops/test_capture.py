@@ -11,12 +11,24 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import Block, BlockConfig, EmbeddingConfig, apply_stack, init_stack
+from flax_transformer.nn import (
+    Block,
+    EmbeddingConfig,
+    TrunkConfig,
+    apply_stack,
+    init_stack,
+    transformer_block,
+    with_fields,
+)
 from flax_transformer.nn.stack import layer
+from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask, attention_weights, capture, xla
-from flax_transformer.task.translation import translation_loss
+from tests.batch import taught
 
-CFG = BlockConfig(embed=24, heads=4, kv_heads=2, hidden=16, norm_position="pre", cross=True)
+pytestmark = pytest.mark.proves("capture", "named values of a pure function, through jit, scan and remat")
+
+CFG = transformer_block(embed=24, heads=4, kv_heads=2, hidden=16, norm_position="pre", cross=True)
+DROPPING = with_fields(CFG, attention_dropout=0.5)
 WEIGHTS = "attention_weights"
 normal = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)  # noqa: E731
 
@@ -27,10 +39,10 @@ def block_run(block, x, memory, **options):
 
 def by_hand(block, x, memory):
     """Compute a pre-norm block's two weight arrays from its projections."""
-    h = block.attention_norm(x)
+    h = block.attention_residual.norm(x)
     first = attention_weights(block.attention.query(h), block.attention.key(h), Mask(causal=True))
     x = x + block.attention(h, mask=Mask(causal=True))
-    h = block.cross_norm(x)
+    h = block.cross_residual.norm(x)
     return first, attention_weights(block.cross.query(h), block.cross.key(memory), Mask(lengths=jnp.array([3, 6])))
 
 
@@ -86,7 +98,7 @@ def test_weights_are_distributions_over_what_is_visible(case):
 
 def test_dropout_does_not_touch_what_is_shown(case):
     _, x, memory = case
-    block = layer(init_stack(lambda r: Block(replace(CFG, attention_dropout=0.5), rngs=r), 1, key=jax.random.key(0)), 0)
+    block = layer(init_stack(lambda r: Block(DROPPING, rngs=r), 1, key=jax.random.key(0)), 0)
     run = partial(block_run, key=jax.random.key(3))
     y, found = jax.jit(capture(run, WEIGHTS))(block, x, memory)
     np.testing.assert_allclose(found[0].sum(-1), 1, atol=1e-6)
@@ -95,14 +107,11 @@ def test_dropout_does_not_touch_what_is_shown(case):
 
 
 def seq2seq(**options):
-    block = BlockConfig(embed=16, heads=2, hidden=16)
+    block = transformer_block(embed=16, heads=2, hidden=16)
     cfg = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=11, embed=16),
-        encoder=block,
-        decoder=replace(block, cross=True),
-        encoder_depth=3,
-        decoder_depth=2,
-        **options,
+        encoder=TrunkConfig(block=block, depth=3, **options),
+        decoder=TrunkConfig(block=replace(block, cross=block.attention), depth=2, **options),
     )
     return jax.jit(lambda: Seq2Seq(cfg, rngs=nnx.Rngs(0)))()
 
@@ -232,17 +241,12 @@ def test_a_name_that_marks_nothing_is_answered_with_those_that_do(f, marked):
 @pytest.mark.parametrize("remat", ["none", "full", "dots"])
 def test_the_mark_leaves_no_trace_in_what_is_compiled(remat, monkeypatch):
     model = seq2seq(remat=remat)
-    batch = {
-        "source": jnp.ones((2, 7), int),
-        "source_length": jnp.array([7, 4]),
-        "target": jnp.ones((2, 5), int),
-        "target_length": jnp.array([5, 2]),
-    }
+    batch = taught(jnp.ones((2, 7), int), jnp.array([7, 4]), jnp.ones((2, 5), int), jnp.array([5, 2]))
 
     def lower():
         jax.clear_caches()
-        step = jax.value_and_grad(lambda m, b: translation_loss(m, b)[0])
-        return [jax.jit(f).lower(model, batch).as_text() for f in (step, lambda m, b: translation_loss(m, b)[0])]
+        step = jax.value_and_grad(lambda m, b: TokenLoss()(m, b)[0])
+        return [jax.jit(f).lower(model, batch).as_text() for f in (step, lambda m, b: TokenLoss()(m, b)[0])]
 
     marked = lower()
     monkeypatch.setattr(xla, "checkpoint_name", lambda x, name: x)
@@ -264,7 +268,7 @@ def test_weights_equal_torch():
         )
     from flax_transformer.nn.attention import Attention
 
-    ours = Attention(replace(CFG, kv_heads=None), rngs=nnx.Rngs(0))
+    ours = Attention(replace(CFG.attention, kv_heads=None), rngs=nnx.Rngs(0))
     q, k, _ = (w.detach().numpy().T.reshape(24, 4, 6) for w in theirs.in_proj_weight.chunk(3))
     kernels = {"query": q, "key": k}
     ours = jax.tree_util.tree_map_with_path(

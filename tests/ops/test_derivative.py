@@ -10,6 +10,8 @@ import pytest
 from flax_transformer.ops import Mask, attention, chunked_cross_entropy, cross_entropy
 from flax_transformer.ops.linear_map import linear_map
 
+pytestmark = pytest.mark.proves("attention", "derivatives of every kind and order")
+
 KEYS = jax.random.split(jax.random.key(0), 9)
 LABELS = jnp.arange(15).reshape(3, 5) % 7
 

@@ -5,6 +5,8 @@ import pytest
 
 from flax_transformer.ops import chunked_cross_entropy, cross_entropy
 
+pytestmark = pytest.mark.proves("loss", "cross-entropy with smoothing and z-loss, whole or in chunks, as Optax")
+
 
 def inputs(shape=(3, 7), V=11, D=5):
     key = jax.random.split(jax.random.key(0), 4)

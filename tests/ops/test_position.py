@@ -16,6 +16,8 @@ from flax_transformer.ops import (
     sinusoidal_halves,
 )
 
+pytestmark = pytest.mark.proves("positions", "sinusoidal, rotary with Llama 3 scaling, ALiBi, T5 buckets")
+
 
 @pytest.mark.parametrize("width", [2, 64, 130])
 def test_sinusoidal_equals_the_paper_in_double_precision(width):

@@ -13,6 +13,8 @@ from flax_transformer.ops import explain_attention
 from flax_transformer.ops.ring_block import Plan, reaches, spot_of
 from flax_transformer.ops.zigzag import from_zigzag, pieces, to_zigzag
 
+pytestmark = pytest.mark.proves("attention", "ring over a split sequence")
+
 HERE = Path(__file__).parent
 CASES = (
     "nothing", "causal", "window", "causal window, bias", "lengths, bias that every query shares", "segments",

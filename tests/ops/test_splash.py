@@ -10,6 +10,8 @@ import pytest
 from flax_transformer.ops import Mask
 from flax_transformer.ops.splash import splash_serves
 
+pytestmark = pytest.mark.proves("attention", "splash: compiles for TPUs and runs interpreted")
+
 COMPILE = """
 import sys
 import jax, jax.numpy as jnp, numpy as np

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,9 @@ from jax.sharding import NamedSharding
 
 from flax_transformer.models.causal import Causal, CausalConfig
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Rotary
+from flax_transformer.nn import EmbeddingConfig, Rotary, TrunkConfig, transformer_block
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
-from flax_transformer.task.objective import causal_loss
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import TrainState, init_state, state_shardings
@@ -28,14 +26,12 @@ ROWS, LENGTH, VOCAB = 16, 16, 128
 BLOCK = {"embed": 32, "heads": 4, "hidden": 64, "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
 SEQ2SEQ = Seq2SeqConfig(
     embedding=EmbeddingConfig(vocab=VOCAB, embed=32, dropout=0.1),
-    encoder=BlockConfig(**BLOCK),
-    decoder=BlockConfig(**BLOCK, cross=True),
-    encoder_depth=4,
-    decoder_depth=4,
+    encoder=TrunkConfig(block=transformer_block(**BLOCK), depth=4),
+    decoder=TrunkConfig(block=transformer_block(**BLOCK, cross=True), depth=4),
 )
 CAUSAL = CausalConfig(
     embedding=EmbeddingConfig(vocab=VOCAB, embed=32, dropout=0.1, position="none", scaled=False),
-    block=BlockConfig(
+    block=transformer_block(
         **BLOCK, kv_heads=4, gated=True, norm="rms", norm_position="pre", bias=False, activation="silu", rotary=Rotary()
     ),
     depth=4,
@@ -59,11 +55,12 @@ def sentences():
     random = np.random.default_rng(0)
     for _ in range(STEPS):
         length = random.integers(4, LENGTH + 1, ROWS)
+        source = random.integers(3, VOCAB, (ROWS, LENGTH), np.int32)
+        target = random.integers(3, VOCAB, (ROWS, LENGTH + 1), np.int32)
         yield {
-            "source": random.integers(3, VOCAB, (ROWS, LENGTH), np.int32),
-            "source_length": length.astype(np.int32),
-            "target": random.integers(3, VOCAB, (ROWS, LENGTH + 1), np.int32),
-            "target_length": length[::-1].astype(np.int32),
+            "inputs": {"source": source, "target": target[:, :-1], "lengths": length.astype(np.int32)},
+            "labels": target[:, 1:],
+            "weights": (np.arange(LENGTH) < length[::-1, None]).astype(np.float32),
         }
 
 
@@ -76,7 +73,8 @@ def texts():
         first = np.array([[np.argmax(row == s) for s in row] for row in segments], np.int32)
         weights = (random.random((ROWS, LENGTH)) < 0.9).astype(np.float32)
         positions = np.arange(LENGTH, dtype=np.int32) - first
-        yield {"tokens": tokens, "labels": labels, "weights": weights, "segments": segments, "positions": positions}
+        inputs = {"tokens": tokens, "segments": segments, "positions": positions}
+        yield {"inputs": inputs, "labels": labels, "weights": weights}
 
 
 def init(key):
@@ -88,8 +86,8 @@ def init_causal(key):
 
 
 RUNS = {
-    "seq2seq": {"init": init, "objective": translation_loss, "batches": sentences},
-    "causal": {"init": init_causal, "objective": partial(causal_loss, chunk=64), "batches": texts, "accumulate": 2},
+    "seq2seq": {"init": init, "objective": TokenLoss(chunk=512), "batches": sentences},
+    "causal": {"init": init_causal, "objective": TokenLoss(chunk=64), "batches": texts, "accumulate": 2},
 }
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 
 import eight_devices
 import jax
@@ -15,7 +14,15 @@ from jax.sharding import AxisType
 from flax_transformer.models.encoder import EncoderConfig, with_head
 from flax_transformer.models.head import Classifier
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.nn import Block, BlockConfig, EmbeddingConfig, RelativeConfig, apply_stack, init_stack
+from flax_transformer.nn import (
+    Block,
+    EmbeddingConfig,
+    RelativeConfig,
+    apply_stack,
+    init_stack,
+    transformer_block,
+    with_fields,
+)
 from flax_transformer.ops import Mask, attention, chunked_cross_entropy, multiply_rows, take_rows
 from flax_transformer.parallel import batch_sharding, tree_shardings
 from flax_transformer.parallel.collectives import collectives_of
@@ -23,7 +30,7 @@ from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
 
 SIZES = {"data": 2, "fsdp": 2, "tensor": 2}
-BLOCK = BlockConfig(embed=32, heads=4, hidden=64, norm_position="pre", dropout=0.1)
+BLOCK = transformer_block(embed=32, heads=4, hidden=64, norm_position="pre", dropout=0.1)
 
 
 def make_mesh(kind):
@@ -35,7 +42,7 @@ def calls():
     block = Block(BLOCK, rngs=nnx.Rngs(0))
     stack = init_stack(lambda r: Block(BLOCK, rngs=r), 2, key=jax.random.key(0))
     causal = eight_devices.init_causal(jax.random.key(0))
-    t5 = Seq2Seq(replace(eight_devices.SEQ2SEQ, relative=RelativeConfig()), rngs=nnx.Rngs(0))
+    t5 = Seq2Seq(with_fields(eight_devices.SEQ2SEQ, relative=RelativeConfig()), rngs=nnx.Rngs(0))
     embedding = EmbeddingConfig(vocab=64, embed=32, position="learned", max_length=16, types=2, norm=True)
     encoder = EncoderConfig(embedding=embedding, block=BLOCK, depth=2)
     bert = Classifier(with_head(encoder, outputs=3, pool="last"), rngs=nnx.Rngs(0))

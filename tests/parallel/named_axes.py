@@ -12,14 +12,14 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from flax_transformer.nn import Block, BlockConfig, apply_stack, init_stack
+from flax_transformer.nn import Block, apply_stack, init_stack, transformer_block
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import axis_rules, batch_sharding, tree_shardings
 from flax_transformer.parallel.collectives import collectives_of
-from flax_transformer.task.objective import causal_loss
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, laid_out, make_train_step
 
-BLOCK = BlockConfig(embed=32, heads=4, hidden=64, norm_position="pre")
+BLOCK = transformer_block(embed=32, heads=4, hidden=64, norm_position="pre")
 ROWS, LENGTH = 16, 16
 RENAMED = {"data": "dp", "fsdp": "shard", "tensor": "model", "sequence": "context", "pipeline": "stage"}
 RULE = {
@@ -57,7 +57,7 @@ def programs(mesh, places=None, *, train=True):
             return found
         optimizer = optax.adam(1e-3)
         state = jax.eval_shape(lambda: init_state(eight_devices.init_causal, optimizer, jax.random.key(0)))
-        step = make_train_step(partial(causal_loss, chunk=512), optimizer)
+        step = make_train_step(TokenLoss(chunk=512), optimizer)
         batch = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, next(eight_devices.texts())))
         if places is None:
             step = laid_out(step, state, mesh)
@@ -101,7 +101,7 @@ def results():
     for name, (mesh, rule) in cases.items():
         with axis_rules(rule):
             state = init_state(eight_devices.init_causal, optimizer, jax.random.key(0), mesh=mesh)
-            objective = partial(causal_loss, chunk=64)
+            objective = TokenLoss(chunk=64)
             step = jit_train_step(make_train_step(objective, optimizer), state, mesh)
         losses = []  # the rule is kept, as the mesh is
         for batch, _ in zip(eight_devices.texts(), range(3), strict=False):

@@ -13,6 +13,8 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from flax_transformer.parallel import AXES, AXIS_TO_MESH, axis_rules, batch_sharding, constrain, tree_shardings
 from flax_transformer.parallel.axis import axis_to_mesh, mesh_axes, parts
 
+pytestmark = pytest.mark.proves("parallelism", "meshes of other names (`axis_rules`)")
+
 FREE = PartitionSpec.UNCONSTRAINED
 NAMES = "data", "data × fsdp × tensor", "fsdp × sequence", "data × pipeline"
 

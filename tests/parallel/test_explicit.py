@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from fake_devices import on_eight
 
+pytestmark = pytest.mark.proves("parallelism", "Explicit axes")
+
 QUICK = ("block", "lookup", "loss")
 SLOW = (
     "block, with a mask", "feed-forward", "attention layer", "stack", "gradient of a stack", "xla", "blockwise",

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from fake_devices import on_eight
+
+pytestmark = pytest.mark.proves("parallelism", "forward mode on every mesh")
 
 
 def test_forward_mode_on_every_mesh_is_that_of_one_device():

@@ -37,12 +37,12 @@ def test_matrices_are_split_over_fsdp_and_tensor():
             strict=True,
         )
     )
-    assert places["encoder.attention.query.kernel"] == PartitionSpec(None, "fsdp", "tensor", None)
-    assert places["encoder.attention.out.kernel"] == PartitionSpec(None, "tensor", None, "fsdp")
-    assert places["decoder.feedforward.up.kernel"] == PartitionSpec(None, "fsdp", "tensor")
-    assert places["decoder.feedforward.down.kernel"] == PartitionSpec(None, "tensor", "fsdp")
+    assert places["encoder.blocks.attention.query.kernel"] == PartitionSpec(None, "fsdp", "tensor", None)
+    assert places["encoder.blocks.attention.out.kernel"] == PartitionSpec(None, "tensor", None, "fsdp")
+    assert places["decoder.blocks.feedforward.up.kernel"] == PartitionSpec(None, "fsdp", "tensor")
+    assert places["decoder.blocks.feedforward.down.kernel"] == PartitionSpec(None, "tensor", "fsdp")
     assert places["embedding.token.embedding"] == PartitionSpec("tensor", "fsdp")
-    assert places["decoder.cross_norm.scale"] == PartitionSpec(None, None)
+    assert places["decoder.blocks.cross_residual.norm.scale"] == PartitionSpec(None, None)
 
 
 def test_a_parameter_without_a_rule_is_an_error():

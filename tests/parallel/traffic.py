@@ -1,7 +1,7 @@
 """Run by test_traffic.py with eight CPU devices; prints the collectives of compiled training steps by mesh, as JSON."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 
 import eight_devices
@@ -11,9 +11,10 @@ import optax
 from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.nn import with_fields
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh, path_name
 from flax_transformer.parallel.collectives import collectives_of
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.state import abstract_state, parameter_count
 from flax_transformer.train.step import laid_out, make_train_step
 
@@ -27,13 +28,13 @@ CASES = {
 
 
 def _init(remat, key):
-    return Seq2Seq(replace(eight_devices.SEQ2SEQ, remat=remat), rngs=nnx.Rngs(key))
+    return Seq2Seq(with_fields(eight_devices.SEQ2SEQ, remat=remat), rngs=nnx.Rngs(key))
 
 
 def main():
     optimizer = optax.adam(1e-3)
     # Each device has 32 tokens, eight chunks of them.
-    step = make_train_step(partial(translation_loss, chunk=4), optimizer)
+    step = make_train_step(TokenLoss(chunk=4), optimizer)
     state = abstract_state(eight_devices.init, optimizer)
     leaves = jax.tree_util.tree_leaves_with_path((state.model.encoder, state.model.decoder))
     kernels = [leaf.size for path, leaf in leaves if path_name(path).endswith("kernel")]

@@ -11,12 +11,18 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.nn import with_fields
+from flax_transformer.task.evaluator import Shown, Translations
+from flax_transformer.task.example import BPE, Batching
 from flax_transformer.task.experiment import train
-from flax_transformer.task.translation import BPE, Batching, Search, Translation
+from flax_transformer.task.translator import Search
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError
 from flax_transformer.train.loop import NotFinite, TrainConfig
 from flax_transformer.train.preemption import Preempted
+from tests.recipe import translation
+
+pytestmark = pytest.mark.proves("checkpoints of runs", "resumed runs are the uninterrupted ones, bit for bit")
 
 BASE = tiny.EXPERIMENT
 
@@ -148,17 +154,8 @@ def test_preemption_in_the_middle_of_a_step_saves_after_it(done, tmp_path, monke
 
 def translator(steps):
     """A translator too small to learn anything."""
-    block = {"embed": 16, "heads": 2, "hidden": 16}
-    small = transformer_tiny(dropout=0.0)
-    return Translation(
-        model=replace(
-            small,
-            embedding=replace(small.embedding, embed=16),
-            encoder=replace(small.encoder, **block),
-            decoder=replace(small.decoder, **block),
-            encoder_depth=1,
-            decoder_depth=1,
-        ),
+    return translation(
+        model=with_fields(transformer_tiny(dropout=0.0), embed=16, heads=2, hidden=16, depth=1),
         data=Numbers(train=100, validation=10, test=2),
         bpe=BPE(merges=10),
         batch=Batching(tokens=512, buckets=1, max_tokens=64),
@@ -170,7 +167,7 @@ def translator(steps):
 
 def test_another_tokenizer_or_other_files_are_refused(tmp_path, monkeypatch):
     """Files whose contents change while the settings stay are seen by their fingerprint."""
-    monkeypatch.setattr(Translation, "_finish", lambda *_: None)
+    monkeypatch.setattr(Translations, "__call__", lambda *_: Shown())
     train(translator(2), tmp_path)
     written = (tmp_path / "tokenizer.json").read_text()
     BPE(merges=9).train([{"source": "one two", "target": "eins zwei"}]).save(tmp_path / "tokenizer.json")

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import pytest
 from harness import Job, arrays, copied, good, records, saved
 
+pytestmark = pytest.mark.proves("many processes", "preemption, failures, full disks, damage")
+
 
 @pytest.mark.parametrize(
     ("env", "steps"),

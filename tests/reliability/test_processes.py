@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from harness import Job, arrays, copied, good, losses, records, saved
 
+pytestmark = pytest.mark.proves("many processes", "same batches and losses on 1, 2 or 4")
+
 
 def assert_same_losses(one, other):
     """Equal but for the order in which numbers are added."""

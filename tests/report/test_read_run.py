@@ -9,7 +9,11 @@ import pytest
 from flax_transformer.report import read_run
 from flax_transformer.train.folder import FolderError, RunFolder
 
-CONFIG = {"type": "there:Translation", "headline": "bleu", "train": {"type": "t:TrainConfig", "steps": 400}}
+CONFIG = {
+    "type": "there:Translation",
+    "evaluators": [{"headline": "bleu"}],
+    "train": {"type": "t:TrainConfig", "steps": 400},
+}
 TRAIN = [{"step": n, "split": "train", "loss": 4.0 / n} for n in (100, 200, 400)]
 TEST = {"step": 400, "split": "test", "bleu": 30.0}
 SAMPLE = {"source": "a", "target": "b", "hypothesis": "b"}
@@ -75,6 +79,6 @@ def test_a_folder_without_a_config_is_no_run(write):
 
 
 def test_importing_the_report_imports_no_matplotlib():
-    code = "import sys, flax_transformer.report, flax_transformer.task.translation; print('matplotlib' in sys.modules)"
+    code = "import sys, flax_transformer.report, flax_transformer.task.recipe; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "False", done.stderr

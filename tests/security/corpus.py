@@ -22,8 +22,9 @@ from safetensors.numpy import load_file
 from flax_transformer import hub
 from flax_transformer.data.text import build_pairs, numbers, tfds_pairs, train_byte_bpe
 from flax_transformer.data.text.batch import load_ragged, ragged
+from flax_transformer.data.text.labelled import LabelledText
 from flax_transformer.data.text.parallel import ParallelText
-from flax_transformer.data.text.plain import LabelledText, read_text
+from flax_transformer.data.text.plain import read_text
 from flax_transformer.data.text.tokenizer import load_tokenizer
 from flax_transformer.hub import file
 from flax_transformer.hub.generate import make_settings
@@ -374,7 +375,7 @@ def make_text(folder: Path) -> None:
 
 def open_text(folder: Path) -> Any:
     pairs = ParallelText(root=str(folder), source="en", target="de").read("train")
-    labelled = LabelledText(root=str(folder)).read("validation")
+    labelled = LabelledText(root=str(folder), labels=("0", "1")).read("validation")
     return pairs, labelled, read_text(folder / "train.en.gz")
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from flax_transformer.hub.processor.chat import render_chat
 
+pytestmark = pytest.mark.proves("chat templates", "in a process of their own that may do nothing else")
+
 SAID = [{"role": "user", "content": "one"}]
 INSIDES = {
     "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",

@@ -10,9 +10,9 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[1] / "parallel"))
 import eight_devices
 
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, make_mesh, tree_shardings
-from flax_transformer.task.objective import causal_loss
-from flax_transformer.task.text import _sums, evaluate
+from flax_transformer.task.evaluate import _sums, evaluate
 from flax_transformer.train.share import fill_rows
 
 MESHES = {
@@ -27,16 +27,16 @@ def main():
     model = jax.jit(eight_devices.init_causal)(jax.random.key(0))
     batches = list(eight_devices.texts())[:2]
     batches.append(jax.tree.map(lambda leaf: leaf[:5], batches[0]))  # eight devices cannot share five rows
-    wanted = evaluate(causal_loss, model, batches)
+    wanted = evaluate(TokenLoss(), model, batches)
     result = {"one": wanted}
-    alone = _sums.lower(causal_loss, model, batches[0]).compile().cost_analysis()["flops"]
+    alone = _sums.lower(TokenLoss(), model, batches[0]).compile().cost_analysis()["flops"]
     for name, config in MESHES.items():
         mesh = make_mesh(config)
         parted = jax.device_put(model, tree_shardings(model, mesh))
         with jax.set_mesh(mesh):
-            found = evaluate(causal_loss, parted, batches)
-            flops = _sums.lower(causal_loss, parted, fill_rows(batches[0])).compile().cost_analysis()["flops"]
-            rows = [len(fill_rows(batch)["tokens"]) for batch in batches]
+            found = evaluate(TokenLoss(), parted, batches)
+            flops = _sums.lower(TokenLoss(), parted, fill_rows(batches[0])).compile().cost_analysis()["flops"]
+            rows = [len(fill_rows(batch)["labels"]) for batch in batches]
         result[name] = {**found, "share": float(flops / alone), "rows": rows}
     print(json.dumps(jax.tree.map(lambda x: x.item() if isinstance(x, np.generic) else x, result)))
 

@@ -18,6 +18,10 @@ from flax_transformer.task.answer import (
     squad_scores,
 )
 
+pytestmark = pytest.mark.proves(
+    "answers", "n-best spans over windows, no-answer threshold, SQuAD scores, against exhaustive search"
+)
+
 READER = HubTokenizer.of(train_byte_bpe(["“wört”\n" * 9], vocab_size=268))
 CONTEXT = "ab cd ef gh ij kl mn op"
 WORDS = [(i, i + 2) for i in range(0, len(CONTEXT), 3)]

@@ -13,25 +13,25 @@ from flax import nnx
 
 from flax_transformer.data.text import train_byte_bpe, train_word_bpe
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
+from flax_transformer.nn import EmbeddingConfig, Precision, TrunkConfig, transformer_block, with_fields
 from flax_transformer.ops import Mask, attention_weights, explain_attention
 from flax_transformer.ops.blockwise import blockwise_attention
 from flax_transformer.ops.platform import platform
 from flax_transformer.task.attention import attention_maps, draw, draw_sentence, spell
 from flax_transformer.task.translator import Search, Translator
 
+pytestmark = pytest.mark.proves("report", "attention pictures")
+
 TEXTS = ["ein kleiner Hund läuft über die Straße", "a small dog runs across the street"] * 3
 TOKENIZER = train_byte_bpe(TEXTS, vocab_size=330)
-BLOCK = BlockConfig(embed=16, heads=2, hidden=16)
+BLOCK = transformer_block(embed=16, heads=2, hidden=16)
 
 
 def translator(vocab=384, tokenizer=TOKENIZER, **options):
     cfg = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=vocab, embed=16, precision=options.get("precision", Precision())),
-        encoder=replace(BLOCK, **options),
-        decoder=replace(BLOCK, cross=True, **options),
-        encoder_depth=3,
-        decoder_depth=2,
+        encoder=TrunkConfig(block=with_fields(BLOCK, **options), depth=3),
+        decoder=TrunkConfig(block=with_fields(replace(BLOCK, cross=BLOCK.attention), **options), depth=2),
     )
     return Translator(jax.jit(lambda: Seq2Seq(cfg, rngs=nnx.Rngs(0)))(), tokenizer)
 
@@ -71,8 +71,8 @@ def test_the_first_layer_equals_the_weights_by_hand(made):
     encoder, decoder, _ = attention_maps(made, source, target)
     model = made.model
     for maps, stack, row, mask in (
-        (encoder, model.encoder, source, None),
-        (decoder, model.decoder, [TOKENIZER.bos, *target[:-1]], Mask(causal=True)),
+        (encoder, model.encoder.blocks, source, None),
+        (decoder, model.decoder.blocks, [TOKENIZER.bos, *target[:-1]], Mask(causal=True)),
     ):
         block = jax.tree.map(lambda leaf: leaf[0], stack)
         x = model.embedding(jnp.array([row]))

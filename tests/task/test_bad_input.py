@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def refused(capsys, monkeypatch, tmp_path):
 
 def test_heads_that_do_not_divide(refused, tmp_path):
     assert "heads must divide the model width, got D=128, N=5" in refused(
-        "translate_numbers", "--model.encoder.heads", 5
+        "translate_numbers", "--model.encoder.block.attention.heads", 5
     )
     assert not (tmp_path / "run").exists()
 
@@ -52,6 +53,12 @@ def test_a_mesh_larger_than_the_devices(refused, tmp_path):
 def test_warmup_longer_than_the_run(refused):
     said = refused("translate_numbers", "--optimizer.schedule.warmup", 4000, "--train.steps", 100)
     assert "warmup must not be longer than the run, got warmup=4000, steps=100" in said
+
+
+def test_a_run_too_short_for_its_recipe_is_told_the_option_that_makes_it_fit(refused):
+    (option,) = re.findall(r"add (--optimizer\S+ \d+)", refused("translate_numbers", "--train.steps", 20))
+    # With it the next setting that cannot work is reached.
+    assert "warmup" not in refused("translate_numbers", "--train.steps", 20, *option.split(), "--mesh.data", 8)
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("--train.stepz", "--train.steps"), ("--mesh.dta", "--mesh.data")])
@@ -112,13 +119,21 @@ def test_a_tfds_name_that_cannot_be_opened(refused, tmp_path, name, part):
 def test_a_folder_of_another_configuration_is_left_as_it_is(refused, tmp_path):
     run = tmp_path / "run"
     (run / "checkpoints" / "5").mkdir(parents=True)
-    config = {"type": "flax_transformer.task.translation:Translation", "samples": 3}
+    config = {"type": "flax_transformer.task.recipe:Recipe", "init": "x"}
     (run / "config.json").write_text(json.dumps(config))
     said = refused("translate_numbers")
     assert "holds a run of another configuration" in said
-    assert "samples: 3 → 10" in said
+    assert "init: x → " in said
     assert json.loads((run / "config.json").read_text()) == config
     assert sorted(path.name for path in run.iterdir()) == ["checkpoints", "config.json"]
+
+
+def test_a_run_of_another_kind_is_refused_in_one_sentence(refused, tmp_path):
+    (tmp_path / "run" / "checkpoints" / "5").mkdir(parents=True)
+    config = {"type": "flax_transformer.task.translation:Translation", "samples": 3}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    said = refused("translate_numbers")
+    assert said.endswith("run holds a run of a Translation, this is a Recipe; use another --workdir")
 
 
 def test_a_file_where_the_folder_should_be(refused, tmp_path):
@@ -141,5 +156,5 @@ def test_batches_too_small_for_the_longest_pair(refused):
 
 
 def test_an_activation_is_read_by_its_name(refused):
-    said = refused("translate_numbers", "--model.encoder.activation", "rleu")
+    said = refused("translate_numbers", "--model.encoder.block.feedforward.activation", "rleu")
     assert "unknown activation 'rleu'; nearest: relu" in said

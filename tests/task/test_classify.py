@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.data.text.labelled import LabelledText
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
-from flax_transformer.task.classify import ClassifyText, HideWords, Sentences, code_or_comment
+from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig, with_head
+from flax_transformer.nn import with_fields
+from flax_transformer.objective import LabelLoss
+from flax_transformer.task.evaluator import Labels
+from flax_transformer.task.example import LabelledTexts, Vocabulary
+from flax_transformer.task.example.label import HideWords
 from flax_transformer.task.experiment import train
-from flax_transformer.task.text import Vocabulary
+from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
@@ -24,9 +29,17 @@ pytestmark = pytest.mark.slow
 NAMES = ("bad", "good")
 
 
-def experiment(root, **changes):
-    return ClassifyText(
-        model=ENCODER, data=Sentences(root=str(root), names=NAMES), vocabulary=Vocabulary(size=300), rows=16, length=16,
+EXAMPLES = LabelledTexts(vocabulary=Vocabulary(size=300), rows=16, length=16)
+
+
+def classifier(encoder=ENCODER, dropout=0.1):
+    return with_head(encoder, outputs=2, pool="first", dense="tanh", dropout=dropout)
+
+
+def experiment(root, names=NAMES, **changes):
+    changes = {"model": classifier(), "examples": EXAMPLES, **changes}
+    return Recipe(
+        family="bert", data=LabelledText(root=str(root), names=names), objective=LabelLoss(), evaluators=(Labels(),),
         optimizer=OptimizerConfig(learning_rate=5e-3, schedule=ScheduleConfig(name="constant", warmup=1)),
         train=TrainConfig(steps=30, log_every=10, eval_every=15, checkpoint_every=15), **changes,
     )  # fmt: skip
@@ -95,16 +108,17 @@ def test_training_begins_from_a_pretrained_encoder_and_its_tokenizer(encoder, ro
     assert leaves_equal(task.model.backbone, model.encoder)
     assert task.model.head.output.kernel.shape == (16, 2)
     assert not (tmp_path / "tokenizer.json").exists()
-    trained = train(replace(experiment(root, init=str(folder)), hide=0.2), tmp_path / "run")
+    trained = train(experiment(root, init=str(folder), examples=replace(EXAMPLES, hide=0.2)), tmp_path / "run")
     assert not leaves_equal(trained.backbone, model.encoder)
     assert leaves_equal(hub.load(tmp_path / "run" / "export").model, trained)
 
 
 def test_dropout_is_the_experiments_own_also_on_a_pretrained_encoder(encoder, root, tmp_path):
-    block = replace(ENCODER.block, dropout=0.25, attention_dropout=0.35)
-    strong = experiment(root, init=str(encoder[0]), dropout=0.45)
-    model = replace(strong, model=replace(ENCODER, block=block)).task(RunFolder(tmp_path)).model
-    assert (model.backbone.cfg.block.dropout, model.backbone.cfg.block.attention_dropout) == (0.25, 0.35)
+    block = with_fields(ENCODER.block, dropout=0.25, attention_dropout=0.35)
+    strong = experiment(root, init=str(encoder[0]), model=classifier(replace(ENCODER, block=block), 0.45))
+    model = strong.task(RunFolder(tmp_path)).model
+    block = model.backbone.cfg.block
+    assert (block.residual.dropout, block.attention.attention_dropout) == (0.25, 0.35)
     assert (model.backbone.cfg.embedding.dropout, model.head.cfg.dropout) == (0.25, 0.45)
 
 
@@ -120,6 +134,15 @@ def _plain(folder):
     return Vocabulary(size=300).open(RunFolder(folder), ["a film"])
 
 
+def test_a_folder_of_twenty_classes_needs_no_list_of_them(tmp_path):
+    for name, count in (("train", 60), ("dev", 20), ("test", 20)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"text number {i}\tclass {i % 20}\n" for i in range(count)))
+    whole = experiment(tmp_path, names=())
+    model = train(replace(whole, train=replace(whole.train, steps=2)), tmp_path / "run")
+    assert model.head.output.kernel.shape == (16, 20)
+    assert hub.load(tmp_path / "run" / "export").config["id2label"]["1"] == "class 1"
+
+
 def test_hidden_words_are_a_share_and_never_a_mark():
     tokens = np.concatenate([[1], np.full(2_000, 9), [2]]).astype(np.int32)
     hide = HideWords(share=0.3, mask=5, special=(0, 1, 2))
@@ -130,28 +153,13 @@ def test_hidden_words_are_a_share_and_never_a_mark():
     assert abs(np.mean(out["tokens"] == 5) - 0.3) < 0.04
 
 
-def test_lines_of_code_and_comments_are_half_and_half_and_of_one_split():
-    splits = [code_or_comment(split, 1_000) for split in ("train", "validation", "test")]
-    assert [len(split) for split in splits] == [800, 100, 100]
-    texts = [text for split in splits for text in split.texts]
-    assert len(set(texts)) == 1_000
-    assert sum(label for split in splits for label in split.labels) == 500
-    assert not any(text.startswith("#") for text in texts)
-    assert code_or_comment("test", 1_000) == splits[2]
-
-
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [({"length": 33}, "length=33, 32 positions"), ({"rows": 0}, "rows must be"), ({"hide": 1.0}, "hide must be")],
 )
 def test_settings_that_cannot_work_are_refused(changes, rule):
     with pytest.raises(ValueError, match=rule):
-        replace(experiment("."), **changes)
-
-
-def test_names_must_be_as_many_as_labels():
-    with pytest.raises(ValueError, match="as many as labels"):
-        Sentences(root="x", names=("one",))
+        experiment(".", examples=replace(EXAMPLES, **changes))
 
 
 def test_a_model_of_the_key_is_the_same_every_time(root, tmp_path):

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.models.preset import narrowed
 from flax_transformer.models.text.bart import bart_base
-from flax_transformer.task.denoise import Denoising, Lines, Mix
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator import Restorations
+from flax_transformer.task.evaluator.kind import Restored
+from flax_transformer.task.example import DamagedTexts, Lines, Vocabulary
+from flax_transformer.task.example.damage import Mix
 from flax_transformer.task.experiment import train
-from flax_transformer.task.sequence import Restored, narrowed
-from flax_transformer.task.text import Vocabulary
+from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
@@ -21,12 +25,13 @@ from flax_transformer.train.schedule import ScheduleConfig
 
 pytestmark = pytest.mark.slow
 
-TINY = Denoising(
+TINY = Recipe(
+    family="bart",
     model=narrowed(bart_base(dropout=0.1), embed=8, heads=2, hidden=12, depth=1),
     data=Lines(train=40, validation=3, test=3),
-    vocabulary=Vocabulary(size=300),
-    rows=8,
-    length=64,
+    examples=DamagedTexts(vocabulary=Vocabulary(size=300), rows=8, length=64),
+    objective=TokenLoss(chunk=512),
+    evaluators=(Restorations(),),
     optimizer=OptimizerConfig(schedule=ScheduleConfig(name="constant")),
     train=TrainConfig(steps=4, log_every=2, eval_every=2, checkpoint_every=2),
 )
@@ -87,7 +92,7 @@ def test_a_resumed_run_is_the_same(done, tmp_path):
 def test_what_is_restored_is_compared_with_what_was_given():
     texts = ["one and two is three.", "two and two is four."]
     damaged = ["one and<mask> three.", texts[1]]
-    shown = TINY._show({"infill": Restored(sources=damaged, targets=texts, hypotheses=texts, loss=0.5)})
+    shown = Restorations().show({"infill": Restored(sources=damaged, targets=texts, hypotheses=texts, loss=0.5)})
     assert shown.metrics["exact_match_infill"] == shown.metrics["chrf"] == 100
     assert shown.metrics["copied_exact_match_infill"] == 50
     assert 50 < shown.metrics["copied_chrf"] < 100
@@ -111,8 +116,8 @@ def test_too_little_text_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda: replace(TINY, rows=0), "rows must be at least 1 and length 4, got 0 and 64"),
-        (lambda: replace(TINY, length=1020), "need 1020 . 8 positions, the model has 1024"),
+        (lambda: DamagedTexts(rows=0, length=64), "rows must be at least 1 and length 4, got 0 and 64"),
+        (lambda: replace(TINY, examples=DamagedTexts(length=1020)), "got length=1028, 1024 positions"),
         (lambda: Lines(test=0), "each split needs a text, got .*test=0"),
     ],
 )

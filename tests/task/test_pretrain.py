@@ -10,11 +10,15 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.data.text import Rows, load_tokenizer, train_byte_bpe, train_word_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
-from flax_transformer.models.encoder import EncoderConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.objective import MaskedLoss
+from flax_transformer.task.evaluator import Guesses
+from flax_transformer.task.evaluator.mask import fill
+from flax_transformer.task.example import MaskedTexts, TextLines, Vocabulary
+from flax_transformer.task.example.mask import DOCUMENT, MaskedRows
 from flax_transformer.task.experiment import train
-from flax_transformer.task.pretrain import DOCUMENT, Corpus, HiddenRows, Pretrain, fill
-from flax_transformer.task.text import Vocabulary
+from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -27,16 +31,20 @@ ENCODER = EncoderConfig(
         vocab=1, embed=16, position="learned", max_length=32, types=2, norm=True, norm_eps=1e-12, scaled=False,
         dropout=0.1,
     ),
-    block=BlockConfig(embed=16, heads=2, hidden=32, norm_eps=1e-12, activation="gelu", dropout=0.1),
+    block=transformer_block(embed=16, heads=2, hidden=32, norm_eps=1e-12, activation="gelu", dropout=0.1),
     depth=1,
 )  # fmt: skip
 
 
-def experiment(**changes):
-    return Pretrain(
-        model=ENCODER, vocabulary=Vocabulary(size=300), rows=8, length=32, validated=16, samples=2,
+EXAMPLES = MaskedTexts(vocabulary=Vocabulary(size=300), rows=8, length=32, validated=16)
+
+
+def experiment(data=TextLines(), examples=EXAMPLES):
+    return Recipe(
+        model=MaskedLMConfig(encoder=ENCODER), family="bert", data=data, examples=examples, objective=MaskedLoss(),
+        evaluators=(Guesses(count=2),),
         optimizer=OptimizerConfig(schedule=ScheduleConfig(name="constant", warmup=1)),
-        train=TrainConfig(steps=4, log_every=2, eval_every=4, checkpoint_every=2), **changes,
+        train=TrainConfig(steps=4, log_every=2, eval_every=4, checkpoint_every=2),
     )  # fmt: skip
 
 
@@ -50,7 +58,7 @@ def text(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
-    return folder, train(experiment(data=Corpus(text=text, holdout=0.4)), folder)
+    return folder, train(experiment(data=TextLines(text=text, holdout=0.4)), folder)
 
 
 def leaves_equal(one, other):
@@ -82,7 +90,7 @@ def test_a_run_says_how_well_it_guesses(finished):
 
 
 def test_a_resumed_run_ends_the_same(finished, text, tmp_path):
-    short = experiment(data=Corpus(text=text, holdout=0.4))
+    short = experiment(data=TextLines(text=text, holdout=0.4))
     train(replace(short, train=replace(short.train, steps=2)), tmp_path)
     assert leaves_equal(train(short, tmp_path), finished[1])
 
@@ -90,7 +98,7 @@ def test_a_resumed_run_ends_the_same(finished, text, tmp_path):
 def test_sentences_that_do_not_follow_each_other_train_without_next_sentences(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_text("".join(f"this film number {i} is good\t1\n" for i in range(60)))
-    model = train(experiment(data=Corpus(sentences=(str(path),))), tmp_path / "run")
+    model = train(experiment(data=TextLines(sentences=(str(path),))), tmp_path / "run")
     loaded = hub.load(tmp_path / "run" / "export")
     assert loaded.config["architectures"] == ["BertForMaskedLM"]
     assert leaves_equal(loaded.model, model)
@@ -98,7 +106,7 @@ def test_sentences_that_do_not_follow_each_other_train_without_next_sentences(tm
 
 
 def test_lines_of_running_text_are_kept_in_order_and_blank_ones_left_out(text):
-    documents = {split: Corpus(text=text, holdout=0.25).lines(split) for split in ("train", "validation")}
+    documents = {split: TextLines(text=text, holdout=0.25).lines(split) for split in ("train", "validation")}
     assert max(len(document) for split in documents.values() for document in split) == DOCUMENT
     joined = ["\n".join(line for document in documents[split] for line in document) for split in documents]
     assert "\n".join(joined).replace("\n", "") == TEXT.replace("\n", "")
@@ -107,21 +115,21 @@ def test_lines_of_running_text_are_kept_in_order_and_blank_ones_left_out(text):
 def test_sentence_files_are_parted_each_at_its_end(tmp_path):
     for name in "ab":
         (tmp_path / name).write_text("".join(f"{name} {i}\t0\n\n" for i in range(10)))
-    corpus = Corpus(sentences=(str(tmp_path / "a"), str(tmp_path / "b")), holdout=0.2)
+    corpus = TextLines(sentences=(str(tmp_path / "a"), str(tmp_path / "b")), holdout=0.2)
     assert corpus.lines("validation") == [["a 8"], ["a 9"], ["b 8"], ["b 9"]]
     assert len(corpus.lines("train")) == 16
 
 
-def test_hidden_rows_put_hidden_tokens_first_in_their_order():
+def test_masked_rows_put_masked_tokens_first_in_their_order():
     example = {
         "tokens": np.array([1, 9, 9, 6, 2]), "labels": np.array([1, 5, 7, 6, 2]), "weights": np.array([0.0, 1, 1, 0, 0])
     }  # fmt: skip
-    batch = HiddenRows(rows=Rows(length=6), most=3)([example, None])
+    batch = MaskedRows(rows=Rows(length=6), most=3)([example, None])
     assert batch["places"][0, :2].tolist() == [1, 2]
     assert batch["labels"][0, :2].tolist() == [5, 7]
     assert batch["weights"].tolist() == [[1, 1, 0], [0, 0, 0]]
-    with pytest.raises(ValueError, match="at most 1 tokens, got 2"):
-        HiddenRows(rows=Rows(length=6), most=1)([example])
+    with pytest.raises(ValueError, match="at most 1 masked tokens, got 2"):
+        MaskedRows(rows=Rows(length=6), most=1)([example])
 
 
 @pytest.mark.parametrize("make", [lambda t: train_byte_bpe(t, vocab_size=300), lambda t: train_word_bpe(t, merges=40)])
@@ -143,7 +151,7 @@ def test_a_mask_is_one_more_token_and_only_a_checkpoint_reads_it_in_texts(make, 
     assert plain.decode([[*dog, ours.mask, ours.eos]]) == ["the"] == ours.decode([[*dog, ours.mask, ours.eos]])
 
 
-def test_filling_hides_one_token_and_knows_it(finished):
+def test_filling_masks_one_token_and_knows_it(finished):
     told = fill(hub.load(finished[0] / "export"), "the dog barks at a cat", 32)
     assert told["source"].count("<mask>") == 1
     assert told["target"] not in ("", "<mask>")
@@ -152,8 +160,12 @@ def test_filling_hides_one_token_and_knows_it(finished):
 
 @pytest.mark.parametrize(
     ("changes", "rule"),
-    [({"length": 33}, "length=33, 32 positions"), ({"rows": 0}, "at least 1, got 0"), ({"share": 1.0}, "share")],
+    [
+        ({"length": 33}, "length=33, 32 positions"),
+        ({"rows": 0}, "at least 1 and length 1, got 0"),
+        ({"share": 1.0}, "share"),
+    ],
 )
 def test_settings_that_cannot_work_are_refused(changes, rule):
     with pytest.raises(ValueError, match=rule):
-        replace(experiment(), **changes)
+        experiment(examples=replace(EXAMPLES, **changes))

@@ -17,16 +17,16 @@ import pytest
 from flax_transformer.train.checkpoint import Checkpoints
 
 ROOT = Path(__file__).parent.parent.parent
+PARTS = (
+    *((side, part) for side in ("encoder", "decoder") for part in ("attention", "feedforward", "residual")),
+    ("decoder", "cross"),
+)
 SMALL = {
-    "model.encoder-depth": 1,
-    "model.decoder-depth": 1,
     "model.embedding.embed": 32,
-    "model.encoder.embed": 32,
-    "model.decoder.embed": 32,
-    "model.encoder.heads": 2,
-    "model.decoder.heads": 2,
-    "model.encoder.hidden": 32,
-    "model.decoder.hidden": 32,
+    **{f"model.{side}.depth": 1 for side in ("encoder", "decoder")},
+    **{f"model.{side}.block.{part}.embed": 32 for side, part in PARTS},
+    **{f"model.{side}.block.{part}.heads": 2 for side, part in PARTS if part in ("attention", "cross")},
+    **{f"model.{side}.block.feedforward.hidden": 32 for side in ("encoder", "decoder")},
     "data.train": 400,
     "data.validation": 20,
     "data.test": 5,
@@ -35,7 +35,7 @@ SMALL = {
     "bpe.merges": 20,
     "optimizer.schedule.name": "constant",
     "optimizer.schedule.warmup": 4,
-    "search.batch": 5,
+    "evaluators.0.search.batch": 5,
     "train.log-every": 5,
     "train.eval-every": 10,
     "train.checkpoint-every": 5,
@@ -170,7 +170,7 @@ def test_a_run_ends_with_samples_score_and_what_to_try_next(straight):
     assert len(samples) == 5
     assert samples[0].keys() >= {"source", "target", "hypothesis", "score", "tokens", "logprobs"}
     assert len(samples[0]["tokens"]) == len(samples[0]["logprobs"])
-    for name in ("config.json", "tokenizer.json", "tensorboard"):
+    for name in ("config.json", "tokenizer.json", "tensorboard", "model.json", "export/model.safetensors"):
         assert (folder / name).exists()
     train, validation = [(step, "train") for step in (5, 10, 15, 20)], [(step, "validation") for step in (10, 20)]
     found = [(line["step"], line["split"]) for line in metrics(folder)]

@@ -6,64 +6,72 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from flax_transformer.models.preset import narrowed
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.bart import bart_base
 from flax_transformer.models.text.t5 import t5_small, t5_v1_1_small
-from flax_transformer.task.sequence import Restored, narrowed, open_marked, sample_lines, sized, table
-from flax_transformer.task.text import Vocabulary
-from flax_transformer.task.text_to_text import Mix
-from flax_transformer.task.translation import translation_loss
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator.kind import Restored, sample_lines, table
+from flax_transformer.task.example import Vocabulary
+from flax_transformer.task.example.exercise import Mix
+from flax_transformer.task.example.kind import open_marked
+from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.folder import RunFolder
+from tests.batch import taught
 
 pytestmark = pytest.mark.slow
 
+VOCAB = Spec(uses=("respond",), vocab=11)
 PRESETS = {"t5": t5_v1_1_small, "bart": bart_base}
-BATCH = {
-    "source": jnp.array([[5, 6, 7, 2, 0], [8, 2, 0, 0, 0], [6, 6, 9, 9, 2]]),
-    "source_length": jnp.array([4, 2, 5]),
-    "target": jnp.array([[0, 7, 6, 5, 2], [0, 8, 2, 0, 0], [0, 9, 6, 2, 0]]),
-    "target_length": jnp.array([4, 2, 3]),
-}
-loss_of = jax.jit(translation_loss)
-gradient_of = jax.jit(jax.grad(lambda model, batch: translation_loss(model, batch)[0]))
+BATCH = taught(
+    jnp.array([[5, 6, 7, 2, 0], [8, 2, 0, 0, 0], [6, 6, 9, 9, 2]]),
+    jnp.array([4, 2, 5]),
+    jnp.array([[0, 7, 6, 5, 2], [0, 8, 2, 0, 0], [0, 9, 6, 2, 0]]),
+    jnp.array([4, 2, 3]),
+)
+loss_of = jax.jit(TokenLoss())
+gradient_of = jax.jit(jax.grad(lambda model, batch: TokenLoss()(model, batch)[0]))
 
 
 @pytest.fixture(scope="module", params=PRESETS)
 def model(request):
     config = narrowed(PRESETS[request.param](dropout=0.0), embed=8, heads=2, hidden=12, depth=1)
-    return Seq2Seq(sized(config, 11), rngs=nnx.Rngs(0))
+    return Seq2Seq(sized(config, VOCAB), rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("preset", [t5_small, t5_v1_1_small, bart_base])
 def test_narrowed_models_are_the_preset_in_small(preset):
-    config = sized(narrowed(preset(dropout=0.0), embed=8, heads=2, hidden=12, depth=3), 11)
+    config = sized(narrowed(preset(dropout=0.0), embed=8, heads=2, hidden=12, depth=3), VOCAB)
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
-    assert jax.tree.leaves(model.encoder.attention.query)[-1].shape == (3, 8, 2, 4)
+    assert jax.tree.leaves(model.encoder.blocks.attention.query)[-1].shape == (3, 8, 2, 4)
     assert model.embedding.token.embedding.shape == (11, 8)
     assert config.output_scale == (8**-0.5 if preset is t5_small else 1)
-    assert (config.encoder.gated, config.encoder.activation) == (preset().encoder.gated, preset().encoder.activation)
+    assert config.encoder.block.feedforward.activation == preset().encoder.block.feedforward.activation
 
 
 def test_the_loss_is_a_sum_over_rows(model):
     whole, metrics = loss_of(model, BATCH)
-    parts = [loss_of(model, {name: value[i : i + 1] for name, value in BATCH.items()}) for i in range(3)]
+    parts = [loss_of(model, jax.tree.map(lambda value, i=i: value[i : i + 1], BATCH)) for i in range(3)]
     assert metrics["count"] == sum(part[1]["count"] for part in parts) == 9
     np.testing.assert_allclose(whole, sum(part[0] for part in parts), rtol=1e-5)
 
 
 def test_wider_and_empty_rows_change_nothing(model):
-    padded = {name: jnp.pad(value, [(0, 2)] + [(0, 3)] * (value.ndim - 1)) for name, value in BATCH.items()}
+    padded = jax.tree.map(lambda value: jnp.pad(value, [(0, 2)] + [(0, 3)] * (value.ndim - 1)), BATCH)
     (loss, metrics), (again, others) = loss_of(model, BATCH), loss_of(model, padded)
     np.testing.assert_allclose(loss, again, rtol=1e-5)
     assert metrics["count"] == others["count"]
 
 
 def test_what_stands_in_the_padding_moves_no_parameter(model):
+    inputs, real = BATCH["inputs"], BATCH["weights"] > 0
     other = {
-        "source": jnp.where(jnp.arange(5) < BATCH["source_length"][:, None], BATCH["source"], 10),
-        "target": jnp.where(jnp.arange(5) <= BATCH["target_length"][:, None], BATCH["target"], 10),
+        **inputs,
+        "source": jnp.where(jnp.arange(5) < inputs["lengths"][:, None], inputs["source"], 10),
+        "target": jnp.where(real, inputs["target"], 10),
     }
-    one, two = gradient_of(model, BATCH), gradient_of(model, {**BATCH, **other})
+    batch = {**BATCH, "inputs": other, "labels": jnp.where(real, BATCH["labels"], 10)}
+    one, two = gradient_of(model, BATCH), gradient_of(model, batch)
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(one))
     for leaf, again in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         np.testing.assert_allclose(leaf, again, rtol=0, atol=1e-5 * largest)

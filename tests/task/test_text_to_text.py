@@ -9,11 +9,14 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.data.text.exercise import TASKS
+from flax_transformer.models.preset import narrowed
 from flax_transformer.models.text.t5 import t5_v1_1_small
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator import Answers
+from flax_transformer.task.example import Amount, ExerciseTexts, Vocabulary
+from flax_transformer.task.example.exercise import PREFIXES, Mix
 from flax_transformer.task.experiment import train
-from flax_transformer.task.sequence import narrowed
-from flax_transformer.task.text import Vocabulary
-from flax_transformer.task.text_to_text import PREFIXES, Amount, Mix, Multitask
+from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
@@ -21,12 +24,13 @@ from flax_transformer.train.schedule import ScheduleConfig
 
 pytestmark = pytest.mark.slow
 
-TINY = Multitask(
+TINY = Recipe(
+    family="t5",
     model=narrowed(t5_v1_1_small(dropout=0.1), embed=8, heads=2, hidden=12, depth=1),
     data=Amount(train=40, validation=3, test=3),
-    mix=Mix(spell=0.0, write=0.0, sort=0.0),
-    vocabulary=Vocabulary(size=300),
-    rows=8,
+    examples=ExerciseTexts(mix=Mix(spell=0.0, write=0.0, sort=0.0), vocabulary=Vocabulary(size=300), rows=8),
+    objective=TokenLoss(chunk=512),
+    evaluators=(Answers(),),
     optimizer=OptimizerConfig(schedule=ScheduleConfig(name="constant")),
     train=TrainConfig(steps=4, log_every=2, eval_every=2, checkpoint_every=2),
 )
@@ -82,5 +86,5 @@ def test_a_resumed_run_is_the_same(done, tmp_path):
 
 
 def test_bad_settings_are_told():
-    with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
-        replace(TINY, rows=0)
+    with pytest.raises(ValueError, match="rows must be at least 1 and length 1, got 0"):
+        ExerciseTexts(rows=0)

@@ -11,14 +11,18 @@ from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import Embedding
 from flax_transformer.parallel import MeshConfig
+from flax_transformer.task.example import BPE, Batching
+from flax_transformer.task.example.pair import VOCAB_MULTIPLE
 from flax_transformer.task.experiment import Experiment
+from flax_transformer.task.recipe import rows_of
 from flax_transformer.task.score import score
-from flax_transformer.task.translation import BPE, Batching, Translation
+from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.translator import Search, padded_length
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
+from tests.recipe import translation
 
 HYPOTHESES = ["ein kleiner hund läuft .", "zwei männer sitzen am tisch", "haus"]
 REFERENCES = ["ein kleiner hund rennt .", "zwei männer sitzen am tisch", "ein haus"]
@@ -39,17 +43,17 @@ def test_scoring_needs_a_reference_each(hypotheses, references):
         score(hypotheses, references)
 
 
-def translation(**options):
-    return Translation(model=transformer_tiny(), data=Numbers(), **options)
+def translator(**options):
+    return translation(model=transformer_tiny(), data=Numbers(), **options)
 
 
 def test_an_experiment_survives_its_config_file():
-    whole = translation(label_smoothing=0.2, mesh=MeshConfig(fsdp=2), search=Search(beams=3, penalty="gnmt"))
+    whole = translator(smoothing=0.2, mesh=MeshConfig(fsdp=2), search=Search(beams=3, penalty="gnmt"))
     assert from_json(to_json(whole)) == whole
 
 
 def test_embeddings_are_rounded_up_to_whole_tiles():
-    config = translation().build(9_713)
+    config = sized(transformer_tiny(), Spec(uses=("respond",), vocab=9_713, multiple=VOCAB_MULTIPLE))
     rows = jax.eval_shape(lambda: Embedding(config.embedding, rngs=nnx.Rngs(0)).rows)
     assert (config.embedding.vocab, rows.shape[0]) == (9_713, 9_728)
     assert dataclasses.replace(config, embedding=transformer_tiny().embedding) == transformer_tiny()
@@ -75,7 +79,7 @@ def test_padding_wastes_little_and_shapes_are_few():
         lambda: Search(ratio=-1.0),
         lambda: BPE(merges=-1),
         lambda: Batching(tokens=64, max_tokens=128),
-        lambda: translation(label_smoothing=1.0),
+        lambda: translator(smoothing=1.0),
         lambda: Experiment(optimizer=OptimizerConfig(schedule=ScheduleConfig(warmup=2_000))),
         lambda: Experiment(track=("mlflow",)),
     ],
@@ -91,5 +95,5 @@ def test_an_experiment_without_a_task_says_so(tmp_path):
 
 
 def test_rows_of_a_batch_divide_over_the_mesh():
-    assert translation(mesh=MeshConfig(data=2, fsdp=4)).mesh_rows() == 8
-    assert translation(mesh=MeshConfig()).mesh_rows() == jax.device_count()
+    assert rows_of(MeshConfig(data=2, fsdp=4)) == 8
+    assert rows_of(MeshConfig()) == jax.device_count()

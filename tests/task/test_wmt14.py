@@ -12,6 +12,8 @@ from flax import nnx
 
 from flax_transformer.data.text import build_pairs, numbers
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.task.example.pair import VOCAB_MULTIPLE
+from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.state import parameter_count
 
 pytestmark = pytest.mark.slow
@@ -22,7 +24,8 @@ EXPERIMENT = Path(__file__).parents[2] / "experiments" / "wmt14.py"
 @pytest.mark.parametrize(("name", "published"), [("base", 65e6), ("big", 213e6)])
 def test_sizes_are_those_of_the_paper(name, published):
     """Within 4 %: the paper rounds, and does not say how many rows its embedding has beyond the 37,000 merges."""
-    config = runpy.run_path(str(EXPERIMENT))["EXPERIMENTS"][name].build(37_260)
+    config = runpy.run_path(str(EXPERIMENT))["EXPERIMENTS"][name].model
+    config = sized(config, Spec(uses=("respond",), vocab=37_260, multiple=VOCAB_MULTIPLE))
     count = parameter_count(jax.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0))))
     assert abs(count / published - 1) < 0.04
 
@@ -30,14 +33,19 @@ def test_sizes_are_those_of_the_paper(name, published):
 def test_two_steps_on_data_in_the_same_format(tmp_path):
     splits = {name: numbers(40, split=name) for name in ("train", "validation", "test")}
     build_pairs("wmt14_translate/de-en", splits, source="en", target="de", data_dir=tmp_path / "tfds")
-    small = [
-        f"--model.{part}.{name}={n}" for part in ("encoder", "decoder") for name, n in (("embed", 32), ("hidden", 64))
+    parts = ("encoder.block.attention", "encoder.block.feedforward", "encoder.block.residual")
+    parts += (*(part.replace("encoder", "decoder") for part in parts), "decoder.block.cross")
+    small = [f"--model.{part}.embed=32" for part in parts]
+    small += [
+        f"--model.{side}.{name}"
+        for side in ("encoder", "decoder")
+        for name in ("depth=1", "block.feedforward.hidden=64")
     ]
     run = subprocess.run(
         [
             sys.executable, EXPERIMENT, "base", "--workdir", tmp_path / "run", "--data.data-dir", tmp_path / "tfds",
             "--train.steps", "2", "--optimizer.schedule.warmup", "1", "--batch.tokens", "512", "--bpe.merges", "50",
-            "--model.embedding.embed", "32", *small, "--model.encoder-depth", "1", "--model.decoder-depth", "1",
+            "--model.embedding.embed", "32", *small,
         ],
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip

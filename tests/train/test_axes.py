@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import Block, BlockConfig, EmbeddingConfig, init_stack, layer
+from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, init_stack, layer, transformer_block
 from flax_transformer.parallel import path_name
 from flax_transformer.train.axes import Axes, parameter_axes, per_layer
 from flax_transformer.train.finetune import LayerOrder
@@ -91,7 +91,7 @@ def test_a_stack_moves_as_its_layers_apart(name):
 
 
 def test_a_stack_of_blocks_moves_as_blocks_apart():
-    config = BlockConfig(embed=8, heads=4, kv_heads=2, hidden=12, norm="rms", gated=True, qk_norm=True)
+    config = transformer_block(embed=8, heads=4, kv_heads=2, hidden=12, norm="rms", gated=True, qk_norm=1e-5)
     blocks = init_stack(lambda rngs: Block(config, rngs=rngs), 3, key=jax.random.key(0))
     assert_layers_move_apart(optimizer(name="adafactor"), 3, "body", blocks)
 
@@ -132,7 +132,7 @@ def test_adafactor_moves_a_kernel_as_the_alias_of_optax_moves_its_matrix():
 
 def test_adafactor_keeps_rows_and_columns_of_every_kernel():
     """Of a stack as large as a model of 300 million parameters, without making it."""
-    config = BlockConfig(embed=1024, heads=16, hidden=4096, norm="rms", bias=False)
+    config = transformer_block(embed=1024, heads=16, hidden=4096, norm="rms", bias=False)
     model = nnx.eval_shape(lambda: init_stack(lambda rngs: Block(config, rngs=rngs), 24, key=jax.random.key(0)))
     count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
     parts = [
@@ -146,17 +146,17 @@ def test_adafactor_keeps_rows_and_columns_of_every_kernel():
 def test_every_parameter_of_an_encoder_and_decoder_tells_its_layers():
     block = {"embed": 16, "heads": 2, "hidden": 32}
     config = Seq2SeqConfig(
-        embedding=EmbeddingConfig(vocab=24, embed=16), encoder=BlockConfig(**block),
-        decoder=BlockConfig(**block, cross=True), encoder_depth=2, decoder_depth=3,
+        embedding=EmbeddingConfig(vocab=24, embed=16), encoder=TrunkConfig(block=transformer_block(**block), depth=2),
+        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=3),
     )  # fmt: skip
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
     axes = {path_name(path): its for path, its in jax.tree_util.tree_leaves_with_path(parameter_axes(model))}
     assert {name for name, its in axes.items() if its.layers == 1} == {n for n in axes if n.startswith(("enc", "dec"))}
     assert {its.layers for its in axes.values()} == {0, 1}
-    assert axes["decoder.cross.key.kernel"] == Axes(1, 1, 2)
-    assert axes["decoder.cross.key.bias"] == Axes(1, 0, 2)
-    assert axes["encoder.attention.out.kernel"] == Axes(1, 2, 1)
-    assert axes["encoder.feedforward_norm.scale"] == Axes(1, 0, 1)
+    assert axes["decoder.blocks.cross.key.kernel"] == Axes(1, 1, 2)
+    assert axes["decoder.blocks.cross.key.bias"] == Axes(1, 0, 2)
+    assert axes["encoder.blocks.attention.out.kernel"] == Axes(1, 2, 1)
+    assert axes["encoder.blocks.feedforward_residual.norm.scale"] == Axes(1, 0, 1)
     assert axes["embedding.token.embedding"] == Axes(0, 1, 1)
 
 

@@ -13,6 +13,8 @@ import tensorstore
 
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints, _quiet_orbax, average_models
 
+pytestmark = pytest.mark.proves("checkpoints of runs", "asynchronous, verified by SHA-256")
+
 
 def state_of(seed=0, impl="threefry2x32"):
     random = np.random.default_rng(seed)

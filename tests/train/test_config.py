@@ -4,7 +4,7 @@ import json
 import pytest
 
 from flax_transformer.models.text.transformer import transformer_tiny
-from flax_transformer.nn import BlockConfig, Rotary
+from flax_transformer.nn import Rotary, transformer_block
 from flax_transformer.ops import attention
 from flax_transformer.train.config import differences, from_json, to_json
 from flax_transformer.train.folder import FolderError, RunFolder, open_folder, read_config, read_experiment
@@ -19,7 +19,7 @@ def through_text(value, **options):
     "config",
     [
         transformer_tiny(),
-        BlockConfig(embed=8, heads=2, hidden=16, rotary=Rotary(base=500.0), attend=attention),
+        transformer_block(embed=8, heads=2, hidden=16, rotary=Rotary(base=500.0), attend=attention),
         TrainConfig(patience=3, ema=0.999),
     ],
 )
@@ -28,7 +28,7 @@ def test_round_trip_through_text(config):
 
 
 def test_functions_come_back_as_themselves():
-    assert through_text(BlockConfig(embed=8, heads=2, hidden=16)).attend is attention
+    assert through_text(transformer_block(embed=8, heads=2, hidden=16)).attention.attend is attention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +69,13 @@ def test_names_outside_the_package_are_refused(name):
 
 
 def test_values_are_validated_on_the_way():
-    data = to_json(BlockConfig(embed=8, heads=2, hidden=16))
+    data = to_json(transformer_block(embed=8, heads=2, hidden=16))
     with pytest.raises(ValueError, match="heads must divide the model width, got D=8, N=3"):
-        from_json({**data, "heads": 3})
-    with pytest.raises(ValueError, match=r"BlockConfig has no field depht; it has .*embed"):
+        from_json({**data, "attention": {**data["attention"], "heads": 3}})
+    with pytest.raises(ValueError, match=r"BlockConfig has no field depht; it has attention, .*residual"):
         from_json({**data, "depht": 3})
     with pytest.raises(ValueError, match="must be a dataclass"):
-        from_json({"type": data["attend"]["function"]})
+        from_json({"type": data["attention"]["attend"]["function"]})
 
 
 @pytest.mark.parametrize("value", [lambda x: x, object(), {1, 2}])
@@ -128,6 +128,29 @@ def test_a_run_of_another_configuration_is_refused_untouched(tmp_path):
         open_folder(tmp_path, Run(width=5, train=TrainConfig(seed=1, steps=7)))
     assert folder.config.read_bytes() == before
     assert folder.tokenizer.exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (
+            {"type": "flax_transformer.nn.config:BlockConfig", "embed": 8},
+            "there is no flax_transformer.nn.config:Block",
+        ),
+        (
+            {"type": "flax_transformer.nn.relative:RelativeConfig", "slope": 8},
+            "RelativeConfig has no slope",
+        ),
+    ],
+)
+def test_a_run_of_another_version_is_refused_in_a_sentence(tmp_path, model, reason):
+    folder = begin(tmp_path, Run())
+    folder.config.write_text(json.dumps({**json.loads(folder.config.read_text()), "model": [model]}))
+    before = folder.config.read_bytes()
+    for wrong in (lambda: open_folder(tmp_path, Run()), lambda: read_experiment(folder)):
+        with pytest.raises(FolderError, match=f"holds a run of another version of flax_transformer: here {reason}"):
+            wrong()
+    assert folder.config.read_bytes() == before
 
 
 def test_a_run_that_never_began_gives_way(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import Block, BlockConfig, EmbeddingConfig, apply_stack, init_stack
+from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.finetune import (
@@ -29,8 +29,12 @@ from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.step import jit_train_step, make_train_step
+from tests.batch import taught
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.proves("fine-tuning", "freezing, layer-wise rates, gradual unfreezing, several tasks"),
+]
 
 CONSTANT = ScheduleConfig(name="constant")
 
@@ -40,10 +44,8 @@ def translator():
     block = {"embed": 16, "heads": 2, "hidden": 32}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=24, embed=16),
-        encoder=BlockConfig(**block),
-        decoder=BlockConfig(**block, cross=True),
-        encoder_depth=2,
-        decoder_depth=3,
+        encoder=TrunkConfig(block=transformer_block(**block), depth=2),
+        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=3),
         tied_output=False,
     )
     return Seq2Seq(config, rngs=nnx.Rngs(0))
@@ -53,13 +55,13 @@ def sentences():
     random = np.random.default_rng(0)
     tokens = lambda width: random.integers(3, 24, (4, width), np.int32)  # noqa: E731
     length = np.array([6, 3, 5, 6], np.int32)
-    return {"source": tokens(6), "source_length": length, "target": tokens(7), "target_length": length}
+    return taught(tokens(6), length, tokens(7), length)
 
 
 def tagger():
     """A small encoder whose every position is classified."""
     keys = jax.random.split(jax.random.key(0), 3)
-    block = BlockConfig(embed=16, heads=2, hidden=32)
+    block = transformer_block(embed=16, heads=2, hidden=32)
     return {
         "embedding": {"token": jax.random.normal(keys[0], (24, 16))},
         "encoder": init_stack(lambda rngs: Block(block, rngs=rngs), 2, key=keys[1]),
@@ -68,8 +70,10 @@ def tagger():
 
 
 def tag(model, batch, *, key=None, unroll=1):
-    hidden = apply_stack(model["encoder"], model["embedding"]["token"][batch["source"]], unroll=unroll)
-    losses = optax.softmax_cross_entropy_with_integer_labels(hidden @ model["head"]["kernel"], batch["source"] % 5)
+    hidden = apply_stack(model["encoder"], model["embedding"]["token"][batch["inputs"]["source"]], unroll=unroll)
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        hidden @ model["head"]["kernel"], batch["inputs"]["source"] % 5
+    )
     return jnp.sum(losses), {"count": jnp.float32(losses.size)}
 
 
@@ -99,7 +103,7 @@ def run(transformation, params, steps=3):
 @functools.cache
 def gradient():
     """Of the mean loss, with respect to everything."""
-    return jax.jit(jax.grad(lambda model: tag(model, sentences())[0] / sentences()["source"].size))
+    return jax.jit(jax.grad(lambda model: tag(model, sentences())[0] / sentences()["inputs"]["source"].size))
 
 
 def masked_adam(model, mask, steps):
@@ -120,7 +124,7 @@ def masked_adam(model, mask, steps):
 
 def test_training_a_part_equals_masking_gradients_by_hand():
     """And what is frozen has no optimizer state, not even one of zeros."""
-    pattern = r"encoder\.(attention|feedforward_norm)\.|^head"
+    pattern = r"encoder\.(blocks\.)?(attention|feedforward_residual\.norm)\.|^head"
     model, mask = tagger(), named(path_mask(pattern)(tagger()))
     part = optimizer(trainable=pattern, eps=1e-2)
     state = adopt_state(model, part, jax.random.key(0))
@@ -161,17 +165,19 @@ def test_what_is_frozen_costs_no_gradient():
 
 
 def test_a_pattern_that_matches_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"trainable must match a parameter, got 'haed'; paths are decoder\.attention"):
+    with pytest.raises(
+        ValueError, match=r"trainable must match a parameter, got 'haed'; paths are decoder\.blocks\.attention"
+    ):
         optimizer(trainable="haed").init(translator())
     with pytest.raises(ValueError, match="trainable must match a parameter, got 'haed'"):
-        freeze(translation_loss, "haed")(translator(), sentences(), key=None)
+        freeze(TokenLoss(), "haed")(translator(), sentences(), key=None)
 
 
 def test_distances_are_counted_from_the_heads():
     distances = {name: leaf.ravel().tolist() for name, leaf in named(layer_distances(translator())).items()}
     assert distances["head.token.embedding"] == [0]
-    assert distances["decoder.cross.query.kernel"] == [3, 2, 1]
-    assert distances["encoder.feedforward.up.bias"] == [5, 4]
+    assert distances["decoder.blocks.cross.query.kernel"] == [3, 2, 1]
+    assert distances["encoder.blocks.feedforward.up.bias"] == [5, 4]
     assert distances["embedding.token.embedding"] == [6]
 
 
@@ -256,10 +262,10 @@ def test_layers_are_unfrozen_from_the_top_down_in_one_program():
         reached = step // 2
         assert moved["head.token.embedding"].all()
         for i, depth in ((0, 3), (1, 2), (2, 1)):
-            assert moved["decoder.cross.out.bias"][i].all() == moved["decoder.cross.out.bias"][i].any()
-            assert moved["decoder.cross.out.bias"][i].all() == (reached >= depth)
+            assert moved["decoder.blocks.cross.out.bias"][i].all() == moved["decoder.blocks.cross.out.bias"][i].any()
+            assert moved["decoder.blocks.cross.out.bias"][i].all() == (reached >= depth)
         for i, depth in ((0, 5), (1, 4)):
-            assert moved["encoder.feedforward.up.kernel"][i].any() == (reached >= depth)
+            assert moved["encoder.blocks.feedforward.up.kernel"][i].any() == (reached >= depth)
         assert moved["embedding.token.embedding"].any() == (reached >= 6)
     assert update._cache_size() == 1
 
@@ -274,11 +280,11 @@ def test_unfreezing_combines_with_decay_and_a_pattern():
     for name in found:
         np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-6)  # a difference of sums
     np.testing.assert_allclose(
-        expected["encoder.feedforward.up.bias"],
-        -0.1 * np.array([[0.25], [0.5]]) * named(noise(model, 3))["encoder.feedforward.up.bias"],
+        expected["encoder.blocks.feedforward.up.bias"],
+        -0.1 * np.array([[0.25], [0.5]]) * named(noise(model, 3))["encoder.blocks.feedforward.up.bias"],
         rtol=1e-3, atol=1e-6,
     )  # fmt: skip
-    assert not found["decoder.feedforward.up.bias"].any()
+    assert not found["decoder.blocks.feedforward.up.bias"].any()
 
 
 def test_layers_that_cannot_be_told_are_refused():

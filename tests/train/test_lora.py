@@ -10,10 +10,10 @@ from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import AttentionConfig, EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.nn.attention import Attention
+from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import AXES, path_name, tree_shardings
-from flax_transformer.task.translation import translation_loss
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze
 from flax_transformer.train.lora import (
@@ -30,8 +30,9 @@ from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.state import state_shardings
 from flax_transformer.train.step import make_train_step
+from tests.batch import taught
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proves("fine-tuning", "LoRA")]
 
 EVERYTHING = LoraConfig(rank=3, alpha=6.0, pattern="(kernel|embedding)$")
 LORA = r"^lora\."
@@ -42,10 +43,8 @@ def translator(unroll=1, dropout=0.0):
     block = {"embed": 16, "heads": 2, "hidden": 32, "dropout": dropout}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=24, embed=16),
-        encoder=BlockConfig(**block),
-        decoder=BlockConfig(**block, cross=True),
-        encoder_depth=2,
-        decoder_depth=2,
+        encoder=TrunkConfig(block=transformer_block(**block), depth=2),
+        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=2),
         unroll=unroll,
     )
     return Seq2Seq(config, rngs=nnx.Rngs(0))
@@ -55,7 +54,7 @@ def sentences():
     random = np.random.default_rng(0)
     tokens = lambda width: jnp.asarray(random.integers(3, 24, (4, width)), jnp.int32)  # noqa: E731
     length = jnp.array([6, 3, 5, 6], jnp.int32)
-    return {"source": tokens(6), "source_length": length, "target": tokens(7), "target_length": length}
+    return taught(tokens(6), length, tokens(7), length)
 
 
 def named(tree):
@@ -85,11 +84,11 @@ def test_at_first_nothing_changes():
 @pytest.mark.parametrize(
     ("name", "product"),
     [
-        ("encoder.attention.query.kernel", "ldr,lrnh->ldnh"),
-        ("decoder.cross.value.kernel", "ldr,lrnh->ldnh"),
-        ("decoder.attention.out.kernel", "lnhr,lrd->lnhd"),
-        ("encoder.feedforward.up.kernel", "ldr,lrf->ldf"),
-        ("decoder.feedforward.down.kernel", "lfr,lrd->lfd"),
+        ("encoder.blocks.attention.query.kernel", "ldr,lrnh->ldnh"),
+        ("decoder.blocks.cross.value.kernel", "ldr,lrnh->ldnh"),
+        ("decoder.blocks.attention.out.kernel", "lnhr,lrd->lnhd"),
+        ("encoder.blocks.feedforward.up.kernel", "ldr,lrf->ldf"),
+        ("decoder.blocks.feedforward.down.kernel", "lfr,lrd->lfd"),
         ("embedding.token.embedding", "vr,rd->vd"),
     ],
 )
@@ -108,7 +107,7 @@ def test_what_the_pattern_leaves_out_stays():
     lora = trained(model, LoraConfig())
     assert set(lora) == {
         f"{part}.{which}.kernel"
-        for part in ("encoder.attention", "decoder.attention", "decoder.cross")
+        for part in ("encoder.blocks.attention", "decoder.blocks.attention", "decoder.blocks.cross")
         for which in ("query", "value")
     }
     before, after = named(model), named(merge_lora(model, lora))
@@ -117,7 +116,7 @@ def test_what_the_pattern_leaves_out_stays():
 
 def test_merging_equals_the_low_rank_path_beside_the_layer():
     """Of one layer that is not stacked: x W + scale · (x A) B."""
-    layer = Attention(BlockConfig(embed=12, heads=3, hidden=8), rngs=nnx.Rngs(0))
+    layer = Attention(AttentionConfig(embed=12, heads=3), rngs=nnx.Rngs(0))
     lora = trained(layer, EVERYTHING)
     x = jax.random.normal(jax.random.key(2), (2, 5, 12))
     query = lora["query.kernel"]
@@ -131,7 +130,7 @@ def test_merging_equals_the_low_rank_path_beside_the_layer():
 
 def test_scan_equals_loop():
     lora, batch = trained(translator()), sentences()
-    forward = jax.jit(lambda model, lora: merge_lora(model, lora)(batch["source"], batch["target"]))
+    forward = jax.jit(lambda model, lora: merge_lora(model, lora)(batch["inputs"]["source"], batch["inputs"]["target"]))
     scanned, looped, plain = (forward(translator(u), pair) for u, pair in ((1, lora), (True, lora), (1, {})))
     np.testing.assert_allclose(scanned, looped, rtol=0, atol=1e-5 * float(jnp.abs(looped).max()))
     assert float(jnp.abs(scanned - plain).max()) > 0.1
@@ -151,7 +150,7 @@ def test_training_moves_the_factors_alone_and_goes_on_after_a_restart(tmp_path):
     state = adopt_state(Adapted(base, lora), optimizer, jax.random.key(1))
     count = sum(leaf.size for leaf in jax.tree.leaves(lora))
     assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state)) <= 2 * count + 2
-    step, losses = jax.jit(make_train_step(adapt(translation_loss), optimizer)), []
+    step, losses = jax.jit(make_train_step(adapt(TokenLoss()), optimizer)), []
     for i in range(12):
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss"]))
@@ -173,10 +172,10 @@ def test_training_moves_the_factors_alone_and_goes_on_after_a_restart(tmp_path):
 def test_gradients_equal_those_of_the_chain_rule():
     """With W + s A B, the loss falls along s · G Bᵀ and s · Aᵀ G where G is the kernel's own gradient."""
     model, batch = translator(), sentences()
-    config = LoraConfig(rank=2, pattern=r"encoder.feedforward.up.kernel$")
+    config = LoraConfig(rank=2, pattern=r"encoder.blocks.feedforward.up.kernel$")
     lora = trained(model, config)
-    loss = lambda m: adapt(translation_loss)(m, batch)[0]  # noqa: E731
-    plain = lambda m: translation_loss(m, batch)[0]  # noqa: E731
+    loss = lambda m: adapt(TokenLoss())(m, batch)[0]  # noqa: E731
+    plain = lambda m: TokenLoss()(m, batch)[0]  # noqa: E731
     grads = jax.jit(jax.grad(loss))(Adapted(model, lora))
     assert not any(leaf.any() for leaf in jax.tree.leaves(grads.base))
     (name, pair), g = next(iter(lora.items())), jax.jit(jax.grad(plain))(merge_lora(model, lora))
@@ -196,8 +195,8 @@ def test_the_base_is_not_differentiated():
         backward = jax.grad(lambda m: objective(m, batch)[0])
         return jax.jit(backward).lower(Adapted(model, lora)).cost_analysis()["flops"]
 
-    plain = lambda m, rows, *, key=None: translation_loss(merge_lora(m.base, m.lora), rows, key=key)  # noqa: E731
-    assert flops(adapt(translation_loss)) < 0.85 * flops(plain)
+    plain = lambda m, rows, *, key=None: TokenLoss()(merge_lora(m.base, m.lora), rows, key=key)  # noqa: E731
+    assert flops(adapt(TokenLoss())) < 0.85 * flops(plain)
     assert flops(freeze(plain, LORA)) < 0.85 * flops(plain)
 
 
@@ -245,8 +244,8 @@ def test_files_that_are_something_else_are_refused(tmp_path):
 def test_factors_that_do_not_fit_are_all_listed():
     model = translator()
     lora = trained(model, LoraConfig(rank=2, pattern="encoder.*(query|out).kernel$"))
-    query = lora["encoder.attention.query.kernel"]
-    lora["encoder.attention.query.kernel"] = LowRank(query.a[:1], query.b, 1.0)
+    query = lora["encoder.blocks.attention.query.kernel"]
+    lora["encoder.blocks.attention.query.kernel"] = LowRank(query.a[:1], query.b, 1.0)
     lora["tower.up.kernel"] = query
     with pytest.raises(
         ValueError, match=r"query.kernel with factors \(1, 16, 2\) and .* not \(2, 16, 2\).*; tower.up.kernel, which"

@@ -8,6 +8,8 @@ from optax import contrib
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer, path_mask
 from flax_transformer.train.schedule import ScheduleConfig
 
+pytestmark = pytest.mark.proves("training", "7 optimizers, as Optax")
+
 NAMES = ("adam", "adamw", "sgd", "rmsprop", "adafactor", "lion", "muon")
 CONSTANT = ScheduleConfig(name="constant")
 

@@ -5,6 +5,8 @@ import pytest
 
 from flax_transformer.train.schedule import ScheduleConfig, make_schedule, noam_schedule
 
+pytestmark = pytest.mark.proves("training", "8 schedules, as Optax")
+
 STEPS, WARMUP, PEAK = 100, 10, 0.5
 
 

@@ -70,7 +70,7 @@ def test_one_narrow_parameter_is_named(dtype):
 @pytest.mark.parametrize("params", ["bfloat16", "float16"])
 def test_a_config_with_narrow_parameters_is_refused_for_training(params):
     config = with_precision(transformer_tiny(vocab=16), params=params, compute=params)
-    with pytest.raises(ValueError, match=f"got decoder.attention.key.bias in {params} and "):
+    with pytest.raises(ValueError, match=f"got decoder.blocks.attention.key.bias in {params} and "):
         abstract_state(lambda key: Seq2Seq(config, rngs=nnx.Rngs(key)), optimizer())
     wide = with_precision(config, params="float32")
     state = abstract_state(lambda key: Seq2Seq(wide, rngs=nnx.Rngs(key)), optimizer(), ema=True)

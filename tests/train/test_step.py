@@ -10,21 +10,22 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
-from flax_transformer.task.translation import translation_loss
+from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
+from flax_transformer.objective import TokenLoss
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.state import init_state, parameter_count
 from flax_transformer.train.step import jit_train_step, make_train_step
+from tests.batch import taught
+
+pytestmark = pytest.mark.proves("training", "accumulation, averages, NaN guard")
 
 
 def translator():
     block = {"embed": 16, "heads": 2, "hidden": 32}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=40, embed=16),
-        encoder=BlockConfig(**block),
-        decoder=BlockConfig(**block, cross=True),
-        encoder_depth=2,
-        decoder_depth=2,
+        encoder=TrunkConfig(block=transformer_block(**block), depth=2),
+        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=2),
     )
     return Seq2Seq(config, rngs=nnx.Rngs(0))
 
@@ -33,7 +34,7 @@ def sentences():
     random = np.random.default_rng(0)
     length = random.integers(2, 9, 8).astype(np.int32)
     tokens = lambda width: random.integers(3, 40, (8, width), np.int32)  # noqa: E731
-    return {"source": tokens(8), "source_length": length, "target": tokens(9), "target_length": length[::-1].copy()}
+    return taught(tokens(8), length, tokens(9), length[::-1])
 
 
 def objective(model, batch, *, key, noise=0.0):
@@ -77,13 +78,13 @@ def test_accumulation_equals_the_whole_batch_for_a_translator():
     @functools.partial(jax.jit, static_argnums=2)
     def after_a_step(model, batch, parts):
         state = init_state(lambda key: model, optax.sgd(0.1), jax.random.key(0))
-        new, metrics = make_train_step(translation_loss, optax.sgd(0.1), accumulate=parts)(state, batch)
+        new, metrics = make_train_step(TokenLoss(), optax.sgd(0.1), accumulate=parts)(state, batch)
         return new.model, metrics
 
     (whole, metrics), (split, others) = (after_a_step(model, sentences(), parts) for parts in (1, 4))
     close(split, whole, rtol=0, atol=1e-6)
     close(others, metrics, rtol=1e-6)
-    assert float(metrics["count"]) == sentences()["target_length"].sum()
+    assert float(metrics["count"]) == sentences()["weights"].sum()
 
 
 def test_accumulation_that_does_not_divide_names_both_numbers():

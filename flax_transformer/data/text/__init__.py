@@ -6,7 +6,6 @@ Sources are sentence pairs (files, TFDS, number words) or running text. Items co
 """
 
 from flax_transformer.data.text.batch import (
-    Batch,
     BucketPlan,
     Ragged,
     Tokenized,
@@ -34,7 +33,7 @@ from flax_transformer.data.text.numbers import english, german, numbers
 from flax_transformer.data.text.pair import PairSource, TextPairs
 from flax_transformer.data.text.parallel import ParallelText, parallel_files, read_parallel
 from flax_transformer.data.text.pipeline import BatchStream, pipeline
-from flax_transformer.data.text.rows import Pairs, Rows
+from flax_transformer.data.text.rows import Pairs, Rows, teach
 from flax_transformer.data.text.span import SpanCorruption
 from flax_transformer.data.text.text_to_text import TextToText
 from flax_transformer.data.text.tfds import TfdsPairs, build_number_words, build_pairs, tfds_pairs
@@ -54,7 +53,6 @@ __all__ = [
     "EOS",
     "PAD",
     "UNK",
-    "Batch",
     "BatchStream",
     "Blocks",
     "BucketPlan",
@@ -95,6 +93,7 @@ __all__ = [
     "pipeline",
     "ragged",
     "read_parallel",
+    "teach",
     "tfds_pairs",
     "tokenize",
     "tokenize_sources",

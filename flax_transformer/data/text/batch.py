@@ -15,10 +15,11 @@ from typing import SupportsIndex
 import numpy as np
 from jaxtyping import Int, Integer
 
+from flax_transformer.data.examples import Arrays
 from flax_transformer.data.text.pair import PairSource
+from flax_transformer.data.text.rows import teach
 from flax_transformer.data.text.tokenizer import BOS, EOS, PAD, Tokenizer
 
-Batch = dict[str, Int[np.ndarray, "..."]]
 Indices = Int[np.ndarray, "_"]  # of pairs; -1 is an empty row
 
 
@@ -162,18 +163,15 @@ def _join(parts: list[Ragged]) -> Ragged:
     return Ragged(np.concatenate([part.flat for part in parts]), np.concatenate([*offsets, starts[-1:]]))
 
 
-def collate(examples: Tokenized, indices: Int[np.ndarray, " B"], boundary: int) -> Batch:
-    """Lay pairs out as one batch; index -1 makes an empty row (all padding, lengths 0).
+def collate(examples: Tokenized, indices: Int[np.ndarray, " B"], boundary: int) -> Arrays:
+    """Lay pairs out as one batch; index -1 makes an empty row (all padding, lengths and weights 0).
 
-    Returns int32 arrays: ``source`` [B, S] (tokens, end mark, padding), ``source_length`` [B], ``target`` [B, T+1]
-    (begin mark, tokens, end mark, padding) and ``target_length`` [B], with S = T = ``boundary``. Lengths count the end
-    mark, so ``target_length`` is the number of labels ``target[:, 1:]`` holds.
+    Sources [B, S] are tokens, end mark and padding, labels [B, T] likewise, with S = T = ``boundary``; the decoder
+    reads the labels behind a begin mark. Lengths count the end mark. See ``teach`` for the batch.
     """
-    source, source_length = _lay_out(examples.source, indices, boundary, examples.pad, examples.eos)
-    labels, target_length = _lay_out(examples.target, indices, boundary, examples.pad, examples.eos)
-    begin = np.where(indices < 0, examples.pad, examples.bos).astype(np.int32)
-    target = np.concatenate([begin[:, None], labels], axis=1)
-    return {"source": source, "source_length": source_length, "target": target, "target_length": target_length}
+    source = _lay_out(examples.source, indices, boundary, examples.pad, examples.eos)
+    labels = _lay_out(examples.target, indices, boundary, examples.pad, examples.eos)
+    return teach(*source, *labels, start=examples.bos, pad=examples.pad)
 
 
 def _lay_out(
@@ -259,7 +257,7 @@ class BucketPlan:
 
 def eval_batches(
     examples: Tokenized, *, tokens: int, boundaries: tuple[int, ...], multiple: int = 1
-) -> Iterator[tuple[Indices, Batch]]:
+) -> Iterator[tuple[Indices, Arrays]]:
     """Yield every pair exactly once, shortest first, as (indices, batch); index -1 marks an empty row."""
     sizes = _batch_sizes(tuple(boundaries), tokens, multiple)
     lengths = examples.lengths

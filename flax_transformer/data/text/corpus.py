@@ -1,14 +1,13 @@
 """Corpora as configs: a frozen value whose `read(split)` gives sentence pairs."""
 
-from dataclasses import dataclass
-
 from flax_transformer.data.text.numbers import numbers
 from flax_transformer.data.text.pair import PairSource
 from flax_transformer.data.text.parallel import ParallelText
 from flax_transformer.data.text.tfds import tfds_pairs
+from flax_transformer.frozen import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Numbers:
     """Number words, English to German; the pairs of the three splits are disjoint."""
 
@@ -22,7 +21,7 @@ class Numbers:
         return numbers(getattr(self, split), seed=self.seed, split=split)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TextCorpus(ParallelText):
     """Parallel text: the files of a folder, or a TFDS data set when `tfds` names one.
 

@@ -4,18 +4,18 @@ A noise is ``noise(tokens, rng) -> tokens`` on tokens without marks; noises comp
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.examples import Example
+from flax_transformer.frozen import frozen
 
 Tokens = Int[np.ndarray, "_"]
 Noise = Callable[[Tokens, np.random.Generator], Tokens]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Denoise:
     """Damage ``tokens`` by every noise in turn: ``source`` is damaged, ``target`` whole, both with their marks."""
 
@@ -35,7 +35,7 @@ class Denoise:
         return np.concatenate([self.begin, tokens, self.end]).astype(np.int32)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Infill:
     """Replace spans of Poisson length by one mask each; a span of length 0 puts a mask between two tokens.
 
@@ -72,7 +72,7 @@ class Infill:
         return rng.permutation(np.array(spans, np.int64))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MaskTokens:
     """Replace round(share · n) of n tokens by the mask."""
 
@@ -89,7 +89,7 @@ class MaskTokens:
         return masked
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DeleteTokens:
     """Delete round(share · n) of n tokens; where they were is for the model to find out."""
 
@@ -103,7 +103,7 @@ class DeleteTokens:
         return np.delete(tokens, _choose(len(tokens), self.share, rng))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PermuteSentences:
     """Put the sentences into random order; a sentence reaches to a token of ``ends``, such as the full stop."""
 
@@ -115,7 +115,7 @@ class PermuteSentences:
         return np.concatenate([sentences[index] for index in rng.permutation(len(sentences))])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rotate:
     """Begin at a random token and put what was before it at the end."""
 

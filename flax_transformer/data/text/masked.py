@@ -1,14 +1,13 @@
 """Masked language modelling (Devlin et al. 2019, https://arxiv.org/abs/1810.04805, section 3.1)."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Bool, Int
 
 from flax_transformer.data.examples import Example
+from flax_transformer.frozen import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MaskedLM:
     """Choose tokens to be predicted and hide most of them.
 
@@ -84,7 +83,7 @@ class MaskedLM:
         return np.where(chosen & (draw < self.mask_share + self.random_share), hidden, tokens).astype(np.int32)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WordIds:
     """Number the words of an example in its field ``words``: a token of ``continuing`` belongs to the word before it.
 

@@ -19,8 +19,8 @@ class NextSentence:
     """Pair a stretch of sentences with the one that follows it, or, half the time, with one of another document.
 
     ``documents`` are bounds into ``sentences``: document d has the sentences documents[d] … documents[d + 1] − 1. The
-    transform takes the number of a sentence to start from and gives ``tokens`` ([CLS] A [SEP] B [SEP]), ``token_types``
-    (1 from B on) and ``next_sentence_label`` (0: B follows A, 1: B is random). Sentences are gathered up to ``length``
+    transform takes the number of a sentence to start from and gives ``tokens`` ([CLS] A [SEP] B [SEP]), ``types``
+    (1 from B on) and ``next_sentence`` (0: B follows A, 1: B is random). Sentences are gathered up to ``length``
     tokens, marks included (with probability ``short`` up to a random smaller number), and parted at random; the
     longer side then loses tokens at a random end until the pair fits.
 
@@ -74,7 +74,7 @@ class NextSentence:
         first, second = _truncate(first, second, goal, rng)
         tokens = np.concatenate([[self.cls], first, [self.sep], second, [self.sep]]).astype(np.int32)
         types = np.repeat(np.array([0, 1], np.int32), [len(first) + 2, len(second) + 1])
-        return {"tokens": tokens, "token_types": types, "next_sentence_label": label}
+        return {"tokens": tokens, "types": types, "next_sentence": label}
 
     def _gather(self, start: int, document: int, goal: int) -> int:
         """Find the sentence at or before the document's end with which ``goal`` tokens are reached."""

@@ -5,13 +5,13 @@ import difflib
 import gzip
 import zlib
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from flax_transformer.data.text.pair import TextPairs
+from flax_transformer.frozen import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ParallelText:
     """Where a parallel corpus lies: ``{root}/{split name}.{language}``, each file optionally with ``.gz`` behind.
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from flax_transformer.data.examples import Arrays
 from flax_transformer.data.stream import Stream
-from flax_transformer.data.text.batch import Batch, BucketPlan, Tokenized, collate
+from flax_transformer.data.text.batch import BucketPlan, Tokenized, collate
 
 
 class BatchStream(Stream):
@@ -49,7 +50,7 @@ class BatchStream(Stream):
             "tokenizer": self._examples.tokenizer,
         }
 
-    def make(self, step: int) -> Batch:
+    def make(self, step: int) -> Arrays:
         """Lay out this process's rows of the batch the plan has for a step."""
         boundary, indices = self._plan[step]
         return collate(self._examples, self.own(indices), boundary)

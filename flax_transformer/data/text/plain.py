@@ -1,4 +1,4 @@
-"""Plain text and labelled sentences: files, the standard library's own sources, and a tokenizer of characters."""
+"""Plain text: files, the standard library's own sources, and a tokenizer of characters."""
 
 import codecs
 import difflib
@@ -7,19 +7,20 @@ import sysconfig
 import tokenize
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from flax_transformer.data.text.batch import Ragged, ragged
 from flax_transformer.data.text.tokenizer import SPECIAL, UNK, Tokenizer
+from flax_transformer.frozen import frozen
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 _BLOCK = 1 << 16  # characters encoded at a time, so that a tokenizer never holds a whole corpus
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PlainText:
     """A corpus of running text: a file, or the Python standard library's own sources if ``text`` is empty.
 
@@ -41,40 +42,14 @@ class PlainText:
         return split_text(documents, self.holdout)[split == "validation"]
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Texts and the numbers of their classes."""
+@runtime_checkable
+class TextEncoder(Protocol):
+    """What is asked of a tokenizer: one of this package, or a checkpoint's."""
 
-    texts: Sequence[str]
-    labels: Sequence[int]
+    vocab_size: int
 
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, index: int) -> dict[str, str | int]:
-        return {"text": self.texts[index], "label": self.labels[index]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelledText:
-    """Where labelled sentences lie: ``{root}/{split name}.tsv``, a text, a tab and one of ``labels`` a line."""
-
-    root: str
-    labels: tuple[str, ...] = ("0", "1")
-    train: str = "train"
-    validation: str = "dev"
-    test: str = "test"
-
-    def __post_init__(self) -> None:
-        if len(set(self.labels)) != len(self.labels) or len(self.labels) < 2:
-            raise ValueError(f"labels must be at least two and differ, got {self.labels}")
-
-    def read(self, split: str) -> Labelled:
-        """Read the ``train``, ``validation`` or ``test`` sentences; errors as ``read_labelled``."""
-        names = {"train": self.train, "validation": self.validation, "test": self.test}
-        if split not in names:
-            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
-        return read_labelled(Path(self.root) / f"{names[split]}.tsv", self.labels)
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Turn texts into token ids without marks."""
 
 
 def read_text(path: str | Path) -> str:
@@ -105,29 +80,6 @@ def read_text(path: str | Path) -> str:
     if not text.strip():
         raise ValueError(f"{path} is empty")
     return text
-
-
-def read_labelled(path: str | Path, labels: Sequence[str]) -> Labelled:
-    r"""Read lines of a text, a tab and a label; class i is ``labels[i]``. Only ``\n`` or ``\r\n`` ends a line.
-
-    Raises:
-        FileNotFoundError, ValueError: as ``read_text``; also a line of other than two columns, without text, or with
-            a label that is none of ``labels``. File, 1-based line and rule are named.
-    """
-    number_of = {label: number for number, label in enumerate(labels)}
-    texts, numbers = [], []
-    for line, row in enumerate(read_text(path).removesuffix("\n").split("\n"), start=1):
-        columns = row.removesuffix("\r").split("\t")
-        if len(columns) != 2:
-            raise ValueError(f"{path}, line {line}: a line must be text TAB label, got {len(columns)} columns")
-        text, label = columns
-        if not text.strip():
-            raise ValueError(f"{path}, line {line}: the text must not be empty")
-        if label not in number_of:
-            raise ValueError(f"{path}, line {line}: the label must be one of {', '.join(labels)}, got {label!r}")
-        texts.append(text)
-        numbers.append(number_of[label])
-    return Labelled(texts, numbers)
 
 
 def standard_library() -> list[str]:
@@ -166,7 +118,7 @@ def split_text(documents: Sequence[str], holdout: float) -> tuple[list[str], lis
     return train, validation
 
 
-def encode_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Ragged:
+def encode_documents(documents: Iterable[str], tokenizer: TextEncoder) -> Ragged:
     """Encode documents without marks, long ones in blocks of whole lines; ``flat`` is all of them as one stream."""
     kind = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
     rows = []

@@ -1,26 +1,34 @@
 """Examples of different lengths laid out as batches of one shape.
 
-B rows, T positions, S source positions. An example that is None makes an empty row: all padding, length 0.
+A batch has what a model takes by name under ``inputs``, and beside it ``labels``, ``weights`` and whatever else an
+objective asks for. B rows, T positions, S source positions. An example that is None makes an empty row: all padding,
+length and weights 0.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from flax_transformer.data.examples import Arrays
+from flax_transformer.frozen import frozen
+
+INPUTS = ("tokens", "types", "positions", "segments")
+"""Fields of an example that a model takes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rows:
-    """Lay out single sequences: every array of an example becomes [B, T], every number [B]; ``length`` [B] joins.
+    """Lay out single sequences: every array of an example becomes [B, T], every number [B].
 
-    ``tokens`` are padded with ``pad``, every other array with 0; arrays must be as long as the tokens.
+    ``tokens``, ``types``, ``positions`` and ``segments`` are inputs, and ``lengths`` [B] joins them. ``tokens`` are
+    padded with ``pad``, every other array with 0; arrays must be as long as the tokens. Labels that are numbers, one a
+    row, get ``weights`` [B]: 1, and 0 where a row is empty.
 
-    >>> Rows(length=3, pad=9)([{"tokens": np.array([5, 6]), "label": 1}, None])["tokens"].tolist()
-    [[5, 6, 9], [9, 9, 9]]
+    >>> batch = Rows(length=3, pad=9)([{"tokens": np.array([5, 6]), "labels": 1}, None])
+    >>> batch["inputs"]["tokens"].tolist(), batch["weights"].tolist()
+    ([[5, 6, 9], [9, 9, 9]], [1.0, 0.0])
 
     Raises:
         ValueError: an example longer than T, of unequal arrays, or all rows empty.
@@ -46,17 +54,18 @@ class Rows:
                 batch[name], lengths = _fill(name, values, self.length, self.pad if name == "tokens" else 0)
             else:
                 batch[name] = np.array([0 if value is None else value for value in values], _narrow(np.asarray(value)))
-        batch["length"] = lengths
-        return batch
+        inputs = {name: batch.pop(name) for name in INPUTS if name in batch}
+        if "labels" in batch and "weights" not in batch:
+            batch["weights"] = (lengths > 0).astype(np.float32)
+        return {"inputs": {**inputs, "lengths": lengths}, **batch}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pairs:
     """Lay out ``source`` and ``target`` arrays as ``collate`` of sentence pairs does.
 
-    Returns int32 arrays ``source`` [B, S], ``source_length`` [B], ``target`` [B, T+1] and ``target_length`` [B]. The
-    target begins with ``start``, which the length does not count, so the labels are ``target[:, 1:]``. End marks are
-    the example's own. T5 starts with its padding, BART with its end mark.
+    The decoder reads the target behind ``start``; end marks are the example's own. T5 starts with its padding, BART
+    with its end mark. See ``teach`` for the batch.
 
     Raises:
         ValueError: a side longer than S or T, or all rows empty.
@@ -74,13 +83,36 @@ class Pairs:
     def __call__(self, examples: Sequence[Mapping[str, Any] | None]) -> Arrays:
         """Lay out one batch."""
         _present(examples)
-        batch = {}
+        sides = {}
         for name, length in (("source", self.source_length), ("target", self.target_length)):
             values = [None if example is None else np.asarray(example[name]) for example in examples]
-            batch[name], batch[f"{name}_length"] = _fill(name, values, length, self.pad)
-        start = np.where(batch["target_length"] > 0, self.start, self.pad).astype(np.int32)
-        batch["target"] = np.concatenate([start[:, None], batch["target"]], axis=1)
-        return batch
+            sides[name] = _fill(name, values, length, self.pad)
+        return teach(*sides["source"], *sides["target"], start=self.start, pad=self.pad)
+
+
+def teach(
+    source: Int[np.ndarray, "B S"],
+    source_lengths: Int[np.ndarray, " B"],
+    target: Int[np.ndarray, "B T"],
+    target_lengths: Int[np.ndarray, " B"],
+    *,
+    start: int,
+    pad: int,
+) -> Arrays:
+    """Make the batch of an encoder-decoder that is told every target token but the one to guess.
+
+    Returns:
+        ``inputs`` with ``source`` [B, S], its ``lengths`` [B], and the ``target`` [B, T] one to the right, behind
+        ``start``; ``labels`` [B, T], the target, and ``weights`` [B, T], 1 where it has a token.
+    """
+    begin = np.where(target_lengths > 0, start, pad).astype(np.int32)
+    read = np.concatenate([begin[:, None], target[:, :-1]], axis=1)
+    weights = (np.arange(target.shape[1]) < target_lengths[:, None]).astype(np.float32)
+    return {
+        "inputs": {"source": source, "target": read, "lengths": source_lengths},
+        "labels": target,
+        "weights": weights,
+    }
 
 
 def _present(examples: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any]:

@@ -1,16 +1,15 @@
 """Span corruption (Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.1.4): spans out, sentinels in."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.examples import Example
+from flax_transformer.frozen import frozen
 
 Tokens = Int[np.ndarray, "_"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SpanCorruption:
     """Replace random spans of ``tokens`` by sentinels; ``source`` has the sentinels, ``target`` what they stand for.
 

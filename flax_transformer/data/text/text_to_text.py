@@ -1,13 +1,13 @@
 """Every task as text in, text out, told apart by a prefix (Raffel et al. 2020, https://arxiv.org/abs/1910.10683)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from flax_transformer.data.examples import Example
 from flax_transformer.data.identity import digest
+from flax_transformer.frozen import frozen
 
 
 @runtime_checkable
@@ -23,7 +23,7 @@ class Encoder(Protocol):
         """Tell this tokenizer from any other."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TextToText:
     """Encode ``{"source": str, "target": str}`` with the task's prefix before the source and an end mark on both.
 

@@ -69,13 +69,19 @@ FAMILIES = {
     "bart": Family(
         model_type="bart",
         architectures={
-            "BartForConditionalGeneration": Architecture(read, seq2seq_lm, BIAS),
-            "BartModel": Architecture(_model, seq2seq_model, base=True, ignored=LARGER),
+            "BartForConditionalGeneration": Architecture(read, seq2seq_lm, BIAS, uses=("respond",)),
+            "BartModel": Architecture(_model, seq2seq_model, base=True, ignored=LARGER, uses=("embed",)),
             "BartForSequenceClassification": Architecture(
-                _sequence, seq2seq_classifier, HEAD, at="backbone.", ignored=LARGER, check=check_ends
+                _sequence,
+                seq2seq_classifier,
+                HEAD,
+                at="backbone.",
+                ignored=LARGER,
+                check=check_ends,
+                uses=("classify",),
             ),
             "BartForQuestionAnswering": Architecture(
-                _span, seq2seq_span, linear("head.output", "qa_outputs"), at="backbone.", ignored=LARGER
+                _span, seq2seq_span, linear("head.output", "qa_outputs"), at="backbone.", ignored=LARGER, uses=("span",)
             ),
         },
         table=TABLE,

@@ -3,12 +3,12 @@
 from typing import Any
 
 from flax_transformer.hub.call import encoder_classifier, encoder_span, multiple_choice, pooled_encoder, pretraining
-from flax_transformer.hub.fields import SPELLING, Fields
+from flax_transformer.hub.fields import Fields, spelled
 from flax_transformer.hub.head import classifier, guesser
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import Row, embedding, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
 
 
 def read(fields: Fields) -> EncoderConfig:
@@ -23,7 +23,7 @@ def read(fields: Fields) -> EncoderConfig:
             max_length=fields.integer("max_position_embeddings", 512), types=fields.integer("type_vocab_size", 2),
             norm_eps=eps, dropout=dropout, init_std=std,
         ),
-        block=BlockConfig(
+        block=transformer_block(
             embed=embed, heads=fields.integer("num_attention_heads", 12), init_std=std,
             hidden=fields.integer("intermediate_size", 3072), norm_eps=eps, dropout=dropout,
             activation=fields.activation("hidden_act", "gelu"),
@@ -41,13 +41,13 @@ def write(config: EncoderConfig) -> dict[str, Any]:
         "type_vocab_size": config.embedding.types,
         "hidden_size": config.block.embed,
         "num_hidden_layers": config.depth,
-        "num_attention_heads": config.block.heads,
-        "intermediate_size": config.block.hidden,
-        "hidden_act": SPELLING[config.block.activation],
-        "layer_norm_eps": config.block.norm_eps,
-        "initializer_range": 0.02 if config.block.init_std is None else config.block.init_std,
-        "hidden_dropout_prob": config.block.dropout,
-        "attention_probs_dropout_prob": config.block.attention_dropout,
+        "num_attention_heads": config.block.attention.heads,
+        "intermediate_size": config.block.feedforward.hidden,
+        "hidden_act": spelled(config.block.feedforward.activation),
+        "layer_norm_eps": config.block.residual.norm_eps,
+        "initializer_range": 0.02 if config.block.attention.init_std is None else config.block.attention.init_std,
+        "hidden_dropout_prob": config.block.residual.dropout,
+        "attention_probs_dropout_prob": config.block.attention.attention_dropout,
     }
 
 
@@ -56,14 +56,14 @@ TABLE = (
     *embedding("embedding.position", "embeddings.position_embeddings"),
     *embedding("embedding.type", "embeddings.token_type_embeddings"),
     *norm("embedding.norm", "embeddings.LayerNorm"),
-    *linear("blocks.attention.query", "encoder.layer.{}.attention.self.query"),
-    *linear("blocks.attention.key", "encoder.layer.{}.attention.self.key"),
-    *linear("blocks.attention.value", "encoder.layer.{}.attention.self.value"),
-    *linear("blocks.attention.out", "encoder.layer.{}.attention.output.dense", inputs=2),
-    *norm("blocks.attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
-    *linear("blocks.feedforward.up", "encoder.layer.{}.intermediate.dense"),
-    *linear("blocks.feedforward.down", "encoder.layer.{}.output.dense"),
-    *norm("blocks.feedforward_norm", "encoder.layer.{}.output.LayerNorm"),
+    *linear("trunk.blocks.attention.query", "encoder.layer.{}.attention.self.query"),
+    *linear("trunk.blocks.attention.key", "encoder.layer.{}.attention.self.key"),
+    *linear("trunk.blocks.attention.value", "encoder.layer.{}.attention.self.value"),
+    *linear("trunk.blocks.attention.out", "encoder.layer.{}.attention.output.dense", inputs=2),
+    *norm("trunk.blocks.attention_residual.norm", "encoder.layer.{}.attention.output.LayerNorm"),
+    *linear("trunk.blocks.feedforward.up", "encoder.layer.{}.intermediate.dense"),
+    *linear("trunk.blocks.feedforward.down", "encoder.layer.{}.output.dense"),
+    *norm("trunk.blocks.feedforward_residual.norm", "encoder.layer.{}.output.LayerNorm"),
 )
 MASKED = (
     *linear("dense", "cls.predictions.transform.dense"),
@@ -86,22 +86,30 @@ UNREAD = (r"^cls\.(seq_relationship\.|predictions\.bias$)", r"^(bert\.)?pooler\.
 
 ARCHITECTURES = {
     "Model": classifier(
-        read, pooled_encoder, linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED
+        read, pooled_encoder, linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED,
+        uses=("embed",),
     ),
     "ForPreTraining": guesser(
         read, (*MASKED, *linear("sentence.dense", "bert.pooler.dense"), *linear("sentence.output", SENTENCES)),
-        pretraining, ignored=UNREAD, next_sentence=True,
+        pretraining, ignored=UNREAD, next_sentence=True, uses=("fill", "follow"),
     ),
-    "ForMaskedLM": guesser(read, MASKED, ignored=UNREAD),
+    "ForMaskedLM": guesser(read, MASKED, ignored=UNREAD, uses=("fill",)),
     "ForNextSentencePrediction": classifier(
-        read, encoder_classifier, (*POOLER, *linear("head.output", SENTENCES)), 2, ignored=LARGER, **POOLED
+        read, encoder_classifier, (*POOLER, *linear("head.output", SENTENCES)), 2, ignored=LARGER, **POOLED,
+        uses=("classify", "follow"),
     ),
     "ForSequenceClassification": classifier(
-        read, encoder_classifier, (*POOLER, *OUTPUT), dropout=DROPOUT, ignored=LARGER, **POOLED
+        read, encoder_classifier, (*POOLER, *OUTPUT), dropout=DROPOUT, ignored=LARGER, **POOLED, uses=("classify",)
     ),
-    "ForTokenClassification": classifier(read, encoder_classifier, OUTPUT, dropout=DROPOUT, ignored=LARGER),
-    "ForQuestionAnswering": classifier(read, encoder_span, linear("head.output", "qa_outputs"), 2, ignored=LARGER),
-    "ForMultipleChoice": classifier(read, multiple_choice, (*POOLER, *OUTPUT), 1, DROPOUT, ignored=LARGER, **POOLED),
+    "ForTokenClassification": classifier(
+        read, encoder_classifier, OUTPUT, dropout=DROPOUT, ignored=LARGER, uses=("label",)
+    ),
+    "ForQuestionAnswering": classifier(
+        read, encoder_span, linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("span",)
+    ),
+    "ForMultipleChoice": classifier(
+        read, multiple_choice, (*POOLER, *OUTPUT), 1, DROPOUT, ignored=LARGER, **POOLED, uses=("choose",)
+    ),
 }  # fmt: skip
 
 FAMILIES = {

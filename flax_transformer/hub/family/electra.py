@@ -81,18 +81,20 @@ FAMILIES = {
     "electra": Family(
         model_type="electra",
         architectures={
-            "ElectraModel": Architecture(read, encoder_model, base=True, ignored=LARGER),
-            "ElectraForPreTraining": Architecture(_discriminator, discriminate, DISCRIMINATOR, **ABOVE),
-            "ElectraForMaskedLM": guesser(read, MASKED, ignored=LARGER, activation="gelu"),
+            "ElectraModel": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("embed",)),
+            "ElectraForPreTraining": Architecture(
+                _discriminator, discriminate, DISCRIMINATOR, **ABOVE, uses=("detect",)
+            ),
+            "ElectraForMaskedLM": guesser(read, MASKED, ignored=LARGER, activation="gelu", uses=("fill",)),
             "ElectraForSequenceClassification": classifier(
                 read, encoder_classifier, SEQUENCE, None, bert.DROPOUT, ignored=LARGER, dropout_first=True,
-                pool="first", dense="gelu",
+                pool="first", dense="gelu", uses=("classify",),
             ),
             "ElectraForTokenClassification": classifier(
-                read, encoder_classifier, OUTPUT, None, bert.DROPOUT, ignored=LARGER
+                read, encoder_classifier, OUTPUT, None, bert.DROPOUT, ignored=LARGER, uses=("label",)
             ),
-            "ElectraForQuestionAnswering": classifier(read, encoder_span, SPAN, 2, ignored=LARGER),
-            "ElectraForMultipleChoice": Architecture(_choice, multiple_choice, CHOICES, **ABOVE),
+            "ElectraForQuestionAnswering": classifier(read, encoder_span, SPAN, 2, ignored=LARGER, uses=("span",)),
+            "ElectraForMultipleChoice": Architecture(_choice, multiple_choice, CHOICES, **ABOVE, uses=("choose",)),
         },
         table=(*bert.TABLE, *linear("embedding.project", "embeddings_project")),
         write=write,

@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
-from flax_transformer.hub.fields import SPELLING, Fields
+from flax_transformer.hub.fields import Fields, spelled
 from flax_transformer.hub.registration import LOOKED_UP, Architecture, Family
 from flax_transformer.hub.table import conv, embedding, linear, norm
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
 
 
 def read(fields: Fields) -> CausalConfig:
@@ -22,7 +22,7 @@ def read(fields: Fields) -> CausalConfig:
             vocab=fields.integer("vocab_size", 50257), embed=embed, position="learned", types="token", scaled=False,
             max_length=fields.integer("n_positions", 1024), dropout=fields.number("embd_pdrop", 0.1), init_std=std,
         ),
-        block=BlockConfig(
+        block=transformer_block(
             embed=embed, heads=fields.integer("n_head", 12), norm_position="pre", init_std=std,
             residual_init_std=std / math.sqrt(2 * max(depth, 1)),
             hidden=fields.integer("n_inner", None) or 4 * embed,
@@ -43,15 +43,15 @@ def write(config: CausalConfig) -> dict[str, Any]:
         "n_positions": config.embedding.max_length,
         "n_embd": config.embedding.embed,
         "n_layer": config.depth,
-        "n_head": config.block.heads,
-        "n_inner": config.block.hidden,
-        "activation_function": SPELLING[config.block.activation],
-        "layer_norm_epsilon": config.block.norm_eps,
-        "initializer_range": config.block.init_std or 0.02,
+        "n_head": config.block.attention.heads,
+        "n_inner": config.block.feedforward.hidden,
+        "activation_function": spelled(config.block.feedforward.activation),
+        "layer_norm_epsilon": config.block.residual.norm_eps,
+        "initializer_range": config.block.attention.init_std or 0.02,
         "embd_pdrop": config.embedding.dropout,
-        "resid_pdrop": config.block.dropout,
-        "attn_pdrop": config.block.attention_dropout,
-        "scale_attn_weights": config.block.scale != 1.0,
+        "resid_pdrop": config.block.residual.dropout,
+        "attn_pdrop": config.block.attention.attention_dropout,
+        "scale_attn_weights": config.block.attention.scale != 1.0,
         "scale_attn_by_inverse_layer_idx": config.falling_scale,
     }
 
@@ -76,29 +76,29 @@ def _classifier(fields: Fields, **head: Any) -> ClassifierConfig:
 TABLE = (
     *embedding("embedding.token", "wte"),
     *embedding("embedding.position", "wpe"),
-    *norm("blocks.attention_norm", "h.{}.ln_1"),
-    *conv(tuple(f"blocks.attention.{part}" for part in ("query", "key", "value")), "h.{}.attn.c_attn"),
-    *conv("blocks.attention.out", "h.{}.attn.c_proj", inputs=2),
-    *norm("blocks.feedforward_norm", "h.{}.ln_2"),
-    *conv("blocks.feedforward.up", "h.{}.mlp.c_fc"),
-    *conv("blocks.feedforward.down", "h.{}.mlp.c_proj"),
-    *norm("norm", "ln_f"),
+    *norm("trunk.blocks.attention_residual.norm", "h.{}.ln_1"),
+    *conv(tuple(f"trunk.blocks.attention.{part}" for part in ("query", "key", "value")), "h.{}.attn.c_attn"),
+    *conv("trunk.blocks.attention.out", "h.{}.attn.c_proj", inputs=2),
+    *norm("trunk.blocks.feedforward_residual.norm", "h.{}.ln_2"),
+    *conv("trunk.blocks.feedforward.up", "h.{}.mlp.c_fc"),
+    *conv("trunk.blocks.feedforward.down", "h.{}.mlp.c_proj"),
+    *norm("trunk.norm", "ln_f"),
 )
 
 FAMILIES = {
     "gpt2": Family(
         model_type="gpt2",
         architectures={
-            "GPT2LMHeadModel": Architecture(read, causal_lm),
-            "GPT2Model": Architecture(read, causal_model, base=True),
+            "GPT2LMHeadModel": Architecture(read, causal_lm, uses=("continue",)),
+            "GPT2Model": Architecture(read, causal_model, base=True, uses=("embed",)),
             "GPT2ForSequenceClassification": Architecture(
-                _sequence, causal_classifier, linear("head.output", "score"), at="backbone."
+                _sequence, causal_classifier, linear("head.output", "score"), at="backbone.", uses=("classify",)
             ),
             "GPT2ForTokenClassification": Architecture(
-                _tokens, causal_classifier, linear("head.output", "classifier"), at="backbone."
+                _tokens, causal_classifier, linear("head.output", "classifier"), at="backbone.", uses=("label",)
             ),
             "GPT2ForQuestionAnswering": Architecture(
-                _span, causal_span, linear("head.output", "qa_outputs"), at="backbone."
+                _span, causal_span, linear("head.output", "qa_outputs"), at="backbone.", uses=("span",)
             ),
         },
         table=TABLE,

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any
 
 from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
-from flax_transformer.hub.fields import SPELLING, Fields
+from flax_transformer.hub.fields import Fields, spelled
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.rotary import read_rotary, write_rotary
 from flax_transformer.hub.table import embedding, linear, norm
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, transformer_block
 
 SIZES = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
 QWEN = {
@@ -34,26 +34,26 @@ DEFAULTS = {
 def read_llama(fields: Fields) -> CausalConfig:
     """Make our config of a Llama's fields."""
     bias = fields.flag("attention_bias", False)
-    return _read("llama", fields, bias=fields.flag("mlp_bias", False), qkv_bias=bias, out_bias=bias)
+    return _read("llama", fields, bias=bias, out_bias=bias, mlp_bias=fields.flag("mlp_bias", False))
 
 
 def read_mistral(fields: Fields) -> CausalConfig:
     """Make our config of a Mistral's fields."""
     fields.only(layer_types=None)
-    config = _read("mistral", fields, bias=False, qkv_bias=False, out_bias=False)
+    config = _read("mistral", fields)
     return replace(config, window=_complete("mistral", fields).integer("sliding_window", None))
 
 
 def read_qwen2(fields: Fields) -> CausalConfig:
     """Make our config of the fields of a Qwen 2 or 2.5."""
-    config = _read("qwen2", fields, bias=False, qkv_bias=True, out_bias=False)
+    config = _read("qwen2", fields, bias=True, out_bias=False)
     return replace(config, window=_window(_complete("qwen2", fields), config.depth))
 
 
 def read_qwen3(fields: Fields) -> CausalConfig:
     """Make our config of a Qwen 3's fields."""
     bias = fields.flag("attention_bias", False)
-    config = _read("qwen3", fields, bias=False, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    config = _read("qwen3", fields, bias=bias, out_bias=bias, qk_norm=_eps(fields))
     return replace(config, window=_window(_complete("qwen3", fields), config.depth))
 
 
@@ -61,22 +61,27 @@ def _complete(model_type: str, fields: Fields) -> Fields:
     return Fields.of({**DEFAULTS[model_type], **fields})
 
 
-def _read(model_type: str, fields: Fields, **block: Any) -> CausalConfig:
+def _eps(fields: Fields) -> float:
+    return fields.number("rms_norm_eps", 1e-6)
+
+
+def _read(model_type: str, fields: Fields, *, mlp_bias: bool = False, **attention: Any) -> CausalConfig:
     fields = _complete(model_type, fields)
     embed, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     std = fields.number("initializer_range", 0.02)
+    block = transformer_block(
+        embed=embed, heads=heads, hidden=fields.integer("intermediate_size"), norm="rms", norm_position="pre",
+        kv_heads=fields.integer("num_key_value_heads", None) or heads, gated=True, init_std=std, bias=mlp_bias,
+        head_width=fields.integer("head_dim", None) or embed // max(heads, 1), rotary=read_rotary(fields),
+        norm_eps=_eps(fields), activation=fields.activation("hidden_act", "silu"),
+        attention_dropout=fields.number("attention_dropout", 0.0),
+    )  # fmt: skip
     return CausalConfig(
         embedding=EmbeddingConfig(
             vocab=fields.integer("vocab_size"), embed=embed, position="none", scaled=False, init_std=std,
             max_length=fields.integer("max_position_embeddings"),
         ),
-        block=BlockConfig(
-            embed=embed, heads=heads, hidden=fields.integer("intermediate_size"), norm="rms", norm_position="pre",
-            kv_heads=fields.integer("num_key_value_heads", None) or heads, gated=True, init_std=std,
-            head_width=fields.integer("head_dim", None) or embed // max(heads, 1), rotary=read_rotary(fields),
-            norm_eps=fields.number("rms_norm_eps", 1e-6), activation=fields.activation("hidden_act", "silu"),
-            attention_dropout=fields.number("attention_dropout", 0.0), **block,
-        ),
+        block=replace(block, attention=replace(block.attention, **{"bias": False, "out_bias": False, **attention})),
         depth=fields.integer("num_hidden_layers"),
         tied_output=fields.flag("tie_word_embeddings", False),
     )  # fmt: skip
@@ -106,32 +111,28 @@ def _window(fields: Fields, depth: int) -> int | None:
 
 
 def _write(config: CausalConfig) -> dict[str, Any]:
-    block = config.block
+    attention, feedforward, residual = config.block.attention, config.block.feedforward, config.block.residual
     return {
         "vocab_size": config.embedding.vocab,
         "max_position_embeddings": config.embedding.max_length,
-        "hidden_size": block.embed,
-        "intermediate_size": block.hidden,
+        "hidden_size": residual.embed,
+        "intermediate_size": feedforward.hidden,
         "num_hidden_layers": config.depth,
-        "num_attention_heads": block.heads,
-        "num_key_value_heads": block.resolved_kv_heads,
-        "head_dim": block.width,
-        "hidden_act": SPELLING[block.activation],
-        "rms_norm_eps": block.norm_eps,
-        "initializer_range": block.init_std or 0.02,
-        "attention_dropout": block.attention_dropout,
+        "num_attention_heads": attention.heads,
+        "num_key_value_heads": attention.resolved_kv_heads,
+        "head_dim": attention.width,
+        "hidden_act": spelled(feedforward.activation),
+        "rms_norm_eps": residual.norm_eps,
+        "initializer_range": attention.init_std or 0.02,
+        "attention_dropout": attention.attention_dropout,
         "tie_word_embeddings": config.tied_output,
-        **({} if block.rotary is None else write_rotary(block.rotary)),
+        **({} if attention.rotary is None else write_rotary(attention.rotary)),
     }
-
-
-def _biased(block: BlockConfig) -> bool:
-    return block.bias if block.qkv_bias is None else block.qkv_bias
 
 
 def write_llama(config: CausalConfig) -> dict[str, Any]:
     """Make a Llama's fields of our config."""
-    return {**_write(config), "attention_bias": _biased(config.block), "mlp_bias": config.block.bias}
+    return {**_write(config), "attention_bias": config.block.attention.bias, "mlp_bias": config.block.feedforward.bias}
 
 
 def write_mistral(config: CausalConfig) -> dict[str, Any]:
@@ -147,24 +148,24 @@ def write_qwen2(config: CausalConfig) -> dict[str, Any]:
 
 def write_qwen3(config: CausalConfig) -> dict[str, Any]:
     """Make the fields of a Qwen 3 of our config."""
-    return {**write_qwen2(config), "attention_bias": _biased(config.block)}
+    return {**write_qwen2(config), "attention_bias": config.block.attention.bias}
 
 
 LAYER = "layers.{}."
 TABLE = (
     *embedding("embedding.token", "embed_tokens"),
-    *norm("blocks.attention_norm", LAYER + "input_layernorm"),
-    *linear("blocks.attention.query", LAYER + "self_attn.q_proj"),
-    *linear("blocks.attention.key", LAYER + "self_attn.k_proj"),
-    *linear("blocks.attention.value", LAYER + "self_attn.v_proj"),
-    *linear("blocks.attention.out", LAYER + "self_attn.o_proj", inputs=2),
-    *norm("blocks.attention.query_norm", LAYER + "self_attn.q_norm"),
-    *norm("blocks.attention.key_norm", LAYER + "self_attn.k_norm"),
-    *norm("blocks.feedforward_norm", LAYER + "post_attention_layernorm"),
-    *linear("blocks.feedforward.gate", LAYER + "mlp.gate_proj"),
-    *linear("blocks.feedforward.up", LAYER + "mlp.up_proj"),
-    *linear("blocks.feedforward.down", LAYER + "mlp.down_proj"),
-    *norm("norm", "norm"),
+    *norm("trunk.blocks.attention_residual.norm", LAYER + "input_layernorm"),
+    *linear("trunk.blocks.attention.query", LAYER + "self_attn.q_proj"),
+    *linear("trunk.blocks.attention.key", LAYER + "self_attn.k_proj"),
+    *linear("trunk.blocks.attention.value", LAYER + "self_attn.v_proj"),
+    *linear("trunk.blocks.attention.out", LAYER + "self_attn.o_proj", inputs=2),
+    *norm("trunk.blocks.attention.query_norm", LAYER + "self_attn.q_norm"),
+    *norm("trunk.blocks.attention.key_norm", LAYER + "self_attn.k_norm"),
+    *norm("trunk.blocks.feedforward_residual.norm", LAYER + "post_attention_layernorm"),
+    *linear("trunk.blocks.feedforward.gate", LAYER + "mlp.gate_proj"),
+    *linear("trunk.blocks.feedforward.up", LAYER + "mlp.up_proj"),
+    *linear("trunk.blocks.feedforward.down", LAYER + "mlp.down_proj"),
+    *norm("trunk.norm", "norm"),
 )
 OUTPUT = r"^lm_head\."
 
@@ -175,7 +176,7 @@ def _headless(read: Callable[[Fields], CausalConfig], fields: Fields) -> CausalC
 
 def _classifier(read: Callable[[Fields], CausalConfig], head: Mapping[str, Any], fields: Fields) -> ClassifierConfig:
     backbone = _headless(read, fields)
-    head = {"outputs": fields.labels, "init_std": backbone.block.init_std, **head}
+    head = {"outputs": fields.labels, "init_std": backbone.block.attention.init_std, **head}
     return ClassifierConfig(backbone=backbone, head=HeadConfig(embed=backbone.block.embed, **head))
 
 
@@ -199,11 +200,19 @@ def _family(
     return Family(
         model_type=model_type,
         architectures={
-            f"{name}ForCausalLM": Architecture(read, causal_lm, embedding("head.token", "lm_head")),
-            f"{name}Model": Architecture(partial(_headless, read), causal_model, base=True, ignored=(OUTPUT,)),
-            f"{name}ForSequenceClassification": Architecture(last, causal_classifier, score, **above),
-            f"{name}ForTokenClassification": Architecture(partial(_tokens, read), causal_classifier, score, **above),
-            f"{name}ForQuestionAnswering": Architecture(span, causal_span, ends, prefix=span_prefix, **above),
+            f"{name}ForCausalLM": Architecture(read, causal_lm, embedding("head.token", "lm_head"), uses=("continue",)),
+            f"{name}Model": Architecture(
+                partial(_headless, read), causal_model, base=True, ignored=(OUTPUT,), uses=("embed",)
+            ),
+            f"{name}ForSequenceClassification": Architecture(
+                last, causal_classifier, score, **above, uses=("classify",)
+            ),
+            f"{name}ForTokenClassification": Architecture(
+                partial(_tokens, read), causal_classifier, score, **above, uses=("label",)
+            ),
+            f"{name}ForQuestionAnswering": Architecture(
+                span, causal_span, ends, prefix=span_prefix, **above, uses=("span",)
+            ),
         },
         table=TABLE,
         write=write,

@@ -1,14 +1,21 @@
 """Marian checkpoints, as those of OPUS-MT: BART's names, without its positions and norms."""
 
+import re
 from dataclasses import replace
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from flax_transformer.hub.call import seq2seq_lm, seq2seq_model
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.side import BIAS, COPIES, SIDES, read_embedding, read_sides, write_sides
 from flax_transformer.hub.table import embedding
+from flax_transformer.models.preset import abstract
 from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.parallel import logical_axes, path_name
 
 
 def read(fields: Fields) -> Seq2SeqConfig:
@@ -39,15 +46,46 @@ def _model(fields: Fields) -> Seq2SeqConfig:
     return replace(read(fields), output_bias=False)
 
 
+def adopt(model: Any) -> Any:
+    """Put a model whose sines and cosines take turns in Marian's order, all sines first; it computes the same.
+
+    Every parameter with an axis of the model width has its channels reordered, and table rows that only fill up go.
+    """
+    config = getattr(model, "cfg", None)
+    if not isinstance(config, Seq2SeqConfig) or config.embedding.position != "sinusoidal":
+        return model
+    if isinstance(jax.tree.leaves(model)[0], jax.ShapeDtypeStruct):
+        return jax.eval_shape(adopt, model)
+    width, vocab = config.embedding.width, config.embedding.vocab
+    order = np.r_[0:width:2, 1:width:2]
+
+    def ordered(path: tuple, leaf: Any) -> Any:
+        name = path_name(path)
+        axes = logical_axes(name, leaf.ndim)
+        if "embed" in axes:
+            leaf = jnp.take(leaf, order, axis=axes.index("embed"))
+        elif re.search(r"(norm\.(scale|bias)|(out|down)\.bias)$", name):
+            leaf = jnp.take(leaf, order, axis=-1)
+        return leaf[:vocab] if axes[0] == "vocab" else leaf
+
+    embedding = replace(config.embedding, position="sinusoidal_halves", multiple=1)
+    like = abstract(replace(config, embedding=embedding))
+    leaves = jax.tree.leaves(jax.tree_util.tree_map_with_path(ordered, model))
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
 FAMILIES = {
     "marian": Family(
         model_type="marian",
         architectures={
-            "MarianMTModel": Architecture(read, seq2seq_lm, BIAS),
-            "MarianModel": Architecture(_model, seq2seq_model, base=True, ignored=("^final_logits_bias$",)),
+            "MarianMTModel": Architecture(read, seq2seq_lm, BIAS, uses=("respond",)),
+            "MarianModel": Architecture(
+                _model, seq2seq_model, base=True, ignored=("^final_logits_bias$",), uses=("embed",)
+            ),
         },
         table=(*embedding("embedding.token", "shared"), *SIDES),
         write=write,
+        adopt=adopt,
         prefix="model.",
         ignored=(r"(^|\.)(encoder|decoder)\.embed_positions\.weight$",),
         copies=COPIES,

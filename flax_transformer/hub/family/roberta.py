@@ -80,20 +80,23 @@ UNREAD = (r"^lm_head\.bias$", r"^(roberta\.)?pooler\.")
 
 ARCHITECTURES = {
     "Model": classifier(
-        read, _counted(pooled_encoder), linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED
+        read, _counted(pooled_encoder), linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED,
+        uses=("embed",),
     ),
-    "ForMaskedLM": guesser(read, MASKED, _counted(masked_lm), ignored=UNREAD, activation="gelu"),
+    "ForMaskedLM": guesser(read, MASKED, _counted(masked_lm), ignored=UNREAD, activation="gelu", uses=("fill",)),
     "ForSequenceClassification": classifier(
-        read, _counted(encoder_classifier), SEQUENCE, None, DROPOUT, ignored=LARGER, dropout_first=True, **POOLED
+        read, _counted(encoder_classifier), SEQUENCE, None, DROPOUT, ignored=LARGER, dropout_first=True, **POOLED,
+        uses=("classify",),
     ),
     "ForTokenClassification": classifier(
-        read, _counted(encoder_classifier), OUTPUT, None, DROPOUT, ignored=LARGER
+        read, _counted(encoder_classifier), OUTPUT, None, DROPOUT, ignored=LARGER, uses=("label",)
     ),
     "ForQuestionAnswering": classifier(
-        read, _counted(encoder_span), linear("head.output", "qa_outputs"), 2, ignored=LARGER
+        read, _counted(encoder_span), linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("span",)
     ),
     "ForMultipleChoice": classifier(
-        read, _counted(multiple_choice), CHOICES, 1, {"hidden_dropout_prob": 0.1}, ignored=LARGER, **POOLED
+        read, _counted(multiple_choice), CHOICES, 1, {"hidden_dropout_prob": 0.1}, ignored=LARGER, **POOLED,
+        uses=("choose",),
     ),
 }  # fmt: skip
 

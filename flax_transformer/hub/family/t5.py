@@ -14,13 +14,13 @@ from flax_transformer.hub.call import (
     seq2seq_span,
 )
 from flax_transformer.hub.check import check_ends
-from flax_transformer.hub.fields import ACTIVATIONS, SPELLING, Fields
+from flax_transformer.hub.fields import ACTIVATIONS, Fields, spelled
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, Table, embedding, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, RelativeConfig
+from flax_transformer.nn import EmbeddingConfig, Precision, RelativeConfig, TrunkConfig, transformer_block
 from flax_transformer.ops import even_attention
 
 PRECISION = Precision(wide_residual=True)
@@ -57,16 +57,17 @@ def _scaled(fields: Fields) -> bool:
 def read(fields: Fields) -> Seq2SeqConfig:
     """Make our config of config.json's fields, once they are `settled`."""
     encoder = read_encoder(fields)
+    block = encoder.block
     return Seq2SeqConfig(
         embedding=encoder.embedding,
-        encoder=encoder.block,
-        decoder=replace(encoder.block, cross=True),
-        encoder_depth=encoder.depth,
-        decoder_depth=fields.integer("num_decoder_layers", None) or encoder.depth,
-        relative=encoder.relative,
+        encoder=TrunkConfig(block=block, depth=encoder.depth, relative=encoder.relative),
+        decoder=TrunkConfig(
+            block=replace(block, cross=block.attention), relative=encoder.relative,
+            depth=fields.integer("num_decoder_layers", None) or encoder.depth,
+        ),
         tied_output=fields.flag("tie_word_embeddings", True),
-        output_scale=encoder.block.embed**-0.5 if _scaled(fields) else 1.0,
-    )
+        output_scale=block.embed**-0.5 if _scaled(fields) else 1.0,
+    )  # fmt: skip
 
 
 def read_encoder(fields: Fields) -> EncoderConfig:
@@ -86,7 +87,7 @@ def read_encoder(fields: Fields) -> EncoderConfig:
             vocab=fields.integer("vocab_size", 32_128), embed=embed, position="none", scaled=False, dropout=rate,
             init_std=fields.number("initializer_factor", 1.0), precision=PRECISION,
         ),
-        block=BlockConfig(
+        block=transformer_block(
             embed=embed, heads=fields.integer("num_heads", 8), head_width=fields.integer("d_kv", 64),
             hidden=fields.integer("d_ff", 2048), norm="rms", norm_position="pre", bias=False, scale=1.0,
             norm_eps=fields.number("layer_norm_epsilon", 1e-6), activation=ACTIVATIONS[name], gated=bool(gated),
@@ -119,24 +120,25 @@ def write(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
       ValueError: for a gated GELU that is not the approximate one, which T5's config.json cannot say.
     """
     both = isinstance(config, Seq2SeqConfig)
-    block, depth = (config.encoder, config.encoder_depth) if both else (config.block, config.depth)
-    name = SPELLING[block.activation]
-    if block.gated and name == "gelu":
-        raise ValueError(f"T5's gated GELU is gelu_tanh, got {block.activation}")
+    trunk = config.encoder if both else config
+    attention, feedforward, residual = trunk.block.attention, trunk.block.feedforward, trunk.block.residual
+    name = spelled(feedforward.activation)
+    if feedforward.gated and name == "gelu":
+        raise ValueError(f"T5's gated GELU is gelu_tanh, got {feedforward.activation}")
     fields = {
         "vocab_size": config.embedding.vocab,
-        "d_model": block.embed,
-        "d_kv": block.width,
-        "d_ff": block.hidden,
-        "num_heads": block.heads,
-        "num_layers": depth,
-        "num_decoder_layers": config.decoder_depth if both else depth,
-        "feed_forward_proj": ("gated-gelu" if name == "gelu_new" else f"gated-{name}") if block.gated else name,
-        "layer_norm_epsilon": block.norm_eps,
-        "dropout_rate": block.dropout,
+        "d_model": residual.embed,
+        "d_kv": attention.width,
+        "d_ff": feedforward.hidden,
+        "num_heads": attention.heads,
+        "num_layers": trunk.depth,
+        "num_decoder_layers": config.decoder.depth if both else trunk.depth,
+        "feed_forward_proj": ("gated-gelu" if name == "gelu_new" else f"gated-{name}") if feedforward.gated else name,
+        "layer_norm_epsilon": residual.norm_eps,
+        "dropout_rate": residual.dropout,
         "initializer_factor": config.embedding.init_std or 1.0,
-        "relative_attention_num_buckets": config.relative.buckets,
-        "relative_attention_max_distance": config.relative.max_distance,
+        "relative_attention_num_buckets": trunk.relative.buckets,
+        "relative_attention_max_distance": trunk.relative.max_distance,
         "is_encoder_decoder": both,
         "pad_token_id": 0,
         "eos_token_id": 1,
@@ -147,36 +149,36 @@ def write(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
     return fields
 
 
-def _side(ours: str, theirs: str, attentions: tuple[str, ...], *, norm_at: str, relative_at: str) -> Table:
+def _side(ours: str, theirs: str, attentions: tuple[str, ...]) -> Table:
     """Give the rows of one side: of each block the layers of attention, then the feed-forward one."""
     names = {"attention": "SelfAttention", "cross": "EncDecAttention"}
     rows: list[Row] = []
     for i, mine in enumerate(attentions):
         layer = f"{theirs}.block.{{}}.layer.{i}"
         for part in ("query", "key", "value"):
-            rows += linear(f"{ours}.{mine}.{part}", f"{layer}.{names[mine]}.{part[0]}")
-        rows += linear(f"{ours}.{mine}.out", f"{layer}.{names[mine]}.o", inputs=2)
-        rows += norm(f"{ours}.{mine}_norm", f"{layer}.layer_norm")
+            rows += linear(f"{ours}.blocks.{mine}.{part}", f"{layer}.{names[mine]}.{part[0]}")
+        rows += linear(f"{ours}.blocks.{mine}.out", f"{layer}.{names[mine]}.o", inputs=2)
+        rows += norm(f"{ours}.blocks.{mine}_residual.norm", f"{layer}.layer_norm")
     layer = f"{theirs}.block.{{}}.layer.{len(attentions)}"
-    gate = f"{ours}.feedforward.gate.kernel"
+    gate = f"{ours}.blocks.feedforward.gate.kernel"
     return (
         *rows,
-        *linear(f"{ours}.feedforward.gate", f"{layer}.DenseReluDense.wi_0"),
-        *(replace(row, given=gate) for row in linear(f"{ours}.feedforward.up", f"{layer}.DenseReluDense.wi_1")),
-        *(replace(row, unless=gate) for row in linear(f"{ours}.feedforward.up", f"{layer}.DenseReluDense.wi")),
-        *linear(f"{ours}.feedforward.down", f"{layer}.DenseReluDense.wo"),
-        *norm(f"{ours}.feedforward_norm", f"{layer}.layer_norm"),
-        *norm(norm_at, f"{theirs}.final_layer_norm"),
-        *embedding(f"{relative_at}.bucket", f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias"),
+        *linear(f"{ours}.blocks.feedforward.gate", f"{layer}.DenseReluDense.wi_0"),
+        *(replace(row, given=gate) for row in linear(f"{ours}.blocks.feedforward.up", f"{layer}.DenseReluDense.wi_1")),
+        *(replace(row, unless=gate) for row in linear(f"{ours}.blocks.feedforward.up", f"{layer}.DenseReluDense.wi")),
+        *linear(f"{ours}.blocks.feedforward.down", f"{layer}.DenseReluDense.wo"),
+        *norm(f"{ours}.blocks.feedforward_residual.norm", f"{layer}.layer_norm"),
+        *norm(f"{ours}.norm", f"{theirs}.final_layer_norm"),
+        *embedding(f"{ours}.relative.bucket", f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias"),
     )
 
 
 TABLE = (
     *embedding("embedding.token", "shared"),
-    *_side("encoder", "encoder", ("attention",), norm_at="encoder_norm", relative_at="encoder_relative"),
-    *_side("decoder", "decoder", ("attention", "cross"), norm_at="decoder_norm", relative_at="decoder_relative"),
+    *_side("encoder", "encoder", ("attention",)),
+    *_side("decoder", "decoder", ("attention", "cross")),
     # The encoder alone is another model of ours.
-    *_side("blocks", "encoder", ("attention",), norm_at="norm", relative_at="relative"),
+    *_side("trunk", "encoder", ("attention",)),
 )
 OUTPUT = embedding("head.token", "lm_head")
 CLASSES = (
@@ -196,6 +198,7 @@ def _classifier(
     rows: Table,
     outputs: int | None = None,
     *,
+    uses: tuple[str, ...],
     base: bool = False,
     ignored: tuple[str, ...] = HEAD,
     check: Callable[..., None] | None = None,
@@ -206,19 +209,28 @@ def _classifier(
         shape = HeadConfig(embed=width, outputs=outputs or fields.labels, dropout=rate, **head)
         return ClassifierConfig(backbone=backbone(fields), head=shape)
 
-    return Architecture(config, call, rows, at="backbone.", base=base, ignored=ignored, check=check)
+    return Architecture(config, call, rows, at="backbone.", uses=uses, base=base, ignored=ignored, check=check)
 
 
 ARCHITECTURES = {
-    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True),
-    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD),
-    "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER),
+    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True, uses=("respond",)),
+    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD, uses=("embed",)),
+    "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER, uses=("embed",)),
     "ForSequenceClassification": _classifier(
-        _model, seq2seq_classifier, CLASSES, check=check_ends, pool="last", dense="tanh", dropout_first=True
+        _model,
+        seq2seq_classifier,
+        CLASSES,
+        check=check_ends,
+        pool="last",
+        dense="tanh",
+        dropout_first=True,
+        uses=("classify",),
     ),
-    "ForQuestionAnswering": _classifier(_model, seq2seq_span, linear("head.output", "qa_outputs"), 2, base=True),
+    "ForQuestionAnswering": _classifier(
+        _model, seq2seq_span, linear("head.output", "qa_outputs"), 2, base=True, uses=("span",)
+    ),
     "ForTokenClassification": _classifier(
-        read_encoder, encoder_classifier, linear("head.output", "classifier"), ignored=DECODER
+        read_encoder, encoder_classifier, linear("head.output", "classifier"), ignored=DECODER, uses=("label",)
     ),
 }
 FAMILIES = {

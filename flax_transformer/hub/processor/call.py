@@ -4,12 +4,13 @@ Axes: B texts, T tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
+
+from flax_transformer.frozen import frozen
 
 Inputs = dict[str, Int[np.ndarray, "B T"]]
 
@@ -29,7 +30,7 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Call:
     """What is asked of a tokenizer, in one spelling."""
 

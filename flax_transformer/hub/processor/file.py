@@ -94,7 +94,7 @@ def add_tokens(
         files: content by name.
         config: the content of ``tokenizer_config.json``.
         named: special tokens of the configuration, which must have an id.
-        assumed: special tokens of the family, left alone where they have none.
+        assumed: special tokens of the kind of tokenizers, left alone where they have none.
         folder: where all this came from, for messages.
 
     Raises:

@@ -117,8 +117,8 @@ def _reset(engine: Any) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
-    """What a family of tokenizers takes for granted where its files do not say it."""
+class Kind:
+    """What a kind of tokenizers takes for granted where its files do not say it."""
 
     name: str = "other"
     special: Mapping[str, str] = field(default_factory=dict)
@@ -140,24 +140,24 @@ _GPT2 = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
 _QWEN = dict.fromkeys(("eos", "pad", "unk"), "<|endoftext|>")
 _LLAMA = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
 _T5 = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
-_FAMILY = {
-    family.name: family
-    for family in (
-        Family("bert", _BERT, True, "right", "WordPiece", _dress_bert),
-        Family("electra", _BERT, True, "right", "WordPiece", _dress_bert),
-        Family("distilbert", _BERT, False, "right", "WordPiece", _dress_bert),
-        Family("roberta", _ROBERTA, False, "right", "BPE", _dress_roberta),
-        Family("bart", _ROBERTA, False, "right", "BPE", _dress_roberta),
-        Family("gpt2", _GPT2, False, "right", "BPE", _dress_gpt2),
-        Family("llama", _LLAMA, False, "left", "BPE", _dress_llama),
-        Family("qwen2", _QWEN, False, "right", "BPE", _dress_qwen2),
-        Family("t5", _T5, False, "right", "Unigram", _dress_t5),
-        Family("xlmroberta", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
-        Family("camembert", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
-        Family("marian", _T5, False),
+_KIND = {
+    kind.name: kind
+    for kind in (
+        Kind("bert", _BERT, True, "right", "WordPiece", _dress_bert),
+        Kind("electra", _BERT, True, "right", "WordPiece", _dress_bert),
+        Kind("distilbert", _BERT, False, "right", "WordPiece", _dress_bert),
+        Kind("roberta", _ROBERTA, False, "right", "BPE", _dress_roberta),
+        Kind("bart", _ROBERTA, False, "right", "BPE", _dress_roberta),
+        Kind("gpt2", _GPT2, False, "right", "BPE", _dress_gpt2),
+        Kind("llama", _LLAMA, False, "left", "BPE", _dress_llama),
+        Kind("qwen2", _QWEN, False, "right", "BPE", _dress_qwen2),
+        Kind("t5", _T5, False, "right", "Unigram", _dress_t5),
+        Kind("xlmroberta", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
+        Kind("camembert", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
+        Kind("marian", _T5, False),
     )
 }
-_OF_MODEL = {name: name for name in _FAMILY} | {"xlm-roberta": "xlmroberta", "qwen3": "qwen2", "mt5": "t5"}
+_OF_MODEL = {name: name for name in _KIND} | {"xlm-roberta": "xlmroberta", "qwen3": "qwen2", "mt5": "t5"}
 """Families of tokenizers by `model_type` of config.json, where no class is declared."""
 _PYTHON = frozenset(
     (
@@ -168,8 +168,8 @@ _PYTHON = frozenset(
 """Classes that split text by programs of their own, whatever files lie there."""
 
 
-def find_family(files: Mapping[str, bytes], declared: str | None, model_type: str | None, folder: Path) -> Family:
-    """Tell the family by the declared class, else by the model's type, else by the files; as `transformers` 5 does.
+def find_kind(files: Mapping[str, bytes], declared: str | None, model_type: str | None, folder: Path) -> Kind:
+    """Tell the kind by the declared class, else by the model's type, else by the files; as `transformers` 5 does.
 
     Raises:
         ValueError: a class that is not read at all.
@@ -178,31 +178,31 @@ def find_family(files: Mapping[str, bytes], declared: str | None, model_type: st
     if named in _PYTHON:
         raise ValueError(f"{folder}: a {declared} splits text by a program of its own, which is not in this package")
     if "tokenizer.json" in files and model_type == "qwen2":
-        return _FAMILY["qwen2"]  # whatever is declared: published files are known to be wrong
+        return _KIND["qwen2"]  # whatever is declared: published files are known to be wrong
     if declared is not None:
-        known = _FAMILY.get(named, Family(declared))
+        known = _KIND.get(named, Kind(declared))
         bytewise = named == "llama" and b'"ByteLevel"' in files.get("tokenizer.json", b"")
         return replace(known, dress=None) if bytewise or model_type == "mistral" else known
     if model_type in _OF_MODEL:
-        return _FAMILY[_OF_MODEL[model_type]]
+        return _KIND[_OF_MODEL[model_type]]
     if "tokenizer.json" in files:
-        return Family()
+        return Kind()
     signs = {"source.spm": "marian", "spiece.model": "t5", "tokenizer.model": "llama", "vocab.txt": "bert"}
-    for name, family in signs.items():
+    for name, kind in signs.items():
         if name in files:
-            return _FAMILY[family]
-    return _FAMILY["gpt2" if b"<|endoftext|>" in files.get("vocab.json", b"") else "roberta"]
+            return _KIND[kind]
+    return _KIND["gpt2" if b"<|endoftext|>" in files.get("vocab.json", b"") else "roberta"]
 
 
 def build_engine(
-    files: Mapping[str, bytes], folder: Path, family: Family, special: Special, options: Mapping[str, Any]
+    files: Mapping[str, bytes], folder: Path, kind: Kind, special: Special, options: Mapping[str, Any]
 ) -> Any:
     """Make the ``tokenizers.Tokenizer`` that a folder describes, before added tokens.
 
     Args:
         files: content by name, as `read_files` gives it.
         folder: where they came from, for messages.
-        family: whose conventions hold where the files are silent.
+        kind: whose conventions hold where the files are silent.
         special: the spelling of each special token by its role.
         options: the content of ``tokenizer_config.json``.
 
@@ -213,22 +213,22 @@ def build_engine(
         engine = parse_tokenizer(files["tokenizer.json"], folder / "tokenizer.json")
         if engine.post_processor is None:
             set_template(engine, ["$A:0"], ["$A:0", "$B:1"])  # tells the texts of a pair apart, also when cut
-        _dress(engine, family, special, options, folder)
+        _dress(engine, kind, special, options, folder)
         return engine
     for name in ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"):
         if name in files:
-            return _sentencepiece(files[name], folder / name, _FAMILY.get(family.name, family), special, options)
+            return _sentencepiece(files[name], folder / name, _KIND.get(kind.name, kind), special, options)
     if "vocab.txt" in files and "merges.txt" not in files:
-        if family.model != "WordPiece":
+        if kind.model != "WordPiece":
             raise ValueError(
-                f"{folder}: vocab.txt is read for bert, distilbert and electra, got {family.name}; save it with"
+                f"{folder}: vocab.txt is read for bert, distilbert and electra, got {kind.name}; save it with"
                 " tokenizer.json"
             )
         with unreadable_is_value_error(folder / "vocab.txt"):
             engine = _wordpiece(files["vocab.txt"], special)
-    elif family.model != "BPE" or family.name == "llama":
+    elif kind.model != "BPE" or kind.name == "llama":
         raise ValueError(
-            f"{folder}: vocab.json is read for gpt2, roberta, bart and qwen2, got {family.name}; save it with"
+            f"{folder}: vocab.json is read for gpt2, roberta, bart and qwen2, got {kind.name}; save it with"
             " tokenizer.json"
         )
     elif "merges.txt" not in files or "vocab.json" not in files:
@@ -237,8 +237,8 @@ def build_engine(
         vocabulary = read_vocabulary(files, "vocab.json", folder)
         with unreadable_is_value_error(folder / "merges.txt"):
             engine = _byte_bpe(vocabulary, files["merges.txt"])
-    _dress(engine, family, special, options, folder)
-    if family.name in ("gpt2", "qwen2"):
+    _dress(engine, kind, special, options, folder)
+    if kind.name in ("gpt2", "qwen2"):
         with unreadable_is_value_error(folder / "tokenizer_config.json"):
             _set_ends(engine, special, bos=options.get("add_bos_token", False), eos=options.get("add_eos_token", False))
     return engine
@@ -248,18 +248,18 @@ _NEEDED = {
     _dress_bert: ("unk", "cls", "sep"), _dress_roberta: ("cls", "sep"), _dress_xlmr: ("bos", "eos"),
     _dress_t5: ("eos", "unk"),
 }  # fmt: skip
-"""Roles without which a family cannot split or end a text."""
+"""Roles without which a kind of tokenizers cannot split or end a text."""
 
 
-def _dress(engine: Any, family: Family, special: Special, options: Mapping[str, Any], folder: Path) -> None:
-    if family.dress is None:
+def _dress(engine: Any, kind: Kind, special: Special, options: Mapping[str, Any], folder: Path) -> None:
+    if kind.dress is None:
         return
-    kind = type(engine.model).__name__
-    if kind != family.model:
-        raise ValueError(f"{folder}: a vocabulary of {family.name} must be {family.model}, tokenizer.json has {kind}")
-    _require(special, _NEEDED.get(family.dress, ()), folder)
+    vocabulary = type(engine.model).__name__
+    if vocabulary != kind.model:
+        raise ValueError(f"{folder}: a vocabulary of {kind.name} must be {kind.model}, tokenizer.json has {vocabulary}")
+    _require(special, _NEEDED.get(kind.dress, ()), folder)
     with unreadable_is_value_error(folder / "tokenizer_config.json"):
-        family.dress(engine, special, options)
+        kind.dress(engine, special, options)
 
 
 def _require(special: Special, roles: Sequence[str], folder: Path) -> None:
@@ -291,9 +291,9 @@ def _byte_bpe(vocabulary: dict[str, int], merges: bytes) -> Any:
     return tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=pairs))
 
 
-def _sentencepiece(content: bytes, path: Path, family: Family, special: Special, options: Mapping[str, Any]) -> Any:
-    if family.name not in ("t5", "llama"):
-        raise ValueError(f"{path} is read for t5 and llama, got {family.name}; save it with tokenizer.json")
+def _sentencepiece(content: bytes, path: Path, kind: Kind, special: Special, options: Mapping[str, Any]) -> Any:
+    if kind.name not in ("t5", "llama"):
+        raise ValueError(f"{path} is read for t5 and llama, got {kind.name}; save it with tokenizer.json")
     _require(special, ("unk", "eos"), path)
     require_sentencepiece(path)
     import tokenizers
@@ -301,12 +301,12 @@ def _sentencepiece(content: bytes, path: Path, family: Family, special: Special,
 
     with unreadable_is_value_error(path):
         model = sentencepiece_model_pb2.ModelProto.FromString(content)
-        kind, expected = model.trainer_spec.model_type, {"t5": 1, "llama": 2}[family.name]
-        if kind != expected:
-            raise ValueError(f"{family.name} is a SentencePiece model of type {expected}, got {kind}")
-        engine = _unigram(model, options) if family.name == "t5" else _fallback_bpe(model)
-        family.dress(engine, special, options)
-        if family.name == "llama":
+        number, expected = model.trainer_spec.model_type, {"t5": 1, "llama": 2}[kind.name]
+        if number != expected:
+            raise ValueError(f"{kind.name} is a SentencePiece model of type {expected}, got {number}")
+        engine = _unigram(model, options) if kind.name == "t5" else _fallback_bpe(model)
+        kind.dress(engine, special, options)
+        if kind.name == "llama":
             _set_ends(engine, special, bos=options.get("add_bos_token", True), eos=options.get("add_eos_token", False))
         engine.add_tokens(
             [

@@ -18,7 +18,7 @@ _SPACE = "▁"
 
 
 @dataclass(frozen=True)
-class Row:
+class Encoding:
     """The ids of one text."""
 
     ids: list[int]
@@ -73,9 +73,9 @@ class MarianEngine:
         """Cut nothing."""
         self._truncation = {}
 
-    def encode_batch_fast(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Row]:
+    def encode_batch_fast(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
         """Turn texts into ids, each ended by the end mark."""
-        return [Row(self._encode(text, add_special_tokens)) for text in texts]
+        return [Encoding(self._encode(text, add_special_tokens)) for text in texts]
 
     def decode_batch(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool = True) -> list[str]:
         """Turn rows of ids into texts."""

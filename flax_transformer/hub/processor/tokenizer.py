@@ -29,7 +29,7 @@ from flax_transformer.hub.processor.file import (
     read_object,
     read_side,
 )
-from flax_transformer.hub.processor.kind import Family, build_engine, find_family
+from flax_transformer.hub.processor.kind import Kind, build_engine, find_kind
 
 _PLAIN = {"pairs": None, "max_length": None, "padding": "longest", "side": None, "truncate": False}
 _TURN = threading.Lock()  # truncation is a setting of the Rust object
@@ -81,12 +81,22 @@ class HubTokenizer:
     """The tokenizer of the target language, where that is another."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "HubTokenizer":
-        """Present a tokenizer trained here in the form that checkpoints have; it adds no begin or end marks.
+    def of(cls, tokenizer: Tokenizer, *, single: str | None = None) -> "HubTokenizer":
+        """Present a tokenizer trained here in the form that checkpoints have.
 
         With a mask token, special tokens are read in texts too: "the <mask> barks".
+
+        Args:
+            single: the marks around a text, as `<s> $A </s>`; those it has by itself, or none, by default.
         """
-        return _present(tokenizer.json(), _spelled(tokenizer))
+        if single is None:
+            return _present(tokenizer.json(), _spelled(tokenizer))
+        import tokenizers
+
+        engine = tokenizers.Tokenizer.from_str(tokenizer.json())
+        marks = [(mark, engine.token_to_id(mark)) for mark in single.split() if mark != "$A"]
+        engine.post_processor = tokenizers.processors.TemplateProcessing(single=single, special_tokens=marks)
+        return _present(engine.to_str(), _spelled(tokenizer))
 
     @classmethod
     def of_encoder(cls, tokenizer: Tokenizer) -> "HubTokenizer":
@@ -338,18 +348,18 @@ def _from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, An
     declared = next((name for name in named if name not in (None, "")), None)
     if not isinstance(declared, str | None):
         raise ValueError(f"{folder / 'tokenizer_config.json'} must give tokenizer_class as a string, got {declared!r}")
-    kind = model.get("model_type")
-    family = find_family(files, declared, kind if isinstance(kind, str) else None, folder)
+    model_type = model.get("model_type")
+    kind = find_kind(files, declared, model_type if isinstance(model_type, str) else None, folder)
     named = named_tokens(config, folder)
-    special = {**family.special, **{role: token and token.content for role, token in named.items()}}
+    special = {**kind.special, **{role: token and token.content for role, token in named.items()}}
     target, marian = None, "source.spm" in files and "tokenizer.json" not in files
     if marian:
         from flax_transformer.hub.processor.marian import build_marian
 
         engine, target = build_marian(files, folder, special)
     else:
-        engine = build_engine(files, folder, family, special, config)
-        assumed = [token for role, token in family.special.items() if role not in named]
+        engine = build_engine(files, folder, kind, special, config)
+        assumed = [token for role, token in kind.special.items() if role not in named]
         add_tokens(engine, files, config, [token for token in named.values() if token], assumed, folder)
         engine.encode_special_tokens = config.get("split_special_tokens") is True
     ids = {role: engine.token_to_id(token) for role, token in special.items() if token is not None}
@@ -358,8 +368,8 @@ def _from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, An
         raise ValueError(f"{folder}: special tokens must be in the vocabulary, got {', '.join(map(repr, missing))}")
     options = {
         "files": files, "folder": folder, **ids,
-        "types": not marian and _reads_types(engine, config, family),
-        "padding_side": read_side(config, "padding_side", family.padding_side, folder),
+        "types": not marian and _reads_types(engine, config, kind),
+        "padding_side": read_side(config, "padding_side", kind.padding_side, folder),
         "truncation_side": read_side(config, "truncation_side", "right", folder),
         "model_max_length": read_max_length(config, folder),
         "cleaning": config.get("clean_up_tokenization_spaces") is True and not _is_bpe(engine),
@@ -369,12 +379,12 @@ def _from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, An
     )
 
 
-def _reads_types(engine: Any, config: Mapping[str, Any], family: Family) -> bool:
+def _reads_types(engine: Any, config: Mapping[str, Any], kind: Kind) -> bool:
     names = config.get("model_input_names")
     if isinstance(names, list):
         return "token_type_ids" in names
-    if family.types is not None:
-        return family.types
+    if kind.types is not None:
+        return kind.types
     template = json.loads(engine.post_processor.__getstate__())
     pair = template.get("pair", [])
     marks = [piece["SpecialToken"]["type_id"] for piece in pair if "SpecialToken" in piece]

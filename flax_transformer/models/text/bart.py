@@ -6,16 +6,16 @@ Both sides have learned positions, beginning with the third row of their table, 
 from dataclasses import replace
 
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
+from flax_transformer.nn import EmbeddingConfig, Precision, TrunkConfig, transformer_block
 
 FLOAT32 = Precision()
 
 
 def _bart(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, precision: Precision) -> Seq2SeqConfig:
-    encoder = BlockConfig(
-        embed=embed, heads=heads, hidden=4 * embed, activation="gelu", dropout=dropout, attention_dropout=dropout,
-        activation_dropout=dropout, init_std=0.02, precision=precision,
-    )  # fmt: skip
+    block = {
+        "embed": embed, "heads": heads, "hidden": 4 * embed, "activation": "gelu", "dropout": dropout,
+        "attention_dropout": dropout, "activation_dropout": dropout, "init_std": 0.02, "precision": precision,
+    }  # fmt: skip
     embedding = EmbeddingConfig(
         vocab=vocab, embed=embed, position="learned", max_length=1024, offset=2, norm=True, scaled=False,
         dropout=dropout, init_std=0.02, precision=precision,
@@ -23,10 +23,8 @@ def _bart(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, pre
     return Seq2SeqConfig(
         embedding=embedding,
         source_embedding=replace(embedding, own_table=False),
-        encoder=encoder,
-        decoder=replace(encoder, cross=True),
-        encoder_depth=depth,
-        decoder_depth=depth,
+        encoder=TrunkConfig(block=transformer_block(**block), depth=depth),
+        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=depth),
     )
 
 

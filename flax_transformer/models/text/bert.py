@@ -6,7 +6,7 @@ parameters are those that are published.
 """
 
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
+from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
 
 FLOAT32 = Precision()
 
@@ -17,7 +17,7 @@ def _bert(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, pre
             vocab=vocab, embed=embed, position="learned", max_length=512, types=2, norm=True, norm_eps=1e-12,
             scaled=False, dropout=dropout, init_std=0.02, precision=precision,
         ),
-        block=BlockConfig(
+        block=transformer_block(
             embed=embed, heads=heads, hidden=4 * embed, norm_eps=1e-12, activation="gelu", dropout=dropout,
             attention_dropout=dropout, init_std=0.02, precision=precision,
         ),

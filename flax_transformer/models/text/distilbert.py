@@ -3,8 +3,10 @@
 A preset is the model that is pre-trained on masked tokens; published sizes are those of `preset.encoder`.
 """
 
+from dataclasses import replace
+
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
+from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
 
 FLOAT32 = Precision()
 
@@ -18,10 +20,12 @@ def distilbert_base_uncased(
             vocab=vocab, embed=768, position="learned", max_length=512, norm=True, norm_eps=1e-12, scaled=False,
             dropout=dropout, init_std=0.02, precision=precision,
         ),
-        block=BlockConfig(
-            embed=768, heads=12, hidden=3072, norm_eps=1e-12, activation="gelu", dropout=dropout, out_dropout=0.0,
+        block=transformer_block(
+            embed=768, heads=12, hidden=3072, norm_eps=1e-12, activation="gelu", dropout=dropout,
             attention_dropout=dropout, init_std=0.02, precision=precision,
         ),
         depth=6,
     )  # fmt: skip
-    return MaskedLMConfig(encoder=encoder)
+    block = encoder.block  # attention's output is not dropped
+    block = replace(block, residual=replace(block.residual, dropout=0.0), feedforward_residual=block.residual)
+    return MaskedLMConfig(encoder=replace(encoder, block=block))

@@ -3,7 +3,7 @@
 import math
 
 from flax_transformer.models.causal import CausalConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
+from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
 
 FLOAT32 = Precision()
 
@@ -16,7 +16,7 @@ def _gpt2(
             vocab=vocab, embed=embed, position="learned", types="token", max_length=length, scaled=False,
             dropout=dropout, init_std=0.02, precision=precision,
         ),
-        block=BlockConfig(
+        block=transformer_block(
             embed=embed, heads=heads, hidden=4 * embed, norm_position="pre", activation="gelu_tanh", dropout=dropout,
             attention_dropout=dropout, init_std=0.02, residual_init_std=0.02 / math.sqrt(2 * depth),
             precision=precision,

@@ -2,8 +2,11 @@
 with rotary positions, RMSNorm, grouped-query attention and a gated feed-forward layer.
 """
 
+from dataclasses import replace
+from typing import Any
+
 from flax_transformer.models.causal import CausalConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision, Rotary
+from flax_transformer.nn import EmbeddingConfig, Precision, Rotary, transformer_block
 from flax_transformer.ops import Llama3Scaling
 
 FLOAT32 = Precision()
@@ -11,18 +14,19 @@ FLOAT32 = Precision()
 
 def _llama(
     vocab: int, *, length: int, depth: int, precision: Precision, tied: bool = False, window: int | None = None,
-    **block,
+    qkv_bias: bool = False, **block: Any,
 ) -> CausalConfig:  # fmt: skip
     """Give what all have in common; the sizes of a block are the caller's."""
-    block = {"norm_eps": 1e-5, "bias": False, "qkv_bias": False, "out_bias": False, **block}
+    made = transformer_block(
+        norm="rms", norm_position="pre", activation="silu", gated=True, bias=False, init_std=0.02, precision=precision,
+        **{"norm_eps": 1e-5, **block},
+    )  # fmt: skip
     return CausalConfig(
         embedding=EmbeddingConfig(
             vocab=vocab, embed=block["embed"], position="none", max_length=length, scaled=False, init_std=0.02,
             precision=precision,
         ),
-        block=BlockConfig(
-            norm="rms", norm_position="pre", activation="silu", gated=True, init_std=0.02, precision=precision, **block
-        ),
+        block=replace(made, attention=replace(made.attention, bias=qkv_bias, out_bias=False)),
         depth=depth,
         tied_output=tied,
         window=window,
@@ -73,5 +77,5 @@ def qwen3_0_6b(vocab: int = 151_936, *, precision: Precision = FLOAT32) -> Causa
     """Give Qwen3 0.6B (https://arxiv.org/abs/2505.09388): 28 layers, D=1024, heads of 128, normalised q and k."""
     return _llama(
         vocab, length=40_960, depth=28, precision=precision, tied=True, embed=1024, hidden=3072, heads=16, kv_heads=8,
-        head_width=128, norm_eps=1e-6, qk_norm=True, rotary=Rotary(base=1_000_000.0),
+        head_width=128, norm_eps=1e-6, qk_norm=1e-6, rotary=Rotary(base=1_000_000.0),
     )  # fmt: skip

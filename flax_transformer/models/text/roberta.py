@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
+from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
 
 FLOAT32 = Precision()
 
@@ -32,7 +32,7 @@ def _roberta(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, 
             vocab=vocab, embed=embed, position="learned", max_length=512, offset=2, types=1, norm=True, scaled=False,
             dropout=dropout, init_std=0.02, precision=precision,
         ),
-        block=BlockConfig(
+        block=transformer_block(
             embed=embed, heads=heads, hidden=4 * embed, activation="gelu", dropout=dropout, attention_dropout=dropout,
             init_std=0.02, precision=precision,
         ),

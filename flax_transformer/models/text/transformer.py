@@ -1,9 +1,7 @@
 """The Transformer of 2017 in its published sizes (Vaswani et al., "Attention Is All You Need")."""
 
-from dataclasses import replace
-
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, Precision
+from flax_transformer.nn import EmbeddingConfig, Precision, TrunkConfig, transformer_block
 
 FLOAT32 = Precision()
 
@@ -11,13 +9,11 @@ FLOAT32 = Precision()
 def _paper(
     vocab: int, *, embed: int, heads: int, hidden: int, depth: int, dropout: float, precision: Precision
 ) -> Seq2SeqConfig:
-    encoder = BlockConfig(embed=embed, heads=heads, hidden=hidden, dropout=dropout, precision=precision)
+    block = {"embed": embed, "heads": heads, "hidden": hidden, "dropout": dropout, "precision": precision}
     return Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=vocab, embed=embed, dropout=dropout, precision=precision),
-        encoder=encoder,
-        decoder=replace(encoder, cross=True),
-        encoder_depth=depth,
-        decoder_depth=depth,
+        encoder=TrunkConfig(block=transformer_block(**block), depth=depth),
+        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=depth),
     )
 
 

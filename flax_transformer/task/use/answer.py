@@ -6,7 +6,7 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.answer import Answer, AnswerConfig, find_answers
-from flax_transformer.task.use.require import positions_of, require_class, tokenizer_of
+from flax_transformer.task.use.require import positions_of, require_use, tokenizer_of
 
 WINDOW, STRIDE = 384, 128
 """Tokens of a window, and of its overlap with the next, that BERT has for SQuAD."""
@@ -36,7 +36,7 @@ def answer(
     Raises:
       ValueError: a checkpoint of another kind, an empty question or passage, or a question that fills the window.
     """
-    require_class(pretrained, "answer questions", "ForQuestionAnswering")
+    require_use(pretrained, "span")
     tokenizer = tokenizer_of(pretrained)
     if not question.strip() or not context.strip():
         raise ValueError("a question and a passage must not be empty")

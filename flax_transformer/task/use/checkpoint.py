@@ -5,7 +5,7 @@ from pathlib import Path
 from flax_transformer import hub
 from flax_transformer.hub.convert import STEPS, is_orbax, load_orbax, save_orbax
 from flax_transformer.hub.file import CONFIG, read_json
-from flax_transformer.task.text import EXPORT
+from flax_transformer.task.run import EXPORT
 
 
 def open_checkpoint(

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.task.use.require import require_class, tokenizer_of
+from flax_transformer.task.use.require import require_use, tokenizer_of
 
 ROWS = 32
 """Texts that are classified together."""
@@ -50,7 +50,7 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
     Raises:
       ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
     """
-    require_class(pretrained, "classify", "ForSequenceClassification", "ForNextSentencePrediction")
+    require_use(pretrained, "classify")
     tokenizer = tokenizer_of(pretrained)
     if any(not text.strip() for text in texts):
         raise ValueError("a text to classify must not be empty")
@@ -72,7 +72,7 @@ def label_words(pretrained: Pretrained, text: str) -> list[Word]:
     Raises:
       ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
     """
-    require_class(pretrained, "label words", "ForTokenClassification")
+    require_use(pretrained, "label")
     if not text.strip():
         raise ValueError("a text to classify must not be empty")
     tokenizer = tokenizer_of(pretrained)

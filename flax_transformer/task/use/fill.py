@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.task.use.require import require_class, tokenizer_of
+from flax_transformer.task.use.require import require_use, tokenizer_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def fill_mask(pretrained: Pretrained, text: str, top: int = 5) -> list[list[Gues
     Raises:
       ValueError: a checkpoint of another kind, a text without a mask, or one longer than the positions.
     """
-    require_class(pretrained, "fill in masks", "ForMaskedLM", "ForPreTraining")
+    require_use(pretrained, "fill")
     tokenizer = tokenizer_of(pretrained)
     if tokenizer.mask is None:
         raise ValueError("to fill in masks takes a mask token, the checkpoint's tokenizer has none")

@@ -5,17 +5,21 @@ from typing import Any
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.open import UnreadableTokenizer
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.hub.registration import USES
 
 
-def require_class(pretrained: Pretrained, use: str, *endings: str) -> None:
-    """Demand an architecture by the ending of its name.
+def require_use(pretrained: Pretrained, use: str) -> None:
+    """Demand a checkpoint that can do something.
+
+    Args:
+      use: one of `USES`.
 
     Raises:
-      ValueError: a checkpoint of another kind.
+      ValueError: one that cannot; says what it can.
     """
-    name = pretrained.config["architectures"][0]
-    if not name.endswith(endings):
-        raise ValueError(f"to {use} takes a checkpoint …{' or …'.join(endings)}, got a {name}")
+    if use not in (uses := pretrained.architecture.uses):
+        name, can = pretrained.config["architectures"][0], ", ".join(USES[each] for each in uses)
+        raise ValueError(f"to {USES[use]} takes a checkpoint that can, got a {name}, which can {can}")
 
 
 def tokenizer_of(pretrained: Pretrained) -> HubTokenizer:

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.call import causal_lm, seq2seq_lm
-from flax_transformer.hub.generate import stream_tokens
+from flax_transformer.hub.generate import start_of, stream_tokens
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.ops.sampling import row_keys
@@ -27,7 +27,7 @@ CONTEXT = 8
 """Tokens of a prompt that decide how the first new one is spelled."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WriterConfig:
     """How a `Writer` writes."""
 
@@ -51,17 +51,13 @@ class Writer:
     config: WriterConfig = field(default_factory=WriterConfig)
 
     def __post_init__(self):
-        call = self.pretrained.architecture.call
-        if call not in (causal_lm, seq2seq_lm):
-            raise ValueError(
-                f"a {self.pretrained.config['architectures'][0]} generates no text: it is no language model"
-            )
+        start_of(self.pretrained)
         tokenizer_of(self.pretrained)
 
     @property
     def continues(self) -> bool:
         """Whether what is written goes on from the prompt, as a decoder-only model's does."""
-        return self.pretrained.architecture.call is causal_lm
+        return "continue" in self.pretrained.architecture.uses
 
     @property
     def chosen(self) -> Settings:

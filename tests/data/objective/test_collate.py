@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pytest
 
@@ -7,21 +8,25 @@ from flax_transformer.data.text.batch import Tokenized, collate, ragged
 
 def test_rows_pad_each_field():
     examples = [
-        {"tokens": np.array([5, 6, 7]), "weights": np.array([0.0, 1.0, 1.0]), "label": 2},
-        {"tokens": np.array([8]), "weights": np.array([1.0]), "label": 1},
+        {"tokens": np.array([5, 6, 7]), "weights": np.array([0.0, 1.0, 1.0]), "labels": 2},
+        {"tokens": np.array([8]), "weights": np.array([1.0]), "labels": 1},
         None,
     ]
     batch = Rows(length=4, pad=9)(examples)
-    assert batch["tokens"].tolist() == [[5, 6, 7, 9], [8, 9, 9, 9], [9, 9, 9, 9]]
+    assert batch["inputs"]["tokens"].tolist() == [[5, 6, 7, 9], [8, 9, 9, 9], [9, 9, 9, 9]]
     assert batch["weights"].tolist() == [[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
-    assert batch["label"].tolist() == [2, 1, 0]
-    assert batch["length"].tolist() == [3, 1, 0]
-    assert {name: value.dtype for name, value in batch.items()} == {
-        "tokens": np.int32,
-        "weights": np.float32,
-        "label": np.int32,
-        "length": np.int32,
-    }
+    assert batch["labels"].tolist() == [2, 1, 0]
+    assert batch["inputs"]["lengths"].tolist() == [3, 1, 0]
+    assert jax.tree.map(lambda array: array.dtype, batch) == {
+        "inputs": {"tokens": np.int32, "lengths": np.int32}, "labels": np.int32, "weights": np.float32,
+    }  # fmt: skip
+
+
+def test_a_label_a_row_counts_once_and_an_empty_row_never():
+    batch = Rows(length=2)([{"tokens": np.array([5]), "labels": 0, "types": np.array([1])}, None])
+    assert batch["weights"].tolist() == [1, 0]
+    assert batch["inputs"]["types"].tolist() == [[1, 0], [0, 0]]
+    assert "weights" not in Rows(length=2)([{"tokens": np.array([5])}])
 
 
 def test_pairs_are_laid_out_as_translations_are():
@@ -29,10 +34,8 @@ def test_pairs_are_laid_out_as_translations_are():
     theirs = collate(Tokenized(*map(ragged, rows)), np.array([0, 1, -1]), 6)
     examples = [{"source": np.array([*s, 2]), "target": np.array([*t, 2])} for s, t in zip(*rows, strict=True)]
     ours = Pairs(source_length=6, target_length=6, start=1)([*examples, None])
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        np.testing.assert_array_equal(ours[name], theirs[name])
-        assert ours[name].dtype == theirs[name].dtype
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert jax.tree.map(lambda array: array.dtype, ours) == jax.tree.map(lambda array: array.dtype, theirs)
 
 
 def test_what_does_not_fit_is_refused():

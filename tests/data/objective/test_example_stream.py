@@ -3,6 +3,7 @@ import json
 import re
 
 import grain
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,20 +63,14 @@ def take(stream, count):
 
 
 def assert_same(ours, theirs):
-    assert len(ours) == len(theirs)
-    for one, two in zip(ours, theirs, strict=True):
-        assert one.keys() == two.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], two[name])
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 @STREAMS
 @pytest.mark.parametrize("count", [2, 4])
 def test_processes_hold_contiguous_rows_of_the_same_batches(make, count):
     parts = [take(make(process_index=index, process_count=count), 8) for index in range(count)]
-    joined = [
-        {name: np.concatenate([part[name] for part in step]) for name in step[0]} for step in zip(*parts, strict=True)
-    ]
+    joined = [jax.tree.map(lambda *rows: np.concatenate(rows), *step) for step in zip(*parts, strict=True)]
     assert_same(joined, take(make(), 8))
 
 
@@ -95,12 +90,9 @@ def test_resuming_is_continuing(make, step):
 def test_batches_have_one_shape_and_depend_on_step_alone(make):
     stream = make()
     batches = take(stream, 30)
-    assert len({tuple((name, value.shape, value.dtype) for name, value in batch.items()) for batch in batches}) == 1
+    assert len({str(jax.tree.map(lambda value: (value.shape, value.dtype), batch)) for batch in batches}) == 1
     assert_same([stream.make(step) for step in (29, 3, 29)], [batches[step] for step in (29, 3, 29)])
-    assert any(
-        (one["target" if make is mixed else "tokens"] != two["target" if make is mixed else "tokens"]).any()
-        for one, two in itertools.pairwise(batches)
-    )
+    assert any((one["labels"] != two["labels"]).any() for one, two in itertools.pairwise(batches))
 
 
 @pytest.mark.parametrize(
@@ -153,11 +145,11 @@ def test_transforms_serve_grain_as_they_are():
 def test_evaluation_sees_every_item_once_and_the_same_way():
     runs = [list(each_once(BLOCKS, MASKED, rows=7, collate=Rows(length=12))) for _ in range(2)]
     assert_same(*runs)
-    assert {batch["tokens"].shape for batch in runs[0]} == {(7, 12)}
+    assert {batch["inputs"]["tokens"].shape for batch in runs[0]} == {(7, 12)}
     seen = [
         row[:length].tolist()
         for batch in runs[0]
-        for row, length in zip(batch["labels"], batch["length"], strict=True)
+        for row, length in zip(batch["labels"], batch["inputs"]["lengths"], strict=True)
         if length
     ]
     assert seen == [block["tokens"].tolist() for block in BLOCKS]
@@ -168,7 +160,7 @@ def test_evaluation_sees_every_item_once_and_the_same_way():
 def test_windows_stream_as_random_windows():
     tokens = np.arange(200, dtype=np.uint16)
     stream = ExampleStream(shuffled(Windows(tokens=tokens, length=8), seed=0), Rows(length=8), rows=16)
-    starts = np.concatenate([batch["tokens"][:, 0] for batch in take(stream, 12)])
+    starts = np.concatenate([batch["inputs"]["tokens"][:, 0] for batch in take(stream, 12)])
     assert sorted(starts) == list(range(192))  # every window once in an epoch
     assert (np.diff(starts) != 1).any()
 
@@ -228,9 +220,9 @@ def test_tasks_as_texts_with_prefixes():
     )
     batch = next(stream)
     stream.close()
-    sources = tokenizer.decode(batch["source"])
+    sources = tokenizer.decode(batch["inputs"]["source"])
     assert sorted(sources) == ["copy: abc", "copy: de", "reverse: abc", "reverse: de"]
-    targets = tokenizer.decode(batch["target"][:, 1:])
+    targets = tokenizer.decode(batch["labels"])
     assert targets == [{"abc": "cba", "de": "ed"}[text.split()[-1]] for text in sources]
     state = stream.get_state()
     parts["copy"] = shuffled(pairs, TextToText(tokenizer=tokenizer, prefix="same: "), seed=2)

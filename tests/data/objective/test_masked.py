@@ -72,7 +72,7 @@ def test_words_are_chosen_whole(sizes, seed):
     words = np.concatenate([[-1], np.repeat(np.arange(len(sizes)), sizes), [-1]])
     tokens = np.concatenate([[CLS], 4 + np.arange(sum(sizes)) % 36, [SEP]])
     whole = MaskedLM(vocab_size=V, mask=MASK, special=SPECIAL, words="words")
-    out = whole({"tokens": tokens, "words": words, "token_types": tokens * 0}, draw(seed))
+    out = whole({"tokens": tokens, "words": words, "types": tokens * 0}, draw(seed))
     chosen = out["weights"] == 1
     picked = set(words[chosen])
     assert picked
@@ -83,7 +83,7 @@ def test_words_are_chosen_whole(sizes, seed):
     # as many as fit: no word left out is as short as what is missing
     missing = budget - chosen.sum()
     assert all(size > missing for word, size in enumerate(sizes) if word not in picked)
-    assert out.keys() == {"tokens", "labels", "weights", "token_types"}
+    assert out.keys() == {"tokens", "labels", "weights", "types"}
 
 
 def test_a_continuing_piece_belongs_to_the_word_before():

@@ -28,7 +28,7 @@ def make(sizes, **options):
 
 
 def parts(example):
-    tokens, types = example["tokens"], example["token_types"]
+    tokens, types = example["tokens"], example["types"]
     marks = np.flatnonzero(tokens == SEP)
     assert tokens[0] == CLS
     assert len(marks) == 2
@@ -58,7 +58,7 @@ def test_labels_tell_the_truth_and_pairs_fit(sizes, length, seed):
         for side in (first, second):  # consecutive tokens of one document
             assert (np.diff(side) == 1).all()
         same = first[0] // 1000 == second[0] // 1000
-        assert same == (example["next_sentence_label"] == 0)
+        assert same == (example["next_sentence"] == 0)
         if same:
             assert second[0] > first[-1]
 
@@ -69,7 +69,7 @@ def test_without_truncation_the_next_stretch_begins_where_the_first_ends():
     for start in pairs.starts * 50:
         example = pairs(start, rng)
         first, second = parts(example)
-        labels.append(example["next_sentence_label"])
+        labels.append(example["next_sentence"])
         if not labels[-1]:
             assert second[0] == first[-1] + 1
             assert second[-1] % 1000 in (8, 9)  # to the end of the document
@@ -82,7 +82,7 @@ def test_half_of_the_pairs_are_random_and_every_other_document_serves():
     rng, random = np.random.default_rng(0), []
     for _ in range(4000):
         example = pairs(12, rng)
-        random.append(int(parts(example)[1][0] // 1000) if example["next_sentence_label"] else 0)
+        random.append(int(parts(example)[1][0] // 1000) if example["next_sentence"] else 0)
     counts = np.bincount(random, minlength=5)
     assert abs(counts[0] - 2000) < 5 * np.sqrt(1000)
     assert counts[2] == 0
@@ -113,7 +113,7 @@ def test_pairs_go_on_into_the_masked_language_model():
     examples = shuffled(pairs.starts, pairs, WordIds(continuing=(1001, 1002), special=(CLS, SEP)), masked, seed=1)
     for index in range(20):
         example = examples[index]
-        assert example.keys() == {"tokens", "token_types", "next_sentence_label", "labels", "weights"}
+        assert example.keys() == {"tokens", "types", "next_sentence", "labels", "weights"}
         assert example["weights"].sum() >= 1
         parts({**example, "tokens": example["labels"]})
 

@@ -1,0 +1,311 @@
+"""Time one compiled program: how long it takes to compile, to start, and to run again and again."""
+
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+FOUND = "/jax/compilation_cache/cache_hits"
+WARM_UP = 3
+"""Steps before any is counted."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of several measurements, and between which values nine of ten of them lie."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: list[float]) -> Spread:
+    """Summarise measurements by median, 5th and 95th percentile.
+
+    >>> spread([3.0, 1.0, 2.0])
+    Spread(median=2.0, low=1.1, high=2.9)
+    """
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    cuts = statistics.quantiles(values, n=20, method="inclusive")
+    return Spread(statistics.median(values), cuts[0], cuts[-1])
+
+
+class Compilations:
+    """Count the programs XLA is asked for within a `with` block, found in the persistent cache or not."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.found = 0
+        """Those of them that came from the persistent cache."""
+
+    def _compiled(self, event: str, seconds: float, **details: Any) -> None:
+        self.count += event == COMPILED
+
+    def _found(self, event: str, **details: Any) -> None:
+        self.found += event == FOUND
+
+    def __enter__(self) -> "Compilations":
+        jax.monitoring.register_event_duration_secs_listener(self._compiled)
+        jax.monitoring.register_event_listener(self._found)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._compiled)
+        jax.monitoring.unregister_event_listener(self._found)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A jitted function and how to call it many times."""
+
+    function: Callable
+    """What `jax.jit` gave."""
+    arguments: tuple
+    """Arrays; where nothing is to run, `jax.ShapeDtypeStruct`s will do."""
+    advance: Callable[[tuple, Any], tuple] = lambda arguments, result: arguments
+    """`advance(arguments, result)`: the next call's arguments; a program that donates its inputs needs it."""
+    watch: Callable[[Any], Any] = lambda result: result
+    """The part of a result that may be waited for, even when the next call takes over the rest."""
+    ahead: int = 0
+    """Calls the host may run ahead of the device: 0 times one call from start to end, 1 what a training loop sees."""
+
+
+def make_program(function: Callable, *arguments: Any, advance: Callable[[tuple, Any], tuple] | None = None) -> Program:
+    """Make a program of any function and its arguments, which is jitted unless it is.
+
+    Args:
+      advance: as `Program.advance`. Without, an argument that the function donates is next time what it has returned in
+        its place: the first of its results, in their order, that has the same shapes.
+
+    Raises:
+      ValueError: it donates an argument and returns nothing like it.
+    """
+    jitted = function if hasattr(function, "trace") else jax.jit(function)
+    if advance is None:
+        places = _returned(jitted.trace(*arguments), len(arguments))
+
+        def advance(given: tuple, result: Any) -> tuple:
+            results = result if isinstance(result, tuple) else (result,)
+            return tuple(results[places[i]] if i in places else value for i, value in enumerate(given))
+
+    return Program(jitted, arguments, advance=advance)
+
+
+def _returned(traced: Any, count: int) -> dict[int, int]:
+    """Say of every argument that is donated which result takes its place."""
+    given, made = traced.args_info[0], traced.out_info
+    results = list(made) if isinstance(made, tuple) else [made]
+    places: dict[int, int] = {}
+    for i in range(count):
+        leaves = jax.tree.leaves(given[i]) if i < len(given) else []
+        if not any(leaf.donated for leaf in leaves):
+            continue
+        alike = (j for j, one in enumerate(results) if j not in places.values() and _like(one) == _like(given[i]))
+        if (place := next(alike, None)) is None:
+            raise ValueError(
+                f"argument {i} is donated, and the function returns nothing of its shapes to give it next time; "
+                "say by `advance` what the next call is given"
+            )
+        places[i] = place
+    return places
+
+
+def _like(tree: Any) -> tuple:
+    return jax.tree.structure(tree), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree))
+
+
+def array_shape(arguments: tuple) -> dict[str, int]:
+    """Count arrays and the numbers in them."""
+    leaves = [leaf for leaf in jax.tree.leaves(arguments) if hasattr(leaf, "shape")]
+    return {"arrays": len(leaves), "numbers": sum(leaf.size for leaf in leaves)}
+
+
+def real(arguments: tuple) -> tuple:
+    """Put arrays of random numbers, of integers zeros, where `jax.ShapeDtypeStruct`s stand for them."""
+
+    def fill(number: int, leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        key = jax.random.key(number)
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            made = jax.random.split(key, leaf.shape)
+        elif jnp.issubdtype(leaf.dtype, jnp.floating):
+            made = 0.02 * jax.random.normal(key, leaf.shape, leaf.dtype)
+        else:
+            made = jnp.zeros(leaf.shape, leaf.dtype)
+        return made if leaf.sharding is None else jax.device_put(made, leaf.sharding)
+
+    leaves, tree = jax.tree.flatten(arguments)
+    return jax.tree.unflatten(tree, [fill(number, leaf) for number, leaf in enumerate(leaves)])
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one program costs, in seconds and bytes."""
+
+    trace: float
+    """From Python to a jaxpr."""
+    lower: float
+    """From a jaxpr to StableHLO."""
+    compile: float
+    """From StableHLO to a program, by XLA."""
+    compile_cached: float | None
+    """The same with a filled persistent cache and empty memory; None where the cache did not serve."""
+    first: float
+    """The first run of the compiled program."""
+    step: Spread
+    """A run among many."""
+    steps: int
+    """How many `step` summarises."""
+    dispatch: Spread
+    """Until a call returns while the device is idle. A CPU may do work meanwhile."""
+    overhead: Spread
+    """A whole call of a program with the same arguments that does nothing: what each call costs beside its work."""
+    leaves: int
+    """Arrays among the arguments."""
+    recompiles: int
+    """Programs compiled after the first run; anything but 0 is a fault."""
+    argument_bytes: int
+    output_bytes: int
+    """Without those that reuse an argument's memory."""
+    temporary_bytes: int
+    device_peak_bytes: int | None
+    """The most the first device ever held in this process, where it tells."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most the program holds on one device: arguments, outputs and temporaries."""
+        return self.argument_bytes + self.output_bytes + self.temporary_bytes
+
+
+def time_program(program: Program, steps: int) -> Measurement:
+    """Compile a program twice, the second time from a persistent cache, and run it `steps` times and a few more.
+
+    All of JAX's compiled programs in memory are forgotten.
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be a positive number, got {steps}")
+    with _fresh_cache():
+        trace, lower, compile_, compiled = _compile(program)
+        with Compilations() as again:
+            jax.clear_caches()
+            *_, cached, _ = _compile(program)
+        memory = compiled.memory_analysis()
+        began = time.perf_counter()
+        result = jax.block_until_ready(compiled(*program.arguments))
+        first = time.perf_counter() - began
+        arguments = program.advance(program.arguments, result)
+        with Compilations() as fresh:
+            times, arguments = _run(program, arguments, steps)
+            dispatch, arguments = _dispatch(program, arguments)
+        overhead = _overhead(program, arguments)
+    return Measurement(
+        trace=trace,
+        lower=lower,
+        compile=compile_,
+        compile_cached=cached if again.found else None,
+        first=first,
+        step=spread(times),
+        steps=steps,
+        dispatch=spread(dispatch),
+        overhead=spread(overhead),
+        leaves=len(jax.tree.leaves(program.arguments)),
+        recompiles=fresh.count,
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+        device_peak_bytes=(jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
+    )
+
+
+def time_calls(function: Callable, *arguments: Any, seconds: float = 0.5, least: int = 5) -> Spread:
+    """Time whole calls of a function, after two that warm it up, for about this long and at least so often."""
+    times: list[float] = []
+    for _ in range(2):
+        jax.block_until_ready(function(*arguments))
+    while len(times) < least or sum(times) < seconds:
+        began = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        times.append(time.perf_counter() - began)
+    return spread(times)
+
+
+def _compile(program: Program) -> tuple[float, float, float, Any]:
+    began = time.perf_counter()
+    traced = program.function.trace(*program.arguments)
+    was_traced = time.perf_counter()
+    lowered = traced.lower()
+    was_lowered = time.perf_counter()
+    compiled = lowered.compile()
+    return was_traced - began, was_lowered - was_traced, time.perf_counter() - was_lowered, compiled
+
+
+def _run(program: Program, arguments: tuple, steps: int) -> tuple[list[float], tuple]:
+    """Run steps one after the other; a step's time is from the end of the one before it to its own."""
+    ends, waiting = [], deque()
+    for _ in range(WARM_UP + 1 + steps + program.ahead):
+        result = program.function(*arguments)
+        arguments = program.advance(arguments, result)
+        waiting.append(program.watch(result))
+        if len(waiting) > program.ahead:
+            jax.block_until_ready(waiting.popleft())
+            ends.append(time.perf_counter())
+    jax.block_until_ready(list(waiting))
+    ends = ends[WARM_UP:]
+    return [after - before for before, after in pairwise(ends)], arguments
+
+
+def _dispatch(program: Program, arguments: tuple, calls: int = 5) -> tuple[list[float], tuple]:
+    times = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        result = program.function(*arguments)
+        times.append(time.perf_counter() - began)
+        jax.block_until_ready(result)
+        arguments = program.advance(arguments, result)
+    return times, arguments
+
+
+def _overhead(program: Program, arguments: tuple, calls: int = 30) -> list[float]:
+    """Time a program of one addition that is given all the arguments, unused."""
+    nothing = jax.jit(lambda *rest: jnp.zeros((), jnp.int32) + 1, keep_unused=True)
+    times = []
+    for _ in range(WARM_UP + calls):
+        began = time.perf_counter()
+        nothing(*arguments).block_until_ready()
+        times.append(time.perf_counter() - began)
+    return times[WARM_UP:]
+
+
+@contextmanager
+def _fresh_cache() -> Iterator[None]:
+    """Start with no compiled programs in memory and an empty persistent cache, in a folder of its own."""
+    settings = {
+        "jax_enable_compilation_cache": True,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    names = (*settings, "jax_compilation_cache_dir")
+    before = {name: getattr(jax.config, name) for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, value in (settings | {"jax_compilation_cache_dir": folder}).items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        jax.clear_caches()
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                jax.config.update(name, value)
+            compilation_cache.reset_cache()

@@ -1,0 +1,138 @@
+"""Labelled texts: a folder of files, or lines of Python's own standard library."""
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flax_transformer.data.text.plain import read_text, standard_library
+from flax_transformer.frozen import frozen
+
+_BLOCK_STRING = re.compile(r'("""|\'\'\').*?\1', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts and the numbers of their classes."""
+
+    texts: Sequence[str]
+    labels: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> dict[str, str | int]:
+        return {"text": self.texts[index], "label": self.labels[index]}
+
+
+@frozen
+class LabelledText:
+    """Labelled texts of a folder: ``{root}/{split name}.tsv``, a text, a tab and a label a line.
+
+    Without a folder they are lines of Python's standard library: code or comment.
+    """
+
+    root: str = ""
+    labels: tuple[str, ...] = ()
+    """In the order of the classes; by default those of the training file, sorted, as numbers if they all are."""
+    names: tuple[str, ...] = ()
+    """What the classes are called, in the order of ``labels``; as the labels by default."""
+    train: str = "train"
+    validation: str = "dev"
+    test: str = "test"
+
+    def __post_init__(self) -> None:
+        if self.labels and (len(set(self.labels)) != len(self.labels) or len(self.labels) < 2):
+            raise ValueError(f"labels must be at least two and differ, got {self.labels}")
+        if self.names and self.labels:
+            self._check_names(self.labels)
+
+    def _check_names(self, labels: Sequence[str]) -> None:
+        if len(self.names) != len(labels):
+            raise ValueError(f"names must be as many as labels, got {self.names} for {tuple(labels)}")
+
+    def read(self, split: str) -> Labelled:
+        """Read the ``train``, ``validation`` or ``test`` texts; errors as ``read_labelled``."""
+        path = self._path(split)
+        return read_labelled(path, self._labels()) if self.root else code_or_comment(split)
+
+    def classes(self) -> tuple[str, ...]:
+        """Name the classes: class i is the i-th."""
+        labels = self._labels() if self.root else ("code", "comment")
+        if self.names:
+            self._check_names(labels)
+        return self.names or labels
+
+    def _path(self, split: str) -> Path:
+        names = {"train": self.train, "validation": self.validation, "test": self.test}
+        if split not in names:
+            raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}")
+        return Path(self.root) / f"{names[split]}.tsv"
+
+    def _labels(self) -> tuple[str, ...]:
+        return self.labels or found_labels(self._path("train"))
+
+
+def found_labels(path: str | Path) -> tuple[str, ...]:
+    """Find the labels that a file of labelled texts has, sorted, as numbers if they all are.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``read_labelled``; also a file with one label alone.
+    """
+    labels = {label for _, _, label in _lines(Path(path))}
+    if len(labels) < 2:
+        raise ValueError(f"{path} must have texts of at least two classes, all are labelled {min(labels)!r}")
+    numbers = all(re.fullmatch("[0-9]{1,9}", label) for label in labels)
+    return tuple(sorted(labels, key=int if numbers else None))
+
+
+def read_labelled(path: str | Path, labels: Sequence[str]) -> Labelled:
+    r"""Read lines of a text, a tab and a label; class i is ``labels[i]``. Only ``\n`` or ``\r\n`` ends a line.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``read_text``; also a line of other than two columns, without text, or with
+            a label that is none of ``labels``. File, 1-based line and rule are named.
+    """
+    number_of = {label: number for number, label in enumerate(labels)}
+    texts, numbers = [], []
+    for line, text, label in _lines(Path(path)):
+        if label not in number_of:
+            raise ValueError(f"{path}, line {line}: the label must be one of {', '.join(labels)}, got {label!r}")
+        texts.append(text)
+        numbers.append(number_of[label])
+    return Labelled(texts, numbers)
+
+
+def code_or_comment(split: str, size: int = 10_000) -> Labelled:
+    """Draw lines of the standard library, half of them code (0), half comments (1) without their marks.
+
+    All lines differ and have three words or more; of ``size``, 80 % are for training and 10 % each for validation and
+    test. Which lines there are depends on the version of Python.
+    """
+    kinds: tuple[dict[str, None], ...] = {}, {}
+    for document in standard_library():
+        for line in _BLOCK_STRING.sub("", document).splitlines():
+            comment = line.lstrip().startswith("#")
+            text = line.strip(" \t#")
+            if len(re.findall(r"\w+", text)) > 2:
+                kinds[comment][text] = None
+    draw = random.Random(0)
+    found = [(text, label) for label, lines in enumerate(kinds) for text in draw.sample(list(lines), size // 2)]
+    draw.shuffle(found)
+    cuts = {"train": (0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1)}
+    begin, end = (round(size * share) for share in cuts[split])
+    texts, labels = zip(*found[begin:end], strict=True)
+    return Labelled(texts, labels)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Split a file into lines: number, text, label."""
+    for line, row in enumerate(read_text(path).removesuffix("\n").split("\n"), start=1):
+        columns = row.removesuffix("\r").split("\t")
+        if len(columns) != 2:
+            raise ValueError(f"{path}, line {line}: a line must be text TAB label, got {len(columns)} columns")
+        text, label = columns
+        if not text.strip():
+            raise ValueError(f"{path}, line {line}: the text must not be empty")
+        yield line, text, label

@@ -1,0 +1,52 @@
+"""What every config is: a frozen dataclass with keywords only, whose `help` says what its fields mean."""
+
+import ast
+import inspect
+import itertools
+import textwrap
+from dataclasses import dataclass
+from typing import TypeVar, dataclass_transform
+
+Config = TypeVar("Config", bound=type)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def frozen(cls: Config) -> Config:
+    """Make a class a frozen dataclass with keywords only; the strings below its fields become part of its docstring.
+
+    >>> @frozen
+    ... class Heads:
+    ...     '''How attention is split.'''
+    ...     count: int = 8
+    >>> Heads(count=4)
+    Heads(count=4)
+    """
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    made.__doc__ = _Docstring(made.__doc__)
+    return made
+
+
+class _Docstring:
+    """A docstring with the fields of its class, read from the source when somebody asks."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __get__(self, instance: object, owner: type) -> str:
+        lines = [textwrap.indent(f"{name}: {meaning}", "  ") for name, meaning in meanings(owner).items()]
+        return "\n".join([inspect.cleandoc(self.text), "", "Attributes:", *lines]) if lines else self.text
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """Give the string below each field of a class and of those it inherits from, by name, on one line each."""
+    found: dict[str, str] = {}
+    for kind in reversed(cls.__mro__[:-1]):
+        try:
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        except (OSError, TypeError, SyntaxError):  # made where there is no file
+            continue
+        for field, below in itertools.pairwise(tree.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                    found[name] = " ".join(meaning.split())
+    return found

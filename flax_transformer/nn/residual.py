@@ -1,0 +1,115 @@
+"""The residual around any sublayer: norm and its place, dropout, drop-path and LayerScale."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.nn.check import check_hidden, check_single
+from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
+from flax_transformer.nn.module import Module
+from flax_transformer.nn.norm import check_norm, make_norm
+from flax_transformer.ops import drop_path, dropout, widen
+from flax_transformer.parallel import constrain
+
+
+@frozen
+class ResidualConfig:
+    """How what a sublayer computes is added to what it is given."""
+
+    embed: int
+    """D, the width of the residual stream."""
+    norm: str | Callable = "layer"
+    """"layer", "rms", or a module-level function that takes what `nnx.RMSNorm` takes and makes a norm."""
+    norm_eps: float = 1e-5
+    norm_position: Literal["pre", "post", "output"] = "post"
+    """Of a sublayer f: "post" is norm(x + f(x)) (Vaswani et al. 2017), "pre" is x + f(norm(x)), whose stack ends in a
+    norm of its own, "output" is x + norm(f(x)) (Liu et al. 2022, https://arxiv.org/abs/2111.09883, Swin V2)."""
+    dropout: float = 0.0
+    """On the sublayer's output."""
+    drop_path: float = 0.0
+    """How often a row does without the sublayer, while training (Huang et al. 2016)."""
+    layer_scale: float | None = None
+    """What the learned factor of every channel of the output starts with (Touvron et al. 2021,
+    https://arxiv.org/abs/2103.17239); None: there are no such factors."""
+    precision: Precision = Precision()
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1, "embed")
+        check_at_least(self, 0, "norm_eps")
+        check_rates(self, "dropout", "drop_path")
+        check_norm(self.norm)
+
+    def make_norm(self, rngs: nnx.Rngs) -> Callable[[Array], Array]:
+        """Make the norm of one sublayer, or that at the end of a stack of pre-norm blocks."""
+        return make_norm(self.norm, self.embed, eps=self.norm_eps, precision=self.precision, rngs=rngs)
+
+
+class Residual(Module):
+    """What is around a sublayer: `residual(x, sublayer, key=key)` is x plus what the sublayer makes of it.
+
+    A sublayer is any function `f(x, *args, key=None, **kwargs)` of hidden states that gives hidden states. One that
+    gives more is called between the two halves: `residual.add(x, f(residual.enter(x)))`.
+    """
+
+    def __init__(self, cfg: ResidualConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.norm = cfg.make_norm(rngs)
+        if cfg.layer_scale is not None:
+            self.layer_scale = nnx.Param(jnp.full(cfg.embed, cfg.layer_scale, cfg.precision.dtypes["param_dtype"]))
+
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        sublayer: Callable[..., Array],
+        *args: Any,
+        key: PRNGKeyArray | None = None,
+        drop_path: Float[Array, ""] | float | None = None,
+        **kwargs: Any,
+    ) -> Float[Array, "*B T D"]:
+        """Apply a sublayer.
+
+        Args:
+          args, kwargs: given to the sublayer.
+          key: for dropout, the sublayer's too; None means none.
+          drop_path: a rate in place of the config's.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        inner, outer = (None, None) if key is None else jax.random.split(key)
+        y = sublayer(self.enter(x), *args, key=inner, **kwargs)
+        return self.add(x, y, key=outer, drop_path=drop_path)
+
+    def enter(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T D"]:
+        """Give what the sublayer sees."""
+        check_hidden(x, self.cfg.embed)
+        for leaf in jax.tree.leaves(self.norm):
+            check_single(leaf, 1)
+        return self.norm(x) if self.cfg.norm_position == "pre" else x
+
+    def add(
+        self,
+        x: Float[Array, "*B T D"],
+        y: Float[Array, "*B T D"],
+        *,
+        key: PRNGKeyArray | None = None,
+        drop_path: Float[Array, ""] | float | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Add what the sublayer made; arguments as in a call."""
+        cfg = self.cfg
+        y = self.norm(y) if cfg.norm_position == "output" else y
+        if cfg.layer_scale is not None:
+            y = (widen(y) * self.layer_scale[...]).astype(y.dtype)
+        y = x + _dropped(y, cfg.dropout, cfg.drop_path if drop_path is None else drop_path, key)
+        return constrain(self.norm(y) if cfg.norm_position == "post" else y, "batch", "length", None)
+
+
+def _dropped(y: Array, rate: float, path_rate: Array | float, key: PRNGKeyArray | None) -> Array:
+    y = dropout(y, rate, key)
+    return y if key is None else drop_path(y, path_rate, jax.random.fold_in(key, 1))

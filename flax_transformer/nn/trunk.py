@@ -1,0 +1,164 @@
+"""The trunk of every encoder and decoder: a stack of blocks, relative positions, a norm at its end.
+
+Axes: B batch, T positions, S positions of a memory, D width, N heads.
+"""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.nn.cache import Caches, Memory, cache_length
+from flax_transformer.nn.config import check_at_least, check_fields, check_rates
+from flax_transformer.nn.module import Module
+from flax_transformer.nn.relative import RelativeBias, RelativeConfig
+from flax_transformer.nn.stack import PerLayer, apply_stack, extend_stack, init_stack, map_stack, unstack
+from flax_transformer.ops import Mask
+
+
+@frozen
+class TrunkConfig:
+    """A stack of blocks, and how it runs."""
+
+    block: Any
+    """A `BlockConfig`, or any config with `embed` (D), `residual` (a `ResidualConfig`, which says whether the stack
+    ends in a norm) and `build(rngs)`, which makes a block `f(x, *, key=None)`."""
+    depth: int = 12
+    """L, blocks."""
+    relative: RelativeConfig | None = None
+    """Relative positions, as biases on attention that all blocks share (T5)."""
+    drop_path: float = 0.0
+    """How often a row does without a sublayer of the last block, while training; it grows linearly from 0 in the first
+    block (Huang et al. 2016). 0: as the blocks themselves say."""
+    unroll: int | bool = 1
+    """Blocks per loop iteration; True for no loop."""
+    remat: Literal["none", "full", "dots", "offload"] = "none"
+    """What a block keeps for its backward pass: see `nn.REMAT`."""
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1, "depth")
+        check_rates(self, "drop_path")
+        if missing := [name for name in ("embed", "residual", "build") if not hasattr(self.block, name)]:
+            raise ValueError(
+                f"block must be a config of a block, as BlockConfig is, got {type(self.block).__name__}, which has no "
+                f"{', '.join(missing)}"
+            )
+
+    @property
+    def cross(self) -> bool:
+        """Whether the blocks attend to a memory."""
+        return getattr(self.block, "cross", None) is not None
+
+    def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        """Make what the config describes."""
+        return Trunk(self, rngs=rngs)
+
+
+class Trunk(Module):
+    """Hidden states in, hidden states out: `trunk(x, mask=mask)`; `extend` goes on where a cache ends."""
+
+    def __init__(self, cfg: TrunkConfig, *, causal: bool = False, key: PRNGKeyArray | None = None, rngs: nnx.Rngs):
+        """Make the parameters.
+
+        Args:
+          causal: whether relative positions are all in the past, as a decoder's.
+          key: of the blocks, from `rngs` by default. With one the relative positions are left out, for
+            `init_relative`: who makes several trunks says in which order they draw.
+        """
+        self.cfg, self.causal = cfg, causal
+        self.blocks = init_stack(cfg.block.build, cfg.depth, key=rngs.params() if key is None else key)
+        if cfg.block.residual.norm_position == "pre":
+            self.norm = cfg.block.residual.make_norm(rngs)
+        if key is None:
+            self.init_relative(rngs)
+
+    def init_relative(self, rngs: nnx.Rngs) -> None:
+        """Make the relative positions, if there are any."""
+        if self.cfg.relative is not None:
+            heads, precision = self.cfg.block.attention.heads, self.cfg.block.attention.precision
+            self.relative = RelativeBias(self.cfg.relative, heads, causal=self.causal, precision=precision, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        memory: Float[Array, "*M S D"] | Memory | None = None,
+        *,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Run the blocks, which are given what is not None.
+
+        Args:
+          memory: what cross-attention looks at; all blocks look at the same.
+          mask: what self-attention may see.
+          memory_mask: what cross-attention may see.
+          positions: of the T queries, for rotary.
+          key: for dropout; None means none.
+        """
+        rates = jnp.linspace(0, self.cfg.drop_path, self.cfg.depth) if self.cfg.drop_path and key is not None else None
+        given = {
+            "mask": mask, "memory_mask": memory_mask, "bias": self._bias(*2 * x.shape[-2:-1]), "positions": positions,
+            "drop_path": None if rates is None else PerLayer(rates),
+        }  # fmt: skip
+        x = apply_stack(
+            self.blocks, x, *([] if memory is None else [memory]), key=key, unroll=self.cfg.unroll,
+            remat=self.cfg.remat, **{name: value for name, value in given.items() if value is not None},
+        )  # fmt: skip
+        return self._end(x)
+
+    def extend(
+        self,
+        x: Float[Array, "*B T D"],
+        cache: Caches,
+        memory: Memory | tuple[Memory, ...] | None = None,
+        *,
+        index: Int[Array, ""],
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+    ) -> tuple[Float[Array, "*B T D"], Caches]:
+        """Run the blocks on T more positions; give the caches with them in.
+
+        Args:
+          memory: each block's own keys and values, as `project` gives them.
+          index: positions that the cache has; the rest as in a call.
+        """
+        given = {
+            "mask": mask, "memory_mask": memory_mask, "positions": positions,
+            "bias": self._bias(x.shape[-2], cache_length(cache), index),
+        }  # fmt: skip
+        x, cache = extend_stack(
+            self.blocks, x, cache, *([] if memory is None else [PerLayer(memory)]), unroll=self.cfg.unroll,
+            **{name: value for name, value in given.items() if value is not None},
+        )  # fmt: skip
+        return self._end(x), cache
+
+    def _end(self, x: Array) -> Array:
+        return self.norm(x) if hasattr(self, "norm") else x
+
+    def _bias(self, T: int, S: int, offset: Array | int = 0) -> Array | None:
+        return self.relative(T, S, offset) if hasattr(self, "relative") else None
+
+    def init_cache(self, batch: int, length: int, *, beams: int = 1) -> Caches:
+        """Make empty caches for `length` positions of `batch` sentences, `beams` hypotheses each."""
+        return map_stack(lambda block: block.attention.init_cache(batch, length, beams=beams), self.blocks)
+
+    def project(self, memory: Float[Array, "*B S D"], *, beams: int = 1) -> Memory | tuple[Memory, ...]:
+        """Compute each block's keys and values of a memory, once for all positions: see `Attention.project`."""
+        return map_stack(lambda block: block.cross.project(memory, beams=beams), self.blocks)
+
+    def memory_mask(self, mask: Mask | None) -> Mask | None:
+        """Say which positions of the output are padding: those of the input."""
+        return mask
+
+    def for_decoding(self) -> "Trunk":
+        """Copy the trunk as decoding on a CPU wants it: blocks apart (see `unstack`), each laid out for it."""
+        copy = jax.tree.map(lambda leaf: leaf, self)
+        copy.blocks = nnx.List([block.for_decoding() for block in unstack(self.blocks)])
+        return copy

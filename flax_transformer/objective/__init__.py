@@ -1,0 +1,13 @@
+"""What a model is trained on: frozen values that are called with a model and a batch.
+
+A batch is `{"inputs": {name: array}, "labels": …, "weights": …}` and whatever an objective needs besides. The model
+takes its inputs by name, so that an objective knows no family: `model.hidden_states(**batch["inputs"], key=key)` are
+hidden states, and `model.output(hidden)` is what logits are made of.
+"""
+
+from flax_transformer.objective.label import LabelLoss
+from flax_transformer.objective.masked import MaskedLoss
+from flax_transformer.objective.objective import Batch, Loss, Objective, check_parts
+from flax_transformer.objective.token import TokenLoss
+
+__all__ = ["Batch", "LabelLoss", "Loss", "MaskedLoss", "Objective", "TokenLoss", "check_parts"]

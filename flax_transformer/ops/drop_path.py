@@ -1,0 +1,34 @@
+"""Stochastic depth: rows that now and then do without a layer (Huang et al. 2016, https://arxiv.org/abs/1603.09382)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flax_transformer.ops.dropout import drawn_from
+from flax_transformer.ops.wide import widen
+
+
+def drop_path(
+    x: Float[Array, "*B T D"], rate: Float[Array, ""] | float, key: PRNGKeyArray | None
+) -> Float[Array, "*B T D"]:
+    """Zero whole rows, each with probability `rate`, and scale the rest so that the mean stays; no key, no dropping.
+
+    Args:
+        rate: in [0, 1); it may be traced, as when each layer of a stack has its own.
+
+    >>> rows = drop_path(jnp.ones((6, 1, 2)), 0.5, jax.random.key(0))
+    >>> sorted(set(rows.ravel().tolist()))
+    [0.0, 2.0]
+    """
+    if isinstance(rate, int | float):
+        if not 0 <= rate < 1:
+            raise ValueError(f"a drop-path rate must lie in [0, 1), got {rate}")
+        if rate == 0:
+            return x
+    if key is None:
+        return x
+    whole, at = drawn_from(x.shape[:-2])
+    draws = jax.random.uniform(key, whole)
+    for axis, rows in at.items():
+        draws = jnp.take(draws, rows, axis)
+    return jnp.where((draws >= rate)[..., None, None], (widen(x) / (1 - rate)).astype(x.dtype), 0)

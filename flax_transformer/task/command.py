@@ -1,0 +1,42 @@
+"""What a command does at its two ends, ours and every experiment's file: begin without a fuss, and end without one."""
+
+import contextlib
+import glob
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+
+DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*", "/dev/nvidia*", "/dev/dxg", "/dev/kfd")
+"""Files that a TPU or a GPU has; a library that drives one opens them."""
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Run what a person has asked for on a terminal; who has read enough of what it prints, as `head`, may go.
+
+    Raises:
+      SystemExit: with 141, as for other programs, once nobody reads on.
+    """
+    settle_platform()
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        sys.exit(141)
+
+
+def settle_platform() -> None:
+    """Have JAX take the CPU at once where the TPU's library is installed, as for `plan`, and no accelerator is there.
+
+    Left alone JAX starts that library, which looks for its machine on the network and prints what it does not find.
+    Whoever has set JAX_PLATFORMS is obeyed.
+    """
+    if os.environ.get("JAX_PLATFORMS") or importlib.util.find_spec("libtpu") is None or any(map(glob.glob, DEVICES)):
+        return
+    os.environ["JAX_PLATFORMS"] = "cpu"  # read when JAX is imported, here and in processes that this one starts
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_platforms", "cpu")

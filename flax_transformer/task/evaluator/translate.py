@@ -1,0 +1,134 @@
+"""Translators: scores of the test set by beam search, samples with their tokens, and what heads look at."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from flax_transformer.frozen import frozen
+from flax_transformer.report import Picture
+from flax_transformer.task.attention import draw
+from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator.kind import compared
+from flax_transformer.task.score import Scores, score
+from flax_transformer.task.translator import Hypothesis, Search, Translator
+from flax_transformer.train.progress import duration
+
+HEADLINES = {
+    "bleu": ("BLEU", ""),
+    "tokenized_bleu": ("tokenised BLEU", ""),
+    "exact_match": ("exact match", " %"),
+}
+
+PICTURES = 3
+"""Sentences whose attention a report shows."""
+
+DRAWN = 40
+"""Tokens a side that such a sentence has at most, so that its picture fits a page."""
+
+
+@frozen
+class Translations(Evaluator):
+    """Translate the test pairs and score them."""
+
+    draws: ClassVar[bool] = True
+
+    search: Search = Search()
+    headline: Literal["bleu", "tokenized_bleu", "exact_match"] = "bleu"
+    """The score the run ends with."""
+    count: int = 10
+    """Translations shown at the end."""
+
+    @property
+    def metric(self) -> str:
+        """The score the run ends with."""
+        return self.headline
+
+    def __call__(self, finished: Finished) -> Shown:
+        """Test the model."""
+        translator = Translator(finished.model, finished.opened.tokenizer)
+        pairs = finished.opened.held
+        sources, targets = ([pair[side] for pair in pairs] for side in ("source", "target"))
+        scores, hypotheses, seconds = evaluate_corpus(translator, sources, targets, self.search)
+        samples = [_sample(pair, hypothesis) for pair, hypothesis in zip(pairs, hypotheses, strict=True)]
+        root = finished.folder.root
+        return Shown(
+            metrics={**scores.metrics(), "sentences_per_second": len(pairs) / seconds},
+            samples=samples,
+            lines=tuple(self._summary(samples, scores, seconds)),
+            last=(
+                "try next:",
+                f"  echo '{samples[0]['source']}' | {_program()} translate {root}",
+                f"  {_program()} show {root}",
+            ),
+        )
+
+    def preview(self, data: Any, model: Any, tokenizer: Any) -> tuple[list[dict], str]:
+        """Translate some test pairs by the newest checkpoint."""
+        test = data.read("test")
+        pairs = [test[i] for i in range(0, len(test), max(len(test) // self.count, 1))][: self.count]
+        hypotheses = [best[0] for best in Translator(model, tokenizer)([pair["source"] for pair in pairs], self.search)]
+        samples = [_sample(pair, hypothesis) for pair, hypothesis in zip(pairs, hypotheses, strict=True)]
+        return samples, f"The samples are by the newest checkpoint, {len(pairs)} of {len(test):,} test sentences."
+
+    def pictures(self, model: Any, tokenizer: Any, samples: Sequence[dict]) -> tuple[list[Picture], list[str]]:
+        """Draw the attention of a few samples, evenly spread over those that fit; say so where none can be drawn."""
+        translator = Translator(model, tokenizer)
+        fitting = [
+            sample
+            for sample in samples
+            if has_tokens(sample)
+            and 0 < len(sample["tokens"]) <= DRAWN
+            and isinstance(sample.get("source"), str)
+            and len(tokenizer.encode([sample["source"]])[0]) < DRAWN
+        ]
+        if samples and not fitting:
+            return [], [f"No sample is short enough for a picture of its attention, {DRAWN} tokens a side."]
+        every = max(len(fitting) // PICTURES, 1)
+        try:
+            return [draw(translator, s["source"], s["tokens"]) for s in fitting[::every][:PICTURES]], []
+        except ValueError as error:
+            return [], [f"There are no attention pictures: {error}."]
+
+    def _summary(self, samples: list[dict], scores: Scores, seconds: float) -> Iterator[str]:
+        name, unit = HEADLINES[self.headline]
+        yield ""
+        for sample in samples[:: max(len(samples) // self.count, 1)][: self.count]:
+            yield from compared(sample["source"], sample["hypothesis"], sample["target"])
+        yield ""
+        headline = f"{name} {getattr(scores, self.headline):.1f}{unit}"
+        yield f"{headline} on {len(samples):,} test sentences ({duration(seconds)})"
+        if self.headline != "exact_match":
+            bleu = f"BLEU {scores.bleu:.2f} ({scores.signature})"
+            yield f"{bleu}, chrF {scores.chrf:.1f}, tokenised BLEU {scores.tokenized_bleu:.2f}"
+
+
+def evaluate_corpus(
+    translator: Translator, sources: list[str], references: list[str], search: Search
+) -> tuple[Scores, list[Hypothesis], float]:
+    """Translate and score a corpus; also give the seconds it took, compilation included."""
+    began = time.monotonic()
+    hypotheses = [best[0] for best in translator(sources, search)]
+    seconds = time.monotonic() - began
+    return score([hypothesis.text for hypothesis in hypotheses], references), hypotheses, seconds
+
+
+def has_tokens(sample: dict) -> bool:
+    """Tell whether a sample lists its tokens."""
+    tokens = sample.get("tokens")
+    return isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)
+
+
+def _sample(pair: dict[str, str], hypothesis: Hypothesis) -> dict:
+    return {**pair, "hypothesis": hypothesis.text, **{k: v for k, v in asdict(hypothesis).items() if k != "text"}}
+
+
+def _program() -> str:
+    """Name the command line as a shell here finds it: an environment that is not activated needs the path."""
+    beside = Path(sys.executable).parent / "flax-transformer"
+    found = shutil.which("flax-transformer")
+    return "flax-transformer" if found and Path(found) == beside else os.path.relpath(beside)

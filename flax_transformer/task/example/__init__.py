@@ -1,0 +1,25 @@
+"""How data become examples and batches: frozen values with `open`, which an experiment names beside its data."""
+
+from flax_transformer.task.example.damage import DamagedTexts, Lines
+from flax_transformer.task.example.exercise import Amount, ExerciseTexts
+from flax_transformer.task.example.label import LabelledTexts
+from flax_transformer.task.example.mask import MaskedTexts, TextLines
+from flax_transformer.task.example.opened import Opened, Vocabulary
+from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
+from flax_transformer.task.example.window import TextWindows
+
+__all__ = [
+    "BPE",
+    "Amount",
+    "Batching",
+    "DamagedTexts",
+    "ExerciseTexts",
+    "LabelledTexts",
+    "Lines",
+    "MaskedTexts",
+    "Opened",
+    "SentencePairs",
+    "TextLines",
+    "TextWindows",
+    "Vocabulary",
+]

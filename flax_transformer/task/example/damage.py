@@ -1,0 +1,136 @@
+"""Texts to be restored from several kinds of damage, as BART is pretrained."""
+
+from collections.abc import Iterator
+
+from flax_transformer.data.text import (
+    Blocks,
+    DeleteTokens,
+    Denoise,
+    Infill,
+    MaskTokens,
+    Pairs,
+    PermuteSentences,
+    Rotate,
+    Tokenizer,
+)
+from flax_transformer.data.text.denoise import Noise
+from flax_transformer.data.text.exercise import sums
+from flax_transformer.data.text.numbers import SPLITS
+from flax_transformer.data.text.plain import PlainText, encode_documents
+from flax_transformer.frozen import frozen
+from flax_transformer.task.example.kind import Kind, Weights, open_kinds, open_marked
+from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
+
+MASK = "<mask>"
+ENDS = ".?!"
+"""What a sentence ends with."""
+
+SLACK = 8
+"""Tokens by which a damaged text may be longer than the whole: one in 20 spans is empty and only adds its mask, so
+that more than these in one text have a chance of about 1 in 20^8."""
+
+
+@frozen
+class Lines:
+    """Texts to damage: the lines of a file, or sums in words, made by rule, if `text` is empty."""
+
+    text: str = ""
+    holdout: float = 0.02
+    """Share of a file's characters, its last, that is not for training; half of their lines are the test."""
+    train: int = 20_000
+    """Texts made by rule."""
+    validation: int = 100
+    """Texts at most, of a file too."""
+    test: int = 100
+
+    def __post_init__(self):
+        if min(self.train, self.validation, self.test) < 1:
+            raise ValueError(
+                f"each split needs a text, got train={self.train}, validation={self.validation}, test={self.test}"
+            )
+
+    def read(self, seed: int) -> dict[str, list[str]]:
+        """Read the texts of every split."""
+        if not self.text:
+            return {split: sums(getattr(self, split), seed=seed, split=split) for split in SPLITS}
+        file = PlainText(text=self.text, holdout=self.holdout)
+        train, held = ([line for text in file.read(s) for line in _lines(text)] for s in ("train", "validation"))
+        if not train or len(held) < 2:
+            raise ValueError(
+                f"{self.text} must have a line to train on and two to test by, got {len(train)} and {len(held)}; "
+                f"holdout is {self.holdout}"
+            )
+        return {"train": train, "validation": held[::2][: self.validation], "test": held[1::2][: self.test]}
+
+
+@frozen
+class Mix(Weights):
+    """How often each damage comes, relative to the others; 0 leaves it out."""
+
+    infill: float = 1.0
+    """Spans of Poisson length, 30 % of all tokens, become one mask each."""
+    mask: float = 1.0
+    """15 % of tokens become a mask each."""
+    delete: float = 1.0
+    """15 % of tokens are gone without a trace."""
+    permute: float = 1.0
+    """Sentences in another order."""
+    rotate: float = 1.0
+    """The text begins anywhere, and what was before comes at the end."""
+    bart: float = 1.0
+    """Sentences in another order, and then spans masked: what BART was pretrained by."""
+
+
+@frozen
+class DamagedTexts:
+    """Damage texts in several ways; the target is the whole text."""
+
+    mix: Mix = Mix()
+    vocabulary: Vocabulary = Vocabulary(size=340)
+    rows: int = 48
+    """Texts a batch."""
+    length: int = 36
+    """Tokens a text, marks included; longer ones are cut."""
+
+    def __post_init__(self):
+        check_rows(self.rows, self.length, 4)
+
+    @property
+    def positions(self) -> int:
+        """How many positions a model must have: a damaged text may be longer than the whole."""
+        return self.length + SLACK
+
+    def open(self, data: Lines, context: Context) -> Opened:
+        """Read the texts, learn or load the tokenizer, mix the damages; held out are `Kinds`."""
+        texts = data.read(context.seed)
+        tokenizer = open_marked(self.vocabulary, context.folder, texts["train"], added=[MASK], single="<s> $A </s>")
+        room = self.length - 2
+        items = {
+            split: Blocks(documents=encode_documents(each, tokenizer), length=room) for split, each in texts.items()
+        }
+        marks = {"begin": (tokenizer.bos,), "end": (tokenizer.eos,)}
+        noises = _noises(tokenizer)
+        kinds = {
+            name: Kind(weight=weight, items=items, transforms=(Denoise(noises=noises[name], **marks),))
+            for name, weight in self.mix.present().items()
+        }
+        collate = Pairs(source_length=self.positions, target_length=self.length, start=tokenizer.eos, pad=tokenizer.pad)
+        return open_kinds(kinds, tokenizer, collate, self.rows, context)
+
+
+def _noises(tokenizer: Tokenizer) -> dict[str, tuple[Noise, ...]]:
+    mask = tokenizer.vocab_size - 1
+    ends = dict.fromkeys(ids[-1] for ids in tokenizer.encode([f"a{end}" for end in ENDS]))
+    infill, permute = Infill(mask=mask), PermuteSentences(ends=tuple(id for id in ends if id != tokenizer.unk))
+    return {
+        "infill": (infill,),
+        "mask": (MaskTokens(mask=mask),),
+        "delete": (DeleteTokens(),),
+        "permute": (permute,),
+        "rotate": (Rotate(),),
+        "bart": (permute, infill),
+    }
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line for line in map(str.strip, text.splitlines()) if line)

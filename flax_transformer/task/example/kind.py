@@ -1,0 +1,109 @@
+"""Several kinds of source and target in one encoder-decoder: a tokenizer with marks, a mixture, a test of each kind.
+
+Axes: B rows, S source positions, T target positions.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
+from typing import Any
+
+from flax_transformer.data import each_once, mixture, shuffled
+from flax_transformer.data.examples import Arrays, Transform
+from flax_transformer.data.text import Pairs, Tokenizer
+from flax_transformer.frozen import frozen
+from flax_transformer.task.example.opened import Context, Opened, Vocabulary, stream
+from flax_transformer.task.spec import Spec
+from flax_transformer.train.folder import RunFolder
+
+
+@frozen
+class Weights:
+    """How often each kind comes, relative to the others; 0 leaves it out. A subclass has a field for each."""
+
+    def __post_init__(self):
+        weights = asdict(self)
+        if min(weights.values()) < 0 or not any(weights.values()):
+            raise ValueError(f"weights must not be negative, nor all 0, got {weights}")
+
+    def present(self) -> dict[str, float]:
+        """Give the weights of the kinds that there are."""
+        return {name: weight for name, weight in asdict(self).items() if weight}
+
+
+@frozen
+class Kind:
+    """One kind of source and target: how often it comes, and how its examples are made."""
+
+    weight: float
+    """Its share in the training data, relative to the others'."""
+    items: Mapping[str, Sequence[Any]]
+    """Of `train`, `validation` and `test`."""
+    transforms: tuple[Transform, ...]
+    """From an item to `source` and `target`, token ids with their marks."""
+
+
+@frozen
+class Kinds:
+    """Held-out examples of several kinds."""
+
+    kinds: Mapping[str, Kind]
+    collate: Pairs
+    rows: int
+    tokenizer: Tokenizer
+
+    def batches(self, name: str, split: str) -> Iterator[Arrays]:
+        """Give the batches of one kind."""
+        kind = self.kinds[name]
+        return each_once(kind.items[split], *kind.transforms, rows=self.rows, collate=self.collate)
+
+    def all_batches(self, split: str) -> Iterator[Arrays]:
+        """Give the batches of every kind, one after the other."""
+        return chain.from_iterable(self.batches(name, split) for name in self.kinds)
+
+
+def open_marked(
+    vocabulary: Vocabulary, folder: RunFolder, texts: Iterable[str], *, added: Sequence[str], single: str
+) -> Tokenizer:
+    """Load the run's tokenizer, or learn it, with tokens of its own for some texts.
+
+    Bytes are read as if every text began with a space, so that a word is the same wherever it stands.
+
+    Args:
+      added: texts that become the last tokens of the vocabulary wherever they stand, as `<mask>` does.
+      single: the marks around a text that the exported checkpoint adds, as `<s> $A </s>`.
+    """
+    import tokenizers
+
+    bare = vocabulary.open(folder, texts)
+    inner = tokenizers.Tokenizer.from_str(bare.json())
+    inner.add_tokens([tokenizers.AddedToken(text, special=False, normalized=False) for text in added])
+    if vocabulary.unit == "byte":
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    marks = [(mark, inner.token_to_id(mark)) for mark in single.split() if mark != "$A"]
+    inner.post_processor = tokenizers.processors.TemplateProcessing(single=single, special_tokens=marks)
+    tokenizer = replace(bare, inner=inner)
+    tokenizer.save(folder.tokenizer)
+    return tokenizer
+
+
+def open_kinds(kinds: Mapping[str, Kind], tokenizer: Tokenizer, collate: Pairs, rows: int, context: Context) -> Opened:
+    """Mix kinds into batches of `rows` rows; held out are `Kinds`."""
+    for name, kind in kinds.items():
+        counts = ", ".join(f"{len(items):,} {split}" for split, items in kind.items.items())
+        print(f"{name}: {counts}, weight {kind.weight:g}", flush=True)
+    print(f"{tokenizer.vocab_size:,} tokens in the vocabulary", flush=True)
+    train = {
+        name: shuffled(kind.items["train"], *kind.transforms, seed=context.seed + number)
+        for number, (name, kind) in enumerate(kinds.items())
+    }
+    held = Kinds(kinds=kinds, collate=collate, rows=rows, tokenizer=tokenizer)
+    return Opened(
+        tokenizer=tokenizer,
+        spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size),
+        batches=stream(mixture(train, {name: kind.weight for name, kind in kinds.items()}), collate, rows),
+        validation=lambda: held.all_batches("validation"),
+        test=lambda: held.all_batches("test"),
+        held=held,
+        fields={"decoder_start_token_id": collate.start},
+    )

@@ -1,0 +1,98 @@
+"""Labelled texts, for classifiers."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.data import each_once, shuffled
+from flax_transformer.data.examples import Example
+from flax_transformer.data.text import Rows
+from flax_transformer.data.text.labelled import Labelled
+from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
+from flax_transformer.task.spec import Spec
+from flax_transformer.train.folder import RunFolder
+
+
+@frozen
+class HideWords:
+    """Put the mask in place of each token with a probability, so that no single word decides (word dropout)."""
+
+    share: float
+    mask: int
+    special: tuple[int, ...]
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Example:
+        """Hide tokens of one example."""
+        tokens = example["tokens"]
+        hidden = (rng.random(len(tokens)) < self.share) & ~np.isin(tokens, self.special)
+        return {**example, "tokens": np.where(hidden, self.mask, tokens).astype(np.int32)}
+
+
+@frozen
+class LabelledTexts:
+    """Lay out a labelled text a row, between [CLS] and [SEP]."""
+
+    vocabulary: Vocabulary = Vocabulary()
+    """Of a new encoder; one that begins with a checkpoint has the checkpoint's."""
+    hide: float = 0.0
+    """Share of tokens hidden in training."""
+    rows: int = 64
+    """Texts a batch."""
+    length: int = 64
+    """Most tokens of a text; longer ones are cut."""
+
+    def __post_init__(self):
+        check_rows(self.rows, self.length, 3)
+        if not 0 <= self.hide < 1:
+            raise ValueError(f"hide must be in [0, 1), got {self.hide}")
+
+    @property
+    def positions(self) -> int:
+        """How many positions a model must have."""
+        return self.length
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Read the texts, learn or load the tokenizer; held out are the test's `Labelled` texts.
+
+        Args:
+          data: has `read(split)`, which gives `Labelled` texts, and `classes()`, which names their classes.
+        """
+        found = {split: data.read(split) for split in ("train", "validation", "test")}
+        classes = tuple(data.classes())
+        tokenizer = context.tokenizer or self._tokenizer(context.folder, found["train"].texts)
+        if None in (tokenizer.cls, tokenizer.sep):
+            raise ValueError("an encoder's tokenizer has [CLS] and [SEP], that of the checkpoint lacks them")
+        if self.hide and tokenizer.mask is None:
+            raise ValueError("hide needs a mask token, the checkpoint's tokenizer has none")
+        items = {split: _items(each, tokenizer, self.length) for split, each in found.items()}
+        for split, each in items.items():
+            print(f"{split}: {len(each):,} sentences, {sum(len(item['tokens']) for item in each):,} tokens", flush=True)
+        special = (tokenizer.pad, tokenizer.cls, tokenizer.sep)
+        hidden = (HideWords(share=self.hide, mask=tokenizer.mask, special=special),) if self.hide else ()
+        collate = Rows(length=self.length, pad=tokenizer.pad)
+        return Opened(
+            tokenizer=tokenizer,
+            spec=Spec(uses=("classify",), vocab=tokenizer.vocab_size, classes=classes),
+            batches=stream(shuffled(items["train"], *hidden, seed=context.seed), collate, self.rows),
+            validation=partial(each_once, items["validation"], rows=128, collate=collate),
+            test=partial(each_once, items["test"], rows=128, collate=collate),
+            held=found["test"],
+            fields={
+                "id2label": {str(number): name for number, name in enumerate(classes)},
+                "label2id": {name: number for number, name in enumerate(classes)},
+            },
+        )
+
+    def _tokenizer(self, folder: RunFolder, texts: Sequence[str]) -> HubTokenizer:
+        return HubTokenizer.of_encoder(self.vocabulary.open(folder, texts).with_mask())
+
+
+def _items(data: Labelled, tokenizer: HubTokenizer, length: int) -> list[Example]:
+    inputs = tokenizer(list(data.texts), max_length=length, truncate=True, side="right")
+    ends = inputs["attention_mask"].sum(axis=1)
+    rows = zip(inputs["input_ids"], ends, data.labels, strict=True)
+    return [{"tokens": ids[:end], "labels": label} for ids, end, label in rows]

@@ -1,0 +1,140 @@
+"""Running text with masked tokens, for encoders to be pretrained on (Devlin et al. 2019).
+
+Axes: B rows, T positions, M masked tokens a row.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.data import each_once, shuffled
+from flax_transformer.data.examples import Arrays
+from flax_transformer.data.text import Blocks, MaskedLM, NextSentence, Rows, Tokenizer, bounds, ragged
+from flax_transformer.data.text.plain import PlainText, read_text
+from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
+from flax_transformer.task.spec import Spec
+
+DOCUMENT = 50
+"""Most lines of a document; longer texts are several."""
+
+
+@frozen
+class TextLines(PlainText):
+    """Running text, whose lines follow each other, or files of sentences that do not."""
+
+    sentences: tuple[str, ...] = ()
+    """Files of one sentence a line, up to a tab if there is one; in place of running text."""
+
+    def lines(self, split: str) -> list[list[str]]:
+        """Read the documents of `train` or `validation`, each a list of lines that are not blank.
+
+        A document of running text is at most `DOCUMENT` lines of one file; a sentence is one by itself. Of every file
+        of sentences, the last `holdout` is for validation.
+        """
+        if not self.sentences:
+            texts = ([line.rstrip() for line in text.splitlines() if line.strip()] for text in self.read(split))
+            return [text[i : i + DOCUMENT] for text in texts for i in range(0, len(text), DOCUMENT)]
+        documents = []
+        for path in self.sentences:
+            found = [line.partition("\t")[0].strip() for line in read_text(path).splitlines()]
+            found = [line for line in found if line]
+            cut = int(len(found) * (1 - self.holdout))
+            documents += [[line] for line in (found[:cut] if split == "train" else found[cut:])]
+        return documents
+
+
+@frozen
+class MaskedRows:
+    """Lay out rows as `Rows` does, with the masked tokens of each at its first places: so many a row are predicted.
+
+    `places` [B, M] says where they are; `labels` and `weights` become [B, M].
+
+    Raises:
+      ValueError: a row with more of them.
+    """
+
+    rows: Rows
+    most: int
+    """M."""
+
+    def __call__(self, examples: Sequence[Mapping[str, Any] | None]) -> Arrays:
+        """Lay out one batch."""
+        batch = self.rows(examples)
+        counts = (batch["weights"] > 0).sum(axis=1)
+        if counts.max() > self.most:
+            raise ValueError(f"a row may have at most {self.most} masked tokens, got {counts.max()}")
+        places = np.argsort(-batch["weights"], axis=1, kind="stable")[:, : self.most].astype(np.int32)
+        chosen = {name: np.take_along_axis(batch[name], places, axis=1) for name in ("labels", "weights")}
+        return {**batch, **chosen, "places": places}
+
+
+@frozen
+class MaskedTexts:
+    """Mask tokens of running text, and pair sentences where lines follow each other."""
+
+    vocabulary: Vocabulary = Vocabulary()
+    rows: int = 32
+    """A batch."""
+    length: int = 128
+    """Tokens a row."""
+    share: float = 0.15
+    """Of the tokens, to be guessed."""
+    validated: int = 1_000
+    """Most rows of an evaluation, evenly spread over validation text."""
+
+    def __post_init__(self):
+        check_rows(self.rows, self.length)
+        if self.validated < 1:
+            raise ValueError(f"validated must be at least 1 row, got {self.validated}")
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must be in (0, 1), got {self.share}")
+
+    @property
+    def positions(self) -> int:
+        """How many positions a model must have."""
+        return self.length
+
+    def open(self, data: TextLines, context: Context) -> Opened:
+        """Read the text, learn or load the tokenizer, mask tokens; held out are the lines of validation text."""
+        if context.tokenizer is not None:
+            raise ValueError("pre-training begins with a new model, got a checkpoint as init")
+        lines = {split: data.lines(split) for split in ("train", "validation")}
+        words = (line for document in lines["train"] for line in document)
+        tokenizer = self.vocabulary.open(context.folder, words).with_mask()
+        for split, documents in lines.items():
+            print(f"{split}: {sum(map(len, documents)):,} lines in {len(documents):,} documents", flush=True)
+        print(f"{tokenizer.vocab_size:,} tokens in the vocabulary", flush=True)
+        follow = not data.sentences
+        (train, *steps), (held, *held_steps) = (self._items(lines[split], tokenizer, follow) for split in lines)
+        spread = np.linspace(0, len(held) - 1, min(self.validated, len(held)), dtype=int)
+        held = [held[int(place)] for place in spread]
+        special = (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk)
+        hide = MaskedLM(vocab_size=tokenizer.vocab_size, mask=tokenizer.mask, special=special, share=self.share)
+        most = max(1, round(self.share * self.length))
+        collate = MaskedRows(rows=Rows(length=self.length, pad=tokenizer.pad), most=most)
+        validation = partial(each_once, held, *held_steps, hide, rows=self.rows, collate=collate)
+        uses = ("fill", "follow") if follow else ("fill",)
+        return Opened(
+            tokenizer=HubTokenizer.of_encoder(tokenizer),
+            spec=Spec(uses=uses, vocab=tokenizer.vocab_size, next_sentence=follow),
+            batches=stream(shuffled(train, *steps, hide, seed=context.seed), collate, self.rows),
+            validation=validation,
+            test=validation,
+            held=[line for document in lines["validation"] for line in document],
+        )
+
+    def _items(self, documents: list[list[str]], tokenizer: Tokenizer, follow: bool) -> tuple[Any, ...]:
+        """Give what examples are made of, and the transforms that make them."""
+        encoded = [[line for line in tokenizer.encode(document) if line] for document in documents]
+        if not follow:
+            rows = ragged([line for document in encoded for line in document])
+            return (Blocks(documents=rows, length=self.length, begin=(tokenizer.bos,), end=(tokenizer.eos,)),)
+        sentences, ends = bounds([document for document in encoded if document])
+        pairs = NextSentence(
+            sentences=sentences, documents=ends, length=self.length, cls=tokenizer.bos, sep=tokenizer.eos
+        )
+        return pairs.starts, pairs

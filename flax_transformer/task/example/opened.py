@@ -1,0 +1,94 @@
+"""What is there once data are open, and the tokenizer they are read by."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import jax
+
+from flax_transformer.data import Examples, ExampleStream
+from flax_transformer.data.examples import Collate
+from flax_transformer.data.stream import Stream
+from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
+from flax_transformer.data.text.plain import train_characters
+from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.task.spec import Spec
+from flax_transformer.train.folder import RunFolder
+
+Batches = Callable[[], Iterable[Any]]
+
+
+@frozen
+class Opened:
+    """Open data: batches to train on, batches to look at, and what the model is sized by."""
+
+    tokenizer: Tokenizer | HubTokenizer
+    spec: Spec
+    batches: Stream
+    """To train on, endless."""
+    validation: Batches
+    """Gives the batches that validation metrics are averaged over."""
+    test: Batches
+    """Gives the batches that the finished model is tested on."""
+    held: Any = None
+    """What else of the test data is to be shown: texts, classes, kinds; what it is, the examples' class says."""
+    published: HubTokenizer | None = None
+    """The tokenizer as the exported checkpoint has it; by default as it is."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Of the checkpoint's config.json, besides special tokens and what the model is."""
+
+
+@frozen
+class Context:
+    """What examples must know of the run they are made for."""
+
+    folder: RunFolder
+    seed: int = 0
+    tokenizer: HubTokenizer | None = None
+    """Of the checkpoint that training begins with."""
+    multiple: int = 1
+    """Rows of a batch are a multiple of this where they can be, so that devices and parts have equal shares."""
+
+
+@runtime_checkable
+class ExampleMaker(Protocol):
+    """How data become examples and batches."""
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Read the data, learn or load the tokenizer, and lay out batches."""
+
+
+@frozen
+class Vocabulary:
+    """What a token is: a character, or a piece found by byte-pair encoding."""
+
+    unit: Literal["character", "byte"] = "byte"
+    """byte: merges of bytes, lossless on any text."""
+    size: int = 8_192
+    """Tokens, special ones included, of byte-pair encoding."""
+
+    def open(self, folder: RunFolder, texts: Iterable[str]) -> Tokenizer:
+        """Load the run's tokenizer, or learn it from texts and keep it."""
+        if folder.tokenizer.exists():
+            return load_tokenizer(folder.tokenizer)
+        made = train_characters(texts) if self.unit == "character" else train_byte_bpe(texts, vocab_size=self.size)
+        made.save(folder.tokenizer)
+        return made
+
+
+def stream(examples: Examples, collate: Collate, rows: int) -> ExampleStream:
+    """Give this process its rows of endless batches."""
+    return ExampleStream(
+        examples, collate, rows=rows, process_index=jax.process_index(), process_count=jax.process_count()
+    )
+
+
+def check_rows(rows: int, length: int, least: int = 1) -> None:
+    """Check the size of batches.
+
+    Raises:
+      ValueError: when a batch has no rows, or rows no room for what they must hold.
+    """
+    if rows < 1 or length < least:
+        raise ValueError(f"rows must be at least 1 and length {least}, got {rows} and {length}")

@@ -1,0 +1,147 @@
+"""Parallel text as batches of few fixed shapes, for translation."""
+
+import math
+from typing import Literal, Protocol, runtime_checkable
+
+import jax
+
+from flax_transformer.data.text import (
+    BucketPlan,
+    PairSource,
+    Tokenized,
+    Tokenizer,
+    bucket_boundaries,
+    eval_batches,
+    load_tokenizer,
+    pipeline,
+    tokenize,
+    train_byte_bpe,
+    train_word_bpe,
+)
+from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.task.example.opened import Context, Opened
+from flax_transformer.task.spec import Spec
+
+VOCAB_MULTIPLE = 128
+"""Embedding tables are rounded up to a multiple of this many rows, so that they split over devices."""
+
+ROWS = 8
+"""Batches are a multiple of this many rows, so that up to 8 devices or processes see the same ones."""
+
+
+@runtime_checkable
+class Corpus(Protocol):
+    """Where sentence pairs come from."""
+
+    def read(self, split: str) -> PairSource:
+        """Give the pairs of `train`, `validation` or `test`."""
+
+
+@frozen
+class BPE:
+    """Byte-pair encoding, joint over both languages."""
+
+    unit: Literal["word", "byte"] = "byte"
+    """word: characters of words in text that is already tokenised; byte: lossless on any text."""
+    merges: int = 10_000
+
+    def __post_init__(self):
+        if self.merges < 0:
+            raise ValueError(f"merges must not be negative, got {self.merges}")
+
+    def train(self, pairs: PairSource) -> Tokenizer:
+        """Learn from both sides of the pairs."""
+        texts = (pairs[i][side] for side in ("source", "target") for i in range(len(pairs)))
+        if self.unit == "word":
+            return train_word_bpe(texts, merges=self.merges)
+        return train_byte_bpe(texts, vocab_size=260 + self.merges)
+
+
+@frozen
+class Batching:
+    """How pairs become batches of few fixed shapes."""
+
+    tokens: int = 8_192
+    """Padded tokens a batch, counted on the longer side."""
+    buckets: int = 8
+    """Lengths there are batches of; each is compiled once."""
+    max_tokens: int = 128
+    """Longer pairs are left out of training, with a count."""
+
+    def __post_init__(self):
+        if self.buckets < 1 or self.max_tokens < 2 or self.tokens < self.max_tokens:
+            raise ValueError(
+                f"batches need at least 1 bucket and room for the longest pair, got buckets={self.buckets}, "
+                f"tokens={self.tokens}, max_tokens={self.max_tokens}"
+            )
+
+
+@frozen
+class SentencePairs:
+    """Lay out sentence pairs in batches of few lengths."""
+
+    bpe: BPE = BPE()
+    batch: Batching = Batching()
+
+    def planned(self, length: int | None = None) -> dict[str, int]:
+        """Tell the rows of batches of a length, by default the longest, and the vocabulary, without reading data."""
+        length = length or self.batch.max_tokens
+        rows = max(self.batch.tokens // length // ROWS, 1) * ROWS
+        return {"batch": rows, "length": length, "vocab": 260 + self.bpe.merges, "multiple": VOCAB_MULTIPLE}
+
+    def open(self, data: Corpus, context: Context) -> Opened:
+        """Read the corpus, learn or load the tokenizer, lay out the batches; held out are the test pairs."""
+        if context.tokenizer is not None:
+            raise ValueError("a translator begins with a new model, got a checkpoint as init")
+        try:
+            corpus = {split: data.read(split) for split in ("train", "validation", "test")}
+        except RuntimeError as error:  # a data set that exists, but not here
+            raise ValueError(str(error)) from error
+        for split, pairs in corpus.items():
+            skipped = ", ".join(f"{n:,} {why}" for why, n in getattr(pairs, "skipped", {}).items())
+            print(f"{split}: {len(pairs):,} pairs{f' (left out: {skipped})' if skipped else ''}", flush=True)
+        tokenizer = self._tokenizer(corpus["train"], context)
+        train = self._fitting(tokenize(corpus["train"], tokenizer), "train")
+        validation = self._fitting(tokenize(corpus["validation"], tokenizer), "validation")
+        boundaries = bucket_boundaries(train.lengths, self.batch.buckets)
+        plan = BucketPlan(
+            train.lengths, tokens=self.batch.tokens, boundaries=boundaries, seed=context.seed,
+            multiple=math.lcm(ROWS, context.multiple),
+        )  # fmt: skip
+        print(
+            f"{tokenizer.vocab_size:,} tokens in the vocabulary, {plan.batches_per_epoch:,} batches an epoch, "
+            f"lengths {', '.join(map(str, boundaries))}, {100 * plan.padding:.0f} % padding",
+            flush=True,
+        )
+        held = bucket_boundaries(validation.lengths, self.batch.buckets)
+
+        def held_batches():
+            return (batch for _, batch in eval_batches(validation, tokens=self.batch.tokens, boundaries=held))
+
+        return Opened(
+            tokenizer=tokenizer,
+            spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, multiple=VOCAB_MULTIPLE),
+            batches=pipeline(plan, train, process_index=jax.process_index(), process_count=jax.process_count()),
+            validation=held_batches,
+            test=held_batches,
+            held=[corpus["test"][i] for i in range(len(corpus["test"]))],
+            published=HubTokenizer.of(tokenizer, single="$A </s>"),
+            fields={"decoder_start_token_id": tokenizer.bos, "forced_eos_token_id": None},
+        )
+
+    def _tokenizer(self, pairs: PairSource, context: Context) -> Tokenizer:
+        path = context.folder.tokenizer
+        if path.exists():
+            return load_tokenizer(path)
+        made = self.bpe.train(pairs)
+        made.save(path)
+        return made
+
+    def _fitting(self, pairs: Tokenized, split: str) -> Tokenized:
+        kept = pairs.within(self.batch.max_tokens)
+        if len(kept) < len(pairs):
+            print(f"{split}: {len(pairs) - len(kept):,} pairs of more than {self.batch.max_tokens} tokens left out")
+        if not len(kept):
+            raise ValueError(f"no {split} pair has at most max_tokens={self.batch.max_tokens} tokens")
+        return kept

@@ -1,0 +1,210 @@
+"""A recipe: everything an experiment is, as one value, and what becomes of it."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+
+from flax_transformer import hub
+from flax_transformer.frozen import frozen
+from flax_transformer.hub.convert import describe
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.hub.registry import families, find_use
+from flax_transformer.models.preset import module_of
+from flax_transformer.objective import check_parts
+from flax_transformer.parallel import MeshConfig
+from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluator import Finished, Shown
+from flax_transformer.task.example.opened import Context, Opened
+from flax_transformer.task.experiment import BARE, Experiment, Task, write_samples
+from flax_transformer.task.report import write_report
+from flax_transformer.task.run import EXPORT, write_model_config
+from flax_transformer.task.spec import longest, sized
+from flax_transformer.task.start import load_start, start_tokenizer
+from flax_transformer.train.folder import RunFolder
+from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
+from flax_transformer.train.metrics import Writer
+from flax_transformer.train.state import parameter_count
+
+FACTORS = "lora.safetensors"
+"""File of a run's folder that holds low-rank factors alone."""
+
+
+@frozen
+class Recipe(Experiment):
+    """Train a model on data by an objective, and test it.
+
+    The finished model is saved to `export` in the run's folder, as a checkpoint that `transformers` opens too.
+    """
+
+    model: Any = None
+    """Config of a new model; its vocabulary and classes are those of the data, whatever stands here. Of one that `init`
+    gives, only its rates of dropout."""
+    family: str = ""
+    """The model type of the checkpoint that a new model is exported as, such as bert."""
+    init: str = ""
+    """Checkpoint to begin with, a folder or hub id, or the `export` of a run; a new model if empty."""
+    lora: LoraConfig | None = None
+    """Train low-rank factors of the checkpoint's kernels in place of the kernels."""
+    data: Any
+    """Where data come from."""
+    examples: Any = field(metadata=BARE)
+    """How data become examples and batches: see `task.example`."""
+    objective: Any
+    """What is minimised: see `objective`."""
+    evaluators: tuple[Any, ...] = ()
+    """What the finished model is tested and shown by: see `task.evaluator`."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_parts(self.objective, self.train.accumulate, "train.accumulate")
+        watched = self.train.keep_best or self.train.patience is not None
+        if watched and self.train.monitor not in self.objective.better:
+            known = ", ".join(self.objective.better)
+            raise ValueError(f"train.monitor must be one of {known}, got {self.train.monitor!r}")
+        if not self.init:
+            _check_length(self.examples, self.model)
+
+    def task(self, folder: RunFolder) -> Task:
+        """Open the data, size the model by them, or load the checkpoint to begin with."""
+        if not self.init and (self.model is None or self.lora is not None):
+            raise ValueError("nothing to adapt: give --init FOLDER, a checkpoint such as a run's export")
+        if not self.init and self.family not in families():
+            raise ValueError(f"family must be one of {', '.join(families())}, got {self.family!r}")
+        context = Context(
+            folder=folder,
+            seed=self.train.seed,
+            tokenizer=start_tokenizer(self.init) if self.init else None,
+            multiple=rows_of(self.mesh) * self.train.accumulate,
+        )
+        opened = self.examples.open(self.data, context)
+        known = self._start(opened) if self.init else None
+        if known is not None:
+            _check_length(self.examples, known.model.cfg)
+        config = sized(self.model, opened.spec) if known is None else known.model.cfg
+        run = _Run(self, folder, opened, config, known)
+        if self.lora is None:
+            run.describe()
+        return run.task()
+
+    def _start(self, opened: Opened) -> hub.Pretrained:
+        return load_start(self.init, opened.spec, self.model, seed=self.train.seed, keep=self.lora is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A recipe whose data are open."""
+
+    recipe: Recipe
+    folder: RunFolder
+    opened: Opened
+    config: Any
+    """Of the model, sized."""
+    known: hub.Pretrained | None
+    """What training begins with."""
+
+    def task(self) -> Task:
+        """Make what training needs."""
+        recipe, objective = self.recipe, self.recipe.objective
+        model, before = (None, {}) if self.known is None else (self.known.model, {})
+        if recipe.lora is not None:
+            before = evaluate(objective, model, self.opened.validation())
+            model = Adapted(model, init_lora(model, recipe.lora, jax.random.key(recipe.train.seed)))
+            objective = adapt(objective)
+            trained, whole = parameter_count(model.lora), parameter_count(model.base)
+            print(f"{trained:,} parameters are trained, {100 * trained / whole:.1f} % of the model's", flush=True)
+            print(f"validation loss before: {before['loss']:.4f}", flush=True)
+        return Task(
+            init=self.init,
+            objective=objective,
+            batches=self.opened.batches,
+            evaluate=lambda model, step: evaluate(recipe.objective, _merged(model), self.opened.validation()),
+            finish=partial(self.finish, before),
+            model=model,
+        )
+
+    def init(self, key: jax.Array) -> Any:
+        """Make a new model."""
+        return module_of(self.config)(self.config, rngs=nnx.Rngs(key))
+
+    def describe(self) -> None:
+        """Say in the run's folder what its checkpoints are of."""
+        if jax.process_index() != 0:
+            return
+        write_model_config(self.folder, self.config)
+        exported = self.export(nnx.eval_shape(self.init, jax.random.key(0)))
+        if exported.model.cfg == self.config:  # a family may want its parameters in another order
+            describe(exported, self.folder.root / EXPORT)
+
+    def export(self, model: Any) -> hub.Pretrained:
+        """Give a model its place among the checkpoints."""
+        opened, known = self.opened, self.known
+        own = opened.published or opened.tokenizer
+        own = own if isinstance(own, HubTokenizer) else HubTokenizer.of(own)
+        fields: Mapping[str, Any] = {f"{role}_token_id": getattr(own, role) for role in ("pad", "bos", "eos")}
+        family = self.recipe.family
+        if known is not None:
+            family = known.config["model_type"]
+            if not opened.spec.classes:
+                fields = {name: value for name, value in known.config.items() if name != "architectures"}
+        head = getattr(model.cfg, "head", None)
+        rate = {} if head is None else {"classifier_dropout": head.dropout}
+        return hub.wrap(
+            model, find_use(family, *opened.spec.uses), tokenizer=own, **{**fields, **rate, **opened.fields}
+        )
+
+    def finish(self, before: Mapping[str, float], model: Any, writer: Writer) -> None:
+        """Export the finished model, test it and show it."""
+        folder, recipe = self.folder, self.recipe
+        if recipe.lora is not None:
+            save_lora(model.lora, folder.root / FACTORS)
+        model = _merged(model)
+        finished = Finished(
+            model=model, pretrained=self.export(model), opened=self.opened, objective=recipe.objective, folder=folder,
+            seed=recipe.train.seed, before=before,
+        )  # fmt: skip
+        hub.save(finished.pretrained, folder.root / EXPORT)
+        shown = [evaluator(finished) for evaluator in recipe.evaluators]
+        metrics = {name: value for each in shown for name, value in each.metrics.items()}
+        writer.write(_last_step(folder), "test", metrics)
+        write_samples(folder, [sample for each in shown for sample in each.samples])
+        report = write_report(folder, recipe.evaluators, model, self.opened.tokenizer)
+        for line in _last_words(shown, folder, report):
+            print(line, flush=True)
+
+
+def rows_of(mesh: MeshConfig) -> int:
+    """Count the parts that a mesh splits a batch into."""
+    fixed = math.prod(size for size in mesh.sizes() if size > 0)
+    sizes = (jax.device_count() // fixed if size == -1 else size for size in (mesh.data, mesh.fsdp))
+    return math.prod(sizes)
+
+
+def _check_length(examples: Any, config: Any) -> None:
+    """Refuse rows that are longer than a model has positions."""
+    length, room = getattr(examples, "positions", None), longest(config)
+    if length is not None and room is not None and length > room:
+        raise ValueError(f"rows must not be longer than the positions, got length={length}, {room} positions")
+
+
+def _merged(model: Any) -> Any:
+    """Give the model that is tested: that which is trained, or what is merged of it."""
+    return jax.jit(merge_lora)(model.base, model.lora) if isinstance(model, Adapted) else model
+
+
+def _last_words(shown: list[Shown], folder: RunFolder, report: Path) -> list[str]:
+    lines = [line for each in shown for line in each.lines]
+    where = ["", f"run folder: {folder.root}", f"checkpoint: {folder.root / EXPORT}", f"report: {report}"]
+    return [*lines, *where, *(line for each in shown for line in each.last)]
+
+
+def _last_step(folder: RunFolder) -> int:
+    """Find the step of a run's newest record."""
+    steps = [json.loads(line)["step"] for line in Path(folder.metrics).read_text().splitlines()]
+    return max(steps, default=0)

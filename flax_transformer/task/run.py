@@ -1,0 +1,76 @@
+"""A run folder opened again: its recipe, its model as it stands, its tokenizer."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flax_transformer.data.text import Tokenizer, load_tokenizer
+from flax_transformer.models.preset import abstract
+from flax_transformer.task.translator import Search, Translator
+from flax_transformer.train.checkpoint import Checkpoints, average_models
+from flax_transformer.train.config import from_json, parse_object, to_json
+from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
+
+EXPORT = "export"
+"""Folder inside a run's that holds the finished model as a Hugging Face checkpoint."""
+
+MODEL = "model.json"
+"""File of a run's folder that has the config of its model, sized by the data."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it stands, finished or not."""
+
+    recipe: Any
+    model: Any
+    tokenizer: Tokenizer
+
+
+def write_model_config(folder: RunFolder, config: Any) -> None:
+    """Write the config of a run's model, for `open_run`."""
+    (folder.root / MODEL).write_text(json.dumps(to_json(config), indent=2) + "\n")
+
+
+def open_run(workdir: str | Path) -> Run:
+    """Open the run of a recipe with its newest checkpoints, averaged as the recipe says.
+
+    Raises:
+      FolderError: when the folder is no run of a recipe, or has no checkpoint yet.
+      CheckpointError: when a checkpoint cannot be read.
+    """
+    folder = RunFolder(Path(workdir))
+    recipe = read_experiment(folder)
+    path = folder.root / MODEL
+    if not path.is_file():
+        raise FolderError(f"{workdir} does not say what its model is: it has no {MODEL}")
+    if not folder.tokenizer.is_file():
+        raise FolderError(f"{workdir} has no tokenizer.json; was the run stopped before it began?")
+    tokenizer = load_tokenizer(folder.tokenizer)
+    try:
+        model = abstract(from_json(parse_object(path.read_bytes(), path)))
+    except (ValueError, TypeError) as error:
+        raise FolderError(f"{path}: {error}") from error
+    with Checkpoints(folder.checkpoints, keep=None) as checkpoints:
+        steps = checkpoints.steps()[-recipe.train.average :]
+        if not steps:
+            raise FolderError(f"{workdir} has no checkpoint yet")
+        if recipe.train.ema:
+            return Run(recipe, checkpoints.restore({"ema": model})[0]["ema"], tokenizer)
+        return Run(recipe, average_models(checkpoints, model, steps), tokenizer)
+
+
+def open_translator(workdir: str | Path) -> tuple[Translator, Search]:
+    """Open a finished or running translation run, and how it searches.
+
+    Raises:
+      FolderError: when the folder is no translation run, or has no checkpoint yet.
+      CheckpointError: when the checkpoint cannot be read.
+    """
+    evaluators = getattr(read_experiment(RunFolder(Path(workdir))), "evaluators", ())
+    search = next((each.search for each in evaluators if hasattr(each, "search")), None)
+    if search is None:
+        raise FolderError(f"{workdir} is not a translation run: nothing in its recipe translates")
+    run = open_run(workdir)
+    return Translator(run.model, run.tokenizer), search

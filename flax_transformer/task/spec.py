@@ -1,0 +1,56 @@
+"""What the data say of themselves, and a model's config sized by it."""
+
+import dataclasses
+from dataclasses import replace
+from typing import Any
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.head import HeadConfig
+from flax_transformer.nn import EmbeddingConfig
+
+
+@frozen
+class Spec:
+    """Sizes that only the data know, and what a model trained on them can do."""
+
+    uses: tuple[str, ...]
+    """What it can do, in the words of `hub.registration.USES`."""
+    vocab: int
+    """Tokens."""
+    multiple: int | None = None
+    """Tables of tokens are rounded up to a multiple of this many rows; None leaves it to the config."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes."""
+    next_sentence: bool = False
+    """Whether there are sentences that follow each other."""
+
+
+def sized(config: Any, spec: Spec) -> Any:
+    """Give a config the sizes of the data: its vocabulary, its classes, a head for next sentences.
+
+    >>> from flax_transformer.models.text.gpt2 import gpt2_tiny
+    >>> sized(gpt2_tiny(), Spec(uses=("continue",), vocab=99)).embedding.vocab
+    99
+    """
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return config
+    names = [field.name for field in dataclasses.fields(config) if field.init]
+    changed = {name: sized(getattr(config, name), spec) for name in names}
+    if isinstance(config, EmbeddingConfig):
+        changed["vocab"] = spec.vocab
+        changed["multiple"] = config.multiple if spec.multiple is None else spec.multiple
+    if isinstance(config, HeadConfig) and spec.classes:
+        changed["outputs"] = len(spec.classes)
+    if "next_sentence" in changed:
+        changed["next_sentence"] = spec.next_sentence
+    return replace(config, **changed)
+
+
+def longest(config: Any) -> int | None:
+    """Find how many positions a config has room for; None where it sets no limit."""
+    if isinstance(config, EmbeddingConfig):
+        return config.max_length if config.position == "learned" else None
+    if not dataclasses.is_dataclass(config):
+        return None
+    found = (longest(getattr(config, field.name)) for field in dataclasses.fields(config))
+    return min((limit for limit in found if limit is not None), default=None)

@@ -1,0 +1,81 @@
+"""The checkpoint that training begins with: its tokenizer, and its model with a head for the data at hand."""
+
+import dataclasses
+from typing import Any
+
+from flax_transformer import hub
+from flax_transformer.hub.file import CONFIG, find_folder, read_json
+from flax_transformer.hub.processor.open import UnreadableTokenizer, open_tokenizer
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.hub.registry import find_use
+from flax_transformer.models.head import HeadConfig
+from flax_transformer.nn import BlockConfig
+from flax_transformer.task.spec import Spec
+
+HEAD = (r"^classifier", r"^pre_classifier", r"pooler")
+"""Tensors that a pretrained encoder may lack, and a classifier has."""
+
+
+def start_tokenizer(name: str) -> HubTokenizer:
+    """Open the tokenizer of a checkpoint, a folder or hub id.
+
+    Raises:
+      ValueError: when it has none, or one that cannot be read.
+    """
+    tokenizer = open_tokenizer(find_folder(name))
+    if isinstance(tokenizer, UnreadableTokenizer):
+        tokenizer()
+    if tokenizer is None:
+        raise ValueError(f"training begins with a checkpoint and its tokenizer, {name} has no tokenizer files")
+    return tokenizer
+
+
+def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = False) -> hub.Pretrained:
+    """Load a checkpoint as what can do what the data ask for; a head that it lacks is new.
+
+    Args:
+      name: folder or hub id.
+      like: a config whose rates of dropout the model gets; None leaves the checkpoint's.
+      seed: of a new head.
+      keep: whether parameters stay in the checkpoint's own number format; float32 otherwise, so that they can be
+        trained.
+
+    Raises:
+      ValueError: a checkpoint whose family can do no such thing.
+    """
+    config = read_json(find_folder(name) / CONFIG)
+    changed = _rates(config, like)
+    if spec.classes:
+        changed |= {"num_labels": len(spec.classes), "id2label": None}
+    lenient = hub.Lenient(
+        architecture=find_use(config.get("model_type"), *spec.uses), config=changed,
+        initialise=HEAD if spec.classes else (), seed=seed,
+    )  # fmt: skip
+    return hub.load(name, dtype=None if keep else "float32", lenient=lenient)
+
+
+def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
+    """Spell rates of dropout as the checkpoint's config.json does."""
+    block, head = _first(like, BlockConfig), _first(like, HeadConfig)
+    rates = {}
+    if block is not None:
+        dropout = (block.feedforward_residual or block.residual).dropout
+        attention_dropout = block.attention.attention_dropout
+        rates = {
+            "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": attention_dropout,
+            "dropout": dropout, "attention_dropout": attention_dropout,
+        }  # fmt: skip
+    rates = {name: rate for name, rate in rates.items() if name in config}
+    if head is not None:
+        rates |= dict.fromkeys(("classifier_dropout", "seq_classif_dropout"), head.dropout)
+    return rates
+
+
+def _first(config: Any, kind: type) -> Any:
+    """Find the first config of a kind, at any depth."""
+    if isinstance(config, kind):
+        return config
+    if not dataclasses.is_dataclass(config):
+        return None
+    found = (_first(getattr(config, field.name), kind) for field in dataclasses.fields(config))
+    return next((each for each in found if each is not None), None)

@@ -1,0 +1,54 @@
+"""Model FLOPs by formula, written from the parameters and sizes alone: what the walk over programs is compared with.
+
+Linear layers cost 2 × parameters × tokens, an attention 4 T S N H. Axes: B rows, T queries, S keys, D width, V words.
+"""
+
+import re
+
+import jax
+
+from flax_transformer.models.causal import CausalConfig
+from flax_transformer.models.encoder import MaskedLMConfig
+from flax_transformer.nn import stack_depth
+from flax_transformer.parallel import path_name
+
+
+def linear_parameters(tree, pattern=""):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    names = ((path_name(path), leaf.size) for path, leaf in leaves)
+    return sum(size for name, size in names if name.endswith("kernel") and re.search(pattern, name))
+
+
+def stack_flops(blocks, cfg, rows, queries, memory=0, *, pairs=None):
+    """Count a stack of blocks; `pairs` of queries and keys in self-attention, T × T by default."""
+    projected = linear_parameters(blocks, r"(^|\.)cross\.(key|value)\.")
+    linear = (linear_parameters(blocks) - projected) * queries + projected * memory
+    pairs = queries * queries if pairs is None else pairs
+    products = 2 * stack_depth(blocks) * cfg.attention.heads * cfg.attention.width * (pairs + queries * memory)
+    return 2 * rows * (linear + products)
+
+
+def room(stages):
+    """Count what tokens see that are decoded one by one over a cache that grows: all it has room for."""
+    return sum(stage * (stage - before) for before, stage in zip((0, *stages), stages))  # noqa: B905
+
+
+def programs(model, config, rows, length, stages):
+    """Count forward pass, training step and decoding of a preset on rows of `length` tokens, on each side alike."""
+    if isinstance(config, MaskedLMConfig):
+        cfg, guessed = config.encoder, -(-length // 7)
+        stack = stack_flops(model.encoder.trunk.blocks, cfg.block, rows, length)
+        head = 2 * rows * cfg.block.embed * (cfg.block.embed + cfg.embedding.vocab)
+        return {"forward": stack + length * head, "train": 3 * (stack + guessed * head)}
+    output = 2 * rows * length * config.embedding.vocab * config.embedding.embed
+    if isinstance(config, CausalConfig):
+        stacks = [stack_flops(model.trunk.blocks, config.block, rows, length, pairs=p) for p in (None, room(stages))]
+        encoder = 0
+    else:
+        encoder = stack_flops(model.encoder.blocks, config.encoder.block, rows, length)
+        stacks = [
+            stack_flops(model.decoder.blocks, config.decoder.block, rows, length, length, pairs=p)
+            for p in (None, room(stages))
+        ]
+    whole, decoded = (encoder + stack + output for stack in stacks)
+    return {"forward": whole, "train": 3 * whole, "decode": decoded}

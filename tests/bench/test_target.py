@@ -1,0 +1,177 @@
+"""What a name stands for: functions of files, and checkpoints by their config.json alone."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from flax_transformer.bench.run import RefusedError, benchmark
+from flax_transformer.bench.target import find_target, find_workload
+from flax_transformer.bench.workload import Size, count_programs
+from flax_transformer.hub.registry import families
+from flax_transformer.models.preset import abstract, find_preset, presets
+from flax_transformer.train.optimizer import make_optimizer
+from flax_transformer.train.state import abstract_state, parameter_count
+
+GOLDEN = Path(__file__).parent.parent / "hub" / "golden"
+SMALL = Size(batch=2, length=8)
+MINE = """
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from beside_mine import WIDTH
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.inner = nnx.Linear(WIDTH, 8, rngs=rngs)
+
+    def __call__(self, x):
+        return jnp.tanh(self.inner(x))
+
+@jax.jit
+def step(net, x):
+    slopes = jax.grad(lambda net: (net(x) ** 2).sum())(net)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, net, slopes)
+
+def train():
+    net = nnx.eval_shape(lambda: Net(nnx.Rngs(0)))
+    return step, (net, jax.ShapeDtypeStruct((3, WIDTH), jnp.float32))
+
+def wrong():
+    return step, 3
+
+def broken():
+    return (lambda x: x @ x), (jnp.ones((2, 3)),)
+"""
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_fed_trained_and_made_to_generate(name):
+    work = find_target(name, SMALL)
+    model = abstract(find_preset(name)())
+    logits = jax.eval_shape(work.forward, model, work.batch)
+    assert logits.shape[0] == work.shape["rows"] == 2
+    assert jnp.issubdtype(logits.dtype, jnp.floating)
+    loss, metrics = jax.eval_shape(work.objective, model, work.batch, key=jax.random.key(0))
+    assert loss.shape == metrics["count"].shape == ()
+    assert (work.items, work.unit) == (16, "tokens")
+    if "decode" in work.programs:
+        decoded = jax.eval_shape(work.decode, model, work.batch)
+        assert decoded.tokens.shape == (2, 1, 8)
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    monkeypatch.setattr("flax_transformer.bench.device.measured_peak", lambda dtype: 1e12)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "beside_mine.py").write_text("WIDTH = 5")
+    return tmp_path / "mine.py"
+
+
+def test_a_module_of_ones_own_is_measured_by_file_and_function(mine):
+    record = benchmark(f"{mine}:train", Size(), steps=2)
+    program = record["programs"]["train"]
+    assert program["flops"] == 2 * (2 * 3 * 5 * 8)  # forward, and the gradient of the kernel
+    assert record["target"]["shape"] == {"arrays": 3, "numbers": 5 * 8 + 8 + 3 * 5}
+    assert program["recompiles"] == 0
+    json.dumps(record)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (":wrong", {}, r"must return a function and a tuple of its arguments, .*, got PjitFunction, int"),
+        (":nothing", {}, "must define a function or an Experiment as a global nothing"),
+        ("", {}, "a function is named, .*mine.py:NAME"),
+        (":train", {"size": Size(batch=3)}, "decides on its own arguments: sizes and options are for models"),
+        (":train", {"what": ("forward",)}, "it takes no options, got what is measured, forward"),
+        (":train", {"steps": 0}, "steps must be a positive number, got 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_its_reason(mine, name, options, message):
+    with pytest.raises(RefusedError, match=message):
+        benchmark(f"{mine}{name}", options.pop("size", Size()), **options)
+
+
+def test_only_models_are_laid_out_by_the_table(mine):
+    with pytest.raises(ValueError, match="must be a model with a training step, it is a function"):
+        find_workload(f"{mine}:train", Size())
+
+
+def test_an_error_of_ones_own_is_left_as_it_is(mine):
+    with pytest.raises(TypeError, match="dot_general"):
+        benchmark(f"{mine}:broken", Size(), steps=1)
+
+
+ARCHITECTURES = [
+    (folder.name, architecture)
+    for folder in sorted(GOLDEN.iterdir())
+    for architecture in families()[json.loads((folder / "config.json").read_text())["model_type"]].architectures
+]
+
+
+@pytest.mark.parametrize(("family", "architecture"), ARCHITECTURES)
+def test_config_json_alone_makes_a_model_of_every_architecture(family, architecture, tmp_path):
+    fields = json.loads((GOLDEN / family / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))
+    work = find_target(str(tmp_path), SMALL)
+    optimizer = make_optimizer(work.optimizer, work.steps)
+    state = abstract_state(work.init, optimizer)
+    counted = count_programs(work, work.programs, optimizer, state)
+    assert counted["forward"].model > 0
+    rows = [leaf.shape[0] for leaf in jax.tree.leaves(work.batch)]
+    assert {*rows} == {2}
+    assert work.items == 16 * work.shape.get("choices", 1)
+    assert "choices" in work.shape or "MultipleChoice" not in architecture
+    if "train" in work.programs:
+        assert counted["train"].model > counted["forward"].model
+
+
+def test_a_checkpoint_costs_what_its_preset_does(tmp_path):
+    """The fields of GPT-2's own config.json, and no weights."""
+    fields = {
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50_257, "n_positions": 1024,
+        "n_embd": 768, "n_layer": 12, "n_head": 12, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    counted = []
+    for name in (str(tmp_path), "gpt2"):
+        work = find_target(name, SMALL)
+        optimizer = make_optimizer(work.optimizer, work.steps)
+        state = abstract_state(work.init, optimizer)
+        counted.append((parameter_count(state.model), count_programs(work, work.programs, optimizer, state)))
+    assert counted[0] == counted[1]
+    assert counted[0][0] == 124_439_808
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no/such/place", "there is no folder no/such/place, and a hub id is"),
+        ("tests", "a checkpoint has a config.json, there is none in tests"),
+    ],
+)
+def test_what_is_no_checkpoint_is_said(name, message, monkeypatch):
+    monkeypatch.chdir(GOLDEN.parent.parent.parent)
+    with pytest.raises(ValueError, match=message):
+        find_target(name, Size())
+
+
+def test_a_checkpoint_decides_on_its_vocabulary():
+    with pytest.raises(ValueError, match=r"config.json decides on the vocabulary of .*gpt2, got vocab=100"):
+        find_target(str(GOLDEN / "gpt2"), Size(vocab=100))
+
+
+def test_of_a_hub_id_one_file_is_fetched(monkeypatch):
+    asked = []
+
+    def download(name, file, revision):
+        asked.append((name, file, revision))
+        return str(GOLDEN / "gpt2" / "config.json")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    work = find_target("owner/name@v1", SMALL)
+    assert asked == [("owner/name", "config.json", "v1")]
+    assert work.programs == ("forward", "train", "decode")

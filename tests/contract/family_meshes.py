@@ -1,0 +1,60 @@
+"""Run by test_family.py with eight CPU devices; prints how every family does on a mesh, as JSON."""
+
+import contextlib
+import json
+
+import jax
+import jax.numpy as jnp
+
+from flax_transformer.parallel import MeshConfig, make_mesh, path_name, tree_shardings
+from tests.contract.golden import GOLDEN, error, load, scores
+
+MESHES = MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=2, fsdp=4)
+"""Of which each family takes the first that its heads can be shared out to."""
+
+
+@jax.jit
+def both(pretrained, inputs):
+    """Scores, and the gradient of what is made of them."""
+
+    def loss(pretrained):
+        found = scores(pretrained, inputs)
+        return sum(jnp.sum(jnp.sin(x)) for x in found.values()), found
+
+    (_, found), gradient = jax.value_and_grad(loss, has_aux=True)(pretrained)
+    # The gradient by a key's bias is zero but for rounding.
+    leaves = jax.tree_util.tree_leaves_with_path(gradient)
+    return found, {path_name(path): leaf for path, leaf in leaves if not path_name(path).endswith("key.bias")}
+
+
+def lay_out(pretrained):
+    """Give a mesh and the place of every parameter on it."""
+    *sizes, last = MESHES
+    for size in sizes:
+        with contextlib.suppress(ValueError):
+            mesh = make_mesh(size)
+            return mesh, tree_shardings(pretrained, mesh)
+    return (mesh := make_mesh(last)), tree_shardings(pretrained, mesh)
+
+
+def main():
+    found = {}
+    for folder in GOLDEN:
+        pretrained, inputs, _ = load(folder)
+        inputs = {name: jnp.concatenate([x, x]) for name, x in inputs.items()}
+        expected = jax.device_get(both(pretrained, inputs))
+        mesh, places = lay_out(pretrained)
+        leaves = [(leaf.ndim, place) for leaf, place in zip(*map(jax.tree.leaves, (pretrained, places)), strict=True)]
+        with jax.set_mesh(mesh):
+            laid = jax.device_put(pretrained, places), jax.device_put(inputs, jax.sharding.PartitionSpec())
+            found[folder.name] = {
+                "error": error(jax.device_get(both(*laid)), expected),
+                "kernels": sum(ndim > 2 for ndim, _ in leaves),
+                "split": sum(ndim > 2 and not place.is_fully_replicated for ndim, place in leaves),
+            }
+        jax.clear_caches()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

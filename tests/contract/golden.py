@@ -1,0 +1,47 @@
+"""Every family of checkpoints there is, as its golden checkpoint: a model, inputs for it, and how to call it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from flax_transformer import hub
+
+GOLDEN = sorted((Path(__file__).parent.parent / "hub/golden").iterdir())
+OUTPUTS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits")
+
+
+class Golden(NamedTuple):
+    """A checkpoint and inputs for it; the second row is padded on the left."""
+
+    pretrained: hub.Pretrained
+    inputs: dict[str, np.ndarray]
+    generates: bool
+    """Whether transformers generates with it, so that no position sees a later one."""
+
+    @property
+    def reads(self) -> str:
+        """Which input the positions of the outputs are of."""
+        return "decoder_input_ids" if "decoder_input_ids" in self.inputs else "input_ids"
+
+
+def load(folder: Path) -> Golden:
+    """Read a golden checkpoint."""
+    with np.load(folder / "expected.npz") as arrays:
+        inputs = {name.removeprefix("in_"): arrays[name] for name in arrays if name.startswith("in_")}
+        generates = "greedy" in arrays
+    return Golden(hub.load(folder), inputs, generates)
+
+
+@jax.jit
+def scores(pretrained: hub.Pretrained, inputs: dict) -> dict[str, jax.Array]:
+    """Call a checkpoint by its own names and give all of its scores."""
+    output = pretrained(**inputs)
+    return {name: output[name] for name in OUTPUTS if name in output.keys()}  # noqa: SIM118
+
+
+def error(ours: object, theirs: object) -> float:
+    """Give the largest difference, relative to the largest value, over all arrays."""
+    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+    return max(float(np.abs(np.asarray(a) - np.asarray(b)).max() / np.abs(np.asarray(b)).max()) for a, b in pairs)

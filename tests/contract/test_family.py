@@ -1,0 +1,99 @@
+"""What every family promises, whatever it is made of: transforms change nothing, padding and the future are unseen."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fake_devices import on_eight
+
+from flax_transformer.parallel import path_name
+from tests.contract.golden import GOLDEN, error, load, scores
+
+NEAR = 1e-5
+
+
+@pytest.fixture(params=GOLDEN, ids=lambda folder: folder.name, scope="module")
+def golden(request):
+    return load(request.param)
+
+
+@pytest.fixture(scope="module")
+def expected(golden):
+    return jax.device_get(scores(golden.pretrained, golden.inputs))
+
+
+def test_compiled_is_eager(golden, expected):
+    pretrained, inputs, _ = golden
+    with jax.disable_jit():
+        eager = pretrained(**inputs)
+    assert error({name: eager[name] for name in expected}, expected) <= NEAR
+
+
+def test_vmap_is_the_batch(golden, expected):
+    pretrained, inputs, _ = golden
+    rows = jax.vmap(lambda row: scores(pretrained, jax.tree.map(lambda x: x[None], row)))(inputs)
+    assert error(jax.tree.map(lambda x: x[:, 0], rows), expected) <= NEAR
+
+
+def test_what_padding_holds_says_nothing(golden, expected):
+    pretrained, inputs, _ = golden
+    hidden = inputs["attention_mask"] == 0
+    assert hidden.any()
+    other = {**inputs, "input_ids": np.where(hidden, (inputs["input_ids"] + 7) % 30 + 4, inputs["input_ids"])}
+    assert error(real(golden, scores(pretrained, other)), real(golden, expected)) <= NEAR
+
+
+def test_more_padding_changes_nothing(golden, expected):
+    pretrained, inputs, _ = golden
+    wide = {name: np.pad(x, ((0, 0), (0, 3)), constant_values=0) for name, x in inputs.items() if "decoder" not in name}
+    found = scores(pretrained, {**inputs, **wide})
+    cut = {name: x[:, : expected[name].shape[1]] if x.ndim > 1 else x for name, x in found.items()}
+    assert error(real(golden, cut), real(golden, expected)) <= NEAR
+
+
+def test_the_future_is_unseen_and_the_past_is_not(golden, expected):
+    """Or, for an encoder, that all see all."""
+    pretrained, inputs, _ = golden
+    ids = inputs[golden.reads].copy()
+    ids[:, -1] = ids[:, -1] % 30 + 5
+    changed = scores(pretrained, {**inputs, golden.reads: ids})
+    (name, before), *_ = expected.items()
+    moved = np.abs(np.asarray(changed[name]) - before).reshape(*before.shape[:2], -1).max(-1) > 1e-6
+    assert moved[:, -1].all()
+    assert moved[:, :-1].any() != golden.generates
+
+
+def test_every_parameter_learns(golden):
+    """But what a key's bias adds to all products of a query alike, and what nothing of these inputs comes to."""
+    pretrained, inputs, _ = golden
+
+    def loss(pretrained):
+        return sum(jnp.sum(x[..., :3] ** 2) + jnp.sum(x * jnp.sin(x)) for x in scores(pretrained, inputs).values())
+
+    leaves = jax.tree_util.tree_leaves_with_path(jax.grad(loss)(pretrained))
+    silent = {path_name(path) for path, leaf in leaves if not np.abs(leaf).max() > 1e-9}
+    assert {name for name in silent if not name.endswith("key.bias")} == set()
+
+
+def real(golden, found):
+    """Put zero where an output is of padding."""
+    keep = np.ones_like(golden.inputs[golden.reads]) if golden.reads != "input_ids" else golden.inputs["attention_mask"]
+    return {
+        name: np.asarray(x) * keep.reshape(keep.shape + (1,) * (x.ndim - 2)) if x.shape[:2] == keep.shape else x
+        for name, x in found.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def meshes():
+    return on_eight(Path(__file__).parent / "family_meshes.py")[0]
+
+
+@pytest.mark.proves("every family", "shard", "data × fsdp × tensor, gradients too")
+@pytest.mark.parametrize("name", [folder.name for folder in GOLDEN])
+def test_a_mesh_is_one_device(meshes, name):
+    found = meshes[name]
+    assert found["error"] <= NEAR
+    assert found["split"] > found["kernels"] / 2

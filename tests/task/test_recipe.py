@@ -1,0 +1,188 @@
+"""A recipe: what it refuses, how the data size its model, and where it ends."""
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_transformer import hub
+from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.text.plain import PlainText
+from flax_transformer.models.encoder import MaskedLMConfig
+from flax_transformer.models.preset import find_preset, module_of, presets
+from flax_transformer.models.text.gpt2 import gpt2_tiny
+from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator import Continuations, TextLoss
+from flax_transformer.task.example import Batching, TextWindows, Vocabulary
+from flax_transformer.task.experiment import train
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.run import open_run, open_translator
+from flax_transformer.task.spec import Spec, longest, sized
+from flax_transformer.task.translator import Search
+from flax_transformer.train.config import from_json, to_json
+from flax_transformer.train.folder import FolderError
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.lora import LoraConfig, merge_lora
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+from tests.models import families
+from tests.objective.test_values import Contrastive
+from tests.recipe import translation
+
+CONSTANT = OptimizerConfig(learning_rate=1e-3, schedule=ScheduleConfig(name="constant", warmup=1))
+SHORT = TrainConfig(steps=2, log_every=1, eval_every=2, checkpoint_every=2)
+
+
+def narrow():
+    return families.narrow(gpt2_tiny())
+
+
+def language_model(text, **changes):
+    return Recipe(**{
+        "model": narrow(), "family": "gpt2", "data": PlainText(text=text, holdout=0.3), "objective": TokenLoss(),
+        "examples": TextWindows(vocabulary=Vocabulary(unit="character"), rows=4, length=16),
+        "evaluators": (Continuations(count=2), TextLoss()), "optimizer": CONSTANT, "train": SHORT, **changes,
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("the dog barks at the cat, and the cat runs home\n" * 40)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def finished(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    return folder, train(language_model(text), folder)
+
+
+@pytest.mark.parametrize("name", list(presets()))
+def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
+    config = find_preset(name)()
+    small = sized(config, Spec(uses=(), vocab=101, multiple=64))
+    model = nnx.eval_shape(lambda: module_of(small)(small, rngs=nnx.Rngs(0)))
+    tables = [leaf.shape[0] for path, leaf in families_tables(model)]
+    assert set(tables) == {128}
+    embedding = getattr(config, "encoder", config) if isinstance(config, MaskedLMConfig) else config
+    own = Spec(
+        uses=(), vocab=embedding.embedding.vocab, multiple=embedding.embedding.multiple,
+        next_sentence=getattr(config, "next_sentence", False),
+    )  # fmt: skip
+    assert sized(config, own) == config
+
+
+def families_tables(model):
+    leaves = jax.tree_util.tree_leaves_with_path(model)
+    return [
+        (path, leaf) for path, leaf in leaves if ".token." in jax.tree_util.keystr(path, simple=True, separator=".")
+    ]
+
+
+def test_positions_are_limited_where_they_are_learned():
+    assert longest(gpt2_tiny()) == gpt2_tiny().embedding.max_length
+    assert longest(transformer_tiny()) is None
+
+
+def test_a_run_ends_with_an_export_a_report_and_what_its_evaluators_say(finished):
+    folder, model = finished
+    loaded = hub.load(folder / "export")
+    assert loaded.config["architectures"] == ["GPT2LMHeadModel"]
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(loaded.model), jax.tree.leaves(model))
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["split"] == "test"
+    assert records[-1].keys() >= {"loss", "perplexity", "bits_per_character"}
+    assert len((folder / "samples.jsonl").read_text().splitlines()) == 2
+    assert (folder / "report.html").is_file()
+
+
+def test_a_run_is_opened_by_what_its_folder_says(finished):
+    folder, model = finished
+    run = open_run(folder)
+    assert run.recipe.data.holdout == 0.3
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(run.model), jax.tree.leaves(model))
+    with pytest.raises(FolderError, match="is not a translation run: nothing in its recipe translates"):
+        open_translator(folder)
+
+
+def test_factors_are_trained_beside_a_checkpoint_and_merged(finished, text, tmp_path, capsys):
+    folder, model = finished
+    adapted = language_model(
+        text, model=None, family="", init=str(folder / "export"), lora=LoraConfig(rank=2),
+        optimizer=replace(CONSTANT, trainable=r"^lora\."),
+    )  # fmt: skip
+    trained = train(adapted, tmp_path / "lora")
+    merged = jax.jit(merge_lora)(trained.base, trained.lora)
+    assert "% of the model's" in capsys.readouterr().out
+    assert (tmp_path / "lora" / "lora.safetensors").is_file()
+    loaded = hub.load(tmp_path / "lora" / "export")
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(loaded.model), jax.tree.leaves(merged))
+    assert any(bool((a != b).any()) for a, b in zip(*map(jax.tree.leaves, (model, merged)), strict=True))
+    test = json.loads((tmp_path / "lora" / "metrics.jsonl").read_text().splitlines()[-1])
+    np.testing.assert_allclose(test["loss_before"], json_last(folder)["loss"], rtol=1e-6)
+
+
+def json_last(folder):
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"examples": TextWindows(length=600)}, "length=600, 64 positions"),
+        ({"train": replace(SHORT, keep_best=True, monitor="accuracy")}, "monitor must be one of loss, perplexity"),
+        ({"objective": Contrastive(), "train": replace(SHORT, accumulate=2)}, "got train.accumulate=2"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_read(changes, rule):
+    with pytest.raises(ValueError, match=rule):
+        language_model("nowhere", **changes)
+
+
+@pytest.mark.parametrize("changes", [{"model": None}, {"lora": LoraConfig()}])
+def test_nothing_to_begin_with_is_said(changes, text, tmp_path):
+    with pytest.raises(ValueError, match="nothing to adapt: give --init FOLDER"):
+        train(language_model(text, **changes), tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def translated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translator") / "run"
+    small = families.narrow(transformer_tiny())
+    recipe = translation(
+        model=small, data=Numbers(train=60, validation=8, test=3), batch=Batching(tokens=512, buckets=1, max_tokens=64),
+        search=Search(beams=1, batch=4), optimizer=CONSTANT, train=replace(SHORT, average=1),
+    )  # fmt: skip
+    return folder, train(recipe, folder)
+
+
+def test_a_translator_is_exported_as_marian_and_computes_the_same(translated):
+    folder, model = translated
+    loaded = hub.load(folder / "export")
+    assert loaded.config["architectures"] == ["MarianMTModel"]
+    assert model.cfg.embedding.position == "sinusoidal"
+    inputs = loaded.tokenizer(["three hundred five", "seven"])
+    assert [row[mask > 0][-1] for row, mask in zip(*inputs.values(), strict=True)] == [2, 2]
+    target = jnp.array([[1, 9, 30], [1, 12, 40]])
+    found = loaded(**inputs, decoder_input_ids=target).logits
+    wanted = model(jnp.asarray(inputs["input_ids"]), target, jnp.asarray(inputs["attention_mask"].sum(1)))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_translators_run_is_opened_before_and_after_it_is_exported(translated):
+    folder, model = translated
+    translator, search = open_translator(folder)
+    assert search == Search(beams=1, batch=4)
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(translator.model), jax.tree.leaves(model))
+    assert not (folder / "export" / "pytorch_model.bin").exists()
+
+
+def test_a_recipe_survives_its_file(text):
+    recipe = language_model(text)
+    assert from_json(to_json(recipe)) == recipe
