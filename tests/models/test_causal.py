@@ -133,8 +133,8 @@ def test_a_learned_table_ends_and_says_so():
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"depth": 0}, "depth and window must be at least 1, got 0 and None"),
-        ({"window": 0}, "got 2 and 0"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"window": 0}, "window must be at least 1, got 0"),
         ({"block": replace(GPT2.block, cross=GPT2.block.attention)}, "attends to no memory"),
         ({"block": with_fields(GPT2.block, embed=32)}, "one model width, got embedding=16, block=32"),
     ],

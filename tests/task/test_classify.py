@@ -24,7 +24,10 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.task.test_pretrain import ENCODER, leaves_equal
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.proves("bert", "train", "[`classify_text`](../experiments/classify_text.py)"),
+]
 
 NAMES = ("bad", "good")
 

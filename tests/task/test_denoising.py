@@ -23,7 +23,7 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proves("bart", "train", "[`denoise`](../experiments/denoise.py)")]
 
 TINY = Recipe(
     family="bart",

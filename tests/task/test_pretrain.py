@@ -23,7 +23,10 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.proves("bert", "train", "[`pretrain_bert`](../experiments/pretrain_bert.py)"),
+]
 
 TEXT = "".join(f"the dog number {i} barks at a cat\n  and then it runs home\n\n" for i in range(160))
 ENCODER = EncoderConfig(

@@ -90,6 +90,7 @@ def test_positions_are_limited_where_they_are_learned():
     assert longest(transformer_tiny()) is None
 
 
+@pytest.mark.proves("gpt2", "train", "[`language_model`](../experiments/language_model.py)")
 def test_a_run_ends_with_an_export_a_report_and_what_its_evaluators_say(finished):
     folder, model = finished
     loaded = hub.load(folder / "export")
@@ -111,6 +112,7 @@ def test_a_run_is_opened_by_what_its_folder_says(finished):
         open_translator(folder)
 
 
+@pytest.mark.proves("gpt2", "train", "[`finetune_lora`](../experiments/finetune_lora.py)")
 def test_factors_are_trained_beside_a_checkpoint_and_merged(finished, text, tmp_path, capsys):
     folder, model = finished
     adapted = language_model(
@@ -162,6 +164,7 @@ def translated(tmp_path_factory):
     return folder, train(recipe, folder)
 
 
+@pytest.mark.proves("transformer", "train", "[`translate_text`](../experiments/translate_text.py)")
 def test_a_translator_is_exported_as_marian_and_computes_the_same(translated):
     folder, model = translated
     loaded = hub.load(folder / "export")

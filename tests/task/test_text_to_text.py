@@ -22,7 +22,7 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proves("t5", "train", "[`text_to_text`](../experiments/text_to_text.py)")]
 
 TINY = Recipe(
     family="t5",

@@ -315,10 +315,13 @@ def test_a_checkpoint_of_another_kind_is_named(causal, marked):
     with pytest.raises(ValueError, match="a BertForMaskedLM generates no text: it is no language model"):
         writer(encoder)
     for use, name in (
-        (lambda: fill_mask(causal, "the"), "ForMaskedLM or …ForPreTraining, got a GPT2LMHeadModel"),
-        (lambda: classify(causal, ["the"]), "ForSequenceClassification or …ForNextSentencePrediction, got a GPT2LM"),
-        (lambda: label_words(encoder, "the"), "ForTokenClassification, got a BertForMaskedLM"),
-        (lambda: answer(encoder, "the", "dog"), "ForQuestionAnswering, got a BertForMaskedLM"),
+        (
+            lambda: fill_mask(causal, "the"),
+            "to fill in masks takes .* got a GPT2LMHeadModel, which can write on from a prompt",
+        ),
+        (lambda: classify(causal, ["the"]), "to classify takes a checkpoint that can, got a GPT2LM"),
+        (lambda: label_words(encoder, "the"), "to label words takes .* got a BertForMaskedLM, which can fill in masks"),
+        (lambda: answer(encoder, "the", "dog"), "to answer questions takes .* got a BertForMaskedLM"),
         (lambda: writer(hub.Pretrained(causal.model, causal.config)), "text needs a tokenizer"),
     ):
         with pytest.raises(ValueError, match=name):

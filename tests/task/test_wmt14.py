@@ -16,7 +16,7 @@ from flax_transformer.task.example.pair import VOCAB_MULTIPLE
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.state import parameter_count
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proves("transformer", "train", "[`wmt14`](../experiments/wmt14.py)")]
 
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "wmt14.py"
 

@@ -99,7 +99,7 @@ def test_patience_ends_a_run_with_its_best_model(tmp_path, capsys):
 
 def test_a_moving_average_is_brought_back_too(tmp_path):
     final, _ = run(tmp_path, [3.0, 1.0, 2.0, 2.0], ema=0.5)
-    np.testing.assert_allclose(final.ema["kernel"], [0.5 * 0.5 * 1 + 0.5 * 2])
+    np.testing.assert_allclose(final.ema["kernel"], [(0.25 * 1 + 0.5 * 2) / (1 - 0.25)], rtol=1e-6)
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path):

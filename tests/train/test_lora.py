@@ -43,9 +43,8 @@ def translator(unroll=1, dropout=0.0):
     block = {"embed": 16, "heads": 2, "hidden": 32, "dropout": dropout}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=24, embed=16),
-        encoder=TrunkConfig(block=transformer_block(**block), depth=2),
-        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=2),
-        unroll=unroll,
+        encoder=TrunkConfig(block=transformer_block(**block), depth=2, unroll=unroll),
+        decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=2, unroll=unroll),
     )
     return Seq2Seq(config, rngs=nnx.Rngs(0))
 
@@ -205,7 +204,7 @@ def test_every_factor_has_a_layout():
     base = translator()  # kept from test to test, so it must not be made inside a transform
     model = jax.eval_shape(lambda: Adapted(base, trained(base)))
     places = named(tree_shardings(model, mesh))
-    assert places["base.encoder.attention.query.kernel"].spec == PartitionSpec(None, "fsdp", "tensor", None)
+    assert places["base.encoder.blocks.attention.query.kernel"].spec == PartitionSpec(None, "fsdp", "tensor", None)
     for name, pair in model.lora.items():
         for which, factor in (("a", pair.a), ("b", pair.b)):
             assert places[f"lora.{name}.{which}"].spec == PartitionSpec(*(None,) * factor.ndim)
