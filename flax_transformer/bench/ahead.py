@@ -174,7 +174,7 @@ def topology_devices(topology: Topology) -> list[Any]:
       CompilerError: without `libtpu`, or where it knows no such slice.
     """
     try:
-        return list(topologies.get_topology_desc(topology.name, platform="tpu", **topology.spec.options).devices)
+        return list(topologies.get_topology_desc(topology.name, platform="tpu", **topology.options).devices)
     except Exception as error:
         hint = "; pip install 'flax_transformer[tpu]' brings it" if "libtpu" in str(error) else ""
         raise CompilerError(f"the TPU compiler knows no {topology.name}{hint}: {str(error).splitlines()[0]}") from error

@@ -10,10 +10,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from flax_transformer.frozen import frozen
 
 GIB, GIGA = 2**30, 1e9
+HOST = (2, 2, 1)
+"""Chips of a host along each axis, as the compiler takes it."""
 
 
 @frozen
@@ -89,6 +92,15 @@ class Topology:
     def spec(self) -> Chip:
         """What each chip is."""
         return CHIPS[self.chip]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For the compiler: those of the chip and, on a slice that is less than a host has, what there is of the host.
+
+        Newer compilers find that out themselves.
+        """
+        part = tuple(map(min, (*self.shape, 1), HOST))
+        return {**self.spec.options, **({} if part == HOST else {"chips_per_host_bounds": part})}
 
     @property
     def chips(self) -> int:

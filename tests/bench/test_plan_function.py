@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from flax_transformer.bench import ahead, plan
 from flax_transformer.bench.ahead import Case, mesh_of
@@ -106,7 +106,7 @@ def test_arguments_on_other_devices_than_the_slice_has_are_refused(asked):
 def test_axes_of_ones_own_are_split_on_the_slice(tmp_path, monkeypatch):
     """A contraction over a split axis is summed over devices, each of which has a quarter of the operands."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    mesh = AbstractMesh((4,), ("mine",))
+    mesh = AbstractMesh((4,), ("mine",), axis_types=(AxisType.Auto,))
     sharding = partial(NamedSharding, mesh)
     x = shape(256, 512, sharding=sharding(PartitionSpec(None, "mine")))
     w = shape(512, 128, sharding=sharding(PartitionSpec("mine", None)))
