@@ -1,12 +1,10 @@
 """Parallel text: two files of equally many lines, line i of one translating line i of the other."""
 
-import codecs
 import difflib
-import gzip
-import zlib
 from collections import Counter
 from pathlib import Path
 
+from flax_transformer.data.text.decode import decode
 from flax_transformer.data.text.pair import TextPairs
 from flax_transformer.frozen import frozen
 
@@ -115,18 +113,7 @@ def _counts(skipped: Counter) -> str:
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"no file {path} to read parallel text from")
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} is not a whole gzip file: {error}") from error
-    data = data.removeprefix(codecs.BOM_UTF8)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}, line {line}: not UTF-8 ({error.reason})") from error
+    text = decode(path)
     if not text:
         raise ValueError(f"{path} is empty")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]

@@ -1,11 +1,8 @@
 """Plain text: files, the standard library's own sources, and a tokenizer of characters."""
 
-import codecs
 import difflib
-import gzip
 import sysconfig
 import tokenize
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -13,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from flax_transformer.data.text.batch import Ragged, ragged
+from flax_transformer.data.text.decode import decode
 from flax_transformer.data.text.tokenizer import SPECIAL, UNK, Tokenizer
 from flax_transformer.frozen import frozen
 
@@ -65,18 +63,7 @@ def read_text(path: str | Path) -> str:
         nearest = difflib.get_close_matches(path.name, present, n=3, cutoff=0.3)
         have = f"; nearest names there: {', '.join(nearest)}" if nearest else ""
         raise FileNotFoundError(f"no file {path}{have}")
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} is not a whole gzip file: {error}") from error
-    data = data.removeprefix(codecs.BOM_UTF8)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}, line {line}: not UTF-8 ({error.reason})") from error
+    text = decode(path)
     if not text.strip():
         raise ValueError(f"{path} is empty")
     return text

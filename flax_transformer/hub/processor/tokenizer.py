@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Int
 
 from flax_transformer.data.text.tokenizer import Tokenizer, unreadable_is_value_error
 from flax_transformer.hub.file import write_files
+from flax_transformer.hub.processor.attach import attach
 from flax_transformer.hub.processor.call import Call, Inputs, check_text, pad_rows, read_call, read_rows
 from flax_transformer.hub.processor.chat import apply_template, read_templates
 from flax_transformer.hub.processor.file import (
@@ -33,11 +34,6 @@ from flax_transformer.hub.processor.kind import Kind, build_engine, find_kind
 
 _PLAIN = {"pairs": None, "max_length": None, "padding": "longest", "side": None, "truncate": False}
 _TURN = threading.Lock()  # truncation is a setting of the Rust object
-_DETACHED = (
-    *((f" {mark}", mark) for mark in ".?!,"),
-    (" ' ", "'"),
-    *((f" {ending}", ending) for ending in ("n't", "'m", "'s", "'ve", "'re")),
-)
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ class HubTokenizer:
         rows, alone = read_rows(ids)
         with unreadable_is_value_error(self._source):
             texts = self.engine.decode_batch(rows, skip_special_tokens=skip_special_tokens)
-        texts = [_attach(text) for text in texts] if self.cleaning else texts
+        texts = [attach(text) for text in texts] if self.cleaning else texts
         return texts[0] if alone else texts
 
     batch_decode = decode
@@ -393,10 +389,3 @@ def _reads_types(engine: Any, config: Mapping[str, Any], kind: Kind) -> bool:
 
 def _is_bpe(engine: Any) -> bool:
     return type(engine.model).__name__ == "BPE"  # pieces of bytes keep their own spaces
-
-
-def _attach(text: str) -> str:
-    """Draw punctuation and English contractions to the word before, as the original WordPiece models' output does."""
-    for detached, attached in _DETACHED:
-        text = text.replace(detached, attached)
-    return text
