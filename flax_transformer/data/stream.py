@@ -116,17 +116,12 @@ class ExampleStream(Stream):
         collate: Collate,
         *,
         rows: int,
-        process_index: int = 0,
-        process_count: int = 1,
-        start: int = 0,
-        threads: int = 2,
-        prefetch: int = 8,
+        **options: int,
     ) -> None:
-        super().__init__(
-            process_index=process_index, process_count=process_count, start=start, threads=threads, prefetch=prefetch
-        )
+        """Say what the batches are made of; `options` are those of `Stream`."""
+        super().__init__(**options)
         self._examples, self._collate, self._rows = examples, collate, rows
-        self.check_rows(process_count)
+        self.check_rows(self._count)
 
     def check_rows(self, count: int) -> None:
         """Check that the rows of a batch are a multiple of ``count``; raise ValueError if not."""

@@ -14,20 +14,14 @@ class BatchStream(Stream):
         self,
         plan: BucketPlan,
         examples: Tokenized,
-        *,
-        process_index: int = 0,
-        process_count: int = 1,
-        start: int = 0,
-        threads: int = 2,
-        prefetch: int = 8,
+        **options: int,
     ) -> None:
-        super().__init__(
-            process_index=process_index, process_count=process_count, start=start, threads=threads, prefetch=prefetch
-        )
+        """Say what the batches are made of; `options` are those of `Stream`."""
+        super().__init__(**options)
         if plan.examples != len(examples):
             raise ValueError(f"plan and examples must be of one size, got {plan.examples} and {len(examples)} pairs")
         self._plan, self._examples = plan, examples
-        self.check_rows(process_count)
+        self.check_rows(self._count)
 
     def check_rows(self, count: int) -> None:
         """Check that the rows of every batch are a multiple of ``count``; raise ValueError if not."""
