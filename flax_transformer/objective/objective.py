@@ -5,6 +5,8 @@ from typing import Any, ClassVar, Literal
 
 import jax
 
+from flax_transformer.train.carry import is_separable
+
 from flax_transformer.frozen import frozen
 
 Batch = Mapping[str, Any]
@@ -50,7 +52,7 @@ def check_parts(objective: Any, parts: int, why: str) -> None:
     Raises:
       ValueError: when it is cut into more than one.
     """
-    if parts > 1 and not getattr(objective, "separable", True):
+    if parts > 1 and not is_separable(objective):
         raise ValueError(
             f"{type(objective).__name__} compares the rows of a batch, which must stay whole, got {why}={parts}"
         )
