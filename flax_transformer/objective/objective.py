@@ -5,9 +5,8 @@ from typing import Any, ClassVar, Literal
 
 import jax
 
-from flax_transformer.train.carry import is_separable
-
 from flax_transformer.frozen import frozen
+from flax_transformer.train.carry import is_separable
 
 Batch = Mapping[str, Any]
 Loss = tuple[jax.Array, dict[str, jax.Array]]
