@@ -48,7 +48,7 @@ class Peer(torch.nn.Module):
             block.attention.heads,
             cfg.encoder.depth,
             cfg.decoder.depth,
-            block.feedforward.hidden,
+            block.feedforward.inner,
             dropout,
             batch_first=True,
         )

@@ -38,7 +38,7 @@ def make_marian(cfg: Seq2SeqConfig) -> transformers.MarianMTModel:
     config = transformers.MarianConfig(
         vocab_size=VOCAB, d_model=attention.embed, encoder_layers=cfg.encoder.depth, decoder_layers=cfg.decoder.depth,
         encoder_attention_heads=attention.heads, decoder_attention_heads=attention.heads,
-        encoder_ffn_dim=feedforward.hidden, decoder_ffn_dim=feedforward.hidden,
+        encoder_ffn_dim=feedforward.inner, decoder_ffn_dim=feedforward.inner,
         activation_function="relu", scale_embedding=True, max_position_embeddings=64,
         pad_token_id=START, bos_token_id=START, eos_token_id=EOS, decoder_start_token_id=START,
         forced_eos_token_id=None, init_std=0.06,

@@ -34,7 +34,7 @@ ENCODER = EncoderConfig(
         dropout=0.3, init_std=0.02,
     ),
     block=transformer_block(
-        embed=64, heads=2, hidden=128, norm_eps=1e-12, activation="gelu", dropout=0.3, attention_dropout=0.1,
+        embed=64, heads=2, inner=128, norm_eps=1e-12, activation="gelu", dropout=0.3, attention_dropout=0.1,
         init_std=0.02,
     ),
     depth=1,

@@ -26,7 +26,7 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
 EXPERIMENT = Recipe(
-    model=narrowed(bart_base(dropout=0.0), embed=128, heads=4, hidden=256, depth=2),
+    model=narrowed(bart_base(dropout=0.0), embed=128, heads=4, inner=256, depth=2),
     family="bart",
     data=Lines(),
     examples=DamagedTexts(),

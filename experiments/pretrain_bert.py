@@ -30,7 +30,7 @@ ENCODER = EncoderConfig(
         dropout=0.1,
     ),
     block=transformer_block(
-        embed=128, heads=4, hidden=512, norm_eps=1e-12, activation="gelu", dropout=0.1, attention_dropout=0.1
+        embed=128, heads=4, inner=512, norm_eps=1e-12, activation="gelu", dropout=0.1, attention_dropout=0.1
     ),
     depth=2,
 )  # fmt: skip

@@ -24,7 +24,7 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
 EXPERIMENT = Recipe(
-    model=narrowed(t5_v1_1_small(dropout=0.0), embed=128, heads=4, hidden=256, depth=2),
+    model=narrowed(t5_v1_1_small(dropout=0.0), embed=128, heads=4, inner=256, depth=2),
     family="t5",
     data=Amount(),
     examples=ExerciseTexts(),

@@ -145,7 +145,7 @@ print("changed:", [bool((before[t] != after[t]).any()) for t in range(6)])
 # matrices. It is a pytree of arrays; calling it is a pure function.
 
 # %%
-config = transformer_block(embed=64, heads=4, hidden=256)
+config = transformer_block(embed=64, heads=4, inner=256)
 attend = Attention(config.attention, rngs=nnx.Rngs(0))
 summary(attend)
 

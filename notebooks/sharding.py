@@ -56,7 +56,7 @@ len(jax.devices())
 # %%
 config = CausalConfig(
     embedding=EmbeddingConfig(vocab=512, embed=64, dropout=0.1),
-    block=transformer_block(embed=64, heads=4, hidden=256, norm_position="pre", dropout=0.1, attention_dropout=0.1),
+    block=transformer_block(embed=64, heads=4, inner=256, norm_position="pre", dropout=0.1, attention_dropout=0.1),
     depth=4,
 )
 

@@ -22,7 +22,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 from tests.recipe import translation
 
 ROOT = Path(__file__).parent.parent
-BLOCK = {"embed": 32, "heads": 2, "hidden": 64}
+BLOCK = {"embed": 32, "heads": 2, "inner": 64}
 EXPERIMENT = translation(
     model=Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=1, embed=32),

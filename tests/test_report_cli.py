@@ -21,7 +21,7 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.recipe import translation
 
-BLOCK = {"embed": 16, "heads": 2, "hidden": 16}
+BLOCK = {"embed": 16, "heads": 2, "inner": 16}
 EXPERIMENT = translation(
     model=Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=1, embed=16),

@@ -127,7 +127,7 @@ def _one_line(text: str) -> str:
 def fill_mask(
     checkpoint: Folder, text: Annotated[str, tyro.conf.Positional], /, top: int = 5, revision: str | None = None
 ) -> None:
-    """Guess the hidden tokens of a text: probability, token and filled text, separated by tabs.
+    """Guess the masked tokens of a text: probability, token and filled text, separated by tabs.
 
     Args:
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.

@@ -1,4 +1,4 @@
-"""Architectures that are an encoder and something on top: classifiers, and models that guess hidden tokens."""
+"""Architectures that are an encoder and something on top: classifiers, and models that guess masked tokens."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -56,7 +56,7 @@ def guesser(
     ignored: tuple[str, ...] = (),
     **options: Any,
 ) -> Architecture:
-    """Make the architecture of an encoder that guesses hidden tokens.
+    """Make the architecture of an encoder that guesses masked tokens.
 
     Args:
       read: makes the encoder's config of config.json.

@@ -27,7 +27,7 @@ def read_sides(fields: Fields) -> dict[str, Any]:
     encoder, decoder = (
         transformer_block(
             embed=fields.integer("d_model", 1024), heads=fields.integer(f"{side}_attention_heads", 16),
-            hidden=fields.integer(f"{side}_ffn_dim", 4096), cross=side == "decoder",
+            inner=fields.integer(f"{side}_ffn_dim", 4096), cross=side == "decoder",
             activation=fields.activation("activation_function", "gelu"), dropout=fields.number("dropout", 0.1),
             attention_dropout=fields.number("attention_dropout", 0.0),
             activation_dropout=fields.number("activation_dropout", 0.0), init_std=fields.number("init_std", 0.02),
@@ -51,8 +51,8 @@ def write_sides(config: Seq2SeqConfig) -> dict[str, Any]:
         "decoder_layers": config.decoder.depth,
         "encoder_attention_heads": encoder.attention.heads,
         "decoder_attention_heads": decoder.attention.heads,
-        "encoder_ffn_dim": encoder.feedforward.hidden,
-        "decoder_ffn_dim": decoder.feedforward.hidden,
+        "encoder_ffn_dim": encoder.feedforward.inner,
+        "decoder_ffn_dim": decoder.feedforward.inner,
         "max_position_embeddings": config.embedding.max_length,
         "scale_embedding": config.embedding.scaled,
         "activation_function": spelled(encoder.feedforward.activation),

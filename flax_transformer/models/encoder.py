@@ -117,7 +117,7 @@ def _head(encoder: EncoderConfig, **head: Any) -> HeadConfig:
 
 @frozen
 class MaskedLMConfig:
-    """An encoder that guesses hidden tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
+    """An encoder that guesses masked tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
 
     encoder: EncoderConfig
     activation: str | None = None

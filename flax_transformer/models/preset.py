@@ -62,10 +62,10 @@ def abstract(config: Any) -> nnx.Module:
     return nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))
 
 
-def narrowed(config: Any, *, embed: int, heads: int, hidden: int, depth: int) -> Any:
+def narrowed(config: Any, *, embed: int, heads: int, inner: int, depth: int) -> Any:
     """Make a small encoder-decoder of a preset: the same in kind, with heads of width D / N."""
     config = replace(config, output_scale=config.output_scale if config.output_scale == 1 else embed**-0.5)
-    return with_fields(config, embed=embed, heads=heads, head_width=None, hidden=hidden, depth=depth)
+    return with_fields(config, embed=embed, heads=heads, head_width=None, inner=inner, depth=depth)
 
 
 def _files() -> list[ModuleType]:

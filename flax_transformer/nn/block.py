@@ -67,7 +67,7 @@ def transformer_block(*, cross: bool = False, **options: Any) -> BlockConfig:
     Raises:
       ValueError: a name that no part has, or values that do not fit.
 
-    >>> transformer_block(embed=64, heads=4, hidden=256, norm_position="pre").residual.norm_position
+    >>> transformer_block(embed=64, heads=4, inner=256, norm_position="pre").residual.norm_position
     'pre'
     """
     kinds = {"attention": AttentionConfig, "feedforward": FeedForwardConfig, "residual": ResidualConfig}

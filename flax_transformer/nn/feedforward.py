@@ -22,7 +22,7 @@ class FeedForwardConfig:
 
     embed: int
     """D, the width of the residual stream."""
-    hidden: int
+    inner: int
     """F, the width between the two linear layers."""
     activation: str | Callable = "relu"
     """A name, or any module-level function of an array."""
@@ -40,7 +40,7 @@ class FeedForwardConfig:
 
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 1, "embed", "hidden")
+        check_at_least(self, 1, "embed", "inner")
         check_at_least(self, 0, "init_std", "residual_init_std")
         check_rates(self, "activation_dropout")
         activation(self.activation)
@@ -66,10 +66,10 @@ class FeedForward(Module):
             )
 
         self.cfg = cfg
-        self.up, self.down = linear("up", cfg.embed, cfg.hidden), linear("down", cfg.hidden, cfg.embed, residual=True)
+        self.up, self.down = linear("up", cfg.embed, cfg.inner), linear("down", cfg.inner, cfg.embed, residual=True)
         self.down.dtype = jnp.dtype(cfg.precision.residual)
         if cfg.gated:
-            self.gate = linear("gate", cfg.embed, cfg.hidden)
+            self.gate = linear("gate", cfg.embed, cfg.inner)
 
     @implicit("x")
     def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
@@ -79,5 +79,5 @@ class FeedForward(Module):
         act = activation(self.cfg.activation)
         hidden = self.up(x)
         hidden = act(self.gate(x)) * hidden if self.cfg.gated else act(hidden)
-        hidden = constrain(hidden, "batch", "length", "hidden")
+        hidden = constrain(hidden, "batch", "length", "inner")
         return self.down(dropout(hidden, self.cfg.activation_dropout, key))

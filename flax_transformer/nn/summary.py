@@ -80,7 +80,7 @@ def summary(tree: Any) -> Summary:
 
     >>> from flax import nnx
     >>> from flax_transformer.nn import FeedForward, FeedForwardConfig
-    >>> cfg = FeedForwardConfig(embed=256, hidden=1024)
+    >>> cfg = FeedForwardConfig(embed=256, inner=1024)
     >>> summary(nnx.eval_shape(lambda: FeedForward(cfg, rngs=nnx.Rngs(0))))
     down      float32   262,400  1.05 MB   49.9 %
       bias    256           256  1.02 kB    0.0 %  –

@@ -16,7 +16,7 @@ AXIS_TO_MESH: dict[str, Place] = {
     "embed": "fsdp",
     "heads": "tensor",
     "kv_heads": "tensor",
-    "hidden": "tensor",
+    "inner": "tensor",
     "vocab": "tensor",
 }
 """Logical axis to mesh axes, where `axis_rules` says nothing else; a logical axis that is not here is not split."""

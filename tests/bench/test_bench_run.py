@@ -29,7 +29,7 @@ SMALL = Size(batch=2, length=4, vocab=16)
 
 
 def small(vocab: int = 16) -> Seq2SeqConfig:
-    return with_fields(transformer_tiny(vocab), embed=16, heads=2, hidden=32, depth=1)
+    return with_fields(transformer_tiny(vocab), embed=16, heads=2, inner=32, depth=1)
 
 
 @pytest.fixture(autouse=True)

@@ -144,7 +144,7 @@ def test_products_of_groups_are_counted():
 
 
 def test_what_is_computed_again_is_counted_apart():
-    cfg = transformer_block(embed=16, heads=2, hidden=32, dropout=0.0)
+    cfg = transformer_block(embed=16, heads=2, inner=32, dropout=0.0)
     blocks = nnx.eval_shape(lambda: init_stack(lambda r: Block(cfg, rngs=r), 3, key=jax.random.key(0)))
 
     def count(remat):
@@ -288,7 +288,7 @@ def test_a_forward_pass_equals_a_count_by_hand(make, sizes):
 
 @pytest.mark.parametrize("variant", [{}, {"kv_heads": 2}, {"gated": True}, {"head_width": 48}, {"bias": False}])
 def test_forward_equals_what_xla_counts_without_loops(variant):
-    block = transformer_block(embed=256, heads=8, hidden=1024, **variant)
+    block = transformer_block(embed=256, heads=8, inner=1024, **variant)
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=2_000, embed=256),
         encoder=TrunkConfig(block=block, depth=2, unroll=True),
@@ -309,7 +309,7 @@ def test_tables_that_are_looked_up_cost_nothing():
 
 
 def test_a_block_of_four_numbers():
-    cfg = transformer_block(embed=2, heads=1, hidden=3)
+    cfg = transformer_block(embed=2, heads=1, inner=3)
     blocks = init_stack(lambda r: Block(cfg, rngs=r), 1, key=jax.random.key(0))
     assert linear_parameters(blocks) == 4 * 4 + 2 * 6
     # One token: 28 multiply-adds in the linear layers, and 2 for the score, 2 for the value.

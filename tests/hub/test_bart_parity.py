@@ -16,13 +16,13 @@ pytestmark = [
 
 V, EOS = 61, 2
 CONFIGS = {
-    "plain": {"d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "heads": 4, "hidden": 40},
-    "odd": {"d_model": 15, "encoder_layers": 1, "decoder_layers": 1, "heads": 3, "hidden": 22, "scale_embedding": True},
+    "plain": {"d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "heads": 4, "inner": 40},
+    "odd": {"d_model": 15, "encoder_layers": 1, "decoder_layers": 1, "heads": 3, "inner": 22, "scale_embedding": True},
     "relu": {"d_model": 10, "encoder_layers": 3, "decoder_layers": 1, "heads": 1, "activation_function": "relu"},
 }
 
 
-def make(kind, *, heads=2, hidden=17, labels=3, **options):
+def make(kind, *, heads=2, inner=17, labels=3, **options):
     torch.manual_seed(1)
     config = transformers.BartConfig(
         vocab_size=V, max_position_embeddings=20, init_std=0.3, encoder_attention_heads=heads, num_labels=labels,

@@ -16,7 +16,7 @@ from flax_transformer.ops import Dropout, Mask, attention, chunked_cross_entropy
 from flax_transformer.ops.eager import reused
 
 GOLDEN = sorted((Path(__file__).parent / "golden").iterdir())
-CONFIG = transformer_block(embed=16, heads=4, kv_heads=2, hidden=32, dropout=0.1, rotary=Rotary())
+CONFIG = transformer_block(embed=16, heads=4, kv_heads=2, inner=32, dropout=0.1, rotary=Rotary())
 X, KEY = jnp.ones((2, 6, 16)), jax.random.key(0)
 TOKENS = jnp.ones((2, 6), jnp.int32)
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.proves(
 LLAMA = CausalConfig(
     embedding=EmbeddingConfig(vocab=40, embed=8, position="none", scaled=False, max_length=32, init_std=0.02),
     block=transformer_block(
-        embed=8, heads=4, kv_heads=2, head_width=2, hidden=12, norm="rms", norm_position="pre", activation="silu",
+        embed=8, heads=4, kv_heads=2, head_width=2, inner=12, norm="rms", norm_position="pre", activation="silu",
         gated=True, bias=False, out_bias=False, rotary=Rotary(), init_std=0.02,
     ),
     depth=3,

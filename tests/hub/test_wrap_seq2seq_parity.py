@@ -22,7 +22,7 @@ V = 50
 
 
 def narrow(config):
-    config = with_fields(config, embed=16, heads=2, head_width=None, hidden=20, depth=2)
+    config = with_fields(config, embed=16, heads=2, head_width=None, inner=20, depth=2)
     embedding = replace(config.embedding, init_std=0.5)
     return replace(
         config, embedding=embedding, encoder=replace(config.encoder, depth=1),

@@ -33,7 +33,7 @@ def narrow(config, **changes):
     found |= {name: 2 for name in given if name.endswith("depth")}
     if isinstance(config, EmbeddingConfig):
         found |= {"vocab": V, "max_length": min(config.max_length, 512)}
-    found |= {name: size for name, size in {"embed": D, "hidden": 2 * D}.items() if name in given}
+    found |= {name: size for name, size in {"embed": D, "inner": 2 * D}.items() if name in given}
     if isinstance(config, AttentionConfig):
         few = config.resolved_kv_heads < config.heads
         found |= {"heads": 4, "kv_heads": 2 if few else None, "head_width": 8}

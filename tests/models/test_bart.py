@@ -19,7 +19,7 @@ PUBLISHED = {"bart_base": 139_420_416, "bart_large": 406_291_456}
 @pytest.fixture(scope="module")
 def model():
     config = bart.bart_base(V, dropout=0.0)
-    config = with_fields(config, embed=12, heads=3, hidden=20, max_length=9, init_std=0.3, depth=2, output_bias=True)
+    config = with_fields(config, embed=12, heads=3, inner=20, max_length=9, init_std=0.3, depth=2, output_bias=True)
     model = Seq2Seq(config, rngs=nnx.Rngs(0))
     model.output_bias[...] = jnp.linspace(-1, 1, V)
     return model

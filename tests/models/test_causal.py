@@ -19,13 +19,13 @@ V, T = 31, 8
 GPT2 = replace(
     gpt2_tiny(V),
     embedding=replace(gpt2_tiny(V).embedding, embed=16, max_length=12),
-    block=with_fields(gpt2_tiny(V).block, embed=16, heads=2, hidden=24),
+    block=with_fields(gpt2_tiny(V).block, embed=16, heads=2, inner=24),
     depth=2,
 )
 LLAMA = CausalConfig(
     embedding=EmbeddingConfig(vocab=V, embed=12, position="none", scaled=False, init_std=0.5),
     block=transformer_block(
-        embed=12, heads=4, kv_heads=2, head_width=6, hidden=20, norm="rms", norm_position="pre", activation="silu",
+        embed=12, heads=4, kv_heads=2, head_width=6, inner=20, norm="rms", norm_position="pre", activation="silu",
         gated=True, bias=False, qk_norm=1e-5, rotary=Rotary(base=50.0, frequencies=Llama3Scaling(original_length=6)),
     ),
     depth=2,

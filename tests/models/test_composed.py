@@ -28,7 +28,7 @@ from flax_transformer.ops import Mask
 
 D, V = 16, 12
 TABLE = EmbeddingConfig(vocab=V, embed=D)
-BLOCK = transformer_block(embed=D, heads=2, hidden=24)
+BLOCK = transformer_block(embed=D, heads=2, inner=24)
 DECODER = TrunkConfig(block=replace(BLOCK, cross=BLOCK.attention), depth=2)
 
 
@@ -213,7 +213,7 @@ class Mixing(nnx.Module):
 
 def test_a_trunk_of_blocks_of_ones_own_is_the_source_of_a_decoder():
     block = MixingConfig(
-        residual=ResidualConfig(embed=D, norm_position="pre"), feedforward=FeedForwardConfig(embed=D, hidden=24)
+        residual=ResidualConfig(embed=D, norm_position="pre"), feedforward=FeedForwardConfig(embed=D, inner=24)
     )
     sides = {"encoder": TrunkConfig(block=block, depth=3, drop_path=0.3), "decoder": DECODER}
     model = Seq2Seq(Seq2SeqConfig(embedding=TABLE, **sides), rngs=nnx.Rngs(0))

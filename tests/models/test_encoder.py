@@ -21,7 +21,7 @@ V, D = 31, 12
 
 def small(**changes):
     preset = bert_base_uncased(V, dropout=0.0)
-    encoder = with_fields(preset.encoder, embed=D, heads=3, hidden=20, max_length=16, init_std=0.5, depth=2)
+    encoder = with_fields(preset.encoder, embed=D, heads=3, inner=20, max_length=16, init_std=0.5, depth=2)
     return replace(preset, encoder=encoder, **changes)
 
 

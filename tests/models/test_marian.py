@@ -21,7 +21,7 @@ def count(config):
 @pytest.fixture(scope="module")
 def model():
     config = marian(V, dropout=0.0)
-    config = with_fields(config, embed=12, heads=3, hidden=20, init_std=0.3, depth=2)
+    config = with_fields(config, embed=12, heads=3, inner=20, init_std=0.3, depth=2)
     model = Seq2Seq(config, rngs=nnx.Rngs(0))
     model.output_bias[...] = jnp.linspace(-1, 1, V)
     return model

@@ -17,7 +17,7 @@ def test_prefill_asks_of_attention_what_a_fused_kernel_serves(monkeypatch, windo
         asked.append(explain_attention(q, k, v, mask, bias))
         return attention(q, k, v, mask, bias, backend="xla", **options)
 
-    block = transformer_block(embed=16, heads=2, hidden=32, attend=attend, precision=Precision(compute="bfloat16"))
+    block = transformer_block(embed=16, heads=2, inner=32, attend=attend, precision=Precision(compute="bfloat16"))
     embedding = EmbeddingConfig(vocab=20, embed=16, precision=block.residual.precision)
     model = Causal(CausalConfig(embedding=embedding, block=block, window=window, depth=2), rngs=nnx.Rngs(0))
     tokens = jnp.arange(12).reshape(2, 6)

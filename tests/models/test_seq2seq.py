@@ -21,7 +21,7 @@ def small(**changes):
 
 
 def narrow(cfg, **changes):
-    return with_fields(cfg, embed=16, hidden=32, **changes)
+    return with_fields(cfg, embed=16, inner=32, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_presets_have_the_published_sizes(preset, millions):
     """The paper rounds to 65 and 213 million, Wu et al. to 2.6; these are the exact counts of their shapes."""
     cfg = preset()
     assert parameter_count(jax.eval_shape(lambda: Seq2Seq(cfg, rngs=nnx.Rngs(0)))) == millions
-    d, f = cfg.embedding.embed, cfg.encoder.block.feedforward.hidden
+    d, f = cfg.embedding.embed, cfg.encoder.block.feedforward.inner
     attention, feedforward, norm = 4 * (d * d + d), 2 * d * f + d + f, 2 * d
     encoder = cfg.encoder.depth * (attention + feedforward + 2 * norm)
     decoder = cfg.decoder.depth * (2 * attention + feedforward + 3 * norm)
@@ -166,7 +166,7 @@ def test_golden_loss():
 
 def test_configs_that_cannot_work_say_why():
     with pytest.raises(ValueError, match="all parts must have one model width"):
-        small(encoder=TrunkConfig(block=transformer_block(embed=64, heads=4, hidden=8)))
+        small(encoder=TrunkConfig(block=transformer_block(embed=64, heads=4, inner=8)))
     with pytest.raises(ValueError, match="the decoder must attend to the encoder"):
         small(decoder=transformer_tiny().encoder)
     with pytest.raises(ValueError, match="depth must be at least 1, got 0"):

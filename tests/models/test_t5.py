@@ -26,7 +26,7 @@ PUBLISHED = {
 
 
 def narrow(config):
-    sizes = {"embed": 12, "heads": 3, "head_width": 5, "hidden": 20, "depth": 2, "buckets": 4, "max_distance": 5}
+    sizes = {"embed": 12, "heads": 3, "head_width": 5, "inner": 20, "depth": 2, "buckets": 4, "max_distance": 5}
     return with_fields(config, **sizes, output_scale=12**-0.5 if config.tied_output else 1.0)
 
 

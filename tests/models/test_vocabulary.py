@@ -135,7 +135,7 @@ def test_translation_tells_the_tokenizers_size():
 @pytest.mark.parametrize(("chunk", "there"), [(4, False), (64, True)])
 @pytest.mark.parametrize("name", ["bert_base_uncased", "gpt2", "transformer_base"])
 def test_logits_of_a_whole_batch_never_exist_at_once(name, chunk, there):
-    """Of hidden tokens, of a text and of a translation: not in training, unless a chunk has room for all of them."""
+    """Of masked tokens, of a text and of a translation: not in training, unless a chunk has room for all of them."""
     config = families.family(name)
     batch = families.batch(config, 4, 16)
     tokens = batch["places" if "places" in batch else "labels" if "labels" in batch else "source"].size

@@ -12,7 +12,7 @@ from flax_transformer.ops import Mask, attention
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
 
 B, T, S, D, L = 16, 8, 5, 16, 4
-COMMON = {"embed": D, "heads": 4, "hidden": 32, "dropout": 0.1, "norm_position": "pre"}
+COMMON = {"embed": D, "heads": 4, "inner": 32, "dropout": 0.1, "norm_position": "pre"}
 PLAIN = transformer_block(**COMMON, kv_heads=2, rotary=Rotary(), attention_dropout=0.1)
 CROSS = transformer_block(**COMMON, cross=True, attend=partial(attention, backend="blockwise"))
 

@@ -23,7 +23,7 @@ from flax_transformer.nn import (
 )
 from flax_transformer.ops import Mask
 
-SMALL = transformer_block(embed=16, heads=4, hidden=32)
+SMALL = transformer_block(embed=16, heads=4, inner=32)
 VARIANTS = {
     "post": SMALL,
     "pre": with_fields(SMALL, norm_position="pre"),
@@ -174,7 +174,7 @@ def test_attention_function_can_be_swapped():
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"head_width": 5, "rotary": Rotary()}, "rotary positions need an even head width, got H=5"),
         ({"activation": "rleu"}, "relu"),
-        ({"hidden": 0}, "hidden must be at least 1, got 0"),
+        ({"inner": 0}, "inner must be at least 1, got 0"),
     ],
 )
 def test_configs_that_cannot_work_say_why(change, message):

@@ -14,7 +14,7 @@ from flax_transformer.ops import Mask
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.parity, pytest.mark.proves("transformer", "parity", "blocks of `torch.nn`")]
 
-CFG = transformer_block(embed=24, heads=4, hidden=40)
+CFG = transformer_block(embed=24, heads=4, inner=40)
 RELATIVE = 1e-5
 
 
@@ -48,7 +48,7 @@ def _pair(cfg):
     ours = treedef.unflatten([a + 0.1 * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)])
     kind = torch.nn.TransformerDecoderLayer if cfg.cross else torch.nn.TransformerEncoderLayer
     theirs = kind(
-        cfg.embed, cfg.attention.heads, cfg.feedforward.hidden, dropout=0.0, activation=cfg.feedforward.activation,
+        cfg.embed, cfg.attention.heads, cfg.feedforward.inner, dropout=0.0, activation=cfg.feedforward.activation,
         layer_norm_eps=cfg.residual.norm_eps, batch_first=True, norm_first=cfg.residual.norm_position == "pre",
     )  # fmt: skip
     _attention(ours.attention, theirs.self_attn)

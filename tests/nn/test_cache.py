@@ -13,9 +13,9 @@ from flax_transformer.ops import Mask
 pytestmark = pytest.mark.proves("cache", "beams that share a row and never move, growth, layout for a CPU")
 
 CONFIGS = {
-    "plain": transformer_block(embed=16, heads=4, hidden=8),
-    "grouped": transformer_block(embed=16, heads=4, kv_heads=2, hidden=8, bias=False),
-    "normed": transformer_block(embed=16, heads=4, hidden=8, qk_norm=1e-5, scale=0.3),
+    "plain": transformer_block(embed=16, heads=4, inner=8),
+    "grouped": transformer_block(embed=16, heads=4, kv_heads=2, inner=8, bias=False),
+    "normed": transformer_block(embed=16, heads=4, inner=8, qk_norm=1e-5, scale=0.3),
 }
 W, LENGTH, STEPS = 3, 7, 5
 

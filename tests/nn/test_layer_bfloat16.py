@@ -76,7 +76,7 @@ def test_biases_count_every_position(name):
     np.testing.assert_array_equal(jax.jit(jax.grad(total))(layer, x, ones).bias[...], B * T)
 
 
-SHAPE = {"embed": 24, "heads": 4, "hidden": 48}
+SHAPE = {"embed": 24, "heads": 4, "inner": 48}
 BLOCKS = {
     "post-norm": transformer_block(**SHAPE, activation="gelu"),
     "pre-norm, gated, cross": transformer_block(

@@ -38,7 +38,7 @@ from flax_transformer.ops import Mask
 pytestmark = pytest.mark.proves("misuse", "shapes, types, names and states that would be misread are refused")
 
 D, N, L = 16, 4, 3
-CONFIG = transformer_block(embed=D, heads=N, hidden=24)
+CONFIG = transformer_block(embed=D, heads=N, inner=24)
 CROSS = replace(CONFIG, cross=CONFIG.attention)
 TABLE = EmbeddingConfig(vocab=9, embed=D, position="learned", max_length=5, types=2, offset=2)
 

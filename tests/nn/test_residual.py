@@ -28,7 +28,7 @@ from flax_transformer.ops.dropout import rows_of
 
 D = 8
 PLAIN = ResidualConfig(embed=D)
-BLOCK = transformer_block(embed=D, heads=2, hidden=12)
+BLOCK = transformer_block(embed=D, heads=2, inner=12)
 
 
 def residual(**fields):
@@ -168,7 +168,7 @@ def test_a_residual_says_what_it_takes(change, message):
 def test_parts_of_a_block_have_one_width_and_names_that_exist():
     with pytest.raises(ValueError, match="one model width, got attention=8, feedforward=8, residual=4"):
         replace(BLOCK, residual=replace(BLOCK.residual, embed=4))
-    with pytest.raises(ValueError, match=r"no part of a block has hiden; they have .*'hidden'"):
-        transformer_block(embed=8, heads=2, hiden=12)
-    with pytest.raises(ValueError, match="BlockConfig has no field hiden, at any depth; nearest: hidden"):
-        with_fields(BLOCK, hiden=12)
+    with pytest.raises(ValueError, match=r"no part of a block has iner; they have .*'inner'"):
+        transformer_block(embed=8, heads=2, iner=12)
+    with pytest.raises(ValueError, match="BlockConfig has no field iner, at any depth; nearest: inner"):
+        with_fields(BLOCK, iner=12)

@@ -26,7 +26,7 @@ def test_a_block_with_layer_scale_equals_the_layer_of_dinov2():
         for parameter in theirs.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     block = transformer_block(
-        embed=D, heads=N, hidden=2 * D, norm_position="pre", norm_eps=config.layer_norm_eps, activation="gelu",
+        embed=D, heads=N, inner=2 * D, norm_position="pre", norm_eps=config.layer_norm_eps, activation="gelu",
         layer_scale=0.3,
     )  # fmt: skip
     ours = Block(block, rngs=nnx.Rngs(0))

@@ -17,7 +17,7 @@ from flax_transformer.ops import Mask, capture
 from flax_transformer.parallel import MeshConfig, abstract_mesh
 
 ROOT = Path(__file__).parent.parent.parent
-CONFIG = transformer_block(embed=16, heads=4, hidden=32)
+CONFIG = transformer_block(embed=16, heads=4, inner=32)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from flax_transformer.train.state import init_state
 
 pytestmark = pytest.mark.proves("summary", "parameters by module, as Flax and treescope count")
 
-CONFIG = transformer_block(embed=8, heads=2, hidden=16, cross=True)
+CONFIG = transformer_block(embed=8, heads=2, inner=16, cross=True)
 
 
 def make(config):

@@ -89,7 +89,7 @@ def errors(every):
 def stack_error():
     """Compare loss and gradients of a scanned, rematerialised stack with and without a mesh, of rows of a batch too."""
     # Without biases: the gradient by those of keys is zero but for rounding.
-    cfg = transformer_block(embed=16, heads=4, kv_heads=2, hidden=32, bias=False, dropout=0.1, attention_dropout=0.2)
+    cfg = transformer_block(embed=16, heads=4, kv_heads=2, inner=32, bias=False, dropout=0.1, attention_dropout=0.2)
     blocks = init_stack(lambda rngs: Block(cfg, rngs=rngs), 3, key=KEY[9])
     x, pull = (jax.random.normal(KEY[i], (4, T, 16)) for i in (10, 3))
     rows = jnp.array([5, 0, 3, 6])

@@ -27,7 +27,7 @@ from tests.batch import taught
 
 pytestmark = pytest.mark.proves("capture", "named values of a pure function, through jit, scan and remat")
 
-CFG = transformer_block(embed=24, heads=4, kv_heads=2, hidden=16, norm_position="pre", cross=True)
+CFG = transformer_block(embed=24, heads=4, kv_heads=2, inner=16, norm_position="pre", cross=True)
 DROPPING = with_fields(CFG, attention_dropout=0.5)
 WEIGHTS = "attention_weights"
 normal = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)  # noqa: E731
@@ -107,7 +107,7 @@ def test_dropout_does_not_touch_what_is_shown(case):
 
 
 def seq2seq(**options):
-    block = transformer_block(embed=16, heads=2, hidden=16)
+    block = transformer_block(embed=16, heads=2, inner=16)
     cfg = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=11, embed=16),
         encoder=TrunkConfig(block=block, depth=3, **options),

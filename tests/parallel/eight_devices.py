@@ -23,7 +23,7 @@ from flax_transformer.train.step import jit_train_step, make_train_step
 
 STEPS = 20
 ROWS, LENGTH, VOCAB = 16, 16, 128
-BLOCK = {"embed": 32, "heads": 4, "hidden": 64, "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
+BLOCK = {"embed": 32, "heads": 4, "inner": 64, "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
 SEQ2SEQ = Seq2SeqConfig(
     embedding=EmbeddingConfig(vocab=VOCAB, embed=32, dropout=0.1),
     encoder=TrunkConfig(block=transformer_block(**BLOCK), depth=4),

@@ -30,7 +30,7 @@ from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
 
 SIZES = {"data": 2, "fsdp": 2, "tensor": 2}
-BLOCK = transformer_block(embed=32, heads=4, hidden=64, norm_position="pre", dropout=0.1)
+BLOCK = transformer_block(embed=32, heads=4, inner=64, norm_position="pre", dropout=0.1)
 
 
 def make_mesh(kind):

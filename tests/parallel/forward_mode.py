@@ -11,7 +11,7 @@ from flax_transformer.nn import Block, apply_stack, init_stack, transformer_bloc
 from flax_transformer.ops import Mask
 from flax_transformer.parallel import batch_sharding, make_mesh, tree_shardings
 
-CFG = transformer_block(embed=32, heads=4, kv_heads=4, hidden=64)
+CFG = transformer_block(embed=32, heads=4, kv_heads=4, inner=64)
 MESHES = ("fsdp", "data×fsdp×tensor", "fsdp×sequence", "sequence", "data×pipeline")
 
 

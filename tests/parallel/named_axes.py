@@ -19,12 +19,12 @@ from flax_transformer.parallel.collectives import collectives_of
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, laid_out, make_train_step
 
-BLOCK = transformer_block(embed=32, heads=4, hidden=64, norm_position="pre")
+BLOCK = transformer_block(embed=32, heads=4, inner=64, norm_position="pre")
 ROWS, LENGTH = 16, 16
 RENAMED = {"data": "dp", "fsdp": "shard", "tensor": "model", "sequence": "context", "pipeline": "stage"}
 RULE = {
     "batch": ("dp", "shard"), "length": "context", "layers": "stage", "embed": "shard", "heads": "model",
-    "kv_heads": "model", "hidden": "model", "vocab": "model",
+    "kv_heads": "model", "inner": "model", "vocab": "model",
 }  # fmt: skip
 MESHES = {"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"fsdp": 4, "sequence": 2}, {"data": 2, "pipeline": 4}
 
@@ -94,7 +94,7 @@ def results():
         "one device": (None, {}),
         "a length over two axes": (auto((2, 2, 2), ("dp", "a", "b")), {"batch": "dp", "length": ("a", "b")}),
         "rows over two axes, and the width too": (auto((2, 2), ("x", "y")), {"batch": ("x", "y"), "embed": ("x", "y")}),
-        "half of the devices": (auto((4, 1), ("replica", "model")), {"batch": "replica", "hidden": "model"}),
+        "half of the devices": (auto((4, 1), ("replica", "model")), {"batch": "replica", "inner": "model"}),
         "layers over two axes": (auto((2, 2, 2), ("p", "q", "dp")), {"batch": "dp", "layers": ("p", "q")}),
         "width apart from rows": (auto((4, 2), ("dp", "w")), {"batch": "dp", "embed": "w"}),
     }

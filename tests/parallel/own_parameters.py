@@ -15,7 +15,7 @@ from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
 
 ROWS, LENGTH, WIDTH, DEPTH = 16, 8, 16, 4
-RULES = {r"(^|\.)channels$": ("embed", "hidden")}
+RULES = {r"(^|\.)channels$": ("embed", "inner")}
 
 
 class Mixer(nnx.Module):

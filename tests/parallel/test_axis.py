@@ -103,13 +103,13 @@ def test_a_rule_names_axes():
 
 
 def test_an_axis_is_used_once():
-    with axis_rules({"batch": "x", "hidden": "x"}):
-        assert spec("batch", "length", "hidden", x=2) == PartitionSpec("x", FREE, None, FREE)
+    with axis_rules({"batch": "x", "inner": "x"}):
+        assert spec("batch", "length", "inner", x=2) == PartitionSpec("x", FREE, None, FREE)
 
 
 def test_parts_are_those_of_the_mesh_in_context():
     with axis_rules({"batch": ("a", "b")}), jax.sharding.use_abstract_mesh(mesh(a=2, b=3, tensor=5, c=1)):
-        assert (parts("batch"), parts("heads", "kv_heads"), parts("batch", "hidden"), parts("length")) == (6, 5, 30, 1)
+        assert (parts("batch"), parts("heads", "kv_heads"), parts("batch", "inner"), parts("length")) == (6, 5, 30, 1)
         assert mesh_axes("heads", "batch", "kv_heads") == ("tensor", "a", "b")
     assert parts("batch") == 1
 

@@ -80,16 +80,16 @@ def test_a_matrix_beside_layers_is_no_vector():
 
 
 def test_the_run_speaks_first_then_the_parameter_then_the_table():
-    said = nnx.Param(jnp.zeros((8, 8)), out_sharding=("hidden", None), eager_sharding=False)
+    said = nnx.Param(jnp.zeros((8, 8)), out_sharding=("inner", None), eager_sharding=False)
     tree = {"up": {"kernel": said}}
-    assert tree_axes({"up": {"kernel": jnp.zeros((8, 8))}}) == {"up.kernel": ("embed", "hidden")}
-    assert tree_axes(tree) == {"up.kernel": ("hidden", None)}
+    assert tree_axes({"up": {"kernel": jnp.zeros((8, 8))}}) == {"up.kernel": ("embed", "inner")}
+    assert tree_axes(tree) == {"up.kernel": ("inner", None)}
     with sharding_rules({r"up\.kernel$": (None, "vocab")}):
         assert tree_axes(tree) == {"up.kernel": (None, "vocab")}
         with sharding_rules({"kernel": ("batch", None)}):
             assert logical_axes("up.kernel", 2) == ("batch", None)
         assert logical_axes("up.kernel", 3) == ("layers", None, "vocab")
-    assert tree_axes(tree) == {"up.kernel": ("hidden", None)}
+    assert tree_axes(tree) == {"up.kernel": ("inner", None)}
 
 
 def test_flax_initializers_may_say_the_axes():
@@ -102,7 +102,7 @@ def test_axes_are_told_to_a_copy_with_the_same_numbers():
     model = own_parameters.init(jax.random.key(0))
     told = with_axes(model, own_parameters.RULES)
     assert "out_sharding" not in model["blocks"].channels.get_metadata()
-    assert tree_axes(told)["blocks.channels"] == ("layers", "embed", "hidden")
+    assert tree_axes(told)["blocks.channels"] == ("layers", "embed", "inner")
     for one, two in zip(jax.tree.leaves(model), jax.tree.leaves(told), strict=True):
         np.testing.assert_array_equal(one, two)
 

@@ -42,7 +42,7 @@ def main():
         "parameters": parameter_count(state.model),
         "table": jax.tree.leaves(state.model.embedding)[0].size,
         "kernels": sum(kernels),
-        "hidden": eight_devices.ROWS // 4 * eight_devices.LENGTH * eight_devices.SEQ2SEQ.embedding.embed,
+        "inner": eight_devices.ROWS // 4 * eight_devices.LENGTH * eight_devices.SEQ2SEQ.embedding.embed,
     }
     for name, (config, remat) in CASES.items():
         state = abstract_state(partial(_init, remat), optimizer)

@@ -155,7 +155,7 @@ def test_preemption_in_the_middle_of_a_step_saves_after_it(done, tmp_path, monke
 def translator(steps):
     """A translator too small to learn anything."""
     return translation(
-        model=with_fields(transformer_tiny(dropout=0.0), embed=16, heads=2, hidden=16, depth=1),
+        model=with_fields(transformer_tiny(dropout=0.0), embed=16, heads=2, inner=16, depth=1),
         data=Numbers(train=100, validation=10, test=2),
         bpe=BPE(merges=10),
         batch=Batching(tokens=512, buckets=1, max_tokens=64),

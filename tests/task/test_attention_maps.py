@@ -24,7 +24,7 @@ pytestmark = pytest.mark.proves("report", "attention pictures")
 
 TEXTS = ["ein kleiner Hund läuft über die Straße", "a small dog runs across the street"] * 3
 TOKENIZER = train_byte_bpe(TEXTS, vocab_size=330)
-BLOCK = transformer_block(embed=16, heads=2, hidden=16)
+BLOCK = transformer_block(embed=16, heads=2, inner=16)
 
 
 def translator(vocab=384, tokenizer=TOKENIZER, **options):

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.proves("bart", "train", "[`denoise`]
 
 TINY = Recipe(
     family="bart",
-    model=narrowed(bart_base(dropout=0.1), embed=8, heads=2, hidden=12, depth=1),
+    model=narrowed(bart_base(dropout=0.1), embed=8, heads=2, inner=12, depth=1),
     data=Lines(train=40, validation=3, test=3),
     examples=DamagedTexts(vocabulary=Vocabulary(size=300), rows=8, length=64),
     objective=TokenLoss(chunk=512),

@@ -34,7 +34,7 @@ ENCODER = EncoderConfig(
         vocab=1, embed=16, position="learned", max_length=32, types=2, norm=True, norm_eps=1e-12, scaled=False,
         dropout=0.1,
     ),
-    block=transformer_block(embed=16, heads=2, hidden=32, norm_eps=1e-12, activation="gelu", dropout=0.1),
+    block=transformer_block(embed=16, heads=2, inner=32, norm_eps=1e-12, activation="gelu", dropout=0.1),
     depth=1,
 )  # fmt: skip
 

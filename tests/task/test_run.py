@@ -26,7 +26,7 @@ SMALL = {
     **{f"model.{side}.depth": 1 for side in ("encoder", "decoder")},
     **{f"model.{side}.block.{part}.embed": 32 for side, part in PARTS},
     **{f"model.{side}.block.{part}.heads": 2 for side, part in PARTS if part in ("attention", "cross")},
-    **{f"model.{side}.block.feedforward.hidden": 32 for side in ("encoder", "decoder")},
+    **{f"model.{side}.block.feedforward.inner": 32 for side in ("encoder", "decoder")},
     "data.train": 400,
     "data.validation": 20,
     "data.test": 5,

@@ -35,13 +35,13 @@ gradient_of = jax.jit(jax.grad(lambda model, batch: TokenLoss()(model, batch)[0]
 
 @pytest.fixture(scope="module", params=PRESETS)
 def model(request):
-    config = narrowed(PRESETS[request.param](dropout=0.0), embed=8, heads=2, hidden=12, depth=1)
+    config = narrowed(PRESETS[request.param](dropout=0.0), embed=8, heads=2, inner=12, depth=1)
     return Seq2Seq(sized(config, VOCAB), rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("preset", [t5_small, t5_v1_1_small, bart_base])
 def test_narrowed_models_are_the_preset_in_small(preset):
-    config = sized(narrowed(preset(dropout=0.0), embed=8, heads=2, hidden=12, depth=3), VOCAB)
+    config = sized(narrowed(preset(dropout=0.0), embed=8, heads=2, inner=12, depth=3), VOCAB)
     model = nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
     assert jax.tree.leaves(model.encoder.blocks.attention.query)[-1].shape == (3, 8, 2, 4)
     assert model.embedding.token.embedding.shape == (11, 8)

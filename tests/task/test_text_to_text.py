@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.proves("t5", "train", "[`text_to_tex
 
 TINY = Recipe(
     family="t5",
-    model=narrowed(t5_v1_1_small(dropout=0.1), embed=8, heads=2, hidden=12, depth=1),
+    model=narrowed(t5_v1_1_small(dropout=0.1), embed=8, heads=2, inner=12, depth=1),
     data=Amount(train=40, validation=3, test=3),
     examples=ExerciseTexts(mix=Mix(spell=0.0, write=0.0, sort=0.0), vocabulary=Vocabulary(size=300), rows=8),
     objective=TokenLoss(chunk=512),

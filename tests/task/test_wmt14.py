@@ -39,7 +39,7 @@ def test_two_steps_on_data_in_the_same_format(tmp_path):
     small += [
         f"--model.{side}.{name}"
         for side in ("encoder", "decoder")
-        for name in ("depth=1", "block.feedforward.hidden=64")
+        for name in ("depth=1", "block.feedforward.inner=64")
     ]
     run = subprocess.run(
         [

@@ -19,7 +19,7 @@ from flax_transformer.train.step import OwnStep, jit_train_step, make_own_step, 
 ROWS, CLASSES = 16, 4
 WHOLE = {"kernel_init": nnx.with_partitioning(nnx.initializers.lecun_normal(), (None, None), eager_sharding=False)}
 PARTED = nnx.with_partitioning(
-    nnx.initializers.lecun_normal(), (None, None, None, "hidden"), eager_sharding=False
+    nnx.initializers.lecun_normal(), (None, None, None, "inner"), eager_sharding=False
 )  # fmt: skip
 
 

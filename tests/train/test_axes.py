@@ -91,7 +91,7 @@ def test_a_stack_moves_as_its_layers_apart(name):
 
 
 def test_a_stack_of_blocks_moves_as_blocks_apart():
-    config = transformer_block(embed=8, heads=4, kv_heads=2, hidden=12, norm="rms", gated=True, qk_norm=1e-5)
+    config = transformer_block(embed=8, heads=4, kv_heads=2, inner=12, norm="rms", gated=True, qk_norm=1e-5)
     blocks = init_stack(lambda rngs: Block(config, rngs=rngs), 3, key=jax.random.key(0))
     assert_layers_move_apart(optimizer(name="adafactor"), 3, "body", blocks)
 
@@ -132,7 +132,7 @@ def test_adafactor_moves_a_kernel_as_the_alias_of_optax_moves_its_matrix():
 
 def test_adafactor_keeps_rows_and_columns_of_every_kernel():
     """Of a stack as large as a model of 300 million parameters, without making it."""
-    config = transformer_block(embed=1024, heads=16, hidden=4096, norm="rms", bias=False)
+    config = transformer_block(embed=1024, heads=16, inner=4096, norm="rms", bias=False)
     model = nnx.eval_shape(lambda: init_stack(lambda rngs: Block(config, rngs=rngs), 24, key=jax.random.key(0)))
     count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
     parts = [
@@ -144,7 +144,7 @@ def test_adafactor_keeps_rows_and_columns_of_every_kernel():
 
 
 def test_every_parameter_of_an_encoder_and_decoder_tells_its_layers():
-    block = {"embed": 16, "heads": 2, "hidden": 32}
+    block = {"embed": 16, "heads": 2, "inner": 32}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=24, embed=16), encoder=TrunkConfig(block=transformer_block(**block), depth=2),
         decoder=TrunkConfig(block=transformer_block(**block, cross=True), depth=3),

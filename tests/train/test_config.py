@@ -19,7 +19,7 @@ def through_text(value, **options):
     "config",
     [
         transformer_tiny(),
-        transformer_block(embed=8, heads=2, hidden=16, rotary=Rotary(base=500.0), attend=attention),
+        transformer_block(embed=8, heads=2, inner=16, rotary=Rotary(base=500.0), attend=attention),
         TrainConfig(patience=3, ema=0.999),
     ],
 )
@@ -28,7 +28,7 @@ def test_round_trip_through_text(config):
 
 
 def test_functions_come_back_as_themselves():
-    assert through_text(transformer_block(embed=8, heads=2, hidden=16)).attention.attend is attention
+    assert through_text(transformer_block(embed=8, heads=2, inner=16)).attention.attend is attention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ def test_names_outside_the_package_are_refused(name):
 
 
 def test_values_are_validated_on_the_way():
-    data = to_json(transformer_block(embed=8, heads=2, hidden=16))
+    data = to_json(transformer_block(embed=8, heads=2, inner=16))
     with pytest.raises(ValueError, match="heads must divide the model width, got D=8, N=3"):
         from_json({**data, "attention": {**data["attention"], "heads": 3}})
     with pytest.raises(ValueError, match=r"BlockConfig has no field depht; it has attention, .*residual"):

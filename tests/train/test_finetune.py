@@ -41,7 +41,7 @@ CONSTANT = ScheduleConfig(name="constant")
 
 @functools.cache
 def translator():
-    block = {"embed": 16, "heads": 2, "hidden": 32}
+    block = {"embed": 16, "heads": 2, "inner": 32}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=24, embed=16),
         encoder=TrunkConfig(block=transformer_block(**block), depth=2),
@@ -61,7 +61,7 @@ def sentences():
 def tagger():
     """A small encoder whose every position is classified."""
     keys = jax.random.split(jax.random.key(0), 3)
-    block = transformer_block(embed=16, heads=2, hidden=32)
+    block = transformer_block(embed=16, heads=2, inner=32)
     return {
         "embedding": {"token": jax.random.normal(keys[0], (24, 16))},
         "encoder": init_stack(lambda rngs: Block(block, rngs=rngs), 2, key=keys[1]),

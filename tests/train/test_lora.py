@@ -40,7 +40,7 @@ LORA = r"^lora\."
 
 @functools.cache
 def translator(unroll=1, dropout=0.0):
-    block = {"embed": 16, "heads": 2, "hidden": 32, "dropout": dropout}
+    block = {"embed": 16, "heads": 2, "inner": 32, "dropout": dropout}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=24, embed=16),
         encoder=TrunkConfig(block=transformer_block(**block), depth=2, unroll=unroll),

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.proves("training", "accumulation, averages, NaN guard")
 
 
 def translator():
-    block = {"embed": 16, "heads": 2, "hidden": 32}
+    block = {"embed": 16, "heads": 2, "inner": 32}
     config = Seq2SeqConfig(
         embedding=EmbeddingConfig(vocab=40, embed=16),
         encoder=TrunkConfig(block=transformer_block(**block), depth=2),

@@ -35,7 +35,7 @@ class Tokenizer:
     eos: int = EOS
     unk: int = UNK
     mask: int | None = None
-    """What stands for a hidden token; None where there is no such token."""
+    """What stands for a masked token; None where there is no such token."""
 
     def __post_init__(self) -> None:
         self.inner.encode_special_tokens = True  # reads "</s>" in a sentence as four characters

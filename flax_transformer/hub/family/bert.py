@@ -25,7 +25,7 @@ def read(fields: Fields) -> EncoderConfig:
         ),
         block=transformer_block(
             embed=embed, heads=fields.integer("num_attention_heads", 12), init_std=std,
-            hidden=fields.integer("intermediate_size", 3072), norm_eps=eps, dropout=dropout,
+            inner=fields.integer("intermediate_size", 3072), norm_eps=eps, dropout=dropout,
             activation=fields.activation("hidden_act", "gelu"),
             attention_dropout=fields.number("attention_probs_dropout_prob", 0.1),
         ),
@@ -42,7 +42,7 @@ def write(config: EncoderConfig) -> dict[str, Any]:
         "hidden_size": config.block.embed,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.block.attention.heads,
-        "intermediate_size": config.block.feedforward.hidden,
+        "intermediate_size": config.block.feedforward.inner,
         "hidden_act": spelled(config.block.feedforward.activation),
         "layer_norm_eps": config.block.residual.norm_eps,
         "initializer_range": 0.02 if config.block.attention.init_std is None else config.block.attention.init_std,

@@ -21,7 +21,7 @@ def read(fields: Fields) -> EncoderConfig:
     embed = fields.integer("dim", 768)
     std, dropout = fields.number("initializer_range", 0.02), fields.number("dropout", 0.1)
     block = transformer_block(
-        embed=embed, heads=fields.integer("n_heads", 12), hidden=fields.integer("hidden_dim", 3072), norm_eps=EPS,
+        embed=embed, heads=fields.integer("n_heads", 12), inner=fields.integer("hidden_dim", 3072), norm_eps=EPS,
         activation=fields.activation("activation", "gelu"), dropout=dropout, init_std=std,
         attention_dropout=fields.number("attention_dropout", 0.1),
     )  # fmt: skip
@@ -51,7 +51,7 @@ def write(config: EncoderConfig) -> dict[str, Any]:
         "dim": config.block.embed,
         "n_layers": config.depth,
         "n_heads": config.block.attention.heads,
-        "hidden_dim": config.block.feedforward.hidden,
+        "hidden_dim": config.block.feedforward.inner,
         "activation": spelled(config.block.feedforward.activation),
         "initializer_range": 0.02 if config.block.attention.init_std is None else config.block.attention.init_std,
         "dropout": (config.block.feedforward_residual or config.block.residual).dropout,

@@ -1,6 +1,6 @@
 """ELECTRA checkpoints (Clark et al. 2020): BERTs whose tables may be narrower than the model, with other heads.
 
-Discriminators say of each token whether it is another than there was; generators guess hidden tokens.
+Discriminators say of each token whether it is another than there was; generators guess masked tokens.
 """
 
 from dataclasses import replace

@@ -25,7 +25,7 @@ def read(fields: Fields) -> CausalConfig:
         block=transformer_block(
             embed=embed, heads=fields.integer("n_head", 12), norm_position="pre", init_std=std,
             residual_init_std=std / math.sqrt(2 * max(depth, 1)),
-            hidden=fields.integer("n_inner", None) or 4 * embed,
+            inner=fields.integer("n_inner", None) or 4 * embed,
             norm_eps=fields.number("layer_norm_epsilon", 1e-5),
             activation=fields.activation("activation_function", "gelu_new"),
             dropout=fields.number("resid_pdrop", 0.1), attention_dropout=fields.number("attn_pdrop", 0.1),
@@ -44,7 +44,7 @@ def write(config: CausalConfig) -> dict[str, Any]:
         "n_embd": config.embedding.embed,
         "n_layer": config.depth,
         "n_head": config.block.attention.heads,
-        "n_inner": config.block.feedforward.hidden,
+        "n_inner": config.block.feedforward.inner,
         "activation_function": spelled(config.block.feedforward.activation),
         "layer_norm_epsilon": config.block.residual.norm_eps,
         "initializer_range": config.block.attention.init_std or 0.02,

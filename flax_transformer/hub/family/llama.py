@@ -70,7 +70,7 @@ def _read(model_type: str, fields: Fields, *, mlp_bias: bool = False, **attentio
     embed, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     std = fields.number("initializer_range", 0.02)
     block = transformer_block(
-        embed=embed, heads=heads, hidden=fields.integer("intermediate_size"), norm="rms", norm_position="pre",
+        embed=embed, heads=heads, inner=fields.integer("intermediate_size"), norm="rms", norm_position="pre",
         kv_heads=fields.integer("num_key_value_heads", None) or heads, gated=True, init_std=std, bias=mlp_bias,
         head_width=fields.integer("head_dim", None) or embed // max(heads, 1), rotary=read_rotary(fields),
         norm_eps=_eps(fields), activation=fields.activation("hidden_act", "silu"),
@@ -116,7 +116,7 @@ def _write(config: CausalConfig) -> dict[str, Any]:
         "vocab_size": config.embedding.vocab,
         "max_position_embeddings": config.embedding.max_length,
         "hidden_size": residual.embed,
-        "intermediate_size": feedforward.hidden,
+        "intermediate_size": feedforward.inner,
         "num_hidden_layers": config.depth,
         "num_attention_heads": attention.heads,
         "num_key_value_heads": attention.resolved_kv_heads,

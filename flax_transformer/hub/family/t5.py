@@ -89,7 +89,7 @@ def read_encoder(fields: Fields) -> EncoderConfig:
         ),
         block=transformer_block(
             embed=embed, heads=fields.integer("num_heads", 8), head_width=fields.integer("d_kv", 64),
-            hidden=fields.integer("d_ff", 2048), norm="rms", norm_position="pre", bias=False, scale=1.0,
+            inner=fields.integer("d_ff", 2048), norm="rms", norm_position="pre", bias=False, scale=1.0,
             norm_eps=fields.number("layer_norm_epsilon", 1e-6), activation=ACTIVATIONS[name], gated=bool(gated),
             dropout=rate, attention_dropout=rate, activation_dropout=rate, attend=even_attention, precision=PRECISION,
         ),
@@ -129,7 +129,7 @@ def write(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
         "vocab_size": config.embedding.vocab,
         "d_model": residual.embed,
         "d_kv": attention.width,
-        "d_ff": feedforward.hidden,
+        "d_ff": feedforward.inner,
         "num_heads": attention.heads,
         "num_layers": trunk.depth,
         "num_decoder_layers": config.decoder.depth if both else trunk.depth,

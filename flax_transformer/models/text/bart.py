@@ -13,7 +13,7 @@ FLOAT32 = Precision()
 
 def _bart(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, precision: Precision) -> Seq2SeqConfig:
     block = {
-        "embed": embed, "heads": heads, "hidden": 4 * embed, "activation": "gelu", "dropout": dropout,
+        "embed": embed, "heads": heads, "inner": 4 * embed, "activation": "gelu", "dropout": dropout,
         "attention_dropout": dropout, "activation_dropout": dropout, "init_std": 0.02, "precision": precision,
     }  # fmt: skip
     embedding = EmbeddingConfig(

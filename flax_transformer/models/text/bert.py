@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805): a post-norm encoder that guesses hidden tokens.
+"""BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805): a post-norm encoder that guesses masked tokens.
 
 A preset is the model that is pre-trained: masked tokens and next sentences. Of that, `preset.encoder` is the encoder
 alone, and `with_head(preset.encoder, outputs=0, pool="first", dense="tanh")` is the encoder with its pooler, whose
@@ -18,7 +18,7 @@ def _bert(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, pre
             scaled=False, dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=transformer_block(
-            embed=embed, heads=heads, hidden=4 * embed, norm_eps=1e-12, activation="gelu", dropout=dropout,
+            embed=embed, heads=heads, inner=4 * embed, norm_eps=1e-12, activation="gelu", dropout=dropout,
             attention_dropout=dropout, init_std=0.02, precision=precision,
         ),
         depth=depth,

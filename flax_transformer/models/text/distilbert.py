@@ -21,7 +21,7 @@ def distilbert_base_uncased(
             dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=transformer_block(
-            embed=768, heads=12, hidden=3072, norm_eps=1e-12, activation="gelu", dropout=dropout,
+            embed=768, heads=12, inner=3072, norm_eps=1e-12, activation="gelu", dropout=dropout,
             attention_dropout=dropout, init_std=0.02, precision=precision,
         ),
         depth=6,

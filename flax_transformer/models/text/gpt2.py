@@ -17,7 +17,7 @@ def _gpt2(
             dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=transformer_block(
-            embed=embed, heads=heads, hidden=4 * embed, norm_position="pre", activation="gelu_tanh", dropout=dropout,
+            embed=embed, heads=heads, inner=4 * embed, norm_position="pre", activation="gelu_tanh", dropout=dropout,
             attention_dropout=dropout, init_std=0.02, residual_init_std=0.02 / math.sqrt(2 * depth),
             precision=precision,
         ),

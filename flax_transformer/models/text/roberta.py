@@ -33,7 +33,7 @@ def _roberta(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, 
             dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=transformer_block(
-            embed=embed, heads=heads, hidden=4 * embed, activation="gelu", dropout=dropout, attention_dropout=dropout,
+            embed=embed, heads=heads, inner=4 * embed, activation="gelu", dropout=dropout, attention_dropout=dropout,
             init_std=0.02, precision=precision,
         ),
         depth=depth,

@@ -1,4 +1,4 @@
-"""Fill in hidden tokens."""
+"""Fill in masked tokens."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Guess:
 
 
 def fill_mask(pretrained: Pretrained, text: str, top: int = 5) -> list[list[Guess]]:
-    """Guess the hidden tokens of a text.
+    """Guess the masked tokens of a text.
 
     Args:
       pretrained: a masked language model.
