@@ -26,7 +26,7 @@ def make(kind, *, heads=2, inner=17, labels=3, **options):
     torch.manual_seed(1)
     config = transformers.BartConfig(
         vocab_size=V, max_position_embeddings=20, init_std=0.3, encoder_attention_heads=heads, num_labels=labels,
-        decoder_attention_heads=heads, encoder_ffn_dim=hidden, decoder_ffn_dim=hidden + 3, **options,
+        decoder_attention_heads=heads, encoder_ffn_dim=inner, decoder_ffn_dim=inner + 3, **options,
     )  # fmt: skip
     model = getattr(transformers, kind)(config)
     if hasattr(model, "final_logits_bias"):
