@@ -10,11 +10,39 @@ from flax_transformer.hub import family as folder
 from flax_transformer.hub.registration import Architecture, Family
 
 
-@cache
+_registered: dict[str, Family] = {}
+
+
 def families() -> Mapping[str, Family]:
-    """Give every family by the `model_type` of its config.json: the `FAMILIES` of all files in `hub/family`."""
+    """Give every family by the `model_type` of its config.json: those of the package, and those registered."""
+    return {**_own(), **_registered}
+
+
+@cache
+def _own() -> Mapping[str, Family]:
+    """Give the `FAMILIES` of all files in `hub/family`."""
     files = pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
     return {kind: found for file in files for kind, found in importlib.import_module(file.name).FAMILIES.items()}
+
+
+def register(families: Mapping[str, Family]) -> None:
+    """Add families of one's own; what is registered again takes the place of what was.
+
+    Args:
+      families: by `model_type`, as the `FAMILIES` of a file in `hub/family`.
+
+    Raises:
+      ValueError: a model type or an architecture of the package.
+    """
+    for kind, family in families.items():
+        shipped = next(
+            (name for name, each in _own().items() if family.architectures.keys() & each.architectures), kind
+        )
+        if shipped in _own():
+            raise ValueError(f"a family of one's own has names of its own, got {kind!r}, of which {shipped!r} has some")
+        if kind != family.model_type:
+            raise ValueError(f"a family is registered by its model_type, got {kind!r} for {family.model_type!r}")
+    _registered.update(families)
 
 
 def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
