@@ -9,7 +9,6 @@ from typing import Any
 from flax_transformer.hub import family as folder
 from flax_transformer.hub.registration import Architecture, Family
 
-
 _registered: dict[str, Family] = {}
 
 
@@ -35,13 +34,11 @@ def register(families: Mapping[str, Family]) -> None:
       ValueError: a model type or an architecture of the package.
     """
     for kind, family in families.items():
-        shipped = next(
-            (name for name, each in _own().items() if family.architectures.keys() & each.architectures), kind
-        )
-        if shipped in _own():
-            raise ValueError(f"a family of one's own has names of its own, got {kind!r}, of which {shipped!r} has some")
         if kind != family.model_type:
-            raise ValueError(f"a family is registered by its model_type, got {kind!r} for {family.model_type!r}")
+            raise ValueError(f"a family is registered by its model_type, {family.model_type!r}, got {kind!r}")
+        for known, own in _own().items():
+            if kind == known or family.architectures.keys() & own.architectures:
+                raise ValueError(f"a family must not take names of another, got {kind!r} with names of {known!r}")
     _registered.update(families)
 
 
