@@ -64,7 +64,7 @@ def read(fields: Fields) -> AlbertConfig:
     """Make our config of config.json's fields; what we cannot do is refused, not ignored."""
     fields.only(num_hidden_groups=1, inner_group_num=1, position_embedding_type="absolute")
     embed, eps = fields.integer("hidden_size", 4096), fields.number("layer_norm_eps", 1e-12)
-    std, dropout = fields.number("initializer_range", 0.02), fields.number("hidden_dropout_prob", 0)
+    std, dropout = fields.number("initializer_range", 0.02), fields.number("hidden_dropout_prob", 0.0)
     return AlbertConfig(
         embedding=EmbeddingConfig(
             vocab=fields.integer("vocab_size", 30_000), embed=fields.integer("embedding_size", 128), project=embed,
@@ -74,7 +74,7 @@ def read(fields: Fields) -> AlbertConfig:
         block=transformer_block(
             embed=embed, heads=fields.integer("num_attention_heads", 64), norm_eps=eps, dropout=dropout, init_std=std,
             inner=fields.integer("intermediate_size", 16_384), activation=fields.activation("hidden_act", "gelu_new"),
-            attention_dropout=fields.number("attention_probs_dropout_prob", 0),
+            attention_dropout=fields.number("attention_probs_dropout_prob", 0.0),
         ),
         depth=fields.integer("num_hidden_layers", 12),
     )  # fmt: skip
