@@ -1,12 +1,19 @@
 """The examples of CONTRIBUTING.md, made small; as a program with eight devices it prints how two of them train."""
 
+import importlib
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.hub import registry
 from flax_transformer.nn import with_fields
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.evaluator import Translations
@@ -17,12 +24,19 @@ from flax_transformer.task.translator import Search
 
 FOLDER = Path(__file__).parent.parent / "docs" / "examples"
 sys.path.append(str(FOLDER))
-import albert  # noqa: E402
 import classify_dna  # noqa: E402
 import recurrent  # noqa: E402
 import two_towers  # noqa: E402
 
-EXAMPLES = {each.__name__: each for each in (albert, classify_dna, recurrent, two_towers)}
+
+@contextmanager
+def registered() -> Iterator[ModuleType]:
+    """Import albert.py; other tests, of the package's families, are not to see what it registers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_registered", {})
+        albert = importlib.import_module("albert")
+        registry.register(albert.FAMILIES)
+        yield albert
 
 
 def shortened(recipe: Recipe, **changes) -> Recipe:

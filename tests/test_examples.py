@@ -21,9 +21,10 @@ from flax_transformer.task.attention import draw
 from flax_transformer.task.experiment import train
 from flax_transformer.task.run import open_translator
 from flax_transformer.task.translator import Search, decode_batch
-from tests.examples import DNA, EXAMPLES, FOLDER, RECURRENT, TOWERS, albert, records, two_towers
+from tests.examples import DNA, FOLDER, RECURRENT, TOWERS, records, registered, two_towers
 
 ROOT = FOLDER.parent.parent
+EXAMPLES = ("albert", "classify_dna", "recurrent", "two_towers")
 
 
 def test_the_page_shows_every_example():
@@ -62,8 +63,14 @@ def tensors(rng):
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
+@pytest.fixture(scope="module")
+def albert():
+    with registered() as albert:
+        yield albert
+
+
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, albert):
     found = tensors(np.random.default_rng(0))
     config = {"model_type": "albert", "architectures": ["AlbertForMaskedLM"], **SIZES}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -125,7 +132,7 @@ def test_it_is_saved_as_it_was(folder, tmp_path):
     assert said == {**json.loads((folder / "config.json").read_text()), "dtype": "float32"}
 
 
-def test_a_model_of_it_made_here_is_a_checkpoint_too(folder, tmp_path):
+def test_a_model_of_it_made_here_is_a_checkpoint_too(albert, folder, tmp_path):
     config = with_fields(hub.load(folder).model.cfg.encoder, depth=2, max_length=16)
     model = module_of(config)(config, rngs=nnx.Rngs(0))
     assert isinstance(model, albert.Albert)
@@ -135,7 +142,7 @@ def test_a_model_of_it_made_here_is_a_checkpoint_too(folder, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, hub.load(tmp_path / "made").model, whole)
 
 
-def test_what_a_family_cannot_do_or_be_is_refused(folder):
+def test_what_a_family_cannot_do_or_be_is_refused(albert, folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_groups": 2}))
     with pytest.raises(ValueError, match="num_hidden_groups=2, of which only 1 is supported"):

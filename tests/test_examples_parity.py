@@ -4,14 +4,25 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from tests.examples import albert
+from tests.examples import registered
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.parity
+CLASSES = ("AlbertModel", "AlbertForMaskedLM", "AlbertForSequenceClassification")
 
 
-@pytest.mark.parametrize("name", albert.ARCHITECTURES)
+@pytest.fixture(autouse=True, scope="module")
+def albert():
+    with registered() as albert:
+        yield albert
+
+
+def test_every_class_is_compared(albert):
+    assert set(albert.ARCHITECTURES) == set(CLASSES)
+
+
+@pytest.mark.parametrize("name", CLASSES)
 def test_every_class_is_that_of_transformers(name, tmp_path):
     config = transformers.AlbertConfig(
         vocab_size=50, embedding_size=12, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, num_labels=3,
