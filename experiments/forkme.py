@@ -89,6 +89,7 @@ class Reverse(Experiment):
             batches=Reversals(self.rows, self.length, self.train.seed),
             evaluate=lambda model, step: {"exact_match": 100 * float(exact_match(model, held_out))},
             finish=finish,
+            better={"exact_match": "higher"},
         )
 
 

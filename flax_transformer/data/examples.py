@@ -13,8 +13,8 @@ from jaxtyping import Shaped
 
 from flax_transformer.data.identity import name_data, name_function
 
-Arrays = dict[str, Shaped[np.ndarray, "..."] | dict[str, Shaped[np.ndarray, "..."]]]
-"""A batch: arrays by name, those that a model takes by their names under `inputs`."""
+Arrays = dict[str, Shaped[np.ndarray, "..."] | dict[str, Any]]
+"""A batch: arrays by name, those that a model takes by their names under `inputs`, in a tree where it has parts."""
 
 Example = Mapping[str, Any]
 Transform = Callable[[Any, np.random.Generator], Any]

@@ -9,12 +9,37 @@ from typing import Any
 from flax_transformer.hub import family as folder
 from flax_transformer.hub.registration import Architecture, Family
 
+_registered: dict[str, Family] = {}
+
+
+def families() -> Mapping[str, Family]:
+    """Give every family by the `model_type` of its config.json: those of the package, and those registered."""
+    return {**_own(), **_registered}
+
 
 @cache
-def families() -> Mapping[str, Family]:
-    """Give every family by the `model_type` of its config.json: the `FAMILIES` of all files in `hub/family`."""
+def _own() -> Mapping[str, Family]:
+    """Give the `FAMILIES` of all files in `hub/family`."""
     files = pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
     return {kind: found for file in files for kind, found in importlib.import_module(file.name).FAMILIES.items()}
+
+
+def register(families: Mapping[str, Family]) -> None:
+    """Add families of one's own; what is registered again takes the place of what was.
+
+    Args:
+      families: by `model_type`, as the `FAMILIES` of a file in `hub/family`.
+
+    Raises:
+      ValueError: a model type or an architecture of the package.
+    """
+    for kind, family in families.items():
+        if kind != family.model_type:
+            raise ValueError(f"a family is registered by its model_type, {family.model_type!r}, got {kind!r}")
+        for known, own in _own().items():
+            if kind == known or family.architectures.keys() & own.architectures:
+                raise ValueError(f"a family must not take names of another, got {kind!r} with names of {known!r}")
+    _registered.update(families)
 
 
 def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:

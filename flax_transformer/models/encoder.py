@@ -144,7 +144,7 @@ class MaskedLM(Module):
         embedding, like, residual = cfg.encoder.embedding, cfg.encoder.block.feedforward, cfg.encoder.block.residual
         dtypes = like.precision.dtypes
         self.cfg = cfg
-        self.encoder = Encoder(cfg.encoder, rngs=rngs)
+        self.encoder = cfg.encoder.build(rngs)
         width = embedding.embed  # of the output table, too
         self.dense = Linear(like.embed, width, kernel_init=initializer(like), rngs=rngs, **dtypes)
         self.norm = make_norm(residual.norm, width, eps=residual.norm_eps, precision=residual.precision, rngs=rngs)

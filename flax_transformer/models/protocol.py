@@ -31,8 +31,8 @@ class SourceEncoder(Protocol):
 class EncoderDecoder(Protocol):
     """A model that decodes one token at a time from a source, by attention or by a state that recurs.
 
-    Its cache is a pytree with `grow(length)`, which makes room for so many tokens, and `reorder(rows)`, after which
-    row i continues what row `rows[i]` was; a cache that needs no room, as a recurrent state, gives itself.
+    Its cache is a pytree. One that needs room for every token has `grow(length)`, which makes it; one whose leaves do
+    not all have a row a hypothesis in front has `reorder(rows)`, after which row i continues what row `rows[i]` was.
     """
 
     def encode(self, source: Any, lengths: Int[Array, "B"] | Mask | None = None, *, key: Any = None) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.data.text import Tokenizer
-from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.models.protocol import EncoderDecoder
 from flax_transformer.ops import capture
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import AttentionMaps, Picture
@@ -29,9 +29,9 @@ KINDS = {
 
 @jax.jit
 def _weights(
-    model: Seq2Seq, source: Int[Array, "B S"], lengths: Int[Array, "B"], target: Int[Array, "B T"]
+    model: EncoderDecoder, source: Int[Array, "B S"], lengths: Int[Array, "B"], target: Int[Array, "B T"]
 ) -> list[Float[Array, "L B N _ _"]]:
-    encode, decode = capture(Seq2Seq.encode, "attention_weights"), capture(Seq2Seq.decode, "attention_weights")
+    encode, decode = (capture(method, "attention_weights") for method in (type(model).encode, type(model).decode))
     memory, encoder = encode(model, source, lengths)
     decoder = decode(model, target, memory, lengths)[1]
     return [*_stacked(encoder, 1), *_stacked(decoder, 2)]

@@ -6,10 +6,10 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax
 
@@ -20,7 +20,7 @@ from flax_transformer.train.carry import NOTHING, Carry, Objective, alone, carry
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze
 from flax_transformer.train.folder import FolderError, RunFolder, open_folder
-from flax_transformer.train.loop import Batches, Interrupted, NotFinite, Preempted, TrainConfig, fit
+from flax_transformer.train.loop import Batches, Evaluation, Interrupted, NotFinite, Preempted, TrainConfig, fit
 from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writer, Writers
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.preemption import preempted_at_once
@@ -47,6 +47,8 @@ class Task:
     """`finish(model, writer)`: test the final model and show what it does."""
     model: Any = None
     """A model to begin from, in place of a new one; training takes its arrays over."""
+    better: Mapping[str, Literal["lower", "higher"]] = field(default_factory=lambda: {"loss": "lower"})
+    """Which direction is better, of the metrics of `evaluate` that `train.monitor` may watch."""
     step: OwnStep | None = None
     """A step of the task's own, in place of one made of its objective and the experiment's optimizer."""
 
@@ -134,7 +136,7 @@ def _fit(
         config,
         checkpoints=checkpoints,
         writer=writer,
-        evaluate=_within(mesh, task.evaluate, carry),
+        evaluation=Evaluation(_within(mesh, task.evaluate, carry), task.better),
         schedule=make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps),
     )
     model = final_model(experiment, checkpoints, state, carry)

@@ -40,14 +40,15 @@ FACTORS = "lora.safetensors"
 class Recipe(Experiment):
     """Train a model on data by an objective, and test it.
 
-    The finished model is saved to `export` in the run's folder, as a checkpoint that `transformers` opens too.
+    The finished model, where it has a family, is saved to `export` in the run's folder, as a checkpoint that
+    `transformers` opens too.
     """
 
     model: Any = None
     """Config of a new model; its vocabulary and classes are those of the data, whatever stands here. Of one that `init`
     gives, only its rates of dropout."""
     family: str = ""
-    """The model type of the checkpoint that a new model is exported as, such as bert."""
+    """The model type of the checkpoint that a new model is exported as, such as bert; one of no family is not."""
     init: str = ""
     """Checkpoint to begin with, a folder or hub id, or the `export` of a run; a new model if empty."""
     lora: LoraConfig | None = None
@@ -71,12 +72,19 @@ class Recipe(Experiment):
         if not self.init:
             _check_length(self.examples, self.model)
 
+    @property
+    def exports(self) -> bool:
+        """Whether the finished model is a checkpoint of some family."""
+        return bool(self.family or self.init)
+
     def task(self, folder: RunFolder) -> Task:
         """Open the data, size the model by them, or load the checkpoint to begin with."""
         if not self.init and (self.model is None or self.lora is not None):
             raise ValueError("nothing to adapt: give --init FOLDER, a checkpoint such as a run's export")
-        if not self.init and self.family not in families():
-            raise ValueError(f"family must be one of {', '.join(families())}, got {self.family!r}")
+        if self.family and self.family not in families():
+            raise ValueError(f"family must be one of {', '.join(families())}, or empty, got {self.family!r}")
+        if not self.exports and (asking := [each for each in self.evaluators if each.exported]):
+            raise ValueError(f"{type(asking[0]).__name__} tests a checkpoint, which takes a family, got an empty one")
         context = Context(
             folder=folder,
             seed=self.train.seed,
@@ -127,6 +135,7 @@ class _Run:
             evaluate=lambda model, step: evaluate(recipe.objective, _merged(model), self.opened.validation()),
             finish=partial(self.finish, before),
             model=model,
+            better=recipe.objective.better,
         )
 
     def init(self, key: jax.Array) -> Any:
@@ -138,6 +147,8 @@ class _Run:
         if jax.process_index() != 0:
             return
         write_model_config(self.folder, self.config)
+        if not self.recipe.exports:
+            return
         exported = self.export(nnx.eval_shape(self.init, jax.random.key(0)))
         if exported.model.cfg == self.config:  # a family may want its parameters in another order
             describe(exported, self.folder.root / EXPORT)
@@ -165,11 +176,13 @@ class _Run:
         if recipe.lora is not None:
             save_lora(model.lora, folder.root / FACTORS)
         model = _merged(model)
+        exported = self.export(model) if recipe.exports else None
         finished = Finished(
-            model=model, pretrained=self.export(model), opened=self.opened, objective=recipe.objective, folder=folder,
+            model=model, pretrained=exported, opened=self.opened, objective=recipe.objective, folder=folder,
             seed=recipe.train.seed, before=before,
         )  # fmt: skip
-        hub.save(finished.pretrained, folder.root / EXPORT)
+        if exported is not None:
+            hub.save(exported, folder.root / EXPORT)
         shown = [evaluator(finished) for evaluator in recipe.evaluators]
         metrics = {name: value for each in shown for name, value in each.metrics.items()}
         writer.write(_last_step(folder), "test", metrics)
@@ -200,7 +213,9 @@ def _merged(model: Any) -> Any:
 
 def _last_words(shown: list[Shown], folder: RunFolder, report: Path) -> list[str]:
     lines = [line for each in shown for line in each.lines]
-    where = ["", f"run folder: {folder.root}", f"checkpoint: {folder.root / EXPORT}", f"report: {report}"]
+    export = folder.root / EXPORT
+    saved = f"checkpoint: {export}" if export.is_dir() else f"checkpoints: {folder.checkpoints}"
+    where = ["", f"run folder: {folder.root}", saved, f"report: {report}"]
     return [*lines, *where, *(line for each in shown for line in each.last)]
 
 

@@ -15,6 +15,8 @@ from flax_transformer.train.folder import FolderError, RunFolder, read_experimen
 EXPORT = "export"
 """Folder inside a run's that holds the finished model as a Hugging Face checkpoint."""
 
+PACKAGES = ("flax_transformer",)
+
 MODEL = "model.json"
 """File of a run's folder that has the config of its model, sized by the data."""
 
@@ -33,15 +35,18 @@ def write_model_config(folder: RunFolder, config: Any) -> None:
     (folder.root / MODEL).write_text(json.dumps(to_json(config), indent=2) + "\n")
 
 
-def open_run(workdir: str | Path) -> Run:
+def open_run(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -> Run:
     """Open the run of a recipe with its newest checkpoints, averaged as the recipe says.
+
+    Args:
+      packages: where its types and functions may come from; add your own for a run that has parts of yours.
 
     Raises:
       FolderError: when the folder is no run of a recipe, or has no checkpoint yet.
       CheckpointError: when a checkpoint cannot be read.
     """
     folder = RunFolder(Path(workdir))
-    recipe = read_experiment(folder)
+    recipe = read_experiment(folder, packages)
     path = folder.root / MODEL
     if not path.is_file():
         raise FolderError(f"{workdir} does not say what its model is: it has no {MODEL}")
@@ -49,7 +54,7 @@ def open_run(workdir: str | Path) -> Run:
         raise FolderError(f"{workdir} has no tokenizer.json; was the run stopped before it began?")
     tokenizer = load_tokenizer(folder.tokenizer)
     try:
-        model = abstract(from_json(parse_object(path.read_bytes(), path)))
+        model = abstract(from_json(parse_object(path.read_bytes(), path), packages))
     except (ValueError, TypeError) as error:
         raise FolderError(f"{path}: {error}") from error
     with Checkpoints(folder.checkpoints, keep=None) as checkpoints:
@@ -61,16 +66,16 @@ def open_run(workdir: str | Path) -> Run:
         return Run(recipe, average_models(checkpoints, model, steps), tokenizer)
 
 
-def open_translator(workdir: str | Path) -> tuple[Translator, Search]:
-    """Open a finished or running translation run, and how it searches.
+def open_translator(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -> tuple[Translator, Search]:
+    """Open a finished or running translation run, and how it searches; arguments as `open_run`'s.
 
     Raises:
       FolderError: when the folder is no translation run, or has no checkpoint yet.
       CheckpointError: when the checkpoint cannot be read.
     """
-    evaluators = getattr(read_experiment(RunFolder(Path(workdir))), "evaluators", ())
+    evaluators = getattr(read_experiment(RunFolder(Path(workdir)), packages), "evaluators", ())
     search = next((each.search for each in evaluators if hasattr(each, "search")), None)
     if search is None:
         raise FolderError(f"{workdir} is not a translation run: nothing in its recipe translates")
-    run = open_run(workdir)
+    run = open_run(workdir, packages)
     return Translator(run.model, run.tokenizer), search

@@ -13,7 +13,7 @@ from flax_transformer.nn import EmbeddingConfig
 class Spec:
     """Sizes that only the data know, and what a model trained on them can do."""
 
-    uses: tuple[str, ...]
+    uses: tuple[str, ...] = ()
     """What it can do, in the words of `hub.registration.USES`."""
     vocab: int
     """Tokens."""

@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from flax_transformer.data.text import Tokenizer
-from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, greedy
+from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, gather_rows, greedy
 from flax_transformer.frozen import frozen
-from flax_transformer.models.seq2seq import DecoderCache, Seq2Seq
+from flax_transformer.models.protocol import EncoderDecoder
 from flax_transformer.nn import own_tables
 from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
@@ -71,26 +71,28 @@ class Hypothesis:
 
 @partial(jax.jit, static_argnames=("config", "bos"))
 def decode_batch(
-    model: Seq2Seq, source: Int[Array, "B S"], lengths: Int[Array, "B"], *, config: Beam | Greedy, bos: int
+    model: EncoderDecoder, source: Int[Array, "B S"], lengths: Int[Array, "B"], *, config: Beam | Greedy, bos: int
 ) -> Decoded:
-    """Translate a batch of token ids.
+    """Translate a batch of token ids by any model with `encode`, `init_cache` and `step`, as `EncoderDecoder` says.
 
     Args:
       bos: what the target begins with.
     """
     model = own_tables(model)
-    memory, step = model.encode(source, lengths), partial(Seq2Seq.step, model)
+    memory, step = model.encode(source, lengths), partial(type(model).step, model)
     beams = config.beams if isinstance(config, Beam) else 1
     cache = model.init_cache(memory, lengths, config.stages[0], beams=beams)
+    reorder, grow = getattr(type(cache), "reorder", gather_rows), getattr(type(cache), "grow", None)
     prompt = jnp.full((source.shape[0],), bos, jnp.int32)
     if isinstance(config, Beam):
-        return beam_search(step, cache, prompt, config, reorder=DecoderCache.reorder, grow=DecoderCache.grow)
-    return greedy(step, cache, prompt, config, grow=DecoderCache.grow)
+        return beam_search(step, cache, prompt, config, reorder=reorder, grow=grow)
+    return greedy(step, cache, prompt, config, grow=grow)
 
 
-def ready(model: Seq2Seq) -> Seq2Seq:
-    """Lay a model out as the decoding loops want it on this platform: on a CPU `for_decoding`, else as it is."""
-    return jax.jit(Seq2Seq.for_decoding)(model) if platform() == "cpu" else model
+def ready(model: EncoderDecoder) -> EncoderDecoder:
+    """Lay a model out as the decoding loops want it here: on a CPU by its `for_decoding`, if any, else as it is."""
+    lay_out = getattr(type(model), "for_decoding", None)
+    return model if lay_out is None or platform() != "cpu" else jax.jit(lay_out)(model)
 
 
 def padded_length(length: int) -> int:
@@ -103,7 +105,7 @@ def padded_length(length: int) -> int:
 class Translator:
     """A model with its tokenizer."""
 
-    model: Seq2Seq
+    model: EncoderDecoder
     tokenizer: Tokenizer
 
     def __call__(self, texts: Sequence[str], search: Search | None = None) -> list[list[Hypothesis]]:
@@ -122,7 +124,7 @@ class Translator:
         return results
 
     @kept
-    def _decoder(self) -> Seq2Seq:
+    def _decoder(self) -> EncoderDecoder:
         return ready(self.model)
 
     def _batch(self, encoded: list[list[int]], search: Search) -> list[list[Hypothesis]]:

@@ -1,10 +1,9 @@
 """The training loop: steps, reports, evaluations, checkpoints, and every way a run may end."""
 
 import math
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 
@@ -17,7 +16,7 @@ from flax_transformer.train.state import TrainState
 from flax_transformer.train.watchdog import Watchdog
 from flax_transformer.train.window import NotFinite, Window, all_finite
 
-__all__ = ["Batches", "Interrupted", "NotFinite", "Preempted", "TrainConfig", "fit"]
+__all__ = ["Batches", "Evaluation", "Interrupted", "NotFinite", "Preempted", "TrainConfig", "fit"]
 
 
 @frozen
@@ -40,8 +39,7 @@ class TrainConfig:
     patience: int | None = None
     """Stop after this many evaluations without a better `monitor`; None never does."""
     monitor: str = "loss"
-    """The validation metric that patience and keep_best watch; lower is better for a loss or a perplexity, higher for
-    anything else."""
+    """The validation metric that patience and keep_best watch; whoever measures it says which direction is better."""
     keep_best: bool = False
     """End with the parameters that were best by `monitor`, not the last ones; their checkpoint is kept beside the
     newest."""
@@ -88,11 +86,23 @@ class Batches(Protocol):
         """Go on from a position."""
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """How a state is measured on validation data."""
+
+    measure: Callable[[TrainState, int], dict[str, float]]
+    """`measure(state, step) -> metrics`, of the model that `evaluated_model` gives."""
+    better: Mapping[str, Literal["lower", "higher"]] = field(default_factory=lambda: {"loss": "lower"})
+    """Which direction is better, of the metrics that may be watched."""
+
+
 class _Patience:
     """Remembers the best evaluation, and counts those since without improvement."""
 
-    def __init__(self, config: TrainConfig, saved: dict):
-        self._sign = 1 if re.search("loss|perplexity", config.monitor) else -1
+    def __init__(self, config: TrainConfig, better: Mapping[str, str], saved: dict):
+        if (config.keep_best or config.patience is not None) and config.monitor not in better:
+            raise ValueError(f"train.monitor must be one of {', '.join(better)}, got {config.monitor!r}")
+        self._sign = -1 if better.get(config.monitor) == "higher" else 1
         self._config, self.best, self.bad = config, saved.get("best"), saved.get("bad", 0)
         self.best_step = saved.get("best_step")
 
@@ -127,7 +137,7 @@ class _Run:
         *,
         checkpoints: Checkpoints,
         writer: Writer,
-        evaluate: Callable[[TrainState, int], dict[str, float]],
+        evaluation: Evaluation,
         schedule: Callable[[int], Any],
     ):
         meta: dict = {}
@@ -136,8 +146,9 @@ class _Run:
             state, meta = checkpoints.restore(state, newest)
             batches.set_state(meta["data"])
         self.state, self.step, self._batches, self._config = state, int(state.step), batches, config
-        self._checkpoints, self._writer, self._evaluate, self._schedule = checkpoints, writer, evaluate, schedule
-        self.patience = _Patience(config, meta.get("patience", {}))
+        self._checkpoints, self._writer, self._schedule = checkpoints, writer, schedule
+        self._measure = evaluation.measure
+        self.patience = _Patience(config, evaluation.better, meta.get("patience", {}))
         self.window = Window(config.skip_not_finite, meta.get("skipped", 0))
         self.progress = make_progress(config.steps, self.step, first=jax.process_index() == 0)
         if self.step:
@@ -182,7 +193,7 @@ class _Run:
             self.progress.step(self.step, metrics)
 
     def validate(self) -> None:
-        measured = self._evaluate(self.state, self.step)
+        measured = self._measure(self.state, self.step)
         self._writer.write(self.step, "validation", measured)
         shown = "  ".join(f"{name} {number(value)}" for name, value in measured.items())
         self.progress.say(f"step {self.step}  validation  {shown}")
@@ -232,7 +243,7 @@ def fit(
     *,
     checkpoints: Checkpoints,
     writer: Writer,
-    evaluate: Callable[[TrainState, int], dict[str, float]],
+    evaluation: Evaluation,
     schedule: Callable[[int], Any],
 ) -> TrainState:
     """Train until `config.steps`, or until patience ends, from the newest checkpoint if there is one.
@@ -240,7 +251,7 @@ def fit(
     Args:
       state: a new state; its arrays are replaced when a checkpoint is found.
       train_step: compiled; it may reuse the memory of the state it is given.
-      evaluate: `evaluate(state, step)` gives validation metrics, of the model that `evaluated_model` gives.
+      evaluation: what gives validation metrics.
       schedule: the learning rate, to be reported.
 
     Returns:
@@ -254,7 +265,7 @@ def fit(
       Preempted: after SIGTERM to any process, with the state of one agreed step saved.
     """
     run = _Run(
-        state, batches, config, checkpoints=checkpoints, writer=writer, evaluate=evaluate, schedule=schedule
+        state, batches, config, checkpoints=checkpoints, writer=writer, evaluation=evaluation, schedule=schedule
     )  # fmt: skip
     stacks = checkpoints.folder.parent / f"stacks-{jax.process_index()}.txt"
     try:

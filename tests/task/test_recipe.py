@@ -147,6 +147,17 @@ def test_what_cannot_work_is_refused_before_anything_is_read(changes, rule):
         language_model("nowhere", **changes)
 
 
+def test_a_model_of_no_family_is_trained_and_tested_without_an_export(text, tmp_path, capsys):
+    train(language_model(text, family="", evaluators=(TextLoss(),)), tmp_path)
+    assert not (tmp_path / "export").exists()
+    assert json_last(tmp_path)["split"] == "test"
+    assert f"checkpoints: {tmp_path / 'checkpoints'}" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="Continuations tests a checkpoint, which takes a family, got an empty one"):
+        train(language_model(text, family=""), tmp_path / "other")
+    with pytest.raises(ValueError, match=r"family must be one of .*gpt2.*, or empty, got 'gtp2'"):
+        train(language_model(text, family="gtp2"), tmp_path / "other")
+
+
 @pytest.mark.parametrize("changes", [{"model": None}, {"lora": LoraConfig()}])
 def test_nothing_to_begin_with_is_said(changes, text, tmp_path):
     with pytest.raises(ValueError, match="nothing to adapt: give --init FOLDER"):

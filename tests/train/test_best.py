@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from flax_transformer.train.checkpoint import Checkpoints
-from flax_transformer.train.loop import TrainConfig, fit
+from flax_transformer.train.loop import Evaluation, TrainConfig, fit
 from flax_transformer.train.metrics import Writers
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
@@ -34,6 +34,9 @@ class Ones:
         self.step = state["step"]
 
 
+BETTER = {"loss": "lower", "perplexity": "lower", "bleu": "higher", "accuracy": "higher", "error": "lower"}
+
+
 def run(folder, scores, *, metric="loss", **options):
     """Train one step an evaluation; `scores` are what the evaluations give."""
     config = TrainConfig(
@@ -47,7 +50,7 @@ def run(folder, scores, *, metric="loss", **options):
     with Checkpoints(folder, keep=config.keep) as checkpoints:
         final = fit(
             state, step, Ones(), config, checkpoints=checkpoints, writer=Writers([]), schedule=lambda count: 1.0,
-            evaluate=lambda model, at: {metric: scores[at - 1]},
+            evaluation=Evaluation(lambda model, at: {metric: scores[at - 1]}, BETTER),
         )  # fmt: skip
         return final, checkpoints.steps()
 
@@ -60,6 +63,7 @@ def run(folder, scores, *, metric="loss", **options):
         ("bleu", [3.0, 1.0, 4.0, 2.0, 2.0, 2.0], 3),
         ("loss", [float("nan"), 2.0, 3.0, float("nan")], 2),
         ("accuracy", [0.1, 0.2, 0.3, 0.4], 4),
+        ("error", [0.4, 0.1, 0.2, 0.3], 2),
     ],
 )
 def test_the_final_model_is_the_best_one(tmp_path, metric, scores, best):
@@ -107,3 +111,5 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path):
         TrainConfig(keep_best=True, average=2)
     with pytest.raises(ValueError, match="keep_best watches 'bleu', evaluation gave loss"):
         run(tmp_path, [1.0], monitor="bleu")
+    with pytest.raises(ValueError, match=r"train.monitor must be one of loss, .*, got 'blue'"):
+        run(tmp_path, [1.0], monitor="blue")

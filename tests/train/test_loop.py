@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
-from flax_transformer.train.loop import Interrupted, NotFinite, TrainConfig, fit
+from flax_transformer.train.loop import Evaluation, Interrupted, NotFinite, TrainConfig, fit
 from flax_transformer.train.metrics import JsonLines
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
@@ -46,6 +46,9 @@ def objective(model, batch, *, key):
     return jnp.sum((batch @ (model["kernel"] + 0.1 * noise) - 1.0) ** 2), {"count": jnp.float32(batch.shape[0])}
 
 
+BETTER = {"loss": "lower", "accuracy": "higher", "bleu": "higher"}
+
+
 def run(folder, config, stream=None, *, losses=(), rate=0.05, writer=None):
     """Train; validation losses are taken from `losses`, by step, or fall."""
     optimizer = optax.sgd(rate)
@@ -60,7 +63,7 @@ def run(folder, config, stream=None, *, losses=(), rate=0.05, writer=None):
         try:
             return fit(
                 state, step, stream or Stream(), config,
-                checkpoints=checkpoints, writer=own, evaluate=evaluate, schedule=schedule,
+                checkpoints=checkpoints, writer=own, evaluation=Evaluation(evaluate, BETTER), schedule=schedule,
             )  # fmt: skip
         finally:
             own.close()

@@ -13,6 +13,7 @@ from flax_transformer.task.score import score
 class Restorations(Evaluator):
     """Score the test texts of each damage: those restored exactly, and chrF."""
 
+    exported: ClassVar[bool] = True
     metric: ClassVar[str] = "exact_match"
 
     count: int = 1

@@ -17,8 +17,8 @@ class Finished:
 
     model: Any
     """As it was trained, or merged of what was."""
-    pretrained: hub.Pretrained
-    """The same, as the checkpoint that is exported."""
+    pretrained: hub.Pretrained | None
+    """The same, as the checkpoint that is exported; None where the recipe names no family."""
     opened: Opened
     objective: Objective
     folder: RunFolder
@@ -47,6 +47,8 @@ class Evaluator:
     better: ClassVar[Literal["lower", "higher"]] = "higher"
     """Which direction of it is better."""
 
+    exported: ClassVar[bool] = False
+    """Whether it tests the checkpoint that is exported, to generate with it, say."""
     draws: ClassVar[bool] = False
     """Whether it needs the model to show a run again: for pictures, or samples of one that has none yet."""
 

@@ -11,6 +11,7 @@ from flax_transformer.task.evaluator.kind import restore, sample_lines, samples_
 class Answers(Evaluator):
     """Count the test exercises of each task that are answered exactly."""
 
+    exported: ClassVar[bool] = True
     metric: ClassVar[str] = "exact_match"
 
     count: int = 2

@@ -25,7 +25,7 @@ class Labels(Evaluator):
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
-        opened, model, test = finished.opened, finished.pretrained.model, finished.opened.held
+        opened, model, test = finished.opened, finished.model, finished.opened.held
         metrics = evaluate(finished.objective, model, opened.test())
         chances = np.concatenate([_chances(model, batch) for batch in opened.test()])
         names = opened.spec.classes

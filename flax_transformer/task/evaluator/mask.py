@@ -16,6 +16,7 @@ from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 class Guesses(Evaluator):
     """Measure what the model is trained on, and let it guess one token of some held-out lines."""
 
+    exported: ClassVar[bool] = True
     metric: ClassVar[str] = "masked_accuracy"
 
     count: int = 5

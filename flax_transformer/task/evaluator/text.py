@@ -24,7 +24,7 @@ class TextLoss(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         held = finished.opened.held
-        metrics = evaluate(finished.objective, finished.pretrained.model, finished.opened.test())
+        metrics = evaluate(finished.objective, finished.model, finished.opened.test())
         loss = metrics["loss"]
         metrics["bits_per_character"] = loss * len(held.windows.tokens) / held.characters / math.log(2)
         line = f"validation loss {loss:.4f} a token, {metrics['bits_per_character']:.3f} bits a character"
@@ -37,6 +37,8 @@ class TextLoss(Evaluator):
 @frozen
 class Continuations(Evaluator):
     """Let a language model go on from pieces of held-out text, which is a `HeldText`."""
+
+    exported: ClassVar[bool] = True
 
     count: int = 3
     """Pieces."""

@@ -56,6 +56,7 @@ class Translations(Evaluator):
         scores, hypotheses, seconds = evaluate_corpus(translator, sources, targets, self.search)
         samples = [_sample(pair, hypothesis) for pair, hypothesis in zip(pairs, hypotheses, strict=True)]
         root = finished.folder.root
+        ours = finished.pretrained is not None  # else commands do not know the model
         return Shown(
             metrics={**scores.metrics(), "sentences_per_second": len(pairs) / seconds},
             samples=samples,
@@ -64,7 +65,8 @@ class Translations(Evaluator):
                 "try next:",
                 f"  echo '{samples[0]['source']}' | {_program()} translate {root}",
                 f"  {_program()} show {root}",
-            ),
+            )
+            * ours,
         )
 
     def preview(self, data: Any, model: Any, tokenizer: Any) -> tuple[list[dict], str]:

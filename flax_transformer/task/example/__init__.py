@@ -4,7 +4,7 @@ from flax_transformer.task.example.damage import DamagedTexts, Lines
 from flax_transformer.task.example.exercise import Amount, ExerciseTexts
 from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.mask import MaskedTexts, TextLines
-from flax_transformer.task.example.opened import Opened, Vocabulary
+from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, Vocabulary, stream
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
 from flax_transformer.task.example.window import TextWindows
 
@@ -12,7 +12,9 @@ __all__ = [
     "BPE",
     "Amount",
     "Batching",
+    "Context",
     "DamagedTexts",
+    "ExampleMaker",
     "ExerciseTexts",
     "LabelledTexts",
     "Lines",
@@ -22,4 +24,5 @@ __all__ = [
     "TextLines",
     "TextWindows",
     "Vocabulary",
+    "stream",
 ]
