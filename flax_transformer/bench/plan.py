@@ -134,9 +134,9 @@ def compile(function: Callable, *arguments: Any, topology: str, name: str | None
       ValueError: another slice than there is, or arguments on another number of devices.
       CompilerError: the compiler, `pip install libtpu`, is missing or failed.
     """
-    program, there = make_program(function, *arguments), Topology.of(topology)
     case = Case(target=name or getattr(function, "__name__", type(function).__name__), topology=topology)
-    return Plan(case=case, compiled=compile_program(program, there, kept=kept_folder(), fresh=fresh))
+    program, there = make_program(function, *arguments), Topology.of(topology)
+    return Plan(case=case, compiled=compile_program(case.target, program, there, kept_folder(), fresh=fresh))
 
 
 def kept_folder() -> Path:

@@ -1,9 +1,6 @@
 """A benchmark's record as a table for people."""
 
-import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from flax_transformer.bench.environment import describe
@@ -77,28 +74,6 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
         cells = [f"{cell:>{width + 3}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append(f"{row[0]:<{widths[0]}}{''.join(cells)}".rstrip())
     return "\n".join(lines)
-
-
-def save(record: dict[str, Any], path: Path | None) -> None:
-    """Write a record as JSON; None writes nothing."""
-    if path is not None:
-        path.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def check_file(path: Path | None) -> None:
-    """Refuse a file that could not be written at the end, before the wait.
-
-    Raises:
-      ValueError: a folder, or a file in a folder that is not there or may not be written to.
-    """
-    if path is None:
-        return
-    if path.is_dir():
-        raise ValueError(f"the numbers are written to a file, {path} is a folder")
-    if not path.parent.is_dir():
-        raise ValueError(f"the numbers are written to a file in a folder that is there, {path.parent} is none")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{path} cannot be written")
 
 
 def render(record: dict[str, Any]) -> str:

@@ -189,13 +189,19 @@ class Measurement:
         return self.argument_bytes + self.output_bytes + self.temporary_bytes
 
 
+def check_steps(steps: int) -> int:
+    """Refuse to measure nothing."""
+    if steps < 1:
+        raise ValueError(f"steps must be a positive number, got {steps}")
+    return steps
+
+
 def time_program(program: Program, steps: int) -> Measurement:
     """Compile a program twice, the second time from a persistent cache, and run it `steps` times and a few more.
 
     All of JAX's compiled programs in memory are forgotten.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be a positive number, got {steps}")
+    check_steps(steps)
     with _fresh_cache():
         trace, lower, compile_, compiled = _compile(program)
         with Compilations() as again:

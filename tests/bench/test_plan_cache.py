@@ -4,7 +4,6 @@ import os
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 
 import jax
 import pytest
@@ -69,10 +68,7 @@ def ask(monkeypatch, tmp_path):
     monkeypatch.setattr(ahead, "_tell", lambda lowered, topology: {"seconds": 1.0, "used": 1, "limit": 2})
 
     def call(case, *, fresh=False):
-        answer = ahead._compile(case, tmp_path / "kept", fresh)
-        if not answer["earlier"]:
-            ahead._keep(Path(answer["file"]), answer["told"])
-        return answer["earlier"]
+        return ahead._kept(ahead._compile(case, tmp_path / "kept", fresh=fresh)).earlier
 
     return call
 

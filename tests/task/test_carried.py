@@ -10,7 +10,7 @@ import pytest
 from carrying import EXPERIMENT, Pictures, carriers
 
 from flax_transformer.bench.run import benchmark
-from flax_transformer.bench.target import Size
+from flax_transformer.bench.workload import Size
 from flax_transformer.task.experiment import Task, train
 from flax_transformer.train.carry import statistics_of
 from flax_transformer.train.loop import TrainConfig
