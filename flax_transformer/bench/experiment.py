@@ -50,8 +50,8 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
             f"{name} decides its own shapes: batch, length and vocab are for presets and translation, "
             "documents for presets"
         )
-    config = changed(getattr(experiment, "model", None), size)
-    if config is not None:
+    if (config := getattr(experiment, "model", None)) is not None:
+        config = changed(config, size)
         experiment = replace(experiment, model=config)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         task = experiment.task(RunFolder(Path(folder)))

@@ -1,8 +1,6 @@
 """What is measured: a model with a batch of its own sizes, and what can be done to the two."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +14,8 @@ from flax_transformer.decode import Greedy, greedy
 from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output
 from flax_transformer.models.preset import module_of
-from flax_transformer.nn import Precision, with_precision
+from flax_transformer.nn import Precision, with_fields, with_precision
+from flax_transformer.nn.config import configs_in, field_names
 from flax_transformer.objective import OBJECTIVES
 from flax_transformer.ops.platform import platform
 from flax_transformer.parallel import MeshConfig
@@ -150,25 +149,17 @@ class Size:
 
 
 def compute_type(config: Any) -> str:
-    """Find the compute type: of the first `Precision` in a config."""
-    if isinstance(config, Precision):
-        return config.compute
-    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
-    return next(filter(None, (compute_type(getattr(config, field.name)) for field in fields)), "")
+    """Find the compute type: of the first `Precision` in a config; empty where it has none."""
+    return next((each.compute for each in configs_in(config) if isinstance(each, Precision)), "")
 
 
 def changed(config: Any, size: Size) -> Any:
     """Change type, rematerialisation and dropout, at any depth of a config."""
     config = config if size.dtype is None else with_precision(config, compute=size.dtype)
-    config = config if size.remat is None else _with(config, lambda name: name == "remat", size.remat)
-    return config if size.dropout is None else _with(config, lambda name: name.endswith("dropout"), size.dropout)
-
-
-def _with(config: Any, chosen: Callable[[str], bool], value: Any) -> Any:
-    if not dataclasses.is_dataclass(config) or isinstance(config, type):
-        return config
-    parts = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.init}
-    return replace(config, **{k: value if chosen(k) else _with(v, chosen, value) for k, v in parts.items()})
+    rates = [name for name in field_names(config) if name.endswith("dropout")]
+    changes = {} if size.dropout is None else dict.fromkeys(rates, size.dropout)
+    changes |= {} if size.remat is None else {"remat": size.remat}
+    return with_fields(config, **changes) if changes else config
 
 
 def measurable(config: Any) -> type | None:

@@ -11,7 +11,7 @@ from flax_transformer.bench.ahead import Case, Compiled, CompilerError, _overflo
 from flax_transformer.bench.chip import CHIPS, GIB, Topology
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.minimum import minimum_bytes
-from flax_transformer.bench.plan import Budget, Plan, render, render_sweep, sweep, variants
+from flax_transformer.bench.plan import Plan, render, render_sweep, sweep, variants
 from flax_transformer.bench.target import find_target, find_workload
 from flax_transformer.bench.workload import Size
 from flax_transformer.models.preset import abstract, find_preset
@@ -126,7 +126,7 @@ def test_what_is_computed_again_takes_time_and_is_no_use():
 
 
 def test_a_plan_says_what_a_budget_costs():
-    text = render(Plan(case=CASE, compiled=COMPILED), Budget(tokens=128.0 * 2400, price=1.5))
+    text = render(Plan(case=CASE, compiled=COMPILED), tokens=128.0 * 2400, price=1.5)
     assert "fits: 3.00 GiB of 15.75 GiB a device, 12.75 GiB to spare" in text
     assert "1.00 hours, 4.00 chip-hours, 6.00 at 1.5 each" in text
     assert "bound by links" in text
@@ -135,7 +135,7 @@ def test_a_plan_says_what_a_budget_costs():
 
 def test_too_much_memory_is_a_verdict():
     too_large = replace(COMPILED, used=20 * GIB)
-    text = render(Plan(case=CASE, compiled=too_large), Budget())
+    text = render(Plan(case=CASE, compiled=too_large))
     assert "DOES NOT FIT: 20.00 GiB of 15.75 GiB a device, 4.25 GiB too much" in text
     assert "MFU" not in text
 
