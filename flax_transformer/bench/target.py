@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.timing import Program, make_program
 from flax_transformer.bench.workload import Size, Workload, from_config
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.file import CONFIG, read_json
+from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.load import read_model
 from flax_transformer.hub.registry import find_family
 from flax_transformer.models.preset import find_preset
@@ -60,44 +59,27 @@ def find_workload(name: str, size: Size, options: Sequence[str] = ()) -> Workloa
 
 
 def from_pretrained(name: str, size: Size) -> Workload:
-    """Make the workload of a folder with a config.json, or of a hub id, from which that one file is fetched.
+    """Make the workload of a folder with a config.json, a run's `export` among them, or of a hub id; no more is fetched.
 
     It is the model that config.json describes, with random weights. What is on top of a model is trained if there is an
     objective for what its architecture can do.
 
     Raises:
-      ValueError: no such folder or id, an architecture that is not supported, a size that it decides itself.
+      FileNotFoundError: no such folder, and no hub id.
+      ValueError: none on the hub, an architecture that is not supported, a size that it decides itself.
     """
     if size.vocab is not None:
         raise ValueError(f"config.json decides on the vocabulary of {name}, got vocab={size.vocab}")
-    file = _config_file(name)
+    folder = find_folder(name, only=(CONFIG,))
+    file = next(filter(Path.is_file, (folder / "export" / CONFIG, folder / CONFIG)), None)
+    if file is None:
+        raise ValueError(f"a checkpoint has a {CONFIG}, there is none in {folder}")
     fields = Fields.of(read_json(file))
     if "model_type" not in fields:
         raise ValueError(f"{file} must be of a Hugging Face checkpoint, which has a model_type; it has none")
     made = from_config(name, read_model(fields, file.parent), size)
     scored = made.objective == OBJECTIVES["classify"] and not {"classify", "label"} & {*find_family(fields)[1].uses}
     return replace(made, objective=None) if scored else made
-
-
-def _config_file(name: str) -> Path:
-    """Give the config.json of a folder, of what a run has exported, or of a hub id."""
-    folder = Path(name)
-    if folder.is_dir():
-        for place in (folder / "export" / CONFIG, folder / CONFIG):
-            if place.is_file():
-                return place
-        raise ValueError(f"a checkpoint has a {CONFIG}, there is none in {folder}")
-    found = re.fullmatch(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(@(?P<revision>\w[\w./-]*))?", name)
-    if not found:
-        raise ValueError(f"there is no folder {folder}, and a hub id is NAME or OWNER/NAME, perhaps @REVISION")
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        return Path(hf_hub_download(found["name"], CONFIG, revision=found["revision"]))
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"no folder {folder}, and the hub did not give {CONFIG} of {name}: {reason}") from error
 
 
 def _from_file(name: str, path: Path, which: str, size: Size, options: Sequence[str]) -> Workload | Program:

@@ -15,7 +15,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output
 from flax_transformer.models.preset import module_of
 from flax_transformer.nn import Precision, with_fields, with_precision
-from flax_transformer.nn.config import configs_in, field_names
+from flax_transformer.nn.config import check_at_least, check_rates, configs_in, field_names
 from flax_transformer.objective import OBJECTIVES
 from flax_transformer.ops.platform import platform
 from flax_transformer.parallel import MeshConfig
@@ -138,14 +138,10 @@ class Size:
     """Every rate of it; attention with dropout of its weights is not fused."""
 
     def __post_init__(self):
-        for name in ("batch", "length", "vocab", "documents"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be a positive number, got {value}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.vocab is not None and self.vocab < 2:
-            raise ValueError(f"vocab must be at least 2, got {self.vocab}")
+        check_at_least(self, 1, "batch", "length", "documents")
+        check_at_least(self, 2, "vocab")
+        if self.dropout is not None:
+            check_rates(self, "dropout")
 
 
 def compute_type(config: Any) -> str:
