@@ -14,8 +14,9 @@ import numpy as np
 
 from flax_transformer.bench.device import TYPES, device_peak
 from flax_transformer.bench.environment import describe, environment
-from flax_transformer.bench.report import amount, seconds, table
+from flax_transformer.bench.report import amount, seconds
 from flax_transformer.bench.timing import Spread, time_calls
+from flax_transformer.columns import align
 from flax_transformer.ops import Mask, attention, explain_attention
 
 BACKWARD = 2.5
@@ -104,7 +105,7 @@ def render_attention(record: dict[str, Any]) -> str:
         f"attention   {record['target']['dtype']}, {what}{', causal' if shape['causal'] else ''}",
         describe(record["environment"]),
         "",
-        table(heads, rows),
+        align([heads, *rows], "rlr"),
         "",
         "* what backend='auto' takes",
         *(f"{reason} (length {', '.join(lengths)})" for reason, lengths in reasons.items()),

@@ -12,8 +12,9 @@ from typing import Any
 from flax_transformer.bench.ahead import Case, Compiled, CompilerError, compile_case, compile_program
 from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.bench.device import known_peak
-from flax_transformer.bench.report import amount, seconds, table, three
+from flax_transformer.bench.report import amount, seconds, three
 from flax_transformer.bench.timing import make_program
+from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel.collectives import KINDS, Collective, collective_bytes
 from flax_transformer.parallel.mesh import AXES, MeshConfig
@@ -156,7 +157,7 @@ def render(found: Plan, *, tokens: float = 0.0, price: float = 0.0) -> str:
         ),
     ]
     if not known.fits:
-        return _table(rows)
+        return align(rows, "l")
     rows += [
         ("  arguments", _gib(known.arguments)),
         ("  temporaries", _gib(known.temporaries)),
@@ -181,7 +182,7 @@ def render(found: Plan, *, tokens: float = 0.0, price: float = 0.0) -> str:
         cost = f", {chip_hours * price:,.2f} at {price:g} each" if price else ""
         spent = f"{three(hours)} hours, {three(chip_hours)} chip-hours{cost}, or more"
         rows.append((f"{amount(tokens)} {known.unit}", spent))
-    return f"{_table(rows)}\n\n{UNKNOWN}"
+    return f"{align(rows, 'l')}\n\n{UNKNOWN}"
 
 
 def _spell(case: Case) -> str:
@@ -215,11 +216,6 @@ def _kernels(known: Compiled) -> tuple[str, str]:
         return "kernels", f"{known.kernels} in Pallas"
     fused = f"splash, {known.kernels} kernels" if known.kernels else "not splash; explain_attention says why"
     return "attention", fused
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    wide = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{wide}}  {value}".rstrip() for name, value in rows)
 
 
 def variants(case: Case, rows: int) -> list[Case]:
@@ -282,7 +278,7 @@ def render_sweep(found: list[tuple[Case, Plan | str]]) -> str:
                 speed = f"{items:,.0f}" if items else "–"
                 row += [seconds(plan.bounds.step), plan.bounds.by, speed, f"{100 * plan.utilisation:.0f} %"]
         rows.append([*row, *["–"] * (len(heads) - len(row))])
-    return "\n".join([table(heads, rows), *(["", *notes] if notes else []), "", UNKNOWN])
+    return "\n".join([align([heads, *rows], "l"), *(["", *notes] if notes else []), "", UNKNOWN])
 
 
 def _spell_size(case: Case) -> str:

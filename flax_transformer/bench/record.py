@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flax_transformer.bench.report import render, table
+from flax_transformer.bench.report import render
+from flax_transformer.columns import align
 
 ENVIRONMENT = ("device", "devices", "cpu", "cores", "jax", "jaxlib", "flax", "python", "variables")
 """What may explain a difference by itself."""
@@ -121,7 +122,7 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> str:
     """Say how two records differ, first of all whether their environments do."""
     old, new = before["environment"], after["environment"]
     found = changes(before, after)
-    rows = [[f"{program}: {name}", f"{ratio:.2f}×", f"{verdict:<23}"] for program, name, ratio, verdict in found]
+    rows = [[f"{program}: {name}", f"{ratio:.2f}×", verdict] for program, name, ratio, verdict in found]
     differ = [f"  {name}: {old.get(name)} → {new.get(name)}" for name in ENVIRONMENT if old.get(name) != new.get(name)]
     worse = [f"{program} {name} {ratio:.2f}×" for program, name, ratio, verdict in found if verdict.isupper()]
     for name, program in after["programs"].items():
@@ -130,7 +131,7 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> str:
     lines = [f"compared with {old.get('date')}, commit {old.get('commit')}; above 1.00× is more time or memory now"]
     if differ:
         lines += ["WARNING: the environments differ, so these ratios are not of the code alone:", *differ]
-    lines += ["", table(["", "now / then", ""], rows), ""]
+    lines += ["", align([("", "now / then", ""), *rows], "lrl"), ""]
     lines.append(f"REGRESSION: {', '.join(worse)}" if worse else "no regression beyond the spread")
     return "\n".join(lines)
 

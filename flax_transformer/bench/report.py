@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flax_transformer.bench.environment import describe
+from flax_transformer.columns import align
 
 
 def seconds(value: float | int | None) -> str:
@@ -66,16 +67,6 @@ ROWS: tuple[tuple[str, Callable[[dict], str]], ...] = (
 )
 
 
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """Align columns, the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = []
-    for row in (heads, *rows):
-        cells = [f"{cell:>{width + 3}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append(f"{row[0]:<{widths[0]}}{''.join(cells)}".rstrip())
-    return "\n".join(lines)
-
-
 def render(record: dict[str, Any]) -> str:
     """Lay a record out as text, with what its words mean."""
     target, programs = record["target"], record["programs"]
@@ -94,7 +85,7 @@ def render(record: dict[str, Any]) -> str:
         f"{describe(record['environment'])}{f', mesh {mesh}' if mesh else ''}",
         *([" ".join(f"{name}={value}" for name, value in variables.items())] if variables else []),
         "",
-        table(["", *programs], rows),
+        align([["", *programs], *rows], "lr"),
         "",
         f"step: {one['steps']} of them; training with the host one step ahead, the others one call at a time",
         f"FLOPs: {COUNTED}",

@@ -59,7 +59,7 @@ def find_workload(name: str, size: Size, options: Sequence[str] = ()) -> Workloa
 
 
 def from_pretrained(name: str, size: Size) -> Workload:
-    """Make the workload of a folder with a config.json, a run's `export` among them, or of a hub id; no more is fetched.
+    """Make the workload of a folder or a run with a config.json, or of a hub id, from which that one file is fetched.
 
     It is the model that config.json describes, with random weights. What is on top of a model is trained if there is an
     objective for what its architecture can do.

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, NamedSharding
 
+from flax_transformer.columns import align
 from flax_transformer.nn.summary import size
 from flax_transformer.parallel import path_name, tree_axes
 from flax_transformer.train.state import TrainState, parameter_count, state_shardings
@@ -50,7 +51,7 @@ def sharding_table(state: TrainState, mesh: AbstractMesh) -> str:
     split = " × ".join(f"{axis} {count}" for axis, count in mesh.shape.items() if count > 1)
     devices = f"{mesh.size} device{'s' if mesh.size > 1 else ''}{f': {split}' if split else ''}"
     head = f"{parameter_count(state.model):,} parameters on {devices}"
-    return f"{head}\n\n{_align(rows, 'lllr')}\n\n{_align(totals, 'lrr')}"
+    return f"{head}\n\n{align(rows, 'lllr')}\n\n{align(totals, 'lrr')}"
 
 
 def _axes(axes: tuple[str | None, ...], leaf: Any, place: NamedSharding) -> str:
@@ -68,13 +69,3 @@ def _axes(axes: tuple[str | None, ...], leaf: Any, place: NamedSharding) -> str:
 def _bytes(leaf: Any, place: NamedSharding) -> int:
     """Count what one device keeps of an array."""
     return math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-
-
-def _align(rows: list[tuple[str, ...]], sides: str) -> str:
-    """Set rows in columns, each to its side: l or r."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = zip(row, widths, sides, strict=True)
-        lines.append("  ".join(cell.ljust(w) if side == "l" else cell.rjust(w) for cell, w, side in cells).rstrip())
-    return "\n".join(lines)
