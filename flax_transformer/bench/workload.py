@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -14,12 +15,11 @@ from flax_transformer.decode import Greedy, greedy
 from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output
 from flax_transformer.models.preset import module_of
-from flax_transformer.nn import Precision, with_fields, with_precision
+from flax_transformer.nn import Precision, own_tables, with_fields, with_precision
 from flax_transformer.nn.config import check_at_least, check_rates, configs_in, field_names
 from flax_transformer.objective import OBJECTIVES
 from flax_transformer.ops.platform import platform
 from flax_transformer.parallel import MeshConfig
-from flax_transformer.task.translator import decode_batch
 from flax_transformer.train.carry import NOTHING, Carry, carry_of
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
@@ -222,15 +222,20 @@ def ready(model: Any) -> Any:
 
 
 def _continue(model: Any, batch: Batch) -> Any:
-    tokens = batch["inputs"]["tokens"]
-    config = Greedy(max_length=tokens.shape[1], eos=())
+    tokens, config = batch["inputs"]["tokens"], _endless(batch)
     cache = model.init_cache(len(tokens), config.stages[0])
     return greedy(partial(type(model).step, model), cache, tokens[:, 0], config, grow=type(cache).grow)
 
 
 def _respond(model: Any, batch: Batch) -> Any:
-    inputs, config = batch["inputs"], Greedy(max_length=batch["labels"].shape[1], eos=())
-    return decode_batch(model, inputs["source"], inputs.get("lengths"), config=config, bos=1)
+    model, inputs, config = own_tables(model), batch["inputs"], _endless(batch)
+    lengths, begin = inputs.get("lengths"), jnp.ones(len(batch["labels"]), jnp.int32)
+    cache = model.init_cache(model.encode(inputs["source"], lengths), lengths, config.stages[0])
+    return greedy(partial(type(model).step, model), cache, begin, config, grow=type(cache).grow)
+
+
+def _endless(batch: Batch) -> Greedy:
+    return Greedy(max_length=batch["labels"].shape[1], eos=())
 
 
 DECODERS = {"continue": _continue, "respond": _respond}
