@@ -61,8 +61,10 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
     objective = freeze(task.objective, experiment.optimizer.trainable)
     init = task.init if task.model is None else lambda key: task.model
     training |= {"init": init, "objective": objective, "batch": batch}
-    if measurable(config):
-        return from_config(name, config, Size(), **training)
+    model = jax.eval_shape(init, jax.random.key(0))
+    made = getattr(model, "cfg", None)  # sized by the data
+    if (known := measurable(made)) and isinstance(model, known):
+        return from_config(name, made, Size(), **training)
 
     def loss(model: Any, rows: Batch) -> jax.Array:
         if carry_of(objective) is not NOTHING:
@@ -71,7 +73,7 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
             )
         return task.objective(model, rows, key=None)[0]
 
-    items = count_items(objective, jax.eval_shape(init, jax.random.key(0)), batch)
+    items = count_items(objective, model, batch)
     shape = {"rows": jax.tree.leaves(batch)[0].shape[0]}
     return Workload(name=name, dtype=compute_type(config), shape=shape, forward=loss, items=items, **training)
 
