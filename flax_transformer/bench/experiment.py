@@ -7,7 +7,7 @@ import io
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +63,7 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
     training |= {"init": init, "objective": objective, "batch": batch}
     model = jax.eval_shape(init, jax.random.key(0))
     made = getattr(model, "cfg", None)  # sized by the data
-    if (known := measurable(made)) and isinstance(model, known):
+    if (known := measurable(made)) and isinstance(model, known) and isinstance(batch, Mapping) and "inputs" in batch:
         return from_config(name, made, Size(), **training)
 
     def loss(model: Any, rows: Batch) -> jax.Array:
