@@ -19,14 +19,13 @@ import optax
 from flax import nnx
 
 from flax_transformer.bench import environment
-from flax_transformer.bench.family import FAMILIES
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_fields
+from flax_transformer.objective import OBJECTIVES
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import make_train_step
 
-FAMILY = FAMILIES[Seq2SeqConfig]
 BAR = 1.2
 
 
@@ -39,9 +38,9 @@ def compile_step(layers: int, unroll: bool | int):
     """Compile a training step with nothing in memory; give what it took, and the step with its arguments."""
     cfg, optimizer = config(layers, unroll), optax.adam(1e-4)
     state = init_state(lambda key: Seq2Seq(cfg, rngs=nnx.Rngs(key)), optimizer, jax.random.key(0))
-    batch = jax.device_put(FAMILY.batch(cfg, 16, 32))
+    batch = jax.device_put(Seq2Seq.example_batch(cfg, 16, 32))
     jax.clear_caches()
-    step = jax.jit(make_train_step(FAMILY.objective, optimizer), donate_argnums=0)
+    step = jax.jit(make_train_step(OBJECTIVES[Seq2Seq.use], optimizer), donate_argnums=0)
     busy, times = time.process_time(), [time.perf_counter()]
     traced = step.trace(state, batch)
     times.append(time.perf_counter())

@@ -32,10 +32,10 @@ import optax
 from flax import nnx
 from results import arguments, turns, write
 
-from flax_transformer.bench.family import FAMILIES
-from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_fields
+from flax_transformer.objective import OBJECTIVES
 from flax_transformer.parallel import multihost
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.loop import TrainConfig, fit
@@ -46,7 +46,6 @@ from flax_transformer.train.step import jit_train_step, make_train_step
 STEPS = 30
 BAR = 0.02
 RESAMPLINGS = 2_000
-FAMILY = FAMILIES[Seq2SeqConfig]
 
 
 def now() -> np.ndarray:
@@ -107,8 +106,8 @@ def main() -> None:
     cfg = with_fields(transformer_tiny(8_000, dropout=0.1), depth=2)
     optimizer = optax.adam(1e-4)
     first = init_state(lambda key: Seq2Seq(cfg, rngs=nnx.Rngs(key)), optimizer, jax.random.key(0), ema=True)
-    step = jit_train_step(make_train_step(FAMILY.objective, optimizer, ema=0.99), first)
-    batch = FAMILY.batch(cfg, 16, 32)
+    step = jit_train_step(make_train_step(OBJECTIVES[Seq2Seq.use], optimizer, ema=0.99), first)
+    batch = Seq2Seq.example_batch(cfg, 16, 32)
     fresh = lambda: jax.block_until_ready(jax.tree.map(jnp.copy, first))  # noqa: E731
     seconds: dict[str, list] = {"plain": [], "watched": [], "saved": []}
     runs = {

@@ -50,7 +50,7 @@ def test_a_mesh_of_too_many_devices_is_refused(run):
     ("arguments", "message"),
     [
         (("transformer_huge",), "error: no preset is called 'transformer_huge'"),
-        (("transformer_tiny", "--batch", "0"), "error: batch must be a positive number, got 0"),
+        (("transformer_tiny", "--batch", "0"), "error: batch must be at least 1, got 0"),
         (("transformer_tiny", "--steps", "-1"), "error: steps must be a positive number, got -1"),
         (("transformer_tiny", "--compare", "none.json"), "error: a comparison needs an earlier result"),
         (("transformer_tiny", "--json", "nowhere/a.json"), "error: the numbers are written to a file in a folder that"),

@@ -28,7 +28,7 @@ def test_sums_of_a_device(run):
     assert (code, err) == (0, "")
     assert "6,738,415,616 parameters on 256 devices: pipeline 4 × fsdp 16 × tensor 4" in out
     assert lines(out, "trunk.blocks.feedforward.up.kernel")[0][2:] == [
-        "layers→pipeline embed→fsdp hidden→tensor",
+        "layers→pipeline embed→fsdp inner→tensor",
         "22.5 MB",
     ]
     assert [row[-2:] for row in lines(out, ("parameters ", "gradients", "optimizer", "in all"))] == [

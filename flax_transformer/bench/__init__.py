@@ -5,7 +5,6 @@ TPUs that are not here, `count_flops(function, *arguments)` counts what it multi
 """
 
 from flax_transformer.bench import plan as plan
-from flax_transformer.bench.compare import compare as compare
 from flax_transformer.bench.device import Peak as Peak
 from flax_transformer.bench.device import device_peak as device_peak
 from flax_transformer.bench.device import known_peak as known_peak
@@ -14,6 +13,7 @@ from flax_transformer.bench.environment import environment as environment
 from flax_transformer.bench.flops import Flops as Flops
 from flax_transformer.bench.flops import count_flops as count_flops
 from flax_transformer.bench.record import Record as Record
+from flax_transformer.bench.record import compare as compare
 from flax_transformer.bench.run import measure as measure
 from flax_transformer.bench.timing import Compilations as Compilations
 from flax_transformer.bench.timing import Measurement as Measurement

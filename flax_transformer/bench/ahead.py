@@ -23,17 +23,14 @@ from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from flax_transformer.bench.chip import GIB, Topology
-from flax_transformer.bench.flops import count_flops
 from flax_transformer.bench.minimum import minimum_bytes
 from flax_transformer.bench.target import find_target
-from flax_transformer.bench.timing import Program, array_shape
-from flax_transformer.bench.workload import Size, Workload, count_programs, train_step
+from flax_transformer.bench.timing import Program
+from flax_transformer.bench.workload import Facts, Size, Workload, program_facts
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import batch_sharding, collectives, make_mesh
 from flax_transformer.parallel.mesh import MeshConfig
-from flax_transformer.train.carry import carry_of
-from flax_transformer.train.optimizer import make_optimizer
-from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
+from flax_transformer.train.state import state_shardings
 from flax_transformer.train.step import laid_out
 
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
@@ -130,23 +127,20 @@ def compile_case(case: Case, kept: Path | None = None, *, fresh: bool = False) -
         raise CompilerError(answer["failed"])
     if not answer["earlier"]:
         answer["told"]["rematerialized"] = sum(REMATERIALIZATION in line for line in done.stderr.splitlines())
-        if answer["file"]:
-            _keep(Path(answer["file"]), answer["told"])
-    return _compiled(answer)
+    return _kept(answer)
 
 
-def _compiled(answer: Mapping[str, Any]) -> Compiled:
+def _kept(answer: Mapping[str, Any]) -> Compiled:
+    """Keep what the compiler has told just now: at once or not at all, as others may look."""
     told = answer["told"]
+    if answer["file"] and not answer["earlier"]:
+        file = Path(answer["file"])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(json.dumps(told))
+        partial.replace(file)
     told = {**told, "collectives": tuple(told.get("collectives", ()))}
     return Compiled(**answer["known"], **told, earlier=answer["earlier"])
-
-
-def _keep(file: Path, told: Mapping[str, Any]) -> None:
-    """Write at once or not at all, as others may look."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(told))
-    partial.replace(file)
 
 
 def _read(file: Path | None) -> dict[str, Any] | None:
@@ -180,34 +174,29 @@ def topology_devices(topology: Topology) -> list[Any]:
         raise CompilerError(f"the TPU compiler knows no {topology.name}{hint}: {str(error).splitlines()[0]}") from error
 
 
-def compile_program(program: Program, topology: Topology, mesh: MeshConfig | None = None, **answer: Any) -> Compiled:
-    """Compile any program in this process.
-
-    Args:
-      mesh: devices along each axis, for arguments that do not say by their shardings how they lie.
-      answer: `kept` and `fresh` of `compile_case`.
+def compile_program(
+    name: str, program: Program, topology: Topology, kept: Path | None = None, *, fresh: bool = False
+) -> Compiled:
+    """Compile any program in this process; arguments as `compile_case`'s.
 
     Raises:
-      ValueError: arguments that do not lie on as many devices as the slice has.
+      ValueError: arguments on several meshes, or on one of another size than the slice.
       CompilerError: the compiler is missing or failed.
     """
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    found = _answer(*_lower_program(program, topology, mesh), topology, **answer)
-    if not found["earlier"] and found["file"]:
-        _keep(Path(found["file"]), found["told"])
-    return _compiled(found)
+    for variable, value in ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    return _kept(_answer(*_lower_program(name, program, topology), topology, kept, fresh=fresh))
 
 
-def _compile(case: Case, kept: Path | None = None, fresh: bool = False) -> dict[str, Any]:
+def _compile(case: Case, kept: Path | None = None, *, fresh: bool = False) -> dict[str, Any]:
     """Give what is known of a step, what the compiler told of it, and the file for that."""
     topology = Topology.of(case.topology)
     found = find_target(case.target, Size(**case.size), case.options)
     if isinstance(found, Program):
-        lowered = _lower_program(found, topology, case.mesh)
+        lowered = _lower_program(case.target, found, topology, case.mesh)
     else:
         lowered = _lower_training(found, topology, case.mesh)
-    return _answer(*lowered, topology, kept=kept, fresh=fresh)
+    return _answer(*lowered, topology, kept, fresh=fresh)
 
 
 def _lower_training(
@@ -217,32 +206,21 @@ def _lower_training(
     if workload.objective is None:
         raise ValueError(f"a plan is of a training step, and nothing says what {workload.name} is trained on")
     mesh = make_mesh(mesh or workload.mesh, topology_devices(topology))
-    rows, parts = workload.shape["rows"], mesh.shape["data"] * mesh.shape["fsdp"] * workload.accumulate
-    if rows % parts:
-        raise ValueError(f"rows must be a multiple of data × fsdp × accumulate = {parts}, got {rows}")
-    optimizer = make_optimizer(workload.optimizer, workload.steps)
-    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0, carry=carry_of(workload.objective))
-    place = batch_sharding(mesh)
+    parts = mesh.shape["data"] * mesh.shape["fsdp"] * workload.train.accumulate
+    if workload.rows % parts:
+        raise ValueError(f"rows must be a multiple of data × fsdp × accumulate = {parts}, got {workload.rows}")
+    state, place = workload.state, batch_sharding(mesh)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), workload.batch)
-    places = state_shardings(state, mesh).model
-    flops = count_programs(workload, ("train",), optimizer, state)["train"]
-    dtype = workload.dtype or flops.dtype
-    known = {
-        "parameters": parameter_count(state.model),
-        "shape": workload.shape,
-        "dtype": dtype,
-        "items": workload.items,
-        "unit": workload.unit,
-        "flops": flops.model,
-        "again": flops.again,
-        "minimum": minimum_bytes(state.model, places, mesh, workload.shape, dtype),
-    }
+    facts, places = workload.facts(("train",), state), state_shardings(state, mesh).model
+    minimum = minimum_bytes(state.model, places, mesh, facts.shape, facts.dtype)
     with jax.set_mesh(mesh):
-        step = laid_out(train_step(workload, optimizer), state, mesh)
-        return known, step.trace(state, batch).lower(lowering_platforms=("tpu",)), mesh
+        traced = laid_out(workload.step, state, mesh).trace(state, batch)
+        return _known(facts, minimum), traced.lower(lowering_platforms=("tpu",)), mesh
 
 
-def _lower_program(program: Program, topology: Topology, mesh: MeshConfig | None) -> tuple[dict[str, Any], Any, Mesh]:
+def _lower_program(
+    name: str, program: Program, topology: Topology, mesh: MeshConfig | None = None
+) -> tuple[dict[str, Any], Any, Mesh]:
     """Give what is known of any program, the program for the slice, and the mesh it is split over."""
     devices, meant = topology_devices(topology), mesh_of(program.arguments)
     if meant is not None and meant.size != len(devices):
@@ -252,18 +230,15 @@ def _lower_program(program: Program, topology: Topology, mesh: MeshConfig | None
     else:
         mesh = jax.make_mesh(meant.axis_sizes, meant.axis_names, axis_types=meant.axis_types, devices=devices)
     arguments = jax.tree.map(lambda leaf: _placed(leaf, mesh), program.arguments)
-    flops = count_flops(program.function, *program.arguments)
-    known = {
-        "parameters": None,
-        "shape": array_shape(program.arguments),
-        "dtype": flops.dtype,
-        "items": None,
-        "flops": flops.model,
-        "again": flops.again,
-        "minimum": {},
-    }
+    known = _known(program_facts(name, program), {})
     with jax.set_mesh(mesh):
         return known, program.function.trace(*arguments).lower(lowering_platforms=("tpu",)), mesh
+
+
+def _known(facts: Facts, minimum: dict[str, int]) -> dict[str, Any]:
+    told = {name: getattr(facts, name) for name in ("parameters", "shape", "dtype", "items", "unit")}
+    (flops,) = facts.flops.values()
+    return {**told, "flops": flops.model, "again": flops.again, "minimum": minimum}
 
 
 def mesh_of(arguments: tuple) -> Mesh | AbstractMesh | None:
@@ -289,15 +264,9 @@ def _placed(leaf: Any, mesh: Mesh) -> Any:
 
 
 def _answer(
-    known: dict[str, Any],
-    lowered: Any,
-    mesh: Mesh,
-    topology: Topology,
-    *,
-    kept: Path | None = None,
-    fresh: bool = False,
+    known: dict[str, Any], lowered: Any, mesh: Mesh, topology: Topology, kept: Path | None, *, fresh: bool
 ) -> dict[str, Any]:
-    """Add what the compiler tells of a program to what is known of it, and the file for that."""
+    """Add what the compiler tells of a program, now or earlier, to what is known of it, and the file for that."""
     devices = {"slice": topology.name, "mesh": dict(mesh.shape), "order": [device.id for device in mesh.devices.flat]}
     file = kept and kept / _name(lowered.as_text(), devices)
     told = None if fresh else _read(file)
@@ -313,15 +282,15 @@ def _tell(lowered: Any, topology: Topology) -> dict[str, Any]:
     except jax.errors.JaxRuntimeError as error:
         used, limit = _overflow(str(error))
         return {"seconds": time.perf_counter() - began, "used": used, "limit": limit}
-    memory = compiled.memory_analysis()
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    arguments, temporaries = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    text = compiled.as_text()
     return {
         "seconds": time.perf_counter() - began,
-        "arguments": memory.argument_size_in_bytes,
+        "arguments": arguments,
         "outputs": outputs,
-        "temporaries": memory.temp_size_in_bytes,
-        "used": memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes,
+        "temporaries": temporaries,
+        "used": arguments + outputs + temporaries,
         "limit": topology.spec.room,
         "kernels": text.count('custom_call_target="tpu_custom_call"'),
         "collectives": [asdict(each) for each in collectives.collectives_of(text)],
@@ -349,7 +318,7 @@ def main() -> None:
     mesh = data["mesh"] and MeshConfig(**data["mesh"])
     case = Case(**{**data, "mesh": mesh, "options": tuple(data["options"])})
     try:
-        answer = _compile(case, kept and Path(kept), fresh)
+        answer = _compile(case, kept and Path(kept), fresh=fresh)
     except (ValueError, OSError) as error:
         answer = {"invalid": str(error)}
     except CompilerError as error:

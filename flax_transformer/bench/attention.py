@@ -14,8 +14,9 @@ import numpy as np
 
 from flax_transformer.bench.device import TYPES, device_peak
 from flax_transformer.bench.environment import describe, environment
-from flax_transformer.bench.report import amount, seconds, table
+from flax_transformer.bench.report import amount, seconds
 from flax_transformer.bench.timing import Spread, time_calls
+from flax_transformer.columns import align
 from flax_transformer.ops import Mask, attention, explain_attention
 
 BACKWARD = 2.5
@@ -56,9 +57,10 @@ def bench_attention(
     if dtype not in TYPES:
         raise ValueError(f"dtype must be one of {', '.join(TYPES)}, got {dtype!r}")
     mask = Mask(causal=True) if causal else None
-    results = []
+    results, random = [], np.random.default_rng(0)
     for length in lengths:
-        q, k, v = _inputs((batch, length), heads, kv_heads or heads, width, dtype)
+        shapes = [(batch, length, n, width) for n in (heads, kv_heads or heads, kv_heads or heads)]
+        q, k, v = (jnp.asarray(random.standard_normal(shape), dtype) for shape in shapes)
         verdicts = dict(line.split(maxsplit=1) for line in explain_attention(q, k, v, mask).splitlines())
         flops = attention_flops(batch, length, heads, width, causal=causal)
         for backend, verdict in verdicts.items():
@@ -98,26 +100,19 @@ def render_attention(record: dict[str, Any]) -> str:
             row += [seconds(result[part]["median"]), amount(speed), f"{100 * speed / peak:.0f} %"]
         rows.append(row)
     heads = ["length", "backend", "forward", "FLOP/s", "of peak", "with backward", "FLOP/s", "of peak"]
-    return "\n".join(
-        [
-            "",
-            f"attention   {record['target']['dtype']}, {what}{', causal' if shape['causal'] else ''}",
-            describe(record["environment"]),
-            "",
-            table(heads, rows),
-            "",
-            "* what backend='auto' takes",
-            *(f"{reason} (length {', '.join(lengths)})" for reason, lengths in reasons.items()),
-            f"FLOPs: {record['formula']}",
-            f"peak: {amount(peak, 'FLOP/s')} ({record['peak']['source']})",
-        ]
-    )
-
-
-def _inputs(lead: tuple[int, int], heads: int, kv_heads: int, width: int, dtype: str) -> list[jax.Array]:
-    random = np.random.default_rng(0)
-    shapes = [(*lead, n, width) for n in (heads, kv_heads, kv_heads)]
-    return [jnp.asarray(random.standard_normal(shape), dtype) for shape in shapes]
+    lines = [
+        "",
+        f"attention   {record['target']['dtype']}, {what}{', causal' if shape['causal'] else ''}",
+        describe(record["environment"]),
+        "",
+        align([heads, *rows], "rlr"),
+        "",
+        "* what backend='auto' takes",
+        *(f"{reason} (length {', '.join(lengths)})" for reason, lengths in reasons.items()),
+        f"FLOPs: {record['formula']}",
+        f"peak: {amount(peak, 'FLOP/s')} ({record['peak']['source']})",
+    ]
+    return "\n".join(lines)
 
 
 def _time(

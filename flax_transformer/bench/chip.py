@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flax_transformer.frozen import frozen
-
-GIB, GIGA = 2**30, 1e9
+GIB = 2**30
 HOST = (2, 2, 1)
 """Chips of a host along each axis, as the compiler takes it."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Chip:
     """One chip of a generation; bytes, and bytes a second."""
 
@@ -40,19 +38,12 @@ class Chip:
 
 
 CHIPS = {
-    "v4": Chip(
-        kind="TPU v4", devices=1, room=int(30.75 * GIB), bandwidth=1228 * GIGA, links=300 * GIGA, axes=3,
-        options={"chip_config_name": "megacore"},
-    ),
-    "v5e": Chip(
-        kind="TPU v5 lite", devices=1, room=int(15.75 * GIB), bandwidth=819 * GIGA, links=200 * GIGA, axes=2
-    ),
-    "v5p": Chip(kind="TPU v5", devices=1, room=int(95.74 * GIB), bandwidth=2765 * GIGA, links=600 * GIGA, axes=3),
-    "v6e": Chip(
-        kind="TPU v6 lite", devices=1, room=int(31.25 * GIB), bandwidth=1638 * GIGA, links=400 * GIGA, axes=2
-    ),
-    "tpu7x": Chip(kind="TPU7x", devices=2, room=int(94.75 * GIB), bandwidth=7380 * GIGA, links=600 * GIGA, axes=3),
-}  # fmt: skip
+    "v4": Chip("TPU v4", 1, int(30.75 * GIB), 1228e9, 300e9, 3, {"chip_config_name": "megacore"}),
+    "v5e": Chip("TPU v5 lite", 1, int(15.75 * GIB), 819e9, 200e9, 2),
+    "v5p": Chip("TPU v5", 1, int(95.74 * GIB), 2765e9, 600e9, 3),
+    "v6e": Chip("TPU v6 lite", 1, int(31.25 * GIB), 1638e9, 400e9, 2),
+    "tpu7x": Chip("TPU7x", 2, int(94.75 * GIB), 7380e9, 600e9, 3),
+}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.report import amount, seconds, three
 from flax_transformer.bench.timing import make_program
+from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel.collectives import KINDS, Collective, collective_bytes
 from flax_transformer.parallel.mesh import AXES, MeshConfig
@@ -23,16 +24,6 @@ host takes to bring batches, what happens on other slices, and how fast the chip
 
 WIRE = {"all-reduce": 2.0}
 """How often a collective's bytes leave a device, at least; once, but an all-reduce is a reduce-scatter and a gather."""
-
-
-@frozen
-class Budget:
-    """What a run is to do, and what a chip costs."""
-
-    tokens: float = 0.0
-    """To train on in all, or whatever the items are; 0 leaves the cost out."""
-    price: float = 0.0
-    """Of one chip for an hour, in whatever currency."""
 
 
 @frozen
@@ -51,8 +42,7 @@ class Bounds:
     @property
     def by(self) -> str:
         """Which that is."""
-        named = {"arithmetic": self.compute, "memory": self.memory, "links": self.links}
-        return max(named, key=named.get)
+        return {self.links: "links", self.memory: "memory", self.compute: "arithmetic"}[self.step]
 
 
 @frozen
@@ -102,7 +92,7 @@ class Plan:
         return self.compiled.flops / self.peak / self.bounds.step
 
     def __str__(self) -> str:
-        return render(self, Budget())
+        return render(self)
 
 
 def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Plan:
@@ -134,9 +124,9 @@ def compile(function: Callable, *arguments: Any, topology: str, name: str | None
       ValueError: another slice than there is, or arguments on another number of devices.
       CompilerError: the compiler, `pip install libtpu`, is missing or failed.
     """
-    program, there = make_program(function, *arguments), Topology.of(topology)
     case = Case(target=name or getattr(function, "__name__", type(function).__name__), topology=topology)
-    return Plan(case=case, compiled=compile_program(program, there, kept=kept_folder(), fresh=fresh))
+    program, there = make_program(function, *arguments), Topology.of(topology)
+    return Plan(case=case, compiled=compile_program(case.target, program, there, kept_folder(), fresh=fresh))
 
 
 def kept_folder() -> Path:
@@ -144,39 +134,55 @@ def kept_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flax_transformer" / "plan"
 
 
-def render(found: Plan, budget: Budget) -> str:
-    """Spell a plan."""
-    known, topology, bounds = found.compiled, found.topology, found.bounds
+def render(found: Plan, *, tokens: float = 0.0, price: float = 0.0) -> str:
+    """Spell a plan.
+
+    Args:
+      tokens: that a run is to train on in all, or whatever the items are; 0 leaves the cost out.
+      price: of one chip for an hour, in whatever currency.
+    """
+    known, topology, bounds, spec = found.compiled, found.topology, found.bounds, found.topology.spec
     shape = ", ".join(f"{name} {size:,}" for name, size in known.shape.items())
     parameters = "" if known.parameters is None else f"{known.parameters:,} parameters, "
+    spare = known.limit - known.used
+    rest = f"{_gib(spare)} to spare" if known.fits else f"{_gib(-spare)} too much"
     rows = [
         ("target", f"{found.case.target}: {parameters}{known.dtype}, {shape}"),
         ("slice", f"{topology.name}: {topology.chips} chips, {topology.devices} devices, {_spell(found.case)}"),
         ("compiled", f"in {seconds(known.seconds)}{', earlier' if known.earlier else ''}"),
         ("", ""),
-        ("memory", _verdict(known)),
+        (
+            "memory",
+            f"{'fits' if known.fits else 'DOES NOT FIT'}: {_gib(known.used)} of {_gib(known.limit)} a device, {rest}",
+        ),
     ]
     if not known.fits:
-        return _table(rows)
+        return align(rows, "l")
     rows += [
         ("  arguments", _gib(known.arguments)),
         ("  temporaries", _gib(known.temporaries)),
         ("  outputs", f"{_gib(known.outputs)} beyond those in the arguments' place"),
         ("", ""),
-        *_communication(found),
+        *_communication(known),
         ("", ""),
-        *_kernels(known),
+        _kernels(known),
         ("model FLOPs", f"{amount(known.flops)} a step"),
         *([("  done again", f"{amount(known.again)}, to save memory")] if known.again else []),
         ("  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}"),
-        ("  memory", f"{seconds(bounds.memory)} at the least, at {amount(topology.spec.bandwidth, 'B/s')} a chip"),
-        ("  links", f"{seconds(bounds.links)} at the least, at {amount(topology.spec.links, 'B/s')} a chip"),
+        ("  memory", f"{seconds(bounds.memory)} at the least, at {amount(spec.bandwidth, 'B/s')} a chip"),
+        ("  links", f"{seconds(bounds.links)} at the least, at {amount(spec.links, 'B/s')} a chip"),
         ("step", f"{seconds(bounds.step)} or more, bound by {bounds.by}"),
+        ("MFU", f"{100 * found.utilisation:.0f} % at the most"),
     ]
-    rows.append(("MFU", f"{100 * found.utilisation:.0f} % at the most"))
     if found.items_per_second is not None:
         rows.append((f"{known.unit} a second", f"{found.items_per_second:,.0f} at the most"))
-    return _table([*rows, *_cost(found, budget)]) + f"\n\n{UNKNOWN}"
+    if tokens and found.items_per_second:
+        hours = tokens / found.items_per_second / 3600
+        chip_hours = hours * topology.chips
+        cost = f", {chip_hours * price:,.2f} at {price:g} each" if price else ""
+        spent = f"{three(hours)} hours, {three(chip_hours)} chip-hours{cost}, or more"
+        rows.append((f"{amount(tokens)} {known.unit}", spent))
+    return f"{align(rows, 'l')}\n\n{UNKNOWN}"
 
 
 def _spell(case: Case) -> str:
@@ -190,52 +196,26 @@ def _gib(count: int) -> str:
     return f"{count / GIB:.2f} GiB"
 
 
-def _verdict(known: Compiled) -> str:
-    if known.fits:
-        return f"fits: {_gib(known.used)} of {_gib(known.limit)} a device, {_gib(known.limit - known.used)} to spare"
-    over = known.used - known.limit
-    return f"DOES NOT FIT: {_gib(known.used)} of {_gib(known.limit)} a device, {_gib(over)} too much"
-
-
-def _communication(found: Plan) -> Iterator[tuple[str, str]]:
-    each = [Collective(**entry) for entry in found.compiled.collectives]
+def _communication(known: Compiled) -> Iterator[tuple[str, str]]:
+    each = [Collective(**entry) for entry in known.collectives]
     total = collective_bytes(each)
     yield "communication", f"{amount(sum(total.values()), 'B')} a device and step"
     for kind in KINDS:
         if total[kind]:
             times = sum(one.times for one in each if one.kind == kind)
             yield f"  {kind}", f"{amount(total[kind], 'B')} in {times:,}"
-    for axis, least in found.compiled.minimum.items():
+    for axis, least in known.minimum.items():
         yield f"  {axis} needs", f"{amount(least, 'B')} at the least"
-    if found.compiled.rematerialized:
-        yield "  moved whole", f"{found.compiled.rematerialized} tensors, for want of a better way: mind the layout"
+    if known.rematerialized:
+        yield "  moved whole", f"{known.rematerialized} tensors, for want of a better way: mind the layout"
 
 
-def _kernels(known: Compiled) -> Iterator[tuple[str, str]]:
-    """Say whether a model's attention is fused, and how many kernels a function has."""
+def _kernels(known: Compiled) -> tuple[str, str]:
+    """Say whether a model's attention is fused, or how many kernels a function has."""
     if known.parameters is None:
-        yield "kernels", f"{known.kernels} in Pallas"
-    else:
-        yield (
-            "attention",
-            f"splash, {known.kernels} kernels" if known.kernels else "not splash; explain_attention says why",
-        )
-
-
-def _cost(found: Plan, budget: Budget) -> Iterator[tuple[str, str]]:
-    if budget.tokens and found.items_per_second:
-        hours = budget.tokens / found.items_per_second / 3600
-        chip_hours = hours * found.topology.chips
-        price = f", {chip_hours * budget.price:,.2f} at {budget.price:g} each" if budget.price else ""
-        yield (
-            f"{amount(budget.tokens)} {found.compiled.unit}",
-            f"{three(hours)} hours, {three(chip_hours)} chip-hours{price}, or more",
-        )
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    wide = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{wide}}  {value}".rstrip() for name, value in rows)
+        return "kernels", f"{known.kernels} in Pallas"
+    fused = f"splash, {known.kernels} kernels" if known.kernels else "not splash; explain_attention says why"
+    return "attention", fused
 
 
 def variants(case: Case, rows: int) -> list[Case]:
@@ -282,28 +262,23 @@ def sweep(case: Case, say: Callable[[str], None], *, fresh: bool = False) -> lis
 
 def render_sweep(found: list[tuple[Case, Plan | str]]) -> str:
     """Spell a sweep as a table."""
-    limits = [made.compiled.limit for _, made in found if not isinstance(made, str)]
-    memory = f"memory, of {_gib(max(limits))}" if limits else "memory"
-    unit = next((made.compiled.unit for _, made in found if not isinstance(made, str)), "items")
-    rows = [("mesh", "remat", "rows", memory, "step, least", "bound by", f"{unit}/s, most", "MFU, most")]
-    notes = []
-    for case, made in found:
-        head = (_spell(case), case.size.get("remat", "–"))
-        if isinstance(made, str):
-            rows.append((*head, str(case.size.get("batch", "–")), "–", "–", "–", "–", "–"))
-            notes.append(f"{_spell(case)}, {_spell_size(case)}: {made}")
-            continue
-        known = made.compiled
-        memory = f"{_gib(known.used)}{'' if known.fits else ', too much'}"
-        speed = ["–"] * 4
-        if known.fits:
-            items, share = made.items_per_second, made.utilisation
-            speed = [seconds(made.bounds.step), made.bounds.by, f"{items:,.0f}" if items else "–",
-                     f"{100 * share:.0f} %"]  # fmt: skip
-        rows.append((*head, str(known.shape["rows"]), memory, *speed))
-    wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    table = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows]
-    return "\n".join([*table, *(["", *notes] if notes else []), "", UNKNOWN])
+    made = [plan.compiled for _, plan in found if isinstance(plan, Plan)]
+    memory = f"memory, of {_gib(max(known.limit for known in made))}" if made else "memory"
+    unit = made[0].unit if made else "items"
+    heads = ["mesh", "remat", "rows", memory, "step, least", "bound by", f"{unit}/s, most", "MFU, most"]
+    rows, notes = [], []
+    for case, plan in found:
+        row = [_spell(case), case.size.get("remat", "–"), str(case.size.get("batch", "–"))]
+        if isinstance(plan, str):
+            notes.append(f"{_spell(case)}, {_spell_size(case)}: {plan}")
+        else:
+            known, items = plan.compiled, plan.items_per_second
+            row[2:] = [str(known.shape["rows"]), f"{_gib(known.used)}{'' if known.fits else ', too much'}"]
+            if known.fits:
+                speed = f"{items:,.0f}" if items else "–"
+                row += [seconds(plan.bounds.step), plan.bounds.by, speed, f"{100 * plan.utilisation:.0f} %"]
+        rows.append([*row, *["–"] * (len(heads) - len(row))])
+    return "\n".join([align([heads, *rows], "l"), *(["", *notes] if notes else []), "", UNKNOWN])
 
 
 def _spell_size(case: Case) -> str:

@@ -1,12 +1,10 @@
 """A benchmark's record as a table for people."""
 
-import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from flax_transformer.bench.environment import describe
+from flax_transformer.columns import align
 
 
 def seconds(value: float | int | None) -> str:
@@ -69,38 +67,6 @@ ROWS: tuple[tuple[str, Callable[[dict], str]], ...] = (
 )
 
 
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """Align columns, the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = []
-    for row in (heads, *rows):
-        cells = [f"{cell:>{width + 3}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append(f"{row[0]:<{widths[0]}}{''.join(cells)}".rstrip())
-    return "\n".join(lines)
-
-
-def save(record: dict[str, Any], path: Path | None) -> None:
-    """Write a record as JSON; None writes nothing."""
-    if path is not None:
-        path.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def check_file(path: Path | None) -> None:
-    """Refuse a file that could not be written at the end, before the wait.
-
-    Raises:
-      ValueError: a folder, or a file in a folder that is not there or may not be written to.
-    """
-    if path is None:
-        return
-    if path.is_dir():
-        raise ValueError(f"the numbers are written to a file, {path} is a folder")
-    if not path.parent.is_dir():
-        raise ValueError(f"the numbers are written to a file in a folder that is there, {path.parent} is none")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{path} cannot be written")
-
-
 def render(record: dict[str, Any]) -> str:
     """Lay a record out as text, with what its words mean."""
     target, programs = record["target"], record["programs"]
@@ -119,7 +85,7 @@ def render(record: dict[str, Any]) -> str:
         f"{describe(record['environment'])}{f', mesh {mesh}' if mesh else ''}",
         *([" ".join(f"{name}={value}" for name, value in variables.items())] if variables else []),
         "",
-        table(["", *programs], rows),
+        align([["", *programs], *rows], "lr"),
         "",
         f"step: {one['steps']} of them; training with the host one step ahead, the others one call at a time",
         f"FLOPs: {COUNTED}",

@@ -3,27 +3,22 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import jax
 import optax
 from jax.sharding import Mesh
 
-from flax_transformer.bench.compare import check_same, load
-from flax_transformer.bench.device import Peak, device_peak
+from flax_transformer.bench.device import device_peak
 from flax_transformer.bench.environment import environment
-from flax_transformer.bench.flops import Flops, count_flops
 from flax_transformer.bench.record import Record
-from flax_transformer.bench.report import check_file
 from flax_transformer.bench.target import find_target
-from flax_transformer.bench.timing import Measurement, Program, array_shape, make_program, real, time_program
-from flax_transformer.bench.workload import PROGRAMS, Size, Workload, count_programs, train_step
+from flax_transformer.bench.timing import Program, check_steps, make_program, real, time_program
+from flax_transformer.bench.workload import PROGRAMS, Facts, Size, Workload, program_facts, ready
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
-from flax_transformer.train.carry import carry_of
 from flax_transformer.train.optimizer import make_optimizer
-from flax_transformer.train.state import abstract_state, init_state, parameter_count
+from flax_transformer.train.state import init_state
 from flax_transformer.train.step import laid_out
 
 
@@ -46,47 +41,18 @@ def at_the_door() -> Iterator[None]:
 class Job:
     """What is about to be measured, all of it checked."""
 
-    target: dict[str, Any]
-    """What results have in common that can be compared."""
-    flops: dict[str, Flops]
-    """By program."""
+    facts: Facts
     make: Callable[[], dict[str, Program]]
     """Makes the programs; one is forgotten before the next is measured."""
-    items: int | None
-    unit: str
+    steps: int
     mesh: Mesh | None = None
     devices: int = 1
 
-
-def bench(
-    target: str,
-    size: Size,
-    *,
-    what: Sequence[str] = (),
-    steps: int = 20,
-    mesh: MeshConfig | None = None,
-    to: Path | None = None,
-    earlier: Path | None = None,
-) -> None:
-    """Measure, print, and where asked write JSON and compare with what an earlier run wrote.
-
-    Raises:
-      RefusedError: for what cannot be measured, written or compared; before anything is measured.
-    """
-    with at_the_door():
-        before = None if earlier is None else load(earlier)
-        check_file(to)
-        job = open_target(target, size, what=what, steps=steps, mesh=mesh)
-        if before is not None:
-            check_same(before["target"], job.target)
-    first = jax.process_index() == 0
-    record = run(job, steps, say=lambda text: print(text, flush=True) if first else None)
-    if not first:
-        return
-    print(record)
-    record.save(to)
-    if before is not None:
-        print(f"\n{record.compare(before)}")
+    @property
+    def target(self) -> dict[str, Any]:
+        """What results have in common that can be compared."""
+        told = {name: getattr(self.facts, name) for name in ("name", "dtype", "shape", "parameters")}
+        return {**told, "mesh": {} if self.mesh is None else dict(self.mesh.shape)}
 
 
 def benchmark(
@@ -99,7 +65,7 @@ def benchmark(
     """
     with at_the_door():
         job = open_target(target, size, what=what, steps=steps, mesh=mesh)
-    return run(job, steps)
+    return run(job)
 
 
 def measure(
@@ -133,7 +99,7 @@ def measure(
     """
     program = make_program(function, *arguments, advance=advance)
     named = name or getattr(function, "__name__", type(function).__name__)
-    return run(_of_program(named, program, items=items, unit=unit, steps=steps), steps)
+    return run(_of_program(program, program_facts(named, program, items, unit), check_steps(steps)))
 
 
 def open_target(
@@ -144,128 +110,77 @@ def open_target(
     Raises:
       ValueError: for a target, program, size or mesh that cannot be.
     """
-    found = find_target(name, size)
+    found, steps = find_target(name, size), check_steps(steps)
     if isinstance(found, Program):
         if mesh is not None or what:
             given = f"what is measured, {', '.join(what)}" if what else "a mesh"
             raise ValueError(f"{name} is a function and lays its own arguments out; it takes no options, got {given}")
-        return _of_program(name, found, items=None, unit="items", steps=steps)
-    unknown = [program for program in what if program not in found.programs]
-    if unknown:
+        return _of_program(found, program_facts(name, found), steps)
+    if unknown := [program for program in what if program not in found.programs]:
         raise ValueError(
             f"what is measured of {name} must be some of {', '.join(found.programs)}, got {', '.join(unknown)}"
         )
-    _check_steps(steps)
-    return _of_workload(found, [program for program in PROGRAMS if program in (what or found.programs)], mesh)
+    what = [program for program in PROGRAMS if program in (what or found.programs)]
+    devices = make_mesh(found.mesh if mesh is None else mesh)
+    data, fsdp, parts = devices.shape["data"], devices.shape["fsdp"], found.train.accumulate
+    if found.rows % (data * fsdp * parts):
+        raise ValueError(
+            f"rows must be a multiple of data × fsdp × accumulate, got {found.rows} rows, "
+            f"{data} × {fsdp} × {parts}; --batch sets them"
+        )
+    on = devices if devices.size > 1 else None
+    make = lambda: _prepare(found, what, on)  # noqa: E731
+    return Job(facts=found.facts(what), make=make, steps=steps, mesh=on, devices=devices.size)
 
 
-def run(job: Job, steps: int, say: Callable[[str], None] = lambda text: None) -> Record:
+def run(job: Job, say: Callable[[str], None] = lambda text: None) -> Record:
     """Measure what was opened."""
-    peak = device_peak(job.target["dtype"], job.devices)
+    facts, peak, measured = job.facts, device_peak(job.facts.dtype, job.devices), {}
     with nullcontext() if job.mesh is None else jax.set_mesh(job.mesh):
-        programs, measured = job.make(), {}
+        programs = job.make()
         for name in list(programs):
             say(f"measuring {name} …")
-            measured[name] = time_program(programs.pop(name), steps)
-    return Record(
-        target=job.target,
-        environment=environment(),
-        peak=asdict(peak),
-        programs={
-            name: {
-                **asdict(measured[name]),
-                "peak_bytes": measured[name].peak_bytes,
-                **_rates(measured[name], job.items, job.unit, flops, peak),
+            found = time_program(programs.pop(name), job.steps)
+            flops, took = facts.flops[name], found.step.median
+            measured[name] = {
+                **asdict(found),
+                "peak_bytes": found.peak_bytes,
+                "items": facts.items,
+                "unit": facts.unit,
+                "items_per_second": None if facts.items is None else facts.items / took,
+                "flops": flops.model,
+                "flops_again": flops.again,
+                "flops_notes": list(flops.notes),
+                "flops_per_second": flops.model / took,
+                "mfu": flops.model / took / peak.flops,
             }
-            for name, flops in job.flops.items()
-        },
-    )
+    ordered = {name: measured[name] for name in facts.flops}
+    return Record(target=job.target, environment=environment(), peak=asdict(peak), programs=ordered)
 
 
-def _of_program(name: str, program: Program, *, items: int | None, unit: str, steps: int) -> Job:
-    _check_steps(steps)
-    flops = count_flops(program.function, *program.arguments)
+def _of_program(program: Program, facts: Facts, steps: int) -> Job:
     shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(program.arguments))
     devices = max((sharding.num_devices for sharding in shardings if sharding is not None), default=1)
-    short = name.rpartition(":")[2]
-
-    def make() -> dict[str, Program]:
-        return {short: Program(program.function, real(program.arguments), program.advance)}
-
-    shape = array_shape(program.arguments)
-    target = {"name": name, "dtype": flops.dtype, "shape": shape, "mesh": {}, "parameters": None}
-    return Job(target=target, flops={short: flops}, make=make, items=items, unit=unit, devices=devices)
-
-
-def _of_workload(workload: Workload, what: list[str], mesh: MeshConfig | None) -> Job:
-    devices = make_mesh(workload.mesh if mesh is None else mesh)
-    _check_rows(workload, devices)
-    devices = devices if devices.size > 1 else None
-    optimizer = make_optimizer(workload.optimizer, workload.steps)
-    state = abstract_state(workload.init, optimizer, ema=workload.ema > 0, carry=carry_of(workload.objective))
-    flops = count_programs(workload, what, optimizer, state)
-    target = {
-        "name": workload.name,
-        "dtype": workload.dtype or flops[what[-1]].dtype,
-        "shape": workload.shape,
-        "mesh": {} if devices is None else dict(devices.shape),
-        "parameters": parameter_count(state.model),
-    }
-    return Job(
-        target=target,
-        flops=flops,
-        make=lambda: _prepare(workload, what, devices),
-        items=workload.items,
-        unit=workload.unit,
-        mesh=devices,
-        devices=1 if devices is None else devices.size,
-    )
-
-
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise ValueError(f"steps must be a positive number, got {steps}")
-
-
-def _check_rows(workload: Workload, mesh: Mesh) -> None:
-    rows, parts = workload.shape["rows"], mesh.shape["data"] * mesh.shape["fsdp"]
-    if rows % (parts * workload.accumulate):
-        raise ValueError(
-            f"rows must be a multiple of data × fsdp × accumulate, got {rows} rows, "
-            f"{mesh.shape['data']} × {mesh.shape['fsdp']} × {workload.accumulate}; --batch sets them"
-        )
-
-
-def _rates(m: Measurement, items: int | None, unit: str, flops: Flops, peak: Peak) -> dict[str, Any]:
-    speed = flops.model / m.step.median
-    return {
-        "items": items,
-        "unit": unit,
-        "items_per_second": None if items is None else items / m.step.median,
-        "flops": flops.model,
-        "flops_again": flops.again,
-        "flops_notes": list(flops.notes),
-        "flops_per_second": speed,
-        "mfu": speed / peak.flops,
-    }
+    (name,) = facts.flops
+    make = lambda: {name: Program(program.function, real(program.arguments), program.advance)}  # noqa: E731
+    return Job(facts=facts, make=make, steps=steps, devices=devices)
 
 
 def _prepare(workload: Workload, what: Sequence[str], mesh: Mesh | None) -> dict[str, Program]:
     """Make the programs asked for; training comes last, as it takes the state over."""
-    training = "train" in what
-    optimizer = make_optimizer(workload.optimizer, workload.steps) if training else optax.set_to_zero()
-    ema, carry = workload.ema > 0 and training, carry_of(workload.objective)
-    state = init_state(workload.init, optimizer, jax.random.key(0), ema=ema, carry=carry, mesh=mesh)
-    place = jax.devices()[0] if mesh is None else batch_sharding(mesh)
-    batch = jax.device_put(workload.batch, place)
+    training, train = "train" in what, workload.train
+    optimizer = make_optimizer(workload.optimizer, train.steps) if training else optax.set_to_zero()
+    ema = train.ema > 0 and training
+    state = init_state(workload.init, optimizer, jax.random.key(0), ema=ema, carry=workload.carry, mesh=mesh)
+    batch = jax.device_put(workload.batch, jax.devices()[0] if mesh is None else batch_sharding(mesh))
     programs = {}
     if "forward" in what:
         programs["forward"] = Program(jax.jit(workload.forward), (state.model, batch))
     if "decode" in what:
-        programs["decode"] = Program(jax.jit(workload.decode), (workload.ready(state.model), batch))
+        programs["decode"] = Program(jax.jit(workload.decode), (ready(state.model), batch))
     if training:
         programs["train"] = Program(
-            laid_out(train_step(workload, optimizer), state, mesh),
+            laid_out(workload.step, state, mesh),
             (state, batch),
             advance=lambda arguments, result: (result[0], arguments[1]),
             watch=lambda result: result[1],

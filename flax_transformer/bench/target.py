@@ -4,15 +4,21 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flax_transformer.bench.experiment import from_experiment, is_experiment
-from flax_transformer.bench.pretrained import from_pretrained
+from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.timing import Program, make_program
 from flax_transformer.bench.workload import Size, Workload, from_config
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.file import CONFIG, find_folder, read_json
+from flax_transformer.hub.load import read_model
+from flax_transformer.hub.registry import find_family
 from flax_transformer.models.preset import find_preset
+from flax_transformer.objective import OBJECTIVES
+from flax_transformer.task.experiment import Experiment
 
 
 def find_target(name: str, size: Size, options: Sequence[str] = ()) -> Workload | Program:
@@ -52,6 +58,30 @@ def find_workload(name: str, size: Size, options: Sequence[str] = ()) -> Workloa
     return found
 
 
+def from_pretrained(name: str, size: Size) -> Workload:
+    """Make the workload of a folder or a run with a config.json, or of a hub id, from which that one file is fetched.
+
+    It is the model that config.json describes, with random weights. What is on top of a model is trained if there is an
+    objective for what its architecture can do.
+
+    Raises:
+      FileNotFoundError: no such folder, and no hub id.
+      ValueError: none on the hub, an architecture that is not supported, a size that it decides itself.
+    """
+    if size.vocab is not None:
+        raise ValueError(f"config.json decides on the vocabulary of {name}, got vocab={size.vocab}")
+    folder = find_folder(name, only=(CONFIG,))
+    file = next(filter(Path.is_file, (folder / "export" / CONFIG, folder / CONFIG)), None)
+    if file is None:
+        raise ValueError(f"a checkpoint has a {CONFIG}, there is none in {folder}")
+    fields = Fields.of(read_json(file))
+    if "model_type" not in fields:
+        raise ValueError(f"{file} must be of a Hugging Face checkpoint, which has a model_type; it has none")
+    made = from_config(name, read_model(fields, file.parent), size)
+    scored = made.objective == OBJECTIVES["classify"] and not {"classify", "label"} & {*find_family(fields)[1].uses}
+    return replace(made, objective=None) if scored else made
+
+
 def _from_file(name: str, path: Path, which: str, size: Size, options: Sequence[str]) -> Workload | Program:
     module = _load(path)
     named = getattr(module, which, None)
@@ -78,7 +108,7 @@ def program_of(name: str, made: Any) -> Program:
     return make_program(made[0], *made[1])
 
 
-def find_experiment(path: Path, which: str = "", module: ModuleType | None = None) -> Any:
+def find_experiment(path: Path, which: str = "", module: ModuleType | None = None) -> Experiment:
     """Load the experiment an experiment file defines: a global, or an entry of a global dict, named `which`.
 
     Args:
@@ -87,12 +117,9 @@ def find_experiment(path: Path, which: str = "", module: ModuleType | None = Non
     Raises:
       ValueError: when there is no such file or experiment, or several and none is named.
     """
-    found = {}
-    for name, value in vars(module or _load(path)).items():
-        if is_experiment(value):
-            found[name] = value
-        elif isinstance(value, dict):
-            found |= {str(key): entry for key, entry in value.items() if is_experiment(entry)}
+    values = vars(module or _load(path))
+    groups = (values, *(each for each in values.values() if isinstance(each, dict)))
+    found = {str(key): each for group in groups for key, each in group.items() if isinstance(each, Experiment)}
     if not found:
         if which:
             raise ValueError(f"{path} must define a function or an Experiment as a global {which}, it has none")

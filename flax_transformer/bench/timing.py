@@ -189,22 +189,26 @@ class Measurement:
         return self.argument_bytes + self.output_bytes + self.temporary_bytes
 
 
+def check_steps(steps: int) -> int:
+    """Refuse to measure nothing."""
+    if steps < 1:
+        raise ValueError(f"steps must be a positive number, got {steps}")
+    return steps
+
+
 def time_program(program: Program, steps: int) -> Measurement:
     """Compile a program twice, the second time from a persistent cache, and run it `steps` times and a few more.
 
     All of JAX's compiled programs in memory are forgotten.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be a positive number, got {steps}")
+    check_steps(steps)
     with _fresh_cache():
         trace, lower, compile_, compiled = _compile(program)
         with Compilations() as again:
             jax.clear_caches()
             *_, cached, _ = _compile(program)
         memory = compiled.memory_analysis()
-        began = time.perf_counter()
-        result = jax.block_until_ready(compiled(*program.arguments))
-        first = time.perf_counter() - began
+        first, result = _timed(lambda: jax.block_until_ready(compiled(*program.arguments)))
         arguments = program.advance(program.arguments, result)
         with Compilations() as fresh:
             times, arguments = _run(program, arguments, steps)
@@ -231,24 +235,28 @@ def time_program(program: Program, steps: int) -> Measurement:
 
 def time_calls(function: Callable, *arguments: Any, seconds: float = 0.5, least: int = 5) -> Spread:
     """Time whole calls of a function, after two that warm it up, for about this long and at least so often."""
+
+    def call() -> None:
+        jax.block_until_ready(function(*arguments))
+
+    call()
+    call()
     times: list[float] = []
-    for _ in range(2):
-        jax.block_until_ready(function(*arguments))
     while len(times) < least or sum(times) < seconds:
-        began = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
-        times.append(time.perf_counter() - began)
+        times.append(_timed(call)[0])
     return spread(times)
 
 
-def _compile(program: Program) -> tuple[float, float, float, Any]:
+def _timed(function: Callable, *arguments: Any) -> tuple[float, Any]:
     began = time.perf_counter()
-    traced = program.function.trace(*program.arguments)
-    was_traced = time.perf_counter()
-    lowered = traced.lower()
-    was_lowered = time.perf_counter()
-    compiled = lowered.compile()
-    return was_traced - began, was_lowered - was_traced, time.perf_counter() - was_lowered, compiled
+    made = function(*arguments)
+    return time.perf_counter() - began, made
+
+
+def _compile(program: Program) -> tuple[float, float, float, Any]:
+    trace, traced = _timed(program.function.trace, *program.arguments)
+    lower, lowered = _timed(traced.lower)
+    return trace, lower, *_timed(lowered.compile)
 
 
 def _run(program: Program, arguments: tuple, steps: int) -> tuple[list[float], tuple]:
@@ -269,22 +277,16 @@ def _run(program: Program, arguments: tuple, steps: int) -> tuple[list[float], t
 def _dispatch(program: Program, arguments: tuple, calls: int = 5) -> tuple[list[float], tuple]:
     times = []
     for _ in range(calls):
-        began = time.perf_counter()
-        result = program.function(*arguments)
-        times.append(time.perf_counter() - began)
-        jax.block_until_ready(result)
-        arguments = program.advance(arguments, result)
+        took, result = _timed(program.function, *arguments)
+        times.append(took)
+        arguments = program.advance(arguments, jax.block_until_ready(result))
     return times, arguments
 
 
 def _overhead(program: Program, arguments: tuple, calls: int = 30) -> list[float]:
     """Time a program of one addition that is given all the arguments, unused."""
     nothing = jax.jit(lambda *rest: jnp.zeros((), jnp.int32) + 1, keep_unused=True)
-    times = []
-    for _ in range(WARM_UP + calls):
-        began = time.perf_counter()
-        nothing(*arguments).block_until_ready()
-        times.append(time.perf_counter() - began)
+    times = [_timed(lambda: nothing(*arguments).block_until_ready())[0] for _ in range(WARM_UP + calls)]
     return times[WARM_UP:]
 
 

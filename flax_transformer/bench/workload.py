@@ -1,26 +1,52 @@
 """What is measured: a model with a batch of its own sizes, and what can be done to the two."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from flax_transformer.bench.family import FAMILIES, Batch
 from flax_transformer.bench.flops import Flops, alone, count_flops
+from flax_transformer.bench.timing import Program, array_shape
+from flax_transformer.decode import Greedy, greedy
 from flax_transformer.frozen import frozen
+from flax_transformer.models.output import Output
 from flax_transformer.models.preset import module_of
-from flax_transformer.nn import Precision, with_precision
+from flax_transformer.nn import Precision, own_tables, with_fields, with_precision
+from flax_transformer.nn.config import check_at_least, check_rates, configs_in, field_names
+from flax_transformer.objective import OBJECTIVES
+from flax_transformer.ops.platform import platform
 from flax_transformer.parallel import MeshConfig
-from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.carry import NOTHING, Carry, carry_of
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train.state import TrainState, abstract_state, parameter_count
 from flax_transformer.train.step import make_train_step
 
+Batch = dict[str, Any]
 ADAM = OptimizerConfig(learning_rate=1e-4, schedule=ScheduleConfig(name="constant"))
 PROGRAMS = ("forward", "train", "decode")
+
+
+@frozen
+class Facts:
+    """What is known of a target before it is compiled."""
+
+    name: str
+    parameters: int | None
+    """Of a model; None of a function."""
+    shape: dict[str, int]
+    dtype: str
+    items: int | None
+    """How many of what it is for come out of a call: tokens, images, rows; None where nothing says."""
+    unit: str
+    """What these are."""
+    flops: dict[str, Flops]
+    """By program, on all devices together."""
 
 
 @frozen
@@ -38,24 +64,62 @@ class Workload:
     """What training minimises; None: nothing says."""
     decode: Callable[[Any, Batch], Any] | None = None
     """None: there is no telling how."""
-    ready: Callable[[Any], Any] = lambda model: model
-    """Lays the model out for `decode`."""
     items: int | None = None
-    """How many of what a model is for come out of a call: positions, images, rows."""
+    """As those of `Facts`."""
     unit: str = "items"
-    """What these are."""
     optimizer: OptimizerConfig = ADAM
-    steps: int = 1_000
-    """Of the run whose schedule the optimizer follows."""
+    train: TrainConfig = TrainConfig()
+    """The steps that the optimizer's schedule follows, `accumulate` and `ema`."""
     mesh: MeshConfig = MeshConfig()
-    accumulate: int = 1
-    ema: float = 0.0
 
     @property
     def programs(self) -> tuple[str, ...]:
         """What can be measured, in the order of `PROGRAMS`."""
         has = {"forward": True, "train": self.objective is not None, "decode": self.decode is not None}
         return tuple(name for name in PROGRAMS if has[name])
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch."""
+        return self.shape["rows"]
+
+    @property
+    def state(self) -> TrainState:
+        """The state of training, abstract."""
+        optimizer = make_optimizer(self.optimizer, self.train.steps)
+        return abstract_state(self.init, optimizer, ema=self.train.ema > 0, carry=self.carry)
+
+    @property
+    def carry(self) -> Carry:
+        """What the objective carries."""
+        return NOTHING if self.objective is None else carry_of(self.objective)
+
+    @property
+    def step(self) -> Callable:
+        """The training step that is measured, and planned."""
+        optimizer = make_optimizer(self.optimizer, self.train.steps)
+        return make_train_step(self.objective, optimizer, accumulate=self.train.accumulate, ema=self.train.ema)
+
+    def facts(self, what: Sequence[str], state: TrainState | None = None) -> Facts:
+        """Tell what is known; FLOPs are counted as on one device, whatever mesh is set."""
+        state = self.state if state is None else state
+        made = {"forward": (self.forward, state.model), "decode": (self.decode, state.model)}
+        made |= {"train": (self.step, state)} if "train" in what else {}
+        with alone():
+            flops = {name: count_flops(*made[name], self.batch) for name in what}
+        return Facts(
+            name=self.name, parameters=parameter_count(state.model), shape=self.shape, items=self.items,
+            unit=self.unit, flops=flops, dtype=self.dtype or flops[what[-1]].dtype,
+        )  # fmt: skip
+
+
+def program_facts(name: str, program: Program, items: int | None = None, unit: str = "items") -> Facts:
+    """Tell what is known of any function; its FLOPs are by its name without the file's."""
+    flops = count_flops(program.function, *program.arguments)
+    return Facts(
+        name=name, parameters=None, shape=array_shape(program.arguments), dtype=flops.dtype, items=items, unit=unit,
+        flops={name.rpartition(":")[2]: flops},
+    )  # fmt: skip
 
 
 @frozen
@@ -74,78 +138,66 @@ class Size:
     """Every rate of it; attention with dropout of its weights is not fused."""
 
     def __post_init__(self):
-        for name in ("batch", "length", "vocab", "documents"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be a positive number, got {value}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.vocab is not None and self.vocab < 2:
-            raise ValueError(f"vocab must be at least 2, got {self.vocab}")
+        check_at_least(self, 1, "batch", "length", "documents")
+        check_at_least(self, 2, "vocab")
+        if self.dropout is not None:
+            check_rates(self, "dropout")
 
 
 def compute_type(config: Any) -> str:
-    """Find the compute type: of the first `Precision` in a config."""
-    if isinstance(config, Precision):
-        return config.compute
-    if dataclasses.is_dataclass(config):
-        found = (compute_type(getattr(config, field.name)) for field in dataclasses.fields(config))
-        return next((dtype for dtype in found if dtype), "")
-    return ""
+    """Find the compute type: of the first `Precision` in a config; empty where it has none."""
+    return next((each.compute for each in configs_in(config) if isinstance(each, Precision)), "")
 
 
 def changed(config: Any, size: Size) -> Any:
     """Change type, rematerialisation and dropout, at any depth of a config."""
     config = config if size.dtype is None else with_precision(config, compute=size.dtype)
-    config = config if size.remat is None else _with(config, lambda name: name == "remat", size.remat)
-    return config if size.dropout is None else _with(config, lambda name: name.endswith("dropout"), size.dropout)
+    rates = [name for name in field_names(config) if name.endswith("dropout")]
+    changes = {} if size.dropout is None else dict.fromkeys(rates, size.dropout)
+    changes |= {} if size.remat is None else {"remat": size.remat}
+    return with_fields(config, **changes) if changes else config
 
 
-def _with(config: Any, chosen: Callable[[str], bool], value: Any) -> Any:
-    if not dataclasses.is_dataclass(config) or isinstance(config, type):
-        return config
-    parts = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.init}
-    return replace(config, **{k: value if chosen(k) else _with(v, chosen, value) for k, v in parts.items()})
+def measurable(config: Any) -> type | None:
+    """Find the `Measurable` class of a config; None where there is none, or it does not say how its models are fed."""
+    try:
+        found = module_of(config)
+    except ValueError:
+        return None
+    return found if hasattr(found, "example_batch") else None
 
 
 def from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
     """Make the workload of a model's config, with a batch of the size asked for.
 
     Args:
-      changes: fields of the workload that are other than the family's.
+      changes: fields of the workload that are other than what the model says.
 
     Raises:
-      ValueError: for a model of no family that can be measured.
+      ValueError: for a model that does not say how it is fed.
     """
-    family = FAMILIES.get(type(config))
-    if family is None:
-        known = ", ".join(kind.__name__ for kind in FAMILIES)
-        raise ValueError(f"{name} must be of a family that can be measured ({known}), got {type(config).__name__}")
+    model = measurable(config)
+    if model is None:
+        raise ValueError(
+            f"{name} must be a model that says by example_batch how it is fed, {type(config).__name__} not"
+        )
     config = changed(config, size)
-    batch = changes.pop("batch", None) or family.batch(config, size.batch or 32, size.length or 32)
+    batch = changes.pop("batch", None) or model.example_batch(config, size.batch or 32, size.length)
     if size.documents is not None:
-        batch = _packed(name, batch, size.documents)
-    shape = family.shape(config, batch)
-    return Workload(
-        name=name,
-        dtype=compute_type(config),
-        items=shape["rows"] * shape.get("target", shape.get("length")),
-        unit="tokens",
-        **{
-            "init": lambda key: module_of(config)(config, rngs=nnx.Rngs(key)),
-            "batch": batch,
-            "shape": shape,
-            "forward": family.forward,
-            "objective": family.objective,
-            "decode": family.decode,
-            "ready": family.ready,
-            **changes,
-        },
-    )
+        batch = _packed(name, model.use, batch, size.documents)
+    shape, items, unit = model.describe_batch(config, batch)
+    made = {
+        "init": lambda key: module_of(config)(config, rngs=nnx.Rngs(key)),
+        "forward": forward,
+        "objective": OBJECTIVES.get(model.use),
+        "decode": DECODERS.get(model.use),
+    }
+    described = {"dtype": compute_type(config), "shape": dict(shape), "items": items, "unit": unit}
+    return Workload(name=name, batch=batch, **described, **{**made, **changes})
 
 
-def _packed(name: str, batch: Batch, documents: int) -> Batch:
-    if "tokens" not in batch["inputs"] or "places" in batch:
+def _packed(name: str, use: str, batch: Batch, documents: int) -> Batch:
+    if use != "continue":
         raise ValueError(f"documents are packed for decoder-only models alone, {name} is none")
     rows, length = batch["labels"].shape
     if documents > length:
@@ -156,21 +208,35 @@ def _packed(name: str, batch: Batch, documents: int) -> Batch:
     return {**batch, "inputs": {**batch["inputs"], **packed}}
 
 
-def count_programs(workload: Workload, what: Sequence[str], optimizer: Any, state: Any) -> dict[str, Flops]:
-    """Count the FLOPs of a model's programs, as on one device, whatever mesh is set.
-
-    Args:
-      state: of training, abstract.
-    """
-    with alone():
-        made = {
-            "forward": lambda: count_flops(workload.forward, state.model, workload.batch),
-            "train": lambda: count_flops(train_step(workload, optimizer), state, workload.batch),
-            "decode": lambda: count_flops(workload.decode, state.model, workload.batch),
-        }
-        return {name: made[name]() for name in what}
+def forward(model: Any, batch: Batch) -> Any:
+    """Compute what a model is called for, without dropout: logits, scores, or hidden states where it has no output."""
+    hidden = model.hidden_states(**batch["inputs"])
+    made = model.output(hidden) if hasattr(model, "output") else hidden
+    return made.logits() if isinstance(made, Output) else made
 
 
-def train_step(workload: Workload, optimizer: Any) -> Callable:
-    """Make the training step that is measured, and planned."""
-    return make_train_step(workload.objective, optimizer, accumulate=workload.accumulate, ema=workload.ema)
+def ready(model: Any) -> Any:
+    """Lay a model out as decoding wants it on this platform: on a CPU by its `for_decoding`, else as it is."""
+    lay_out = getattr(type(model), "for_decoding", None)
+    return jax.jit(lay_out)(model) if lay_out and platform() == "cpu" else model
+
+
+def _continue(model: Any, batch: Batch) -> Any:
+    tokens, config = batch["inputs"]["tokens"], _endless(batch)
+    cache = model.init_cache(len(tokens), config.stages[0])
+    return greedy(partial(type(model).step, model), cache, tokens[:, 0], config, grow=type(cache).grow)
+
+
+def _respond(model: Any, batch: Batch) -> Any:
+    model, inputs, config = own_tables(model), batch["inputs"], _endless(batch)
+    lengths, begin = inputs.get("lengths"), jnp.ones(len(batch["labels"]), jnp.int32)
+    cache = model.init_cache(model.encode(inputs["source"], lengths), lengths, config.stages[0])
+    return greedy(partial(type(model).step, model), cache, begin, config, grow=type(cache).grow)
+
+
+def _endless(batch: Batch) -> Greedy:
+    return Greedy(max_length=batch["labels"].shape[1], eos=())
+
+
+DECODERS = {"continue": _continue, "respond": _respond}
+"""Greedy decoding without an end, as many tokens as the batch has labels a row, by what the model can do."""

@@ -55,4 +55,4 @@ def plan(
         if sweep:
             print(ahead.render_sweep(ahead.sweep(case, say, fresh=fresh)))
         else:
-            print(ahead.render(ahead.plan(case, say, fresh=fresh), ahead.Budget(tokens=tokens, price=price)))
+            print(ahead.render(ahead.plan(case, say, fresh=fresh), tokens=tokens, price=price))

@@ -143,14 +143,10 @@ def sharding(experiment: Folder, /, mesh: Mesh = Mesh(), devices: int | None = N
     from flax_transformer.bench.workload import Size as Shapes
     from flax_transformer.parallel import MeshConfig, abstract_mesh
     from flax_transformer.task.sharding import sharding_table
-    from flax_transformer.train.carry import carry_of
-    from flax_transformer.train.optimizer import make_optimizer
 
     target = find_workload(experiment, Shapes())
     config = target.mesh if mesh == Mesh() else MeshConfig(**asdict(mesh))
-    optimizer = make_optimizer(target.optimizer, target.steps)
-    on, carry = abstract_mesh(config, devices), carry_of(target.objective)
-    print(sharding_table(target.init, optimizer, on, ema=target.ema > 0, carry=carry))
+    print(sharding_table(target.state, abstract_mesh(config, devices)))
 
 
 def bench(
@@ -176,15 +172,27 @@ def bench(
       json: File to write the numbers to.
       compare: File written by --json earlier; ratios are printed, and what is slower beyond the spread.
     """
-    from flax_transformer.bench.run import at_the_door
-    from flax_transformer.bench.run import bench as run
+    import jax
+
+    from flax_transformer.bench.record import check_file, check_same, load
+    from flax_transformer.bench.run import at_the_door, open_target, run
     from flax_transformer.bench.workload import Size as Checked
     from flax_transformer.parallel import MeshConfig
 
     with at_the_door():
-        sizes = Checked(**asdict(size))
+        before = None if compare is None else load(compare)
+        check_file(json)
         devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
-    run(target, sizes, what=what, steps=steps, mesh=devices, to=json, earlier=compare)
+        job = open_target(target, Checked(**asdict(size)), what=what, steps=steps, mesh=devices)
+        if before is not None:
+            check_same(before["target"], job.target)
+    say = (lambda text: print(text, flush=True)) if jax.process_index() == 0 else lambda text: None
+    record = run(job, say)
+    say(str(record))
+    if jax.process_index() == 0:
+        record.save(json)
+    if before is not None:
+        say(f"\n{record.compare(before)}")
 
 
 def bench_attention(
@@ -211,7 +219,7 @@ def bench_attention(
     """
     from flax_transformer.bench.attention import bench_attention as run
     from flax_transformer.bench.attention import render_attention
-    from flax_transformer.bench.report import check_file, save
+    from flax_transformer.bench.record import check_file, save
     from flax_transformer.bench.run import at_the_door
 
     options = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "width": width, "dtype": dtype, "causal": causal}

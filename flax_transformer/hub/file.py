@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,9 @@ PATTERNS = (
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def find_folder(path_or_id: str | os.PathLike, revision: str | None = None) -> Path:
+def find_folder(
+    path_or_id: str | os.PathLike, revision: str | None = None, *, only: Collection[str] | None = None
+) -> Path:
     """Give the folder of a checkpoint: a local one as it is, a hub id downloaded at a revision.
 
     Without a revision, what came is logged as a warning, with the name that would pin it.
@@ -38,6 +40,7 @@ def find_folder(path_or_id: str | os.PathLike, revision: str | None = None) -> P
     Args:
       path_or_id: a folder, OWNER/NAME, or OWNER/NAME@REVISION.
       revision: branch, tag or commit.
+      only: patterns of the files that are wanted; by default all that make a model.
 
     Raises:
       FileNotFoundError: when it is neither a folder nor a hub id.
@@ -58,10 +61,12 @@ def find_folder(path_or_id: str | os.PathLike, revision: str | None = None) -> P
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(PATTERNS)))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(only or PATTERNS)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"no folder {path}, and the hub did not give {path_or_id}: {reason}") from error
+    if only is not None:
+        return folder
     if not any(folder.glob("*.safetensors")):
         _download_others(name, folder)
     if revision is None:

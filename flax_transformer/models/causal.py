@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsTokens
 from flax_transformer.models.output import Output, output_table
 from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Trunk, TrunkConfig, cache_length, each_cache
 from flax_transformer.nn.check import check_positions, check_widths
@@ -69,8 +70,10 @@ class CausalCache:
         return replace(self, layers=each_cache(lambda cache: cache.fork(beams, length), self.layers))
 
 
-class Causal(Module):
+class Causal(ReadsTokens, Module):
     """A language model: `model(tokens)` gives logits; `prefill` and `step` generate."""
+
+    use = "continue"
 
     def __init__(self, cfg: CausalConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -8,12 +8,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsTokens
 from flax_transformer.models.head import ClassifierConfig, Head, HeadConfig
 from flax_transformer.models.output import Output, output_table
+from flax_transformer.models.protocol import Described
 from flax_transformer.nn import Embedding, EmbeddingConfig, Trunk, TrunkConfig, make_norm
 from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_fields
@@ -39,8 +42,10 @@ class EncoderConfig(TrunkConfig):
         return Encoder(self, rngs=rngs)
 
 
-class Encoder(Module):
+class Encoder(ReadsTokens, Module):
     """Hidden states of tokens that all see each other."""
+
+    use = "embed"
 
     def __init__(self, cfg: EncoderConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -137,8 +142,23 @@ class MaskedLMConfig:
         return self.encoder.block.feedforward.activation if self.activation is None else self.activation
 
 
-class MaskedLM(Module):
+class MaskedLM(ReadsTokens, Module):
     """A dense layer, its activation and norm, and an output layer, by default the embedding table; all with biases."""
+
+    use = "fill"
+
+    @classmethod
+    def example_batch(cls, config: MaskedLMConfig, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B rows of T tokens; every seventh is masked, about as many as BERT does."""
+        batch = super().example_batch(config.encoder, rows, length)
+        places = np.tile(np.arange(0, batch["labels"].shape[1], 7, dtype=np.int32), (rows, 1))
+        chosen = {name: np.take_along_axis(batch[name], places, axis=1) for name in ("labels", "weights")}
+        return {**batch, **chosen, "places": places}
+
+    @classmethod
+    def describe_batch(cls, config: MaskedLMConfig, batch: dict[str, Any]) -> Described:
+        """Count B · T tokens, masked or not."""
+        return super().describe_batch(config.encoder, batch)
 
     def __init__(self, cfg: MaskedLMConfig, *, rngs: nnx.Rngs):
         embedding, like, residual = cfg.encoder.embedding, cfg.encoder.block.feedforward, cfg.encoder.block.residual

@@ -3,15 +3,18 @@
 Axes: B batch, T positions, D width, E outputs.
 """
 
+import math
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.preset import module_of
+from flax_transformer.models.protocol import Described
 from flax_transformer.nn import Precision
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
@@ -108,6 +111,21 @@ class ClassifierConfig:
 
 class Classifier(Module):
     """A backbone with a head: `model.head(model.backbone(tokens, …))`."""
+
+    use = "classify"
+
+    @classmethod
+    def example_batch(cls, config: ClassifierConfig, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch as the backbone's, with classes as labels: one of each row, or of every position."""
+        batch = module_of(config.backbone).example_batch(config.backbone, rows, length)
+        shape = batch["labels"].shape if config.head.pool == "every" else (rows,)
+        labels = np.arange(math.prod(shape), dtype=np.int32).reshape(shape) % max(config.head.outputs, 1)
+        return {**batch, "labels": labels, "weights": np.ones(shape, np.float32)}
+
+    @classmethod
+    def describe_batch(cls, config: ClassifierConfig, batch: dict[str, Any]) -> Described:
+        """Count what the backbone is fed."""
+        return module_of(config.backbone).describe_batch(config.backbone, batch)
 
     def __init__(self, cfg: ClassifierConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -1,9 +1,10 @@
-"""What encoders and encoder-decoders of any kind have in common, Transformers or not: decoding loops ask no more.
+"""What models of any kind have in common, Transformers or not: decoding loops, `bench` and `plan` ask no more.
 
 Axes: B batch, R rows (B times the hypotheses of each), D width, V vocabulary.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -43,3 +44,32 @@ class EncoderDecoder(Protocol):
 
     def step(self, cache: Any, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], Any]:
         """Decode one token a row: the logits of the next one, and the cache with this one in it."""
+
+
+class Described(NamedTuple):
+    """What a batch is to a model."""
+
+    sizes: Mapping[str, int]
+    """What decides how long it takes: `rows` first; positions are called `length`, or `source` and `target`."""
+    items: int
+    """How many of what the model is for come out of a call: tokens, images."""
+    unit: str
+    """What these are."""
+
+
+class Measurable(Protocol):
+    """A model's class that says how the model is fed, so that it can be measured, planned for and tested like any.
+
+    Batches are numpy's: `inputs` that `hidden_states` takes by name, `labels`, `weights`, and what the objective takes.
+    """
+
+    use: ClassVar[str]
+    """What it can do, in the words of `hub.registration.USES`; `objective.OBJECTIVES` has what trains it for that."""
+
+    @classmethod
+    def example_batch(cls, config: Any, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch for models of this config, of so many positions a row where rows have any."""
+
+    @classmethod
+    def describe_batch(cls, config: Any, batch: dict[str, Any]) -> Described:
+        """Count a batch, one of the data's own too."""

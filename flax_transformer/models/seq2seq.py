@@ -8,11 +8,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import LENGTH, draw_tokens
 from flax_transformer.models.output import Output, output_table
+from flax_transformer.models.preset import module_of
+from flax_transformer.models.protocol import Described
 from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Memory, Trunk, TrunkConfig, each_cache
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
@@ -83,6 +87,30 @@ class DecoderCache:
 
 class Seq2Seq(Module):
     """The Transformer: `model(source, target)` gives logits; `encode`, `init_cache` and `step` decode."""
+
+    use = "respond"
+
+    @classmethod
+    def example_batch(cls, config: Seq2SeqConfig, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B sources, of T tokens or as the encoder makes its own, and as many targets of T tokens."""
+        T = length or LENGTH
+        if config.embeds_source:
+            source = draw_tokens((config.source_embedding or config.embedding).vocab, rows, T)
+            inputs = {"source": source, "lengths": np.full(rows, T, np.int32)}
+        else:
+            read = module_of(config.encoder).example_batch(config.encoder, rows, length)["inputs"]
+            inputs = {"source": next(iter(read.values())), **{k: v for k, v in read.items() if k == "lengths"}}
+        target = draw_tokens(config.embedding.vocab, rows, T + 1)
+        inputs["target"] = target[:, :-1]
+        return {"inputs": inputs, "labels": target[:, 1:], "weights": np.ones((rows, T), np.float32)}
+
+    @classmethod
+    def describe_batch(cls, config: Seq2SeqConfig, batch: dict[str, Any]) -> Described:
+        """Count B · T tokens of the target."""
+        rows, target = batch["inputs"]["target"].shape
+        source = {"source": batch["inputs"]["source"].shape[1]} if config.embeds_source else {}
+        sizes = {"rows": rows, **source, "target": target, "vocab": config.embedding.vocab}
+        return Described(sizes, rows * target, "tokens")
 
     def __init__(self, cfg: Seq2SeqConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -1,7 +1,7 @@
 """What configs have in common: frozen values, hashable, validated at the door."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from numbers import Integral, Real
@@ -113,12 +113,17 @@ def with_fields(config: Any, **changes: Any) -> Any:
     return _changed(config, changes)
 
 
+def configs_in(config: Any) -> Iterator[Any]:
+    """Go through a config and the configs in it, in the order of their fields; nothing where it is none."""
+    if _is_config(config):
+        yield config
+        for field in fields(config):
+            yield from configs_in(getattr(config, field.name))
+
+
 def field_names(config: Any) -> set[str]:
     """Give the names of all fields of a config and of the configs in it."""
-    if not _is_config(config):
-        return set()
-    names = {field.name for field in fields(config)}
-    return names.union(*(field_names(getattr(config, name)) for name in names))
+    return {field.name for each in configs_in(config) for field in fields(each)}
 
 
 def _changed(config: Any, changes: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name, tree_axes
 
@@ -39,10 +40,7 @@ class Summary:
     def __repr__(self) -> str:
         whole, *parts = self.rows
         cells = [("  " * (row.level - 1) + row.name, *self._cells(row)) for row in (*parts, whole)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        align = (str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
-        lines = ("  ".join(f(cell, w) for f, cell, w in zip(align, row, widths, strict=True)) for row in cells)
-        return "\n".join(line.rstrip() for line in lines)
+        return align(cells, "llrrrl")
 
     def _repr_html_(self) -> str:
         parts, opened = [], 0

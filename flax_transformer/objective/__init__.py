@@ -10,4 +10,13 @@ from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, check_parts
 from flax_transformer.objective.token import TokenLoss
 
-__all__ = ["Batch", "LabelLoss", "Loss", "MaskedLoss", "Objective", "TokenLoss", "check_parts"]
+__all__ = ["OBJECTIVES", "Batch", "LabelLoss", "Loss", "MaskedLoss", "Objective", "TokenLoss", "check_parts"]
+
+OBJECTIVES: dict[str, Objective] = {
+    "continue": TokenLoss(),
+    "respond": TokenLoss(label_smoothing=0.1, chunk=512),
+    "fill": MaskedLoss(),
+    "classify": LabelLoss(),
+    "label": LabelLoss(),
+}
+"""What trains a model, where nothing else is said, by what it can do: a word of `hub.registration.USES`."""

@@ -3,38 +3,27 @@
 Nothing is allocated, and the devices need not be there.
 """
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import jax
-import optax
 from jax.sharding import AbstractMesh, NamedSharding
 
+from flax_transformer.columns import align
 from flax_transformer.nn.summary import size
 from flax_transformer.parallel import path_name, tree_axes
-from flax_transformer.train.carry import NOTHING, Carry
-from flax_transformer.train.state import abstract_state, parameter_count, state_shardings
+from flax_transformer.train.state import TrainState, parameter_count, state_shardings
 
 
-def sharding_table(
-    init: Callable[[jax.Array], Any],
-    optimizer: optax.GradientTransformation,
-    mesh: AbstractMesh,
-    *,
-    ema: bool = False,
-    carry: Carry = NOTHING,
-) -> str:
+def sharding_table(state: TrainState, mesh: AbstractMesh) -> str:
     """Lay out a training state: a line for each parameter, `embed→fsdp` where the mesh splits an axis, then the sums.
 
     Args:
-      init: makes the model from a key.
-      ema: whether an average of the parameters is kept.
-      carry: what the objective carries beside the gradients.
+      state: abstract.
 
     Raises:
       ValueError: for a parameter without a rule, or an axis that its mesh axis does not divide.
     """
-    state = abstract_state(init, optimizer, ema=ema, carry=carry)
     places = state_shardings(state, mesh)
     axes = tree_axes(state.model)
     rows = [("parameter", "shape", "axes→mesh", "per device")]
@@ -48,7 +37,7 @@ def sharding_table(
         ("parameters", state.model, places.model),
         ("gradients", state.model, places.model),
         ("optimizer state", state.opt_state, places.opt_state),
-        *([("average", state.ema, places.ema)] if ema else []),
+        *([("average", state.ema, places.ema)] if state.ema is not None else []),
         *([("carried", state.carried, places.carried)] if state.carried is not None else []),
     ]
     totals = [("", "whole", "per device")]
@@ -62,7 +51,7 @@ def sharding_table(
     split = " × ".join(f"{axis} {count}" for axis, count in mesh.shape.items() if count > 1)
     devices = f"{mesh.size} device{'s' if mesh.size > 1 else ''}{f': {split}' if split else ''}"
     head = f"{parameter_count(state.model):,} parameters on {devices}"
-    return f"{head}\n\n{_align(rows, 'lllr')}\n\n{_align(totals, 'lrr')}"
+    return f"{head}\n\n{align(rows, 'lllr')}\n\n{align(totals, 'lrr')}"
 
 
 def _axes(axes: tuple[str | None, ...], leaf: Any, place: NamedSharding) -> str:
@@ -79,17 +68,4 @@ def _axes(axes: tuple[str | None, ...], leaf: Any, place: NamedSharding) -> str:
 
 def _bytes(leaf: Any, place: NamedSharding) -> int:
     """Count what one device keeps of an array."""
-    items = 1
-    for length in place.shard_shape(leaf.shape):
-        items *= length
-    return items * leaf.dtype.itemsize
-
-
-def _align(rows: list[tuple[str, ...]], sides: str) -> str:
-    """Set rows in columns, each to its side: l or r."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = zip(row, widths, sides, strict=True)
-        lines.append("  ".join(cell.ljust(w) if side == "l" else cell.rjust(w) for cell, w, side in cells).rstrip())
-    return "\n".join(lines)
+    return math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -7,6 +7,7 @@ from typing import Any
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.nn import EmbeddingConfig
+from flax_transformer.nn.config import configs_in
 
 
 @frozen
@@ -48,9 +49,5 @@ def sized(config: Any, spec: Spec) -> Any:
 
 def longest(config: Any) -> int | None:
     """Find how many positions a config has room for; None where it sets no limit."""
-    if isinstance(config, EmbeddingConfig):
-        return config.max_length if config.position == "learned" else None
-    if not dataclasses.is_dataclass(config):
-        return None
-    found = (longest(getattr(config, field.name)) for field in dataclasses.fields(config))
-    return min((limit for limit in found if limit is not None), default=None)
+    tables = (each for each in configs_in(config) if isinstance(each, EmbeddingConfig))
+    return min((table.max_length for table in tables if table.position == "learned"), default=None)

@@ -1,6 +1,5 @@
 """The checkpoint that training begins with: its tokenizer, and its model with a head for the data at hand."""
 
-import dataclasses
 from typing import Any
 
 from flax_transformer import hub
@@ -10,6 +9,7 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_use
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.nn import BlockConfig
+from flax_transformer.nn.config import configs_in
 from flax_transformer.task.spec import Spec
 
 HEAD = (r"^classifier", r"^pre_classifier", r"pooler")
@@ -73,9 +73,4 @@ def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
 
 def _first(config: Any, kind: type) -> Any:
     """Find the first config of a kind, at any depth."""
-    if isinstance(config, kind):
-        return config
-    if not dataclasses.is_dataclass(config):
-        return None
-    found = (_first(getattr(config, field.name), kind) for field in dataclasses.fields(config))
-    return next((each for each in found if each is not None), None)
+    return next((each for each in configs_in(config) if isinstance(each, kind)), None)

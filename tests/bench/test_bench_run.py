@@ -78,9 +78,9 @@ def test_unknown_targets_are_answered_with_the_right_names(target, message):
         find_target(target, Size())
 
 
-@pytest.mark.parametrize("name", ["batch", "length", "vocab"])
-def test_sizes_are_positive(name):
-    with pytest.raises(ValueError, match=f"{name} must be a positive number, got 0"):
+@pytest.mark.parametrize(("name", "least"), [("batch", 1), ("length", 1), ("documents", 1), ("vocab", 2)])
+def test_sizes_are_positive(name, least):
+    with pytest.raises(ValueError, match=f"{name} must be at least {least}, got 0"):
         Size(**{name: 0})
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from flax_transformer.bench.compare import changes, compare, load
-from flax_transformer.bench.report import render, save
+from flax_transformer.bench.record import changes, compare, load, save
+from flax_transformer.bench.report import render
 
 STEP = {"median": 1.0, "low": 0.95, "high": 1.1}
 PROGRAM = {

@@ -13,9 +13,9 @@ from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from flax_transformer.bench import count_flops
-from flax_transformer.bench.family import FAMILIES
+from flax_transformer.bench.workload import Size, forward, from_config
 from flax_transformer.decode import Greedy
-from flax_transformer.models.preset import abstract, find_preset, presets
+from flax_transformer.models.preset import abstract, find_preset, module_of, presets
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
 from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
@@ -23,7 +23,10 @@ from flax_transformer.nn.config import with_fields
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.linear_map import linear_map
 
-FAMILY = FAMILIES[Seq2SeqConfig]
+
+def fed(config, rows, length):
+    """Give the abstract model of a config, and a batch for it."""
+    return abstract(config), module_of(config).example_batch(config, rows, length)
 
 
 def array(*shape, dtype="float32"):
@@ -244,17 +247,17 @@ def test_nothing_of_a_model_too_large_to_allocate_is_allocated():
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_costs_what_its_formula_says(name):
     config = find_preset(name)()
-    family, model, rows, length = FAMILIES[type(config)], abstract(config), 2, 32
-    batch = family.batch(config, rows, length)
+    rows, length = 2, 32
+    work, (model, batch) = from_config(name, config, Size()), fed(config, rows, length)
     stages = Greedy(max_length=length, eos=()).stages
     expected = programs(model, config, rows, length, stages)
-    objective = lambda model, batch: family.objective(model, batch, key=jax.random.key(0))[0]  # noqa: E731
+    objective = lambda model, batch: work.objective(model, batch, key=jax.random.key(0))[0]  # noqa: E731
     counted = {
-        "forward": flops(family.forward, model, batch),
+        "forward": flops(work.forward, model, batch),
         "train": flops(jax.value_and_grad(objective), model, batch),
     }
-    if family.decode is not None:
-        counted["decode"] = flops(family.decode, model, batch)
+    if work.decode is not None:
+        counted["decode"] = flops(work.decode, model, batch)
     assert counted == expected
 
 
@@ -262,11 +265,11 @@ def test_a_cache_that_grows_is_counted_at_each_size():
     assert room((32,)) == 32 * 32
     assert room((64, 100)) == 64 * 64 + 36 * 100
     config = replace(find_preset("gpt2_tiny")(), depth=1)
-    family, model, length = FAMILIES[type(config)], abstract(config), 150
+    length = 150
     stages = Greedy(max_length=length, eos=()).stages
     assert len(stages) > 1
-    counted = flops(family.decode, model, family.batch(config, 2, length))
-    assert counted == programs(model, config, 2, length, stages)["decode"]
+    counted = flops(from_config("gpt2", config, Size()).decode, *fed(config, 2, length))
+    assert counted == programs(abstract(config), config, 2, length, stages)["decode"]
 
 
 def by_hand(D, F, L, V, B, T):
@@ -282,7 +285,7 @@ def by_hand(D, F, L, V, B, T):
 )
 def test_a_forward_pass_equals_a_count_by_hand(make, sizes):
     config = make(8_000)
-    counted = flops(FAMILY.forward, abstract(config), FAMILY.batch(config, 3, 32))
+    counted = flops(forward, *fed(config, 3, 32))
     assert counted == by_hand(*sizes, V=8_000, B=3, T=32)
 
 
@@ -294,17 +297,17 @@ def test_forward_equals_what_xla_counts_without_loops(variant):
         encoder=TrunkConfig(block=block, depth=2, unroll=True),
         decoder=TrunkConfig(block=replace(block, cross=block.attention), depth=3, unroll=True),
     )
-    batch = jax.tree.map(lambda leaf: array(*leaf.shape, dtype=leaf.dtype), FAMILY.batch(config, 2, 64))
-    counted = flops(FAMILY.forward, abstract(config), batch)
-    assert counted == pytest.approx(compiled(FAMILY.forward, abstract(config), batch), rel=0.02)
-    assert counted == flops(FAMILY.forward, abstract(with_fields(config, unroll=1)), batch)
+    model, batch = fed(config, 2, 64)
+    counted = flops(forward, model, batch)
+    assert counted == pytest.approx(compiled(forward, model, batch), rel=0.02)
+    assert counted == flops(forward, abstract(with_fields(config, unroll=1)), batch)
 
 
 def test_tables_that_are_looked_up_cost_nothing():
     small, large = (replace(transformer_tiny(1_000), source_embedding=e) for e in (
         None, EmbeddingConfig(vocab=50_000, embed=128)
     ))  # fmt: skip
-    counted = [flops(FAMILY.forward, abstract(config), FAMILY.batch(config, 1, 8)) for config in (small, large)]
+    counted = [flops(forward, *fed(config, 1, 8)) for config in (small, large)]
     assert counted[0] == counted[1]
 
 
@@ -323,6 +326,5 @@ def test_token_models_cost_what_the_compiler_counts(name):
     stack = config if name == "gpt2_tiny" else config.encoder
     small = replace(stack, depth=1, unroll=True)  # the compiler counts a loop's body once
     config = small if name == "gpt2_tiny" else replace(config, encoder=small)
-    family, model = FAMILIES[type(config)], abstract(config)
-    batch = jax.tree.map(lambda leaf: array(*leaf.shape, dtype=leaf.dtype), family.batch(config, 2, 64))
-    assert flops(family.forward, model, batch) == pytest.approx(compiled(family.forward, model, batch), rel=0.04)
+    given = fed(config, 2, 64)
+    assert flops(forward, *given) == pytest.approx(compiled(forward, *given), rel=0.04)

@@ -11,14 +11,12 @@ from flax_transformer.bench.ahead import Case, Compiled, CompilerError, _overflo
 from flax_transformer.bench.chip import CHIPS, GIB, Topology
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.minimum import minimum_bytes
-from flax_transformer.bench.plan import Budget, Plan, render, render_sweep, sweep, variants
+from flax_transformer.bench.plan import Plan, render, render_sweep, sweep, variants
 from flax_transformer.bench.target import find_target, find_workload
-from flax_transformer.bench.workload import Size, count_programs
+from flax_transformer.bench.workload import Size
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.parallel import AXES, MeshConfig, tree_shardings
 from flax_transformer.parallel.collectives import Collective, collective_bytes
-from flax_transformer.train.optimizer import make_optimizer
-from flax_transformer.train.state import abstract_state
 
 pytestmark = pytest.mark.proves(
     "plan", "memory, communication, bounds, cost, sweeps for TPUs that are not here, against hand counts"
@@ -39,9 +37,7 @@ COMPILED = Compiled(
 
 
 def count(name, program="train", **size):
-    work = find_workload(name, Size(**size))
-    optimizer = make_optimizer(work.optimizer, work.steps)
-    return count_programs(work, (program,), optimizer, abstract_state(work.init, optimizer))[program].model
+    return find_workload(name, Size(**size)).facts((program,)).flops[program].model
 
 
 def test_flops_of_three_models_are_those_counted_by_hand():
@@ -130,7 +126,7 @@ def test_what_is_computed_again_takes_time_and_is_no_use():
 
 
 def test_a_plan_says_what_a_budget_costs():
-    text = render(Plan(case=CASE, compiled=COMPILED), Budget(tokens=128.0 * 2400, price=1.5))
+    text = render(Plan(case=CASE, compiled=COMPILED), tokens=128.0 * 2400, price=1.5)
     assert "fits: 3.00 GiB of 15.75 GiB a device, 12.75 GiB to spare" in text
     assert "1.00 hours, 4.00 chip-hours, 6.00 at 1.5 each" in text
     assert "bound by links" in text
@@ -139,7 +135,7 @@ def test_a_plan_says_what_a_budget_costs():
 
 def test_too_much_memory_is_a_verdict():
     too_large = replace(COMPILED, used=20 * GIB)
-    text = render(Plan(case=CASE, compiled=too_large), Budget())
+    text = render(Plan(case=CASE, compiled=too_large))
     assert "DOES NOT FIT: 20.00 GiB of 15.75 GiB a device, 4.25 GiB too much" in text
     assert "MFU" not in text
 
@@ -263,7 +259,7 @@ def test_packed_rows_have_as_many_documents_as_asked_for():
 def test_an_experiment_takes_its_own_options():
     experiment = str(Path(__file__).parents[2] / "experiments" / "translate_numbers.py")
     shorter = find_target(experiment, Size(batch=8, length=8, vocab=64), ("--train.accumulate", "4"))
-    assert shorter.accumulate == 4
+    assert shorter.train.accumulate == 4
     with pytest.raises(ValueError, match=r"does not take --nonsense 3: .*Unrecognized options: --nonsense"):
         find_target(experiment, Size(), ("--nonsense", "3"))
     with pytest.raises(ValueError, match="only experiments have options, got --nonsense for gpt2"):

@@ -4,7 +4,6 @@ import os
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 
 import jax
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from flax_transformer.bench import ahead
 from flax_transformer.bench import plan as preflight
 from flax_transformer.bench.ahead import Case, Compiled
-from flax_transformer.bench.plan import Budget
 from flax_transformer.parallel import MeshConfig
 
 EXPERIMENT = """
@@ -69,10 +67,7 @@ def ask(monkeypatch, tmp_path):
     monkeypatch.setattr(ahead, "_tell", lambda lowered, topology: {"seconds": 1.0, "used": 1, "limit": 2})
 
     def call(case, *, fresh=False):
-        answer = ahead._compile(case, tmp_path / "kept", fresh)
-        if not answer["earlier"]:
-            ahead._keep(Path(answer["file"]), answer["told"])
-        return answer["earlier"]
+        return ahead._kept(ahead._compile(case, tmp_path / "kept", fresh=fresh)).earlier
 
     return call
 
@@ -126,8 +121,8 @@ def test_a_plan_says_that_it_was_compiled_earlier(monkeypatch, tmp_path):
 
     monkeypatch.setattr(preflight, "compile_case", compiled)
     case = Case(target="transformer_tiny", topology="v5e:1x1")
-    assert "earlier" in preflight.render(preflight.plan(case), Budget())
-    assert "earlier" not in preflight.render(preflight.plan(case, fresh=True), Budget())
+    assert "earlier" in preflight.render(preflight.plan(case))
+    assert "earlier" not in preflight.render(preflight.plan(case, fresh=True))
     assert asked == [(tmp_path / "flax_transformer" / "plan", False), (tmp_path / "flax_transformer" / "plan", True)]
 
 

@@ -10,9 +10,8 @@ from flax import nnx
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.preset import find_preset, module_of
-from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.nn import AttentionConfig, EmbeddingConfig
-from flax_transformer.objective import MaskedLoss, TokenLoss
+from flax_transformer.objective import OBJECTIVES
 from tests.batch import taught
 
 V, D = 40, 32
@@ -54,8 +53,7 @@ def build(config):
 
 def objective(config, **options):
     """Give what models of that kind are trained on."""
-    kind = MaskedLoss if isinstance(config, MaskedLMConfig) else TokenLoss
-    return kind(**{"chunk": 512 if isinstance(config, Seq2SeqConfig) else 2048, **options})
+    return replace(OBJECTIVES[module_of(config).use], **{"label_smoothing": 0.0, **options})
 
 
 def batch(config, rows, length):

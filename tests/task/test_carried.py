@@ -10,7 +10,7 @@ import pytest
 from carrying import EXPERIMENT, Pictures, carriers
 
 from flax_transformer.bench.run import benchmark
-from flax_transformer.bench.target import Size
+from flax_transformer.bench.workload import Size
 from flax_transformer.task.experiment import Task, train
 from flax_transformer.train.carry import statistics_of
 from flax_transformer.train.loop import TrainConfig
@@ -63,7 +63,7 @@ def test_what_is_carried_is_listed_where_it_lies(run):
     code, out, err = run("sharding", carrying.__file__, "--mesh.data", 1, "--mesh.tensor", 2)
     assert (code, err) == (0, "")
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert "conv.kernel 3×3×3×8 – – – hidden→tensor 432 B" in lines
+    assert "conv.kernel 3×3×3×8 – – – inner→tensor 432 B" in lines
     assert "carried 320 B 320 B" in lines
 
 

@@ -11,7 +11,7 @@ from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.bart import bart_base
 from flax_transformer.models.text.t5 import t5_small, t5_v1_1_small
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator.kind import Restored, sample_lines, table
+from flax_transformer.task.evaluator.kind import Restored, sample_lines
 from flax_transformer.task.example import Vocabulary
 from flax_transformer.task.example.exercise import Mix
 from flax_transformer.task.example.kind import open_marked
@@ -112,4 +112,3 @@ def test_only_what_is_wrong_is_shown_with_what_it_should_be():
     assert restored.exact_match == 50
     assert sample_lines("upper", restored, 2) == ["", "upper:", "  a", "  = A", "  b", "  → C", "    expected: B"]
     assert sample_lines("upper", restored, 0) == []
-    assert table(("task", "n"), [("upper", "2"), ("x", "10")]) == ["task    n", "upper   2", "x      10"]

@@ -2,9 +2,10 @@
 
 from typing import ClassVar
 
+from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
-from flax_transformer.task.evaluator.kind import Restored, restore, sample_lines, samples_of, table
+from flax_transformer.task.evaluator.kind import Restored, restore, sample_lines, samples_of
 from flax_transformer.task.example.damage import MASK
 from flax_transformer.task.score import score
 
@@ -49,5 +50,5 @@ class Restorations(Evaluator):
         return Shown(
             metrics={**means, **metrics},
             samples=samples_of(restored),
-            lines=(*lines, "", *table(header, rows), "", headline),
+            lines=(*lines, "", align([header, *rows], "lr"), "", headline),
         )

@@ -2,9 +2,10 @@
 
 from typing import ClassVar
 
+from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
-from flax_transformer.task.evaluator.kind import restore, sample_lines, samples_of, table
+from flax_transformer.task.evaluator.kind import restore, sample_lines, samples_of
 
 
 @frozen
@@ -32,7 +33,7 @@ class Answers(Evaluator):
             metrics={"exact_match": mean, **matches, **losses},
             samples=samples_of(restored),
             lines=(
-                *lines, "", *table(("task", "tests", "exact match", "loss a token"), rows), "",
+                *lines, "", align([("task", "tests", "exact match", "loss a token"), *rows], "lr"), "",
                 f"exact match {mean:.1f} %, the mean of {len(restored)} tasks",
             ),
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """Encoder-decoders that learn several kinds of source and target: what they make of each kind's test items."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -72,15 +72,4 @@ def samples_of(restored: Mapping[str, Restored]) -> list[dict]:
         {"kind": name, "source": source, "target": target, "hypothesis": hypothesis}
         for name, kind in restored.items()
         for source, target, hypothesis in zip(kind.sources, kind.targets, kind.hypotheses, strict=True)
-    ]
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay out rows under a header, the first column to the left and numbers to the right."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in (header, *rows)
     ]

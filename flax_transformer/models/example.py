@@ -1,0 +1,37 @@
+"""Batches that models make of themselves, to be measured, compiled and tested on: generated, every row full.
+
+Axes: B rows, T positions.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.models.protocol import Described
+
+FIRST = 4
+"""Generated tokens begin here, after the marks for padding, begin and end."""
+LENGTH = 32
+"""Positions of a row, where nobody says."""
+
+
+def draw_tokens(vocab: int, *shape: int) -> np.ndarray:
+    """Draw tokens that are no marks, the same ones every time."""
+    return np.random.default_rng(0).integers(min(FIRST, vocab - 1), vocab, shape).astype(np.int32)
+
+
+class ReadsTokens:
+    """What models of one sequence of tokens have in common as `Measurable`s."""
+
+    @classmethod
+    def example_batch(cls, config: Any, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B rows of T tokens, each with a label."""
+        tokens, labels = draw_tokens(config.embedding.vocab, 2, rows, length or LENGTH)
+        inputs = {"tokens": tokens, "lengths": np.full(rows, tokens.shape[1], np.int32)}
+        return {"inputs": inputs, "labels": labels, "weights": np.ones(labels.shape, np.float32)}
+
+    @classmethod
+    def describe_batch(cls, config: Any, batch: dict[str, Any]) -> Described:
+        """Count B · T tokens."""
+        rows, length = batch["inputs"]["tokens"].shape
+        return Described({"rows": rows, "length": length, "vocab": config.embedding.vocab}, rows * length, "tokens")
