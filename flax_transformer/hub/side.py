@@ -1,6 +1,6 @@
 """What BART's and Marian's checkpoints have in common: the two sides."""
 
-from flax_transformer.hub.table import Layout, Row, Table, linear, norm
+from flax_transformer.hub.table import Table, linear, norm, parameter
 
 ROWS = {
     "vocab_size": "vocab",
@@ -51,7 +51,7 @@ SIDES = (
     *_side("encoder", {"attention": "self_attn"}),
     *_side("decoder", {"attention": "self_attn", "cross": "encoder_attn"}),
 )
-BIAS = (Row(("output_bias",), "final_logits_bias", Layout(1, transposed=True)),)
+BIAS = parameter("output_bias", "final_logits_bias", ones=1)
 """Theirs is a row, [1, V]."""
 COPIES = {"lm_head.weight": "shared.weight"} | {
     f"{prefix}{side}.embed_tokens.weight": "shared.weight"

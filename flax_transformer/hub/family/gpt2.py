@@ -7,7 +7,7 @@ from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import LOOKED_UP, Architecture, Family
-from flax_transformer.hub.table import conv, embedding, linear, norm
+from flax_transformer.hub.table import embedding, linear, matrix, norm
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.text.gpt2 import gpt2
@@ -74,11 +74,11 @@ TABLE = (
     *embedding("embedding.token", "wte"),
     *embedding("embedding.position", "wpe"),
     *norm("trunk.blocks.attention_residual.norm", "h.{}.ln_1"),
-    *conv(tuple(f"trunk.blocks.attention.{part}" for part in ("query", "key", "value")), "h.{}.attn.c_attn"),
-    *conv("trunk.blocks.attention.out", "h.{}.attn.c_proj", inputs=2),
+    *matrix(tuple(f"trunk.blocks.attention.{part}" for part in ("query", "key", "value")), "h.{}.attn.c_attn"),
+    *matrix("trunk.blocks.attention.out", "h.{}.attn.c_proj", inputs=2),
     *norm("trunk.blocks.feedforward_residual.norm", "h.{}.ln_2"),
-    *conv("trunk.blocks.feedforward.up", "h.{}.mlp.c_fc"),
-    *conv("trunk.blocks.feedforward.down", "h.{}.mlp.c_proj"),
+    *matrix("trunk.blocks.feedforward.up", "h.{}.mlp.c_fc"),
+    *matrix("trunk.blocks.feedforward.down", "h.{}.mlp.c_proj"),
     *norm("trunk.norm", "ln_f"),
 )
 
