@@ -146,7 +146,7 @@ def test_a_model_is_given_what_it_reads(opened):
     model = opened["bert"]
     pixels = np.zeros((1, 3, 8, 8), np.float32)
     with pytest.raises(
-        ValueError, match="a BertForPreTraining is given input_ids and perhaps attention_mask, .*; got pix"
+        ValueError, match=r"a BertForPreTraining is given input_ids and perhaps attention_mask, .*; got pix"
     ):
         model(pixel_values=pixels)
     with pytest.raises(ValueError, match="got pixel_values, no input_ids"):
@@ -155,7 +155,7 @@ def test_a_model_is_given_what_it_reads(opened):
         model(input_ids=np.ones((1, 3), int), decoder_input_ids=np.ones((1, 3), int))
     with pytest.raises(ValueError, match="a BertForPreTraining reads text, it was given pictures"):
         require_use(model, "fill", "pictures")
-    with pytest.raises(ValueError, match="inputs must be among input_ids, .*, got sound"):
+    with pytest.raises(ValueError, match=r"inputs must be among input_ids, .*, got sound"):
         Signature(("sound",))
 
 
