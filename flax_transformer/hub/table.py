@@ -8,7 +8,7 @@ several of ours lie in one tensor of theirs.
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -123,6 +123,9 @@ class Row:
     """A parameter of ours without which the row does not hold."""
     unless: str = ""
     """A parameter of ours with which the row does not hold: another tensor has what it names."""
+    fit: Callable[..., np.ndarray] | None = None
+    """`fit(tensor, before, after)`: a tensor of theirs for other fields of config.json than it was made with, as a
+    table of positions for another `image_size`; None: it fits no others."""
     counter: str = ""
     """A whole number of theirs besides, that counts batches: not read, and written as 0."""
 
@@ -179,9 +182,13 @@ def batch_norm(ours: str, theirs: str, *, counted: bool = True) -> Table:
     )
 
 
-def parameter(ours: str, theirs: str, *, ones: int = 0) -> Table:
-    """Give one parameter, a class token or a table of positions, that has so many axes of one before ours."""
-    return (Row((ours,), theirs, Same(ones)),)
+def parameter(ours: str, theirs: str, *, ones: int = 0, fit: Callable[..., np.ndarray] | None = None) -> Table:
+    """Give one parameter, a class token or a table of positions, that has so many axes of one before ours.
+
+    Args:
+      fit: as a `Row` has it.
+    """
+    return (Row((ours,), theirs, Same(ones), fit=fit),)
 
 
 def embedding(ours: str, theirs: str) -> Table:

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -83,6 +83,25 @@ def resolve(table: Table, model: Any) -> list[Entry]:
 def _leaves(model: Any) -> Iterator[tuple[str, Any]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(model):
         yield path_name(path), leaf
+
+
+def fitted(entries: list[Entry], tensors: Mapping[str, Tensor], before: Any, after: Any) -> dict[str, Tensor]:
+    """Make tensors of another shape fit, of those rows that say how.
+
+    Args:
+      before: the fields of config.json that the tensors were made with.
+      after: those that the model is made with.
+    """
+
+    def read(entry: Entry, tensor: Tensor) -> np.ndarray:
+        return np.asarray(entry.row.fit(tensor.read(), before, after)).astype(jnp.dtype(tensor.dtype))
+
+    found = dict(tensors)
+    for entry in entries:
+        for name in entry.names if entry.row.fit is not None else ():
+            if name in tensors and tensors[name].shape != entry.shape:
+                found[name] = replace(tensors[name], shape=entry.shape, read=partial(read, entry, tensors[name]))
+    return found
 
 
 def compare(entries: list[Entry], tensors: Mapping[str, Tensor], fresh: re.Pattern[str]) -> list[str]:

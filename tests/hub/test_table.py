@@ -28,7 +28,7 @@ from flax_transformer.hub.table import (
     parameter,
     under,
 )
-from flax_transformer.hub.weights import compare, load_model, renamer, resolve, tensors_of
+from flax_transformer.hub.weights import compare, fitted, load_model, renamer, resolve, tensors_of
 from flax_transformer.nn.batch_norm import BatchNorm
 
 sizes = st.integers(1, 4)
@@ -143,6 +143,25 @@ def test_a_model_with_statistics_becomes_tensors_and_one_again():
     jax.tree.map(np.testing.assert_array_equal, again, model)
     assert jax.tree.structure(again) == jax.tree.structure(model)
     assert isinstance(again.first.norm.mean, nnx.BatchStat)
+
+
+def test_a_row_says_how_its_tensor_fits_other_fields():
+    class Table(nnx.Module):
+        def __init__(self):
+            self.position, self.other = nnx.Param(jnp.zeros((3, 2))), nnx.Param(jnp.zeros(4))
+
+    def longer(table, before, after):
+        return np.repeat(table, after["size"] // before["size"], axis=1)
+
+    stored = np.arange(2.0, dtype=np.float32).reshape(1, 1, 2)
+    tensors = {
+        "p": Tensor((1, 1, 2), "float32", lambda: stored), "q": Tensor((5,), "float32", lambda: np.zeros(5))
+    }  # fmt: skip
+    entries = resolve((*parameter("position", "p", ones=1, fit=longer), *parameter("other", "q")), Table())
+    found = fitted(entries, tensors, {"size": 1}, {"size": 3})
+    assert compare(entries, found, re.compile(r"(?!)")) == ["misshapen: q is [5], must be [4]"]
+    np.testing.assert_array_equal(found["p"].read(), np.repeat(stored, 3, axis=1))
+    assert fitted(entries, found, {}, {}) == found
 
 
 def test_rows_spell_what_layers_have():
