@@ -24,7 +24,7 @@ from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_tokenizer
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family
-from flax_transformer.hub.weights import compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
+from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import AttentionConfig, BlockConfig, with_precision
 
@@ -108,10 +108,7 @@ def load(
     deepest = max(entry.depth or 0 for entry in entries)
     if deepest > len(stored):
         raise ValueError(f"{folder / CONFIG} says that there are {deepest} layers, there are {len(stored)} tensors")
-    counters = {name for entry in entries for name in entry.counters}
-    expected = {name for entry in entries for name in entry.names} | counters
-    tensors, differences = _matched(stored, expected, family, architecture, lenient)
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in counters}
+    tensors, differences = _matched(stored, entries, family, architecture, lenient)
     tensors = fitted(entries, tensors, stated, fields) if lenient.config else tensors
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
@@ -216,12 +213,14 @@ def _common_dtype(tensors: Mapping[str, StoredTensor]) -> str:
 
 def _matched(
     stored: Mapping[str, StoredTensor],
-    expected: set[str],
+    entries: list[Entry],
     family: Family,
     architecture: Architecture,
     lenient: Lenient,
 ) -> tuple[dict[str, StoredTensor], list[str]]:
     """Give stored tensors the names the table has, and leave out what may be; list copies that are none."""
+    counters = {name for entry in entries for name in entry.counters}
+    expected = {name for entry in entries for name in entry.names} | counters
     rename = renamer({**lenient.rename, **family.renamed})
     ignored = re.compile("|".join((*family.ignored, *architecture.ignored, *lenient.ignore)) or r"(?!)")
     prefixes = (family.prefix_of(architecture), family.prefix)
@@ -240,7 +239,7 @@ def _matched(
             tensors[original] = tensor
         elif not same_tensor(tensor, tensors[original]):
             differences.append(f"not a copy: {copy} must equal {original}, to which it is tied")
-    return tensors, differences
+    return {name: tensor for name, tensor in tensors.items() if name not in counters}, differences
 
 
 def _prefixed(name: str, expected: set[str], prefixes: tuple[str, ...]) -> str:
