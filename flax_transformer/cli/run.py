@@ -242,27 +242,27 @@ def report(workdir: Folder, /) -> None:
 
 
 def attention(
-    workdir: Folder,
-    sentence: Annotated[str, tyro.conf.Positional],
+    checkpoint: Annotated[str, tyro.conf.Positional],
+    text: Annotated[str, tyro.conf.Positional],
     /,
     output: Path | None = None,
     layer: int | None = None,
 ) -> None:
-    """Translate a sentence and draw what every head looks at, as a page and as PNGs. Prints their paths.
+    """Draw what every head looks at while a model reads a text, as a page and as PNGs. Prints their paths.
 
     Args:
-      workdir: Folder of a translation run.
-      sentence: Sentence to translate.
-      output: Folder to write to; "attention" in the run's folder by default.
+      checkpoint: Run folder, Hugging Face folder or hub id; a translation run translates the text.
+      text: Text to read.
+      output: Folder to write to; "attention" in the checkpoint's folder by default, or here for a hub id.
       layer: Layer that the PNGs show, counted from 1; the last one by default.
     """
     from flax_transformer.task.report import write_attention
-    from flax_transformer.task.run import open_translator
+    from flax_transformer.task.use.attention import draw_text
 
-    translator, search = open_translator(workdir)
-    folder = Path(workdir) / "attention" if output is None else output
-    name = Path(workdir).resolve().name
-    for path in write_attention(translator, sentence, search, folder, run=name, layer=layer):
+    picture, sample = draw_text(checkpoint, text)
+    own = Path(checkpoint) if Path(checkpoint).is_dir() else Path()
+    name = Path(checkpoint).resolve().name
+    for path in write_attention(picture, sample, output or own / "attention", run=name, layer=layer):
         print(path)
 
 

@@ -24,7 +24,7 @@ from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_tokenizer
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family
-from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
+from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import AttentionConfig, BlockConfig, with_precision
 
@@ -46,7 +46,8 @@ class Lenient:
     architecture: str | None = None
     """Instead of `architectures[0]` of config.json."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of config.json to change; `num_labels`, `id2label` and `label2id` follow each other."""
+    """Fields of config.json to change; `num_labels`, `id2label` and `label2id` follow each other, and tables of
+    positions another `image_size`."""
     rename: Mapping[str, str] = field(default_factory=dict)
     """Patterns of tensor names, and what to put there (`re.sub`)."""
     ignore: tuple[str, ...] = ()
@@ -87,7 +88,8 @@ def load(
             raise ValueError(f"an Orbax folder is read as it is, got {folder} and exceptions to that")
         return load_orbax(folder, dtype=dtype, mesh=mesh)
     lenient = Lenient() if lenient is None else lenient
-    fields = Fields.of(read_json(folder / CONFIG)).relabelled(lenient.config)
+    stated = Fields.of(read_json(folder / CONFIG))
+    fields = stated.relabelled(lenient.config)
     if lenient.architecture is not None:
         fields = fields.updated({"architectures": [lenient.architecture]})
     fields.only(quantization_config=None)
@@ -106,8 +108,8 @@ def load(
     deepest = max(entry.depth or 0 for entry in entries)
     if deepest > len(stored):
         raise ValueError(f"{folder / CONFIG} says that there are {deepest} layers, there are {len(stored)} tensors")
-    expected = {name for entry in entries for name in entry.names}
-    tensors, differences = _matched(stored, expected, family, architecture, lenient)
+    tensors, differences = _matched(stored, entries, family, architecture, lenient)
+    tensors = fitted(entries, tensors, stated, fields) if lenient.config else tensors
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
         raise ValueError(
@@ -211,12 +213,14 @@ def _common_dtype(tensors: Mapping[str, StoredTensor]) -> str:
 
 def _matched(
     stored: Mapping[str, StoredTensor],
-    expected: set[str],
+    entries: list[Entry],
     family: Family,
     architecture: Architecture,
     lenient: Lenient,
 ) -> tuple[dict[str, StoredTensor], list[str]]:
     """Give stored tensors the names the table has, and leave out what may be; list copies that are none."""
+    counters = {name for entry in entries for name in entry.counters}
+    expected = {name for entry in entries for name in entry.names} | counters
     rename = renamer({**lenient.rename, **family.renamed})
     ignored = re.compile("|".join((*family.ignored, *architecture.ignored, *lenient.ignore)) or r"(?!)")
     prefixes = (family.prefix_of(architecture), family.prefix)
@@ -235,7 +239,7 @@ def _matched(
             tensors[original] = tensor
         elif not same_tensor(tensor, tensors[original]):
             differences.append(f"not a copy: {copy} must equal {original}, to which it is tied")
-    return tensors, differences
+    return {name: tensor for name, tensor in tensors.items() if name not in counters}, differences
 
 
 def _prefixed(name: str, expected: set[str], prefixes: tuple[str, ...]) -> str:

@@ -40,7 +40,10 @@ DEFAULT = 20
 
 @frozen
 class Settings:
-    """How to generate, under the names and with the meaning Hugging Face's `generate` gives them."""
+    """How to generate, under the names and with the meaning Hugging Face's `generate` gives them.
+
+    They lie side by side, many as they are, since a generation_config.json has them so.
+    """
 
     max_new_tokens: int | None = None
     """Generated tokens at most; 20, or fewer where the positions end, where `max_length` does not say either."""

@@ -4,6 +4,7 @@ Axes: L layers, N heads, S source tokens, T target tokens.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -124,21 +125,25 @@ def token_ids(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[int]:
     return [tokenizer.unk if token is None else token for token in ids]
 
 
-def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, ...]:
+def spell(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     """Spell tokens for people: as text, with · where a space goes before; bytes that are no character stay as they are.
+
+    Args:
+      tokenizer: a `Tokenizer`, or a checkpoint's.
 
     >>> from flax_transformer.data.text import train_byte_bpe
     >>> tokenizer = train_byte_bpe(["über uns"] * 2, vocab_size=300)
     >>> spell(tokenizer, [*tokenizer.encode(["über uns"])[0], tokenizer.eos])
     ('über', '·uns', '</s>')
     """
-    special = (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk)
+    special = {getattr(tokenizer, role, None) for role in ("pad", "bos", "eos", "unk", "cls", "sep", "mask")}
     spelt, after_word = [], False
     for token, name in zip(ids, tokenizer.tokens(ids), strict=True):
-        text = name if token in special else tokenizer.decode([[token]])[0]
+        name = f"<{token}>" if name is None else name
+        (text,) = [name] if token in special else tokenizer.decode([[token]])
         text = name if "\ufffd" in text else text
-        space = text.startswith(" ") or (after_word and token != tokenizer.eos)
-        spelt.append("·" + text.removeprefix(" ") if space else text)
+        space = text.startswith(" ") or name.startswith("▁") or (after_word and token != tokenizer.eos)
+        spelt.append("·" + text.removeprefix(" ") if space else text or name)
         after_word = name.endswith("</w>")
     return tuple(spelt)
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flax_transformer.report import Report, read_run, save_attention, write_page
-from flax_transformer.task.attention import LONGEST, draw_sentence, spell, token_ids
+from flax_transformer.report import Picture, Report, read_run, save_attention, write_page
+from flax_transformer.task.attention import LONGEST, spell, token_ids
 from flax_transformer.task.evaluator.translate import has_tokens
 from flax_transformer.task.run import open_run
-from flax_transformer.task.translator import Search, Translator
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError, RunFolder, read_config, read_experiment
 from flax_transformer.train.state import parameter_count
@@ -87,11 +86,13 @@ def remake_report(workdir: str | Path) -> Path:
 
 
 def write_attention(
-    translator: Translator, sentence: str, search: Search, output: Path, *, run: str = "", layer: int | None = None
+    picture: Picture, sample: dict, output: Path, *, run: str = "", layer: int | None = None
 ) -> list[Path]:
     """Write the attention of one sentence: a page of every layer, and PNGs of one.
 
     Args:
+      picture: the attention.
+      sample: the sentence, and what was written.
       output: folder to write to, made if need be.
       run: name of the run, for the page.
       layer: counted from 1; the last one by default.
@@ -100,13 +101,12 @@ def write_attention(
       The paths, the page first.
 
     Raises:
-      ValueError: when the sentence is empty or too long, or there is no such layer.
+      ValueError: when there is no such layer.
     """
-    picture, sample = draw_sentence(translator, sentence, search)
     deepest = max(maps.weights.shape[0] for maps in picture.maps)
     if layer is not None and not 1 <= layer <= deepest:
         raise ValueError(f"layer must be between 1 and {deepest}, got {layer}")
-    notes = () if len(sample["tokens"]) <= LONGEST else (f"Only the first {LONGEST} tokens written are drawn.",)
+    notes = () if len(sample.get("tokens", ())) <= LONGEST else (f"Only the first {LONGEST} tokens written are drawn.",)
     output.mkdir(parents=True, exist_ok=True)
     report = Report(
         title="Attention", facts={"run": run} if run else {}, notes=notes, samples=[sample], pictures=[picture]

@@ -1,0 +1,125 @@
+"""What the heads of any model look at while it reads a text, and writes one if it has a side for that.
+
+Axes: L layers, N heads, S source tokens, T target tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from flax_transformer.hub import ModelOutput, Pretrained
+from flax_transformer.hub.file import CONFIG, read_json
+from flax_transformer.parallel import MeshConfig, make_mesh
+from flax_transformer.report import AttentionMaps, Picture
+from flax_transformer.task.attention import KINDS, LONGEST, draw_sentence, spell
+from flax_transformer.task.run import open_translator
+from flax_transformer.task.use.checkpoint import open_checkpoint
+from flax_transformer.task.use.require import positions_of, tokenizer_of
+from flax_transformer.train.folder import RunFolder, read_experiment
+
+SELF = "Rows: the tokens; columns: the tokens they look at."
+
+
+def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
+    """Draw what the heads of any checkpoint or run look at: a run that translates searches as its recipe says.
+
+    Returns:
+      The picture, and the text as a sample with what was written.
+
+    Raises:
+      FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
+      ValueError: as `draw`, or what cannot be opened.
+    """
+    if _translates(Path(name)):
+        translator, search = open_translator(name)
+        return draw_sentence(translator, text, search)
+    picture = draw(open_checkpoint(str(name)), text)
+    return picture, {"source": text, **({"hypothesis": picture.output} if picture.output else {})}
+
+
+def _translates(folder: Path) -> bool:
+    if not (folder / CONFIG).is_file() or "model_type" in read_json(folder / CONFIG):
+        return False
+    return any(hasattr(each, "search") for each in getattr(read_experiment(RunFolder(folder)), "evaluators", ()))
+
+
+def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None) -> Picture:
+    """Make the picture of a text that a checkpoint reads, with the special tokens it adds.
+
+    It runs on the CPU by the `xla` backend, as only that one has the weights.
+
+    Args:
+      written: tokens that the decoder of an encoder-decoder is fed, the end token included; by default what it writes
+        in answer, or the text itself where it writes nothing.
+
+    Raises:
+      ValueError: a text that is empty or too long to draw, a checkpoint that reads no text, or one that attends by a
+        function that does not show its weights.
+    """
+    tokenizer = tokenizer_of(pretrained)
+    if not text.strip():
+        raise ValueError(f"the sentence must not be empty, got {text!r}")
+    inputs = tokenizer([text])
+    source = inputs["input_ids"][0].tolist()
+    if not 0 < len(source) <= LONGEST:
+        raise ValueError(f"a text must have 1 to {LONGEST} tokens to be drawn, got {len(source)}")
+    if "decoder_input_ids" not in pretrained.architecture.inputs.takes:
+        choices = "choose" in pretrained.architecture.uses
+        given = {name: np.asarray(each)[None] if choices else each for name, each in inputs.items()}
+        tokens = spell(tokenizer, source)
+        weights = _stacked(_looked(pretrained, given), "attentions")
+        return Picture(text, "", (AttentionMaps("self", weights, tokens, tokens, caption=SELF),))
+    return _both_sides(pretrained, text, inputs, written)
+
+
+def _both_sides(pretrained: Pretrained, text: str, inputs: Mapping[str, Any], written: Sequence[int] | None) -> Picture:
+    source = inputs["input_ids"][0].tolist()
+    tokenizer = tokenizer_of(pretrained)
+    target = tokenizer.target or tokenizer
+    answers = "respond" in pretrained.architecture.uses
+    start = pretrained.config.integer("decoder_start_token_id")
+    if written is None:
+        written = _answer(pretrained, inputs) if answers else source
+    written = list(written)[:LONGEST]
+    read = [start, *written[:-1]]
+    output = _looked(pretrained, {**inputs, "decoder_input_ids": np.array([read])})
+    sides = {"source": spell(tokenizer, source), "read": spell(target, read), "written": spell(target, written)}
+    kinds = zip(
+        KINDS.items(),
+        ("encoder_attentions", "decoder_attentions", "cross_attentions"),
+        (("source", "source"), ("written", "read"), ("written", "source")),
+        strict=True,
+    )
+    maps = tuple(
+        AttentionMaps(name, _stacked(output, field), sides[rows], sides[columns], caption=caption)
+        for (name, caption), field, (rows, columns) in kinds
+    )
+    return Picture(text, target.decode(written) if answers else "", maps)
+
+
+def _answer(pretrained: Pretrained, inputs: Mapping[str, Any]) -> list[int]:
+    """Write in answer to a source, by the checkpoint's own settings."""
+    count = min(LONGEST, positions_of(pretrained.model.cfg) or LONGEST)
+    rows = pretrained.generate(inputs["input_ids"], inputs.get("attention_mask"), max_new_tokens=count)
+    return np.asarray(rows)[0, 1:].tolist()
+
+
+def _looked(pretrained: Pretrained, inputs: Mapping[str, Any]) -> ModelOutput:
+    """Run the model where attention has its weights; give them, on the host."""
+    # The mesh, even of one device, is what `attention` goes by in choosing its backend.
+    with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
+        here = jax.tree.map(np.asarray, pretrained)
+        try:
+            return jax.device_get(here(**inputs, output_attentions=True))
+        except ValueError as error:
+            if "capture needs a name" not in str(error):
+                raise
+            rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
+            raise ValueError(f"{rule}: {error}") from error
+
+
+def _stacked(output: ModelOutput, field: str) -> np.ndarray:
+    return np.stack([weights[0] for weights in output[field]]).astype(np.float32)
