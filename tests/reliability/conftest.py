@@ -1,14 +1,16 @@
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
+def cache():
+    """Where programs are kept that all processes share."""
+    return Path(jax.config.jax_compilation_cache_dir)
 
 
 @pytest.fixture(scope="module")
