@@ -23,7 +23,7 @@ CACHE = {
     "jax_persistent_cache_min_entry_size_bytes": -1,
     "jax_persistent_cache_enable_xla_caches": "none",
 }
-"""Programs are compiled once, for workers, the processes that tests start, and the next run; `make clean` forgets them."""
+"""Programs are compiled once, for workers, processes that tests start, and the next run; `make clean` forgets them."""
 
 
 def share_programs():

@@ -1,4 +1,4 @@
-"""Run by test_stack.py in a process with eight CPU devices, `CASE…`: stacks as pipelines and not; prints errors as JSON."""
+"""Run by test_stack.py with eight CPU devices, `CASE…`: stacks as pipelines and not; prints errors as JSON."""
 
 import json
 import sys

@@ -54,7 +54,9 @@ def test_bfloat16_is_summed_over_devices_too(found, case):
     np.testing.assert_allclose(*slope, rtol=5e-2, atol=2e-2 * np.abs(slope[1]).max())
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "fsdp" in case.values[0] and case.values[0].endswith((", 16", "(16, 8)"))])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "fsdp" in case.values[0] and case.values[0].endswith((", 16", "(16, 8)"))]
+)
 def test_gradients_are_split_as_their_parameters(found, case):
     made, stored = found[case]["places"]
     assert made == stored

@@ -1,4 +1,4 @@
-"""Run by test_traffic.py with eight CPU devices, `CASE…`; prints the collectives of compiled training steps by mesh, as JSON."""
+"""Run by test_traffic.py with eight CPU devices, `CASE…`; prints the collectives of compiled training steps as JSON."""
 
 import json
 import sys
