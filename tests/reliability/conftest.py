@@ -1,16 +1,15 @@
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
-def cache():
-    """Where programs are kept that all processes share."""
-    return Path(jax.config.jax_compilation_cache_dir)
+def cache(tmp_path_factory):
+    """Programs of these processes alone: one that is killed may leave half of one behind."""
+    return tmp_path_factory.mktemp("compiled")
 
 
 @pytest.fixture(scope="module")
