@@ -49,4 +49,4 @@ matrix: $(BIN)/.dev  ## docs/matrix.md, of what the tests say they prove
 	@PYTHONPATH=. $(BIN)/python tests/matrix.py
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .ruff_cache
+	rm -rf $(VENV) runs .programs .pytest_cache .ruff_cache

@@ -4,7 +4,7 @@ import shutil
 
 import jax
 import pytest
-from fake_devices import QUICK
+from fake_devices import QUICK, share_programs
 from hypothesis import settings
 
 if not shutil.which("nvidia-smi"):
@@ -13,6 +13,7 @@ if not shutil.which("nvidia-smi"):
 
 os.environ["FLAX_TRANSFORMER_PROGRAMS"] = ""  # commands leave nothing behind, here and in processes that tests start
 
+share_programs()
 jax.config.update("jax_numpy_rank_promotion", "allow")
 
 # However slow the machine; the same examples every time, or new ones.

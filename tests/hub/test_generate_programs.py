@@ -1,5 +1,7 @@
 """Few programs serve all prompts and settings, what they pad prompts with changes nothing, and values are checked."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from flax_transformer.hub.settings import make_settings
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.ops.sampling import row_keys
+from tests.shares import share
 
 pytestmark = pytest.mark.proves("generation", "few programs for all lengths and settings")
 
@@ -68,8 +71,7 @@ def test_lengths_are_few_and_waste_little():
     assert len(set(padded.tolist())) <= 4 + 2 * np.log2(4096 / 128)
 
 
-@pytest.mark.parametrize("length", [1, 6, 32, 33])
-@pytest.mark.parametrize("kind", SECOND)
+@pytest.mark.parametrize(("kind", "length"), share(product(SECOND, [1, 6, 32, 33]), 0, of=3))
 def test_what_prompts_are_padded_with_changes_nothing(pretrained, kind, length):
     """Inside a transform nothing is padded: the same tokens come out."""
     settings = {**SECOND[kind][0], "no_repeat_ngram_size": 3}

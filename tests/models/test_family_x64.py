@@ -1,5 +1,7 @@
 """With `jax_enable_x64` every family trains as without, and with float64 throughout loses nothing on the way."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from flax_transformer.nn import with_precision
 from flax_transformer.ops import chunked_scores
 from tests.models import families
+from tests.shares import share
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +19,9 @@ def _x64():
         yield
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("name", families.PRESETS)
+@pytest.mark.parametrize(
+    ("name", "kind"), share(product(families.PRESETS, ["float32", "bfloat16", "float64"]), 0, of=4)
+)
 def test_losses_and_gradients_are_of_the_models_own_kind(name, kind):
     params = "float64" if kind == "float64" else "float32"
     config = with_precision(families.family(name), compute=kind, params=params)

@@ -1,6 +1,7 @@
 """The 2017 model: published sizes, incremental decoding, masking, gradients and a golden loss."""
 
 from dataclasses import replace
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from flax_transformer.models.text.transformer import transformer_base, transform
 from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block, with_fields
 from flax_transformer.task.translator import decode_batch
 from flax_transformer.train.state import parameter_count
+from tests.shares import share
 
 
 def small(**changes):
@@ -182,8 +184,7 @@ def test_learned_positions_have_an_end():
         Seq2Seq(cfg, rngs=nnx.Rngs(0))(jnp.ones((1, 7), int), jnp.ones((1, 2), int))
 
 
-@pytest.mark.parametrize("norm_position", ["pre", "post"])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("tied", "norm_position"), share(product([True, False], ["pre", "post"]), 0, of=3))
 def test_a_model_laid_out_for_decoding_is_the_model(norm_position, tied, batch):
     model = Seq2Seq(replace(narrow(small(), norm_position=norm_position), tied_output=tied), rngs=nnx.Rngs(0))
     source, _, lengths = batch
@@ -202,8 +203,7 @@ def test_a_single_sentence_decodes_as_in_a_batch(model, batch):
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[0])
 
 
-@pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("rows", "beams"), share(product([1, 3], [1, 4]), 0, of=3))
 def test_no_step_copies_the_cache(rows, beams):
     """A loop that copies its cache costs what the cache has room for; 48 positions are like no other axis here."""
     model = nnx.eval_shape(lambda: Seq2Seq(small(), rngs=nnx.Rngs(0)).for_decoding())

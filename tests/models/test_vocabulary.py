@@ -18,6 +18,7 @@ from flax_transformer.ops import chunked_scores, cross_entropy
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.translator import decode_batch
 from tests.models import families
+from tests.shares import only
 
 V, ROWS = 37, 64
 
@@ -44,7 +45,7 @@ def filled(config, **changes):
     return plain, copy
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["tied", "own output"])
+@pytest.fixture(scope="module", params=only([True, False], True), ids=["tied", "own output"])
 def models(request):
     return filled(families.family("transformer_base"), tied_output=request.param, output_bias=True)
 

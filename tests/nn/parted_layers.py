@@ -1,6 +1,7 @@
 """Run by test_parted_layers.py with eight CPU devices; prints what layers give there and on one, as JSON."""
 
 import json
+import sys
 from functools import partial
 
 import jax
@@ -61,17 +62,18 @@ def in_bfloat16(function):
     return lambda table, tokens: function(table.astype(jnp.bfloat16), tokens).astype(jnp.float32)
 
 
-def main():
+def main(every):
+    """Try every shape on every mesh, or on each mesh the first and one of the others."""
     numbers = (((2,), (0,)), ((), ()))
     result = {}
-    for mesh_name, config in MESHES.items():
+    for number, (mesh_name, config) in enumerate(MESHES.items()):
         mesh = make_mesh(config)
         compare = partial(both, mesh=mesh, name="token.embedding", parameter=TABLE)
-        for shape in SHAPES:
+        for shape in SHAPES if every else (SHAPES[0], SHAPES[1 + number % 4]):
             tokens = random.integers(0, V, shape)
             result[f"{mesh_name}, look up, {shape}"] = compare(look_up, x=tokens)
             result[f"{mesh_name}, thrice, {shape}"] = compare(use_thrice, x=tokens)
-        for rows in (16, 3):
+        for rows in (16, 3) if every or number == 2 else (16,):
             tokens = random.integers(0, V, (rows, 8))
             result[f"{mesh_name}, bfloat16, {rows}"] = compare(in_bfloat16(use_thrice), x=tokens)
             x = random.normal(size=(rows, 8, D)).astype(np.float32)
@@ -85,4 +87,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main("every" in sys.argv)

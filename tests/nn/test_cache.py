@@ -1,5 +1,7 @@
 """A cache of hypotheses that never moves is a cache of rows that does."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from flax import nnx
 from flax_transformer.nn import Block, apply_stack, extend_stack, init_stack, map_stack, transformer_block, unstack
 from flax_transformer.nn.attention import Attention
 from flax_transformer.ops import Mask
+from tests.shares import only, share
 
 pytestmark = pytest.mark.proves("cache", "beams that share a row and never move, growth, layout for a CPU")
 
@@ -33,7 +36,7 @@ def inputs(batch):
     return xs, rows
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("batch", only([1, 4], 4))
 def test_selecting_hypotheses_by_ancestry_is_moving_their_rows(module, batch):
     xs, rows = inputs(batch)
     shared, moved = module.init_cache(batch, LENGTH, beams=W), module.init_cache(batch * W, LENGTH)
@@ -58,7 +61,7 @@ def test_a_mask_of_the_caller_holds_for_each_hypothesis(module, batch):
         moved, shared = moved.reorder(row), shared.reorder(row)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", only([1, 2], 2))
 def test_several_positions_at_once_are_one_after_another(module, batch):
     xs, _ = inputs(batch)
     cache = module.init_cache(batch, LENGTH, beams=W)
@@ -68,8 +71,7 @@ def test_several_positions_at_once_are_one_after_another(module, batch):
         np.testing.assert_allclose(together[:, t : t + 1], y, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("beams", [1, W])
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize(("beams", "batch"), share(product([1, W], [1, 4]), 0, of=3))
 def test_a_cache_that_grows_is_one_that_was_large(module, batch, beams):
     xs, rows = inputs(batch)
     xs, rows = (xs, rows) if beams > 1 else (xs[:, :batch], jnp.tile(jnp.arange(batch)[::-1], (STEPS, 1)))
@@ -96,7 +98,7 @@ def test_one_product_for_query_key_and_value_is_three(module):
     assert hasattr(module, "query")  # the original is as it was
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", only([1, 2], 2))
 def test_a_stack_taken_apart_is_the_stack(batch):
     cfg = CONFIGS["plain"]
     stack = init_stack(lambda rngs: Block(cfg, rngs=rngs), 3, key=jax.random.key(0))

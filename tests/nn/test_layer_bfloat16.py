@@ -2,6 +2,7 @@
 ops/test_op_bfloat16.py."""
 
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from flax_transformer.nn.linear import Linear, LinearGeneral
 from flax_transformer.nn.norm import LayerNorm
 from flax_transformer.ops import Mask, attention, causal_relative_buckets, relative_buckets
 from flax_transformer.parallel.sharding import path_name
+from tests.shares import only, share
 
 B, T = 83, 37  # bfloat16 has no 3071 = B·T, and counts no further than 256
 
@@ -90,7 +92,8 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"), [*((name, "xla") for name in BLOCKS), ("relative", "blockwise"), ("post-norm", "blockwise")]
+    ("name", "backend"),
+    only(product(BLOCKS, ["xla", "blockwise"]), ("pre-norm, gated, cross", "xla"), ("relative", "blockwise")),
 )
 def test_loss_and_every_gradient_of_a_stack_are_those_of_float32(name, backend, monkeypatch):
     """Key biases apart, whose gradient is zero by the softmax: what is left of it is rounding in either type."""
@@ -120,9 +123,17 @@ def test_loss_and_every_gradient_of_a_stack_are_those_of_float32(name, backend, 
 
 
 @pytest.mark.parametrize(
-    ("T", "S", "offset"), [(7, 7, 0), (5, 9, 4), (9, 5, 0), (1, 12, 6), (1, 1, 0), (0, 4, 0), (4, 0, 0)]
+    ("causal", "T", "S", "offset"),
+    share(
+        [
+            (causal, *sizes)
+            for causal in (False, True)
+            for sizes in [(7, 7, 0), (5, 9, 4), (9, 5, 0), (1, 12, 6), (1, 1, 0), (0, 4, 0), (4, 0, 0)]
+        ],
+        1,
+        of=2,
+    ),
 )
-@pytest.mark.parametrize("causal", [False, True])
 def test_a_relative_bias_is_the_bucket_of_every_distance(T, S, offset, causal):
     cfg = RelativeConfig(buckets=8, max_distance=10)
     bias = RelativeBias(cfg, 3, causal=causal, precision=BLOCKS["relative"].attention.precision, rngs=nnx.Rngs(0))

@@ -1,5 +1,6 @@
 """Layers whose parameters are stored in parts give what they give whole, and their gradients come back in parts."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,32 @@ from fake_devices import on_eight
 HERE = Path(__file__).parent
 MESHES = ("data", "fsdp", "data×fsdp×tensor", "fsdp×sequence", "data×pipeline")
 SHAPES = ("(16, 8)", "(6, 8)", "(3, 8)", "(8,)", "(2, 3, 5)")
-CASES = [f"{mesh}, {layer}, {shape}" for mesh in MESHES for layer in ("look up", "thrice") for shape in SHAPES]
-CASES += [f"{mesh}, Product, {rows}" for mesh in MESHES for rows in (16, 3)]
-SHORT = [f"{mesh}, bfloat16, {rows}" for mesh in MESHES for rows in (16, 3)]
+LAYERS = "look up", "thrice"
 
 
-@pytest.fixture(scope="module")
-def found():
-    return on_eight(HERE / "parted_layers.py")[0]
+def cases(layers, sizes, few):
+    """Every size on every mesh; those that `few` gives of a mesh's number are tried without `every` too."""
+    for number, mesh in enumerate(MESHES):
+        for layer in layers:
+            for at, size in enumerate(sizes):
+                yield pytest.param(f"{mesh}, {layer}, {size}", marks=() if at in few(number) else pytest.mark.slow)
+
+
+CASES = [
+    *cases(LAYERS, SHAPES, lambda number: (0, 1 + number % 4)),
+    *cases(["Product"], (16, 3), lambda number: (0, 1) if number == 2 else (0,)),
+]
+SHORT = [*cases(["bfloat16"], (16, 3), lambda number: (0, 1) if number == 2 else (0,))]
+
+
+@cache
+def run(*which):
+    return on_eight(HERE / "parted_layers.py", *which)[0]
+
+
+@pytest.fixture
+def found(request):
+    return run(*(["every"] if request.node.get_closest_marker("slow") else []))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -35,7 +54,9 @@ def test_bfloat16_is_summed_over_devices_too(found, case):
     np.testing.assert_allclose(*slope, rtol=5e-2, atol=2e-2 * np.abs(slope[1]).max())
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "fsdp" in case and case.endswith((", 16", "(16, 8)"))])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "fsdp" in case.values[0] and case.values[0].endswith((", 16", "(16, 8)"))]
+)
 def test_gradients_are_split_as_their_parameters(found, case):
     made, stored = found[case]["places"]
     assert made == stored

@@ -1,6 +1,7 @@
 """Objectives as values: one for every family that has tokens, options, and what may not be cut."""
 
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 import jax
@@ -13,6 +14,7 @@ from flax_transformer.objective import LabelLoss, MaskedLoss, Objective, TokenLo
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.train.config import from_json, to_json
 from tests.models import families
+from tests.shares import share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,17 @@ class Contrastive(Objective):
         return jnp.sum(losses), {"count": jnp.float32(len(scores))}
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama3_2_1b", "transformer_base", "t5_small", "bert_base_uncased"])
-@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.2}, {"z_loss": 0.01}])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    share(
+        product(
+            ["gpt2", "llama3_2_1b", "transformer_base", "t5_small", "bert_base_uncased"],
+            [{}, {"label_smoothing": 0.2}, {"z_loss": 0.01}],
+        ),
+        0,
+        of=2,
+    ),
+)
 def test_one_loss_of_tokens_is_optax_on_whole_logits_for_every_family(name, options):
     config = families.family(name)
     model, batch = families.build(config), families.batch(config, 3, 8)

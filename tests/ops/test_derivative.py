@@ -1,6 +1,7 @@
 """Derivatives of every kind: forward, backward, of each other, whichever kernel or loss is chosen."""
 
 import re
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 from flax_transformer.ops import Mask, attention, chunked_cross_entropy, cross_entropy
 from flax_transformer.ops.linear_map import linear_map
+from tests.shares import share
 
 pytestmark = pytest.mark.proves("attention", "derivatives of every kind and order")
 
@@ -60,8 +62,7 @@ DERIVATIVES = {
 }
 
 
-@pytest.mark.parametrize("derivative", DERIVATIVES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "derivative"), share(product(CASES, DERIVATIVES), 0, of=2))
 def test_every_derivative_is_that_of_the_plain_formula(case, derivative, monkeypatch):
     monkeypatch.setattr("flax_transformer.ops.blockwise._BLOCK", 4)
     *functions, xs = CASES[case]

@@ -107,7 +107,9 @@ def test_arrays_beyond_32_bits_of_places_draw_without_repeating():
     assert all(abs(float((rows[i] == rows[j]).mean()) - 0.5) < 0.05 for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
-@pytest.mark.parametrize("shape", [(12,), (12, 5), (12, 3, 4)])
+@pytest.mark.parametrize(
+    "shape", [*(pytest.param(shape, marks=pytest.mark.slow) for shape in [(12,), (12, 5)]), (12, 3, 4)]
+)
 def test_rows_of_a_batch_draw_what_the_batch_would(shape):
     whole = keep_mask(KEY, shape, 0.5)
     ours = lambda rows: keep_mask(KEY, (len(rows), *shape[1:]), 0.5)  # noqa: E731

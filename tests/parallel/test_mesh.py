@@ -20,11 +20,8 @@ HERE = Path(__file__).parent
 MESHES = (
     "data", "fsdp", "tensor", "sequence", "pipeline", "data×fsdp×tensor", "fsdp×sequence", "data×pipeline",
 )  # fmt: skip
-# A mesh costs some ten seconds of compiling, so that each is tried with one model and, but for `make slow`, no other.
-FAST = {
-    "seq2seq": ("data", "fsdp", "tensor", "data×fsdp×tensor", "data×pipeline"),
-    "causal": ("sequence", "pipeline", "fsdp×sequence"),
-}
+# A mesh costs some ten seconds of compiling: those of several axes are tried, those of one are left to `make slow`.
+FAST = {"seq2seq": ("data×fsdp×tensor", "data×pipeline"), "causal": ("fsdp×sequence",)}
 SLOW = {model: tuple(mesh for mesh in MESHES if mesh not in fast) for model, fast in FAST.items()}
 EVERY = [(model, mesh) for model, meshes in FAST.items() for mesh in meshes] + [
     pytest.param((model, mesh), marks=pytest.mark.slow) for model, meshes in SLOW.items() for mesh in meshes
@@ -65,9 +62,9 @@ def test_losses_equal_one_device_with_dropout(trained):
 @pytest.mark.parametrize(
     ("trained", "share"),
     [
-        (("seq2seq", "data"), 1),
-        (("seq2seq", "fsdp"), 1 / 8),
-        (("seq2seq", "tensor"), 1 / 4),
+        pytest.param(("seq2seq", "data"), 1, marks=pytest.mark.slow),
+        pytest.param(("seq2seq", "fsdp"), 1 / 8, marks=pytest.mark.slow),
+        pytest.param(("seq2seq", "tensor"), 1 / 4, marks=pytest.mark.slow),
         (("seq2seq", "data×fsdp×tensor"), 1 / 4),
     ],
     indirect=["trained"],
@@ -79,7 +76,11 @@ def test_kernels_and_moments_lie_split(trained, share):
     assert kernels == dict.fromkeys(kernels, share)
 
 
-@pytest.mark.parametrize("trained", [("seq2seq", "data×pipeline"), ("causal", "pipeline")], indirect=True)
+@pytest.mark.parametrize(
+    "trained",
+    [("seq2seq", "data×pipeline"), pytest.param(("causal", "pipeline"), marks=pytest.mark.slow)],
+    indirect=True,
+)
 def test_every_stage_holds_its_layers_alone(trained):
     stacked = {name: place[1] for name, place in trained.layout.items() if ".embedding" not in name}
     inside = {name: share for name, share in stacked.items() if any(f".{p}." in name for p in PARTS)}

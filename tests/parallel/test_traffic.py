@@ -12,13 +12,24 @@ pytestmark = pytest.mark.proves("parallelism", "what compiled steps send")
 
 HERE = Path(__file__).parent
 FLOAT, DEPTH = 4, 4
+AGAIN, KEPT = (pytest.param(f"fsdp, {how}", marks=pytest.mark.slow) for how in ("computed again", "products kept"))
+
+
+def compiled(*cases):
+    found, said = on_eight(HERE / "traffic.py", *cases)
+    assert "full rematerialization" not in said
+    return found
 
 
 @pytest.fixture(scope="module")
 def traffic():
-    found, said = on_eight(HERE / "traffic.py")
-    assert "full rematerialization" not in said
-    return found
+    return compiled("data", "data×pipeline", "fsdp")
+
+
+@pytest.fixture(scope="module")
+def again():
+    """A backward pass that computes the forward pass again, but for what is kept."""
+    return compiled("fsdp", "fsdp, computed again", "fsdp, products kept")
 
 
 def sum_of(found, *kinds):
@@ -43,9 +54,10 @@ def test_replicas_of_a_pipelines_stage_sum_their_gradients_once(traffic):
     assert stage <= sum_of(found, "all-reduce") <= 1.01 * stage + 5 * FLOAT * traffic["hidden"]
 
 
-@pytest.mark.parametrize("case", ["fsdp", "fsdp, computed again", "fsdp, products kept"])
-def test_sharded_kernels_are_gathered_once_forward_and_once_backward(traffic, case):
+@pytest.mark.parametrize("case", ["fsdp", AGAIN, KEPT])
+def test_sharded_kernels_are_gathered_once_forward_and_once_backward(request, case):
     """Also where the backward pass computes the forward pass again; the table is gathered once, for all its uses."""
+    traffic = request.getfixturevalue("traffic" if case == "fsdp" else "again")
     found = traffic[case]
     assert {each["kind"] for each in found} == {"all-gather", "reduce-scatter", "all-reduce"}
     in_layers = sum_of([each for each in found if each["times"] == DEPTH], "all-gather")
@@ -53,17 +65,19 @@ def test_sharded_kernels_are_gathered_once_forward_and_once_backward(traffic, ca
     assert sum_of(found, "all-gather") == in_layers + FLOAT * traffic["table"]
 
 
-@pytest.mark.parametrize("case", ["fsdp", "fsdp, computed again", "fsdp, products kept"])
-def test_sharded_gradients_are_summed_once(traffic, case):
+@pytest.mark.parametrize("case", ["fsdp", AGAIN, KEPT])
+def test_sharded_gradients_are_summed_once(request, case):
     """Also the table's, of all its uses together, by a reduce-scatter; of itself XLA makes none on CPU."""
+    traffic = request.getfixturevalue("traffic" if case == "fsdp" else "again")
     found = traffic[case]
     assert sum_of(found, "reduce-scatter") == FLOAT * traffic["table"]
     needed = FLOAT * traffic["parameters"]
     assert needed <= sum_of(found, "reduce-scatter", "all-reduce") <= 1.01 * needed
 
 
-def test_what_is_kept_of_sharded_layers_is_not_computed_again(traffic):
-    none, full, dots = (traffic[f"fsdp{which}, products"] for which in ("", ", computed again", ", products kept"))
+@pytest.mark.slow
+def test_what_is_kept_of_sharded_layers_is_not_computed_again(again):
+    none, full, dots = (again[f"fsdp{which}, products"] for which in ("", ", computed again", ", products kept"))
     assert none <= dots < full
 
 

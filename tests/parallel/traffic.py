@@ -1,6 +1,7 @@
-"""Run by test_traffic.py with eight CPU devices; prints the collectives of compiled training steps by mesh, as JSON."""
+"""Run by test_traffic.py with eight CPU devices, `CASE…`; prints the collectives of compiled training steps as JSON."""
 
 import json
+import sys
 from dataclasses import asdict
 from functools import partial
 
@@ -31,7 +32,7 @@ def _init(remat, key):
     return Seq2Seq(with_fields(eight_devices.SEQ2SEQ, remat=remat), rngs=nnx.Rngs(key))
 
 
-def main():
+def main(*names):
     optimizer = optax.adam(1e-3)
     # Each device has 32 tokens, eight chunks of them.
     step = make_train_step(TokenLoss(chunk=4), optimizer)
@@ -42,9 +43,10 @@ def main():
         "parameters": parameter_count(state.model),
         "table": jax.tree.leaves(state.model.embedding)[0].size,
         "kernels": sum(kernels),
-        "inner": eight_devices.ROWS // 4 * eight_devices.LENGTH * eight_devices.SEQ2SEQ.embedding.embed,
+        "hidden": eight_devices.ROWS // 4 * eight_devices.LENGTH * eight_devices.SEQ2SEQ.embedding.embed,
     }
-    for name, (config, remat) in CASES.items():
+    for name in names:
+        config, remat = CASES[name]
         state = abstract_state(partial(_init, remat), optimizer)
         mesh = make_mesh(config)
         place = batch_sharding(mesh)
@@ -60,4 +62,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory):
+    """Programs of these processes alone: one that is killed may leave half of one behind."""
     return tmp_path_factory.mktemp("compiled")
 
 

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pytest
 import tiny
 from harness import arrays, copied, losses, records, saved
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
@@ -25,19 +23,6 @@ from tests.recipe import translation
 pytestmark = pytest.mark.proves("checkpoints of runs", "resumed runs are the uninterrupted ones, bit for bit")
 
 BASE = tiny.EXPERIMENT
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compile_once(cache):
-    """Let every run find the programs that the one before has compiled."""
-    settings = {"jax_compilation_cache_dir": str(cache), "jax_persistent_cache_min_compile_time_secs": 0.0}
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    reset_cache()
 
 
 def changed(**options):

@@ -14,8 +14,11 @@ pytestmark = pytest.mark.proves("many processes", "preemption, failures, full di
 
 @pytest.mark.parametrize(
     ("env", "steps"),
-    [({"TERMINATE": "compiling"}, (1, 2)), ({"FAULT": "terminate:0:4"}, (4, 5)), ({"TERMINATE": "evaluating"}, (11,))],
-    ids=["compiling", "training", "evaluating"],
+    [
+        pytest.param({"TERMINATE": "compiling"}, (1, 2), id="compiling", marks=pytest.mark.slow),
+        pytest.param({"FAULT": "terminate:0:4"}, (4, 5), id="training", marks=pytest.mark.slow),
+        pytest.param({"TERMINATE": "evaluating"}, (11,), id="evaluating"),
+    ],
 )
 def test_sigterm_saves_ends_with_code_0_and_resumes_exactly(straight, cache, tmp_path, env, steps):
     (ended,) = good(Job(tmp_path, cache=cache, **env))

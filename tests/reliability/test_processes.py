@@ -38,6 +38,7 @@ def test_a_process_that_raises_ends_all_and_its_traceback_is_shown(cache, tmp_pa
     assert "RuntimeError: the batch of this process is broken" in one.out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("straight_by_two")  # its first step is not compiled then, which takes time
 def test_a_process_that_hangs_is_shown_and_ends_all(cache, tmp_path):
     zero, one = Job(tmp_path, "--train.stall", 3, cache=cache, processes=2, FAULT="hang:1:7").end()

@@ -45,17 +45,8 @@ TINY = [part for name, value in SMALL.items() for part in (f"--{name}", value)]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """Share compiled programs among the processes, as a restart on a real machine does."""
-    cache = tmp_path_factory.mktemp("cache")
-    return {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "PYTHONPATH": str(ROOT),
-        "COLUMNS": "200",
-    }
+def environment():
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
 
 def command(name, *arguments):
@@ -140,6 +131,7 @@ def saved(folder):
         return checkpoints.steps()
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_says_how_to_go_on_and_resumes_exactly(straight, environment, tmp_path):
     whole, _ = straight
     code, out, err = interrupted(environment, tmp_path, after="step  5/20")
@@ -177,6 +169,7 @@ def test_a_run_ends_with_samples_score_and_what_to_try_next(straight):
     assert found == [*sorted(train + validation), (20, "test")]
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_told_in_one_sentence(straight, environment, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(straight[0], folder)

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -201,16 +202,17 @@ def apart(one, two):
 MESHES = {"data": MeshConfig(data=8), "data×fsdp×tensor": MeshConfig(data=2, fsdp=2, tensor=2)}
 
 
-def main(*kinds):
-    found = {}
-    for kind in kinds:
-        losses, alone = run(kind, 12, ema=0.9)
-        for name, config in MESHES.items():
-            there, state = run(kind, 12, make_mesh(config), ema=0.9)
-            leaves = jax.tree_util.tree_leaves_with_path((state.opt_state, state.carried))
-            split = [path_name(p) for p, leaf in leaves if not leaf.sharding.is_fully_replicated]
-            found[f"{kind} on {name}"] = {"losses": [losses, there], "apart": apart(alone, state), "split": split}
-    if "statistics" in kinds:  # as many channels as a part of the batch has rows
+def main(*pairs):
+    """Try every pair `KIND on MESH`."""
+    found, one_device = {}, cache(partial(run, steps=12, ema=0.9))
+    for pair in pairs:
+        kind, _, name = pair.partition(" on ")
+        losses, alone = one_device(kind)
+        there, state = run(kind, 12, make_mesh(MESHES[name]), ema=0.9)
+        leaves = jax.tree_util.tree_leaves_with_path((state.opt_state, state.carried))
+        split = [path_name(p) for p, leaf in leaves if not leaf.sharding.is_fully_replicated]
+        found[pair] = {"losses": [losses, there], "apart": apart(alone, state), "split": split}
+    if "statistics on data×fsdp×tensor" in pairs:  # as many channels as a part of the batch has rows
         explicit, parts = jax.make_mesh((4, 2), ("data", "fsdp")), {"accumulate": 2}
         states = [run("statistics", 4, mesh, **parts)[1] for mesh in (None, explicit)]
         found["explicit"] = apart(*states)
