@@ -8,8 +8,6 @@ half is the model, in the package a file of `models/text`; the second is how it 
 `hub/family`.
 """
 
-from typing import Any
-
 import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -17,8 +15,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer import hub
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.call import encoder_classifier, pooled_encoder
-from flax_transformer.hub.fields import Fields, spelled
-from flax_transformer.hub.head import classifier, guesser
+from flax_transformer.hub.config import ConfigTable
+from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import Row, embedding, linear, norm
 from flax_transformer.models.encoder import Encoder, EncoderConfig
@@ -60,38 +58,35 @@ class Albert(Encoder):
         return x
 
 
-def read(fields: Fields) -> AlbertConfig:
-    """Make our config of config.json's fields; what we cannot do is refused, not ignored."""
-    fields.only(num_hidden_groups=1, inner_group_num=1, position_embedding_type="absolute")
-    embed, eps = fields.integer("hidden_size", 4096), fields.number("layer_norm_eps", 1e-12)
-    std, dropout = fields.number("initializer_range", 0.02), fields.number("hidden_dropout_prob", 0.0)
-    return AlbertConfig(
+CONFIG = ConfigTable(  # our config of a config.json that says nothing, and where ours is of each field that it may have
+    AlbertConfig(
         embedding=EmbeddingConfig(
-            vocab=fields.integer("vocab_size", 30_000), embed=fields.integer("embedding_size", 128), project=embed,
-            position="learned", max_length=fields.integer("max_position_embeddings", 512), scaled=False, norm=True,
-            types=fields.integer("type_vocab_size", 2), norm_eps=eps, dropout=dropout, init_std=std,
+            vocab=30_000, embed=128, project=4096, position="learned", max_length=512, types=2, scaled=False,
+            norm=1e-12, init_std=0.02,
         ),
         block=transformer_block(
-            embed=embed, heads=fields.integer("num_attention_heads", 64), norm_eps=eps, dropout=dropout, init_std=std,
-            inner=fields.integer("intermediate_size", 16_384), activation=fields.activation("hidden_act", "gelu_new"),
-            attention_dropout=fields.number("attention_probs_dropout_prob", 0.0),
+            embed=4096, heads=64, inner=16_384, activation="gelu_tanh", norm_eps=1e-12, init_std=0.02
         ),
-        depth=fields.integer("num_hidden_layers", 12),
-    )  # fmt: skip
-
-
-def write(config: AlbertConfig) -> dict[str, Any]:
-    """Make config.json's fields of our config; `hub.wrap` reads them back and refuses a model they do not describe."""
-    table, block = config.embedding, config.block
-    return {
-        "vocab_size": table.vocab, "embedding_size": table.embed, "max_position_embeddings": table.max_length,
-        "type_vocab_size": table.types, "hidden_size": block.embed, "intermediate_size": block.feedforward.inner,
-        "num_attention_heads": block.attention.heads, "num_hidden_layers": config.depth,
-        "hidden_act": spelled(block.feedforward.activation), "layer_norm_eps": block.residual.norm_eps,
-        "hidden_dropout_prob": block.residual.dropout, "initializer_range": block.feedforward.init_std or 0.02,
-        "attention_probs_dropout_prob": block.attention.attention_dropout,
-    }  # fmt: skip
-
+        depth=12,
+    ),
+    {
+        "vocab_size": "vocab",
+        "embedding_size": "embedding.embed",
+        "max_position_embeddings": "max_length",
+        "type_vocab_size": "types",
+        "hidden_size": ("block.embed", "embedding.project"),
+        "num_hidden_layers": "depth",
+        "num_attention_heads": "heads",
+        "intermediate_size": "inner",
+        "hidden_act": "activation",
+        "layer_norm_eps": ("norm_eps", "embedding.norm"),
+        "initializer_range": "init_std",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+    },
+    only={"num_hidden_groups": 1, "inner_group_num": 1, "position_embedding_type": "absolute"},  # others are refused
+)  # fmt: skip
+read = CONFIG.read
 
 LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
 TABLE = (  # our path, their name; `{}` in a name would be the layer of a stack
@@ -121,7 +116,7 @@ ARCHITECTURES = {
     "AlbertModel": classifier(
         read, pooled_encoder, linear("head.dense", "pooler"), 0, base=True, uses=("embed",), ignored=LARGER, **POOL
     ),
-    "AlbertForMaskedLM": guesser(read, GUESS, uses=("fill",), ignored=LARGER),
+    "AlbertForMaskedLM": masked_lm(read, GUESS, uses=("fill",), ignored=LARGER),
     "AlbertForSequenceClassification": classifier(
         read, encoder_classifier, POOLER + OUTPUT, dropout={"classifier_dropout_prob": 0.1}, uses=("classify",),
         ignored=LARGER, **POOL,
@@ -132,7 +127,7 @@ FAMILIES = {
         model_type="albert",
         architectures=ARCHITECTURES,
         table=TABLE,
-        write=write,
+        write=CONFIG.write,
         prefix="albert.",
         ignored=(r"embeddings\.position_ids$",),
         copies={
