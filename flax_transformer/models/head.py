@@ -29,8 +29,8 @@ class HeadConfig:
     embed: int
     outputs: int
     """Classes, or 2 for the ends of an answer, 1 for choices, 0 for the dense layer alone (BERT's pooler)."""
-    pool: Literal["every", "first", "last"] = "every"
-    """Of which position: every one, the first, or the last that the caller names."""
+    pool: Literal["every", "first", "last", "mean"] = "every"
+    """Of which position: every one, the first, the last that the caller names, or the mean of all."""
     dense: str | None = None
     """Activation of a dense layer D → D before; None: no such layer."""
     dropout: float = 0.0
@@ -74,6 +74,8 @@ class Head(Module):
             hidden = jnp.take_along_axis(hidden, last[..., None, None], axis=-2)[..., 0, :]
         elif cfg.pool == "first":
             hidden = hidden[..., 0, :]
+        elif cfg.pool == "mean":
+            hidden = hidden.mean(axis=-2)
         return hidden if cfg.dense is None else activation(cfg.dense)(self.dense(hidden))
 
     @implicit("hidden")
@@ -104,6 +106,21 @@ class ClassifierConfig:
     backbone: Any
     """The config of an `Encoder`, a `Causal` or a `Seq2Seq`."""
     head: HeadConfig
+
+
+def with_head(backbone: Any, **head: Any) -> ClassifierConfig:
+    """Put a head on a backbone, with its width, start and precision; `head` is what else a `HeadConfig` has.
+
+    BERT's pooler is `with_head(encoder, outputs=0, pool="first", dense="tanh")`.
+    """
+    return ClassifierConfig(backbone=backbone, head=head_of(backbone, **head))
+
+
+def head_of(backbone: Any, **head: Any) -> HeadConfig:
+    """Give a head's config that fits a backbone whose blocks have a feed-forward layer; options as `with_head`'s."""
+    like = backbone.block.feedforward
+    start = {} if like.init_std is None else {"init_std": like.init_std}
+    return HeadConfig(embed=like.embed, precision=like.precision, **start, **head)
 
 
 class Classifier(Module):

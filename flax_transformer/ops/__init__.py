@@ -7,6 +7,7 @@ from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_sco
 from flax_transformer.ops.drop_path import drop_path
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.even import even_attention
+from flax_transformer.ops.grid import sinusoidal_grid
 from flax_transformer.ops.loss import cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.norm import layer_norm
@@ -52,6 +53,7 @@ __all__ = [
     "rotary_frequencies",
     "scaled",
     "sinusoidal",
+    "sinusoidal_grid",
     "sinusoidal_halves",
     "spread",
     "take_rows",

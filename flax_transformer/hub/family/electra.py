@@ -21,8 +21,8 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, guesser
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, linear, norm
-from flax_transformer.models.encoder import EncoderConfig, with_head
-from flax_transformer.models.head import ClassifierConfig
+from flax_transformer.models.encoder import EncoderConfig
+from flax_transformer.models.head import ClassifierConfig, with_head
 
 SIZES = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 """What config.json need not say, and BERT's would say otherwise."""
