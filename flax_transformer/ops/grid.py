@@ -1,6 +1,6 @@
 """Telling a Transformer where things are in a picture.
 
-Axes: D width, R rows, C columns.
+Axes: P places, rows times columns, D width.
 """
 
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from flax_transformer.ops.position import sinusoidal_halves
 
 
-def sinusoidal_grid(rows: int, columns: int, width: int) -> Float[Array, "R*C D"]:
+def sinusoidal_grid(rows: int, columns: int, width: int) -> Float[Array, "P D"]:
     """Encode the places of a grid, line by line: the column in the first half of the width, the row in the second.
 
     Each half has all sines first, then all cosines (He et al. 2021, https://arxiv.org/abs/2111.06377, as published).
