@@ -39,7 +39,7 @@ class CausalConfig(TrunkConfig):
         check_at_least(self, 1, "window", "outputs")
         if self.outputs is not None and (self.tied_output or self.outputs > self.embedding.vocab):
             raise ValueError(
-                f"an output layer of its own gives at most V={self.embedding.vocab} tokens, got outputs={self.outputs}, "
+                f"an output layer of its own gives up to V={self.embedding.vocab} tokens, got outputs={self.outputs}, "
                 f"tied_output={self.tied_output}"
             )
         if self.cross:
