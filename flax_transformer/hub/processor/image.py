@@ -14,7 +14,7 @@ import numpy as np
 
 from flax_transformer.hub.file import CONFIG, write_files
 from flax_transformer.hub.processor.file import read_object
-from flax_transformer.hub.processor.image_kind import find_kind, read_steps
+from flax_transformer.hub.processor.image_kind import KINDS, name_kind, read_steps
 from flax_transformer.hub.processor.image_source import read_pictures, read_pixels
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
@@ -52,8 +52,11 @@ class ImageProcessor:
         Raises:
           ValueError: an unknown kind of processor, or an option that makes no sense.
         """
-        files = {PREPROCESSOR: (json.dumps(dict(config), indent=2, sort_keys=True) + "\n").encode()}
-        return _make(dict(config), files, model_type)
+        config = {name: value for name, value in config.items() if name != "feature_extractor_type"} | {
+            "image_processor_type": f"{name_kind(config, model_type)}ImageProcessor"
+        }
+        files = {PREPROCESSOR: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
+        return _make(config, files, None)
 
     def updated(self, **changes: Any) -> "ImageProcessor":
         """Give a copy with some options changed, such as the size."""
@@ -116,5 +119,5 @@ def load_image_processor(folder: Path) -> ImageProcessor | None:
 
 
 def _make(config: Mapping[str, Any], files: Mapping[str, bytes], model_type: str | None) -> ImageProcessor:
-    rgb, steps, batch = read_steps(config, find_kind(config, model_type))
+    rgb, steps, batch = read_steps(config, KINDS[name_kind(config, model_type)])
     return ImageProcessor(config=config, files=files, model_type=model_type, rgb=rgb, steps=steps, batch=batch)
