@@ -14,7 +14,7 @@ import numpy as np
 
 from flax_transformer.hub.file import CONFIG, write_files
 from flax_transformer.hub.processor.file import read_object
-from flax_transformer.hub.processor.image_kind import KINDS, name_kind, read_steps
+from flax_transformer.hub.processor.image_kind import KINDS, OPTIONS, name_kind, read_steps
 from flax_transformer.hub.processor.image_source import read_pictures, read_pixels
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
@@ -59,7 +59,13 @@ class ImageProcessor:
         return _make(config, files, None)
 
     def updated(self, **changes: Any) -> "ImageProcessor":
-        """Give a copy with some options changed, such as the size."""
+        """Give a copy with some options changed, such as the size.
+
+        Raises:
+          ValueError: what is no option, or has an impossible value.
+        """
+        if unknown := sorted(changes.keys() - OPTIONS):
+            raise ValueError(f"options of image processors are {', '.join(sorted(OPTIONS))}; got {', '.join(unknown)}")
         return ImageProcessor.of({**self.config, **changes}, model_type=self.model_type)
 
     def __call__(self, images: Any, *, return_tensors: str | None = None, **changes: Any) -> dict[str, np.ndarray]:

@@ -228,3 +228,5 @@ def read_steps(config: Options, kind: Kind) -> tuple[bool, tuple[Any, ...], Any]
 
 
 _FLAGS = OTHERS.union(*({flag for flag, _ in (*kind.steps, kind.batch or RESIZE)} for kind in KINDS.values()))
+OPTIONS = _FLAGS.union({"pad_size", "clusters"}, *(kind.options for kind in KINDS.values()))
+"""All that somebody may ask to be otherwise."""
