@@ -1,17 +1,21 @@
 """Image processors without transformers: golden pixels, what is asked of them, and what they refuse."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
 
+from flax_transformer import hub
+from flax_transformer.hub.convert import load_orbax, save_orbax
 from flax_transformer.hub.processor.detection import post_process_object_detection
 from flax_transformer.hub.processor.image import ImageProcessor, load_image_processor
 from flax_transformer.hub.processor.image_step import new_size
 from tests.hub.image_case import CONFIGS, SEEN, attempt, picture
 
+CHECKPOINT = Path(__file__).parent / "golden" / "bert"
 GOLDEN = np.load(Path(__file__).parent / "golden_pixels.npz")
 VIT = {"image_processor_type": "ViTImageProcessor", "size": 8}
 
@@ -141,6 +145,29 @@ def test_a_file_is_turned_upright_and_made_rgb(tmp_path):
         np.testing.assert_array_equal(ImageProcessor.of(VIT)(source)["pixel_values"], expected)
     picture(1).save(tmp_path / "grey.png")
     assert ImageProcessor.of(VIT)(tmp_path / "grey.png")["pixel_values"].shape == (1, 3, 8, 8)
+
+
+def test_it_comes_and_goes_with_the_weights(tmp_path, caplog):
+    given = shutil.copytree(CHECKPOINT, tmp_path / "given")
+    for name, options in (("good", VIT), ("bad", VIT | {"resample": 9})):
+        (given / "preprocessor_config.json").write_text(text := json.dumps(options))
+        loaded = hub.load(given)
+        hub.save(loaded, tmp_path / name)
+        save_orbax(loaded, tmp_path / f"{name}-orbax")
+        for folder, read in ((tmp_path / name, hub.load), (tmp_path / f"{name}-orbax", load_orbax)):
+            assert (folder / "preprocessor_config.json").read_text() == text
+            again = read(folder).processor
+            if name == "good":
+                assert again(picture(0))["pixel_values"].shape == (1, 3, 8, 8)
+            else:
+                with pytest.raises(
+                    ValueError, match=r"image processor cannot be read: .*resample must be one of 0 to 5"
+                ):
+                    again(picture(0))
+    assert "these weights are without their image processor" in caplog.text
+    assert hub.load(CHECKPOINT).processor is None
+    made = hub.wrap(loaded.model, loaded.config["architectures"][0], processor=ImageProcessor.of(VIT))
+    assert made.processor.config["size"] == 8
 
 
 @pytest.mark.parametrize(

@@ -103,13 +103,18 @@ class ImageProcessor:
         write_files(self.files, Path(folder))
 
 
+def read_image_files(folder: Path) -> dict[str, bytes]:
+    """Read the files of a folder that say what is done to pictures, by name."""
+    return {name: (folder / name).read_bytes() for name in (PREPROCESSOR, PROCESSOR) if (folder / name).is_file()}
+
+
 def load_image_processor(folder: Path) -> ImageProcessor | None:
     """Read the image processor of a checkpoint folder; None where it has none.
 
     Raises:
       ValueError: one that is not known, or broken files; names the file.
     """
-    files = {name: (folder / name).read_bytes() for name in (PREPROCESSOR, PROCESSOR) if (folder / name).is_file()}
+    files = read_image_files(folder)
     inside = read_object(files, PROCESSOR, folder).get(INSIDE)
     name = PREPROCESSOR if inside is None else PROCESSOR
     if name not in files:
