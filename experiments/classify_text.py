@@ -17,7 +17,8 @@ seeds, and 79.0 % from scratch with settings that were not tuned (docs/text.md h
 """
 
 from flax_transformer.data.text.labelled import LabelledText
-from flax_transformer.models.encoder import EncoderConfig, with_head
+from flax_transformer.models.encoder import EncoderConfig
+from flax_transformer.models.head import with_head
 from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.evaluator import Labels

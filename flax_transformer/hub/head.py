@@ -7,8 +7,8 @@ from flax_transformer.hub.call import ModelOutput, encoder_lm
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture
 from flax_transformer.hub.table import Table
-from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig, with_head
-from flax_transformer.models.head import ClassifierConfig
+from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
+from flax_transformer.models.head import ClassifierConfig, with_head
 
 Reader = Callable[[Fields], EncoderConfig]
 Call = Callable[..., ModelOutput]

@@ -1,4 +1,4 @@
-"""A model with its published config and tokenizer: a pytree, and a function of Hugging Face's inputs."""
+"""A model with its published config and processors: a pytree, and a function of Hugging Face's inputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +38,8 @@ class Pretrained:
     """A `HubTokenizer`, or None where the checkpoint has none; one that cannot be read says so where it is used."""
     generation: Fields = field(default=Fields("{}"), metadata={"static": True})
     """Everything in generation_config.json."""
+    processor: Any = field(default=None, metadata={"static": True})
+    """An `ImageProcessor`, which makes `pixel_values` of pictures, or None where the checkpoint has none."""
 
     @property
     def family(self) -> Family:
@@ -109,7 +111,7 @@ class Pretrained:
         check_pictures(given, self.config)
         if self.architecture.check is not None:
             self.architecture.check(given, self.config)
-        names = ("hidden_states",) * output_hidden_states + ("attention_weights",) * output_attentions
+        names = self.architecture.marks * output_hidden_states + ("attention_weights",) * output_attentions
         return _call(self, given, key, names=names)
 
     def generate(self, input_ids: Any, attention_mask: Any = None, *, key: Keys | None = None, **settings: Any):

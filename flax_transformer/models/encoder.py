@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsTokens
-from flax_transformer.models.head import ClassifierConfig, Head, HeadConfig
+from flax_transformer.models.head import Head, head_of
 from flax_transformer.models.output import Output, output_table
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn import Embedding, EmbeddingConfig, Trunk, TrunkConfig, make_norm
@@ -106,20 +106,6 @@ class Encoder(ReadsTokens, Module):
         return self(tokens, mask=mask, types=types, positions=positions, key=key)
 
 
-def with_head(encoder: EncoderConfig, **head: Any) -> ClassifierConfig:
-    """Put a head on an encoder, with its width, start and precision; `head` is what else a `HeadConfig` has.
-
-    BERT's pooler is `with_head(encoder, outputs=0, pool="first", dense="tanh")`.
-    """
-    return ClassifierConfig(backbone=encoder, head=_head(encoder, **head))
-
-
-def _head(encoder: EncoderConfig, **head: Any) -> HeadConfig:
-    like = encoder.block.feedforward
-    start = {} if like.init_std is None else {"init_std": like.init_std}
-    return HeadConfig(embed=like.embed, precision=like.precision, **start, **head)
-
-
 @frozen
 class MaskedLMConfig:
     """An encoder that guesses masked tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
@@ -175,7 +161,7 @@ class MaskedLM(ReadsTokens, Module):
             self.head = Embedding(output_table(embedding), rngs=rngs)
             self.head.output_bias = bias
         if cfg.next_sentence:
-            self.sentence = Head(_head(cfg.encoder, outputs=2, pool="first", dense="tanh"), rngs=rngs)
+            self.sentence = Head(head_of(cfg.encoder, outputs=2, pool="first", dense="tanh"), rngs=rngs)
 
     def hidden_states(self, tokens: Int[Array, "*B T"], **inputs: Any) -> Float[Array, "*B T D"]:
         """Compute the encoder's hidden states from the inputs of a batch; arguments as `Encoder.hidden_states`'s."""

@@ -21,6 +21,8 @@ from flax_transformer.nn.feedforward import FeedForward as FeedForward
 from flax_transformer.nn.feedforward import FeedForwardConfig as FeedForwardConfig
 from flax_transformer.nn.module import Module as Module
 from flax_transformer.nn.norm import make_norm as make_norm
+from flax_transformer.nn.patch import PatchConfig as PatchConfig
+from flax_transformer.nn.patch import Patches as Patches
 from flax_transformer.nn.relative import RelativeBias as RelativeBias
 from flax_transformer.nn.relative import RelativeConfig as RelativeConfig
 from flax_transformer.nn.residual import Residual as Residual

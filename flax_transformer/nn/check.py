@@ -1,6 +1,6 @@
 """What layers refuse at the door. All of it happens while tracing, and none of it is in a compiled program.
 
-Axes: B batch, T positions, D width.
+Axes: B batch, T positions, D width; H W height and width in pixels, C channels.
 """
 
 from typing import Any
@@ -25,6 +25,15 @@ def check_hidden(x: Any, width: int, what: str = "x") -> None:
         raise ValueError(f"{what} must be hidden states [*B, T, D], got shape {x.shape}")
     if x.shape[-1] != width:
         raise ValueError(f"D must be {width}, got {x.shape[-1]}: {what} has shape {x.shape}")
+
+
+def check_images(images: Any, channels: int) -> None:
+    """Raise ValueError unless these are pictures [*B, H, W, C] in floating point."""
+    if not jnp.issubdtype(getattr(images, "dtype", bool), jnp.floating):
+        kind = getattr(images, "dtype", type(images).__name__)
+        raise ValueError(f"images must be in floating point, scaled as the model wants them, got {kind}")
+    if images.ndim < 3 or images.shape[-1] != channels:
+        raise ValueError(f"images must be [*B, H, W, C] with C={channels} channels, got shape {images.shape}")
 
 
 def check_widths(**widths: int) -> None:

@@ -51,6 +51,10 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, part) for part in get_args(hint))
     if get_origin(hint) is Literal:
         return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) is tuple:
+        parts = get_args(hint)
+        parts = parts[:1] * len(value) if parts[-1] is ... and isinstance(value, tuple) else parts
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
     if hint in (int, float):
         return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
     return callable(value) if hint is Callable else hint is Any or isinstance(value, hint)
@@ -61,6 +65,9 @@ def _rule(hint: Any) -> str:
         return " or ".join(map(_rule, get_args(hint)))
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
+    if get_origin(hint) is tuple:
+        parts = get_args(hint)
+        return f"a tuple of {'' if parts[-1] is ... else f'{len(parts)}, each '}{_rule(parts[0])}"
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "a name", Callable: "a function"}
     if hint is type(None):
         return "None"

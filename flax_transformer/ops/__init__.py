@@ -7,6 +7,7 @@ from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_sco
 from flax_transformer.ops.drop_path import drop_path
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.even import even_attention
+from flax_transformer.ops.grid import sinusoidal_grid
 from flax_transformer.ops.loss import cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.norm import layer_norm
@@ -21,6 +22,7 @@ from flax_transformer.ops.position import (
     sinusoidal,
     sinusoidal_halves,
 )
+from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
 from flax_transformer.ops.table import lookup, multiply_rows, spread, take_rows
 from flax_transformer.ops.wide import scaled, widen
 from flax_transformer.ops.xla import attention_weights
@@ -34,6 +36,8 @@ __all__ = [
     "alibi",
     "attention",
     "attention_weights",
+    "bicubic",
+    "bilinear",
     "capture",
     "causal_relative_buckets",
     "chunked_cross_entropy",
@@ -48,10 +52,14 @@ __all__ = [
     "lookup",
     "multiply_rows",
     "relative_buckets",
+    "resample",
+    "resample_positions",
+    "resample_relative_bias",
     "rotary",
     "rotary_frequencies",
     "scaled",
     "sinusoidal",
+    "sinusoidal_grid",
     "sinusoidal_halves",
     "spread",
     "take_rows",

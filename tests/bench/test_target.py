@@ -123,7 +123,7 @@ def test_config_json_alone_makes_a_model_of_every_architecture(family, architect
     assert (work.items, work.unit) == (16, "tokens")
     uses = find_family({**fields, "architectures": [architecture]})[1].uses
     assert ("train" in work.programs) >= bool({*uses} & {*OBJECTIVES})
-    assert ("train" in work.programs) <= ({"span", "choose", "detect"}.isdisjoint(uses))
+    assert ("train" in work.programs) <= ({"span", "choose", "discriminate"}.isdisjoint(uses))
     if "train" in work.programs:
         assert counted["train"].model > counted["forward"].model
 

@@ -4,8 +4,8 @@ import jax
 import pytest
 from flax import nnx
 
-from flax_transformer.models.encoder import MaskedLM, with_head
-from flax_transformer.models.head import Classifier
+from flax_transformer.models.encoder import MaskedLM
+from flax_transformer.models.head import Classifier, with_head
 from flax_transformer.models.text.bert import bert_base_cased, bert_base_uncased, bert_large_uncased
 from flax_transformer.parallel import path_name
 from flax_transformer.train.state import parameter_count

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.models.encoder import Encoder, MaskedLM, with_head
-from flax_transformer.models.head import Classifier, Head, HeadConfig
+from flax_transformer.models.encoder import Encoder, MaskedLM
+from flax_transformer.models.head import Classifier, Head, HeadConfig, with_head
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import Precision, with_fields
 from flax_transformer.ops import Mask

@@ -8,8 +8,8 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.models.encoder import MaskedLM, with_head
-from flax_transformer.models.head import Classifier
+from flax_transformer.models.encoder import MaskedLM
+from flax_transformer.models.head import Classifier, with_head
 from flax_transformer.models.text.roberta import roberta_base, roberta_large, token_positions
 from flax_transformer.train.state import parameter_count
 

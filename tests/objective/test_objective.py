@@ -7,8 +7,8 @@ import optax
 import pytest
 from flax import nnx
 
-from flax_transformer.models.encoder import EncoderConfig, MaskedLM, MaskedLMConfig, with_head
-from flax_transformer.models.head import Classifier
+from flax_transformer.models.encoder import EncoderConfig, MaskedLM, MaskedLMConfig
+from flax_transformer.models.head import Classifier, with_head
 from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import LabelLoss, MaskedLoss
 from flax_transformer.ops import Mask

@@ -11,8 +11,8 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType
 
-from flax_transformer.models.encoder import EncoderConfig, with_head
-from flax_transformer.models.head import Classifier
+from flax_transformer.models.encoder import EncoderConfig
+from flax_transformer.models.head import Classifier, with_head
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.nn import (
     Block,

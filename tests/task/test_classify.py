@@ -10,7 +10,8 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.data.text.labelled import LabelledText
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig, with_head
+from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
+from flax_transformer.models.head import with_head
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.evaluator import Labels

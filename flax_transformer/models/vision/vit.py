@@ -1,0 +1,230 @@
+"""The Vision Transformer: an encoder of a picture's patches (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929).
+
+DeiT, DINOv2, BEiT and the encoder of MAE are choices of its config.
+
+Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens and patches, D width.
+"""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.nn import PatchConfig, Precision, Trunk, TrunkConfig, transformer_block
+from flax_transformer.nn.check import check_widths
+from flax_transformer.nn.config import check_rates
+from flax_transformer.nn.module import Module
+from flax_transformer.ops import Mask, dropout, sinusoidal_grid, widen
+from flax_transformer.ops.resample import resample_positions
+from flax_transformer.parallel import constrain
+
+FLOAT32 = Precision()
+
+
+@frozen
+class ViTConfig(TrunkConfig):
+    """A trunk over the patches of a picture, and tokens that stand for all of it."""
+
+    patches: PatchConfig
+    tokens: tuple[str, ...] = ("class_token",)
+    """Learned vectors before the patches, each the parameter of that name: DeiT has a `distillation_token` too."""
+    position: Literal["learned", "fixed", "none"] = "learned"
+    """Of tokens and patches: "learned", or "fixed", sinusoids in a table that gets no gradients (MAE)."""
+    mask_token: bool = False
+    """Whether there is a learned vector for patches that are masked."""
+    dropout: float = 0.0
+    """After positions are added."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_rates(self, "dropout")
+        check_widths(patches=self.patches.embed, block=self.block.embed)
+        if self.cross:
+            raise ValueError("an encoder attends to no memory, got a block with cross-attention")
+
+    def build(self, rngs: nnx.Rngs) -> "ViT":
+        """Make the encoder."""
+        return ViT(self, rngs=rngs)
+
+
+def fixed_positions(patches: PatchConfig, tokens: int) -> Float[Array, "T D"]:
+    """Give sinusoids of the places of patches, after zeros for the tokens."""
+    table = sinusoidal_grid(*patches.grid, patches.embed)
+    return jnp.pad(table, ((tokens, 0), (0, 0))).astype(patches.precision.params)
+
+
+class ViT(Module):
+    """Hidden states of a picture's tokens and patches, which all see each other."""
+
+    def __init__(self, cfg: ViTConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.patches = cfg.patches.build(rngs)
+        rows, columns = cfg.patches.grid
+        tables = dict.fromkeys((*cfg.tokens, "mask_token")[: None if cfg.mask_token else -1], 1)
+        tables |= {"positions": len(cfg.tokens) + rows * columns} if cfg.position != "none" else {}
+        init = nnx.initializers.normal(0.02)
+        for name, count in tables.items():
+            values = init(rngs.params(), (count, cfg.patches.embed), cfg.patches.precision.dtypes["param_dtype"])
+            if name == "positions" and cfg.position == "fixed":
+                values = fixed_positions(cfg.patches, len(cfg.tokens))
+            setattr(self, name, nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False))
+        self.trunk = Trunk(cfg, rngs=rngs)
+
+    def embed(
+        self,
+        images: Float[Array, "*B H W C"],
+        *,
+        masked: Bool[Array, "*#B P"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Give what the trunk is given: tokens and patches, with positions.
+
+        Args:
+          masked: patches in whose place the mask token stands.
+          key: for dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit, or masked patches for a model without a mask token.
+        """
+        cfg = self.cfg
+        x = widen(self.patches(images))
+        if masked is not None:
+            if not cfg.mask_token:
+                raise ValueError("a model without a mask token must not be given masked patches, got some")
+            x = jnp.where(masked[..., None], self.mask_token[...], x)
+        tokens = [getattr(self, name)[...] for name in cfg.tokens]
+        x = jnp.concatenate([*(jnp.broadcast_to(row, (*x.shape[:-2], *row.shape)) for row in tokens), x], axis=-2)
+        table = self.positions_of(*cfg.patches.grid_of(*images.shape[-3:-1]))
+        x = x if table is None else x + table
+        x = dropout(x.astype(cfg.patches.precision.residual), cfg.dropout, key)
+        return constrain(x, "batch", "length", None)
+
+    def positions_of(self, rows: int, columns: int) -> Float[Array, "T D"] | None:
+        """Give the positions of tokens and patches for a grid of patches, that of training or another.
+
+        The table is resampled for another one, bicubic as torch does it; tokens keep theirs.
+        """
+        cfg = self.cfg
+        if cfg.position == "none":
+            return None
+        table = widen(self.positions[...])
+        table = jax.lax.stop_gradient(table) if cfg.position == "fixed" else table
+        return resample_positions(table, (rows, columns), tokens=len(cfg.tokens), grid=cfg.patches.grid)
+
+    def __call__(
+        self,
+        images: Float[Array, "*B H W C"],
+        *,
+        masked: Bool[Array, "*#B P"] | None = None,
+        mask: Mask | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Encode pictures of any size, of which there must be at least a patch.
+
+        Args:
+          masked: patches in whose place the mask token stands.
+          mask: what tokens and patches may see; everything by default.
+          key: for dropout; None means none.
+
+        Raises:
+          ValueError: as `embed`.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        return self.trunk(self.embed(images, masked=masked, key=keys[0]), mask=mask, key=keys[1])
+
+    def memory_mask(self, mask: Mask | None) -> Mask | None:
+        """Say which positions of the output are padding: pictures have none."""
+        return None
+
+    def hidden_states(
+        self,
+        images: Float[Array, "*B H W C"],
+        *,
+        masked: Bool[Array, "*#B P"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
+        return self(images, masked=masked, key=key)
+
+
+def vit_encoder(
+    size: str, patch: int, *, image: int, dropout: float = 0.0, precision: Precision = FLOAT32, **options: Any
+) -> ViTConfig:
+    """Give the encoder of a published size, of square patches and pictures.
+
+    Args:
+      options: other fields of `ViTConfig`.
+    """
+    embed, heads, depth, inner = SIZES[size]
+    return ViTConfig(
+        patches=PatchConfig(
+            embed=embed, image=(image, image), patch=(patch, patch), init_std=0.02, precision=precision
+        ),
+        block=transformer_block(
+            embed=embed, heads=heads, inner=inner, norm_eps=1e-12, norm_position="pre", activation="gelu",
+            dropout=dropout, init_std=0.02, precision=precision,
+        ),
+        depth=depth,
+        dropout=dropout,
+        **options,
+    )  # fmt: skip
+
+
+def _vit(size: str, patch: int, image: int, classes: int, **options: Any) -> ClassifierConfig:
+    return with_head(vit_encoder(size, patch, image=image, **options), outputs=classes, pool="first")
+
+
+SIZES = {
+    "tiny": (192, 3, 12, 768),
+    "small": (384, 6, 12, 1536),
+    "base": (768, 12, 12, 3072),
+    "large": (1024, 16, 24, 4096),
+    "huge": (1280, 16, 32, 5120),
+}
+"""Width, heads, depth and inner width."""
+
+
+def vit_tiny_patch16(
+    classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
+) -> ClassifierConfig:
+    """Give ViT-Ti/16: 12 layers, D=192, 5.7 M parameters."""
+    return _vit("tiny", 16, image, classes, dropout=dropout, precision=precision)
+
+
+def vit_small_patch16(
+    classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
+) -> ClassifierConfig:
+    """Give ViT-S/16: 12 layers, D=384, 22 M parameters."""
+    return _vit("small", 16, image, classes, dropout=dropout, precision=precision)
+
+
+def vit_base_patch16(
+    classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
+) -> ClassifierConfig:
+    """Give ViT-B/16: 12 layers, D=768, 86.6 M parameters."""
+    return _vit("base", 16, image, classes, dropout=dropout, precision=precision)
+
+
+def vit_base_patch32(
+    classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
+) -> ClassifierConfig:
+    """Give ViT-B/32: 12 layers, D=768, 88.2 M parameters."""
+    return _vit("base", 32, image, classes, dropout=dropout, precision=precision)
+
+
+def vit_large_patch16(
+    classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
+) -> ClassifierConfig:
+    """Give ViT-L/16: 24 layers, D=1024, 304.3 M parameters."""
+    return _vit("large", 16, image, classes, dropout=dropout, precision=precision)
+
+
+def vit_huge_patch14(
+    classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
+) -> ClassifierConfig:
+    """Give ViT-H/14: 32 layers, D=1280, 632.0 M parameters."""
+    return _vit("huge", 14, image, classes, dropout=dropout, precision=precision)
