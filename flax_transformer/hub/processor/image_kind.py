@@ -11,7 +11,7 @@ from typing import Any
 from flax_transformer.hub.processor.image_step import CenterCrop, Normalize, Pad, Quantize, Rescale, Resize, Stack
 
 Options = Mapping[str, Any]
-LARGEST = 2**14
+LARGEST = 2**12
 """Pixels that an edge may be asked to have."""
 
 SIZES = ({"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"}, {"max_height", "max_width"})
