@@ -191,13 +191,16 @@ def test_it_comes_and_goes_with_the_weights(tmp_path, caplog):
         ({"do_center_crop": True, "crop_size": {"shortest_edge": 3}}, "crop_size must give height and width"),
         ({"rescale_factor": "1/255"}, "rescale_factor must be a number, got '1/255'"),
         ({"image_mean": [0.5, None, 0.5]}, "image_mean must be numbers, got"),
-        ({"image_std": [1, 0, 1]}, r"image_std must be numbers, not 0, got \[1, 0, 1\]"),
-        ({"image_std": []}, r"not 0, got \[\]"),
+        ({"image_std": [1, 0, 1]}, r"image_std must be numbers above 0, got \[1, 0, 1\]"),
+        ({"image_std": []}, r"above 0, got \[\]"),
         ({"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0}, "crop_pct must be above 0"),
         ({"image_processor_type": "ConvNextImageProcessor", "size": [3, 3]}, "size must give the shortest_edge"),
-        ({"image_processor_type": "ImageGPTImageProcessor"}, "clusters must be colours of three numbers, got None"),
-        ({"image_processor_type": "ImageGPTImageProcessor", "clusters": [[1, 2]]}, "clusters must be colours"),
-        ({"image_processor_type": "ImageGPTImageProcessor", "clusters": []}, "at least one colour"),
+        (
+            {"image_processor_type": "ImageGPTImageProcessor"},
+            "clusters must be a list of colours of three numbers, got None",
+        ),
+        ({"image_processor_type": "ImageGPTImageProcessor", "clusters": [[1, 2]]}, "clusters must be a list"),
+        ({"image_processor_type": "ImageGPTImageProcessor", "clusters": []}, r"three numbers, got \[\]"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_in_one_sentence(options, message):

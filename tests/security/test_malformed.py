@@ -17,6 +17,7 @@ GROUPS = {
         tuple(f"config-{family.name}" for family in sorted((HERE.parent / "hub" / "golden").iterdir())),
     ),
     "tokenizers": (16, 300, ("tokenizer", "wordpiece", "byte-bpe", "chat", "chat-config", "own-tokenizer")),
+    "image-processors": (60, 100, ("preprocessor_config.json", "processor_config.json")),
     "runs": (3, 400, ("run", "checkpoints", "unsealed")),
     "data": (8, 150, ("tfds", "text", "arrays")),
 }  # fmt: skip
