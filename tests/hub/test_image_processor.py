@@ -129,6 +129,9 @@ def test_the_model_tells_the_processor_where_nothing_else_does(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text('{"size": 28}')
     with pytest.raises(ValueError, match=r"preprocessor_config.json: image_processor_type must be one of ViTImage"):
         load_image_processor(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": ["convnext"]}')
+    with pytest.raises(ValueError, match="got None"):
+        load_image_processor(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "convnext"}')
     assert load_image_processor(tmp_path)(picture(0))["pixel_values"].shape == (1, 3, 28, 28)
     assert load_image_processor(tmp_path.parent) is None
@@ -193,7 +196,10 @@ def test_it_comes_and_goes_with_the_weights(tmp_path, caplog):
         ({"image_mean": [0.5, None, 0.5]}, "image_mean must be numbers, got"),
         ({"image_std": [1, 0, 1]}, r"image_std must be numbers above 0, got \[1, 0, 1\]"),
         ({"image_std": []}, r"above 0, got \[\]"),
-        ({"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0}, "crop_pct must be above 0"),
+        (
+            {"image_processor_type": "ConvNextImageProcessor", "crop_pct": 1e-320},
+            "crop_pct must be from 0.01 to 1, got 1e-320",
+        ),
         ({"image_processor_type": "ConvNextImageProcessor", "size": [3, 3]}, "size must give the shortest_edge"),
         (
             {"image_processor_type": "ImageGPTImageProcessor"},

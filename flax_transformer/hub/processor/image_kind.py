@@ -31,8 +31,8 @@ def _resize_and_crop(options: Options) -> tuple[Any, ...]:
     if set(size) != {"shortest_edge"}:
         raise ValueError(f"size must give the shortest_edge, got {size!r}")
     edge, share = size["shortest_edge"], options["crop_pct"]
-    if not _is_number(share) or not 0 < share <= 1:
-        raise ValueError(f"crop_pct must be above 0 and at most 1, got {share!r}")
+    if not _is_number(share) or not 0.01 <= share <= 1:
+        raise ValueError(f"crop_pct must be from 0.01 to 1, got {share!r}")
     if edge >= 384:
         return (Resize({"height": edge, "width": edge}, _filter(options)),)
     return Resize({"shortest_edge": int(edge / share)}, _filter(options)), CenterCrop(edge, edge)
