@@ -8,7 +8,8 @@ import pytest
 
 from flax_transformer.hub.processor.detection import post_process_object_detection
 from flax_transformer.hub.processor.image import ImageProcessor, load_image_processor
-from tests.hub.image_case import CONFIGS, attempt, picture
+from flax_transformer.hub.processor.image_kind import FAMILIES, KINDS
+from tests.hub.image_case import CLUSTERS, CONFIGS, attempt, picture
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -51,6 +52,23 @@ def test_two_hundred_pictures_are_the_same_bit_for_bit(name):
         made += result is not None
         same(attempt(ours, image), result, (name, seed, image.mode, image.size))
     assert made >= (28 if not ours.rgb else 180)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_said_is_assumed_as_transformers_does(kind):
+    config = {"image_processor_type": f"{kind}ImageProcessor"} | ({"clusters": CLUSTERS} if kind == "ImageGPT" else {})
+    for seed in (0, 9, 14):
+        image = picture(seed).convert("RGB")
+        same(attempt(ImageProcessor.of(config), image), attempt(theirs(config), image), kind)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("pvt_v2", "vit_msn", "regnet")])
+def test_a_model_has_the_processor_that_transformers_gives_it(name, tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": 28, "crop_size": 24, "clusters": CLUSTERS}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
+    found = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    image = picture(14)
+    same(attempt(load_image_processor(tmp_path), image), attempt(found, image), name)
 
 
 @pytest.mark.parametrize("name", ["vit_fast", "clip", "convnext", "detr", "detr_old", "imagegpt", "siglip", "vit_pad"])

@@ -28,6 +28,7 @@ from flax_transformer.data.text.plain import read_text
 from flax_transformer.data.text.tokenizer import load_tokenizer
 from flax_transformer.hub import file
 from flax_transformer.hub.generate import make_settings
+from flax_transformer.hub.processor.image import load_image_processor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.config import to_json
@@ -190,6 +191,42 @@ def open_tokenizer(folder: Path) -> Any:
     rows = {name: rows.tolist() for name, rows in inputs.items()}
     ids = tokenizer.encode(TEXTS)
     return rows, ids, tokenizer.decode(ids), special, options, tokenizer.vocab_size
+
+
+PROCESSORS = {
+    "preprocessor_config.json": {
+        "image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 6}, "crop_pct": 0.875,
+        "resample": 3, "do_center_crop": True, "crop_size": {"height": 5, "width": 4}, "do_resize": True,
+        "do_rescale": True, "rescale_factor": 0.5, "do_normalize": True, "image_mean": [0.1, 0.2, 0.3],
+        "image_std": [1.0, 2.0, 3.0],
+    },
+    "processor_config.json": {
+        "processor_class": "AProcessor",
+        "image_processor": {
+            "feature_extractor_type": "ImageGPTFeatureExtractor", "size": [3, 4],
+            "clusters": [[0.1, 0.2, 0.3], [1, 2, 3]],
+        },
+    },
+}  # fmt: skip
+
+
+def make_image_processor(folder: Path, *, name: str) -> None:
+    (folder / name).write_text(json.dumps(PROCESSORS[name]))
+
+
+def open_image_processor(folder: Path) -> Any:
+    processor = load_image_processor(folder)
+    if processor is None:
+        return None
+    made = processor(np.arange(9 * 8 * 3, dtype=np.uint8).reshape(9, 8, 3))
+    return repr(processor), {name: value.tolist() for name, value in made.items()}
+
+
+def image_processor_cases(folder: Path, seed: int, amount: int, *, name: str) -> Iterator[Case]:
+    for case in json_cases(folder, seed, amount, name=name):
+        yield replace(
+            case, legal=case.legal or any(name in case.label for name in ("image_mean", "image_std"))
+        )  # one number for all channels
 
 
 def make_chat(folder: Path) -> None:
@@ -414,6 +451,12 @@ CORPORA = {
     "chat": Corpus(make_chat, open_chat, chat_cases),
     "chat-config": Corpus(make_chat_config, open_chat, chat_config_cases),
     "own-tokenizer": Corpus(make_tokenizer, open_own_tokenizer, tokenizer_cases),
+    **{
+        name: Corpus(
+            partial(make_image_processor, name=name), open_image_processor, partial(image_processor_cases, name=name)
+        )
+        for name in PROCESSORS
+    },
     "run": Corpus(make_run, open_run, run_cases),
     "checkpoints": Corpus(make_checkpoints, open_checkpoints, checkpoint_cases),
     "unsealed": Corpus(make_unsealed, open_checkpoints, checkpoint_cases),

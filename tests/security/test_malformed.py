@@ -16,6 +16,7 @@ GROUPS = {
     "configs": (3, 72, 300, FAMILIES[::3]),
     "other configs": (0, 72, 0, tuple(name for name in FAMILIES if name not in FAMILIES[::3])),
     "tokenizers": (16, 96, 300, ("tokenizer", "wordpiece", "byte-bpe", "chat", "chat-config", "own-tokenizer")),
+    "image-processors": (20, 60, 30, ("preprocessor_config.json", "processor_config.json")),
     "runs": (1, 18, 400, ("run", "checkpoints", "unsealed")),
     "data": (8, 48, 150, ("tfds", "text", "arrays")),
 }

@@ -124,7 +124,8 @@ def load_image_processor(folder: Path) -> ImageProcessor | None:
         raise ValueError(f"{folder / name}: {INSIDE} must be an object, got {config!r:.40}")
     model = {CONFIG: (folder / CONFIG).read_bytes()} if (folder / CONFIG).is_file() else {}
     try:
-        return _make(config, files, read_object(model, CONFIG, folder).get("model_type"))
+        model_type = read_object(model, CONFIG, folder).get("model_type")
+        return _make(config, files, model_type if isinstance(model_type, str) else None)
     except ValueError as error:
         raise ValueError(f"{folder / name}: {error}") from error
 

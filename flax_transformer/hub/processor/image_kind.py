@@ -11,7 +11,7 @@ from typing import Any
 from flax_transformer.hub.processor.image_step import CenterCrop, Normalize, Pad, Quantize, Rescale, Resize, Stack
 
 Options = Mapping[str, Any]
-LARGEST = 2**14
+LARGEST = 2**12
 """Pixels that an edge may be asked to have."""
 
 SIZES = ({"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"}, {"max_height", "max_width"})
@@ -31,8 +31,8 @@ def _resize_and_crop(options: Options) -> tuple[Any, ...]:
     if set(size) != {"shortest_edge"}:
         raise ValueError(f"size must give the shortest_edge, got {size!r}")
     edge, share = size["shortest_edge"], options["crop_pct"]
-    if not _is_number(share) or not 0 < share <= 1:
-        raise ValueError(f"crop_pct must be above 0 and at most 1, got {share!r}")
+    if not _is_number(share) or not 0.01 <= share <= 1:
+        raise ValueError(f"crop_pct must be from 0.01 to 1, got {share!r}")
     if edge >= 384:
         return (Resize({"height": edge, "width": edge}, _filter(options)),)
     return Resize({"shortest_edge": int(edge / share)}, _filter(options)), CenterCrop(edge, edge)
@@ -53,8 +53,8 @@ def _normalize(options: Options) -> tuple[Any, ...]:
     for name in ("image_mean", "image_std"):
         value = options[name]
         numbers = list(value) if isinstance(value, list | tuple) else [value]
-        if not numbers or not all(map(_is_number, numbers)) or (name == "image_std" and 0 in numbers):
-            raise ValueError(f"{name} must be numbers{', not 0' * (name == 'image_std')}, got {value!r:.60}")
+        if not numbers or not all(map(_is_number, numbers)) or (name == "image_std" and min(numbers) <= 0):
+            raise ValueError(f"{name} must be numbers{' above 0' * (name == 'image_std')}, got {value!r:.60}")
         found.append(tuple(map(float, numbers)) if isinstance(value, list | tuple) else float(value))
     return (Normalize(*found),)
 
@@ -69,13 +69,12 @@ def _pad_and_mask(options: Options) -> Pad:
 
 def _quantize(options: Options) -> Quantize:
     clusters = options.get("clusters")
-    try:
-        rows = tuple((float(r), float(g), float(b)) for r, g, b in clusters)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"clusters must be colours of three numbers, got {clusters!r:.60}") from error
-    if not rows:
-        raise ValueError("clusters must be at least one colour, got none")
-    return Quantize(rows)
+    rows = clusters if isinstance(clusters, list | tuple) else ()
+    if not rows or not all(
+        isinstance(row, list | tuple) and len(row) == 3 and all(map(_is_number, row)) for row in rows
+    ):
+        raise ValueError(f"clusters must be a list of colours of three numbers, got {clusters!r:.60}")
+    return Quantize(tuple(tuple(map(float, row)) for row in rows))
 
 
 def _size(options: Options, name: str, *, square: bool) -> dict[str, int]:

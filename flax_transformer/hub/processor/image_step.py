@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 Picture = Shaped[np.ndarray, "C H W"]
-MAX_PIXELS = 89_478_485
+MAX_PIXELS = 2**24
 """Pixels that a picture may have after it is resized: a thin one can become very long."""
 
 
