@@ -103,7 +103,8 @@ class SceneRows:
         images, mask = np.zeros((B, height, width, channels), np.uint8), np.zeros((B, height, width), bool)
         labels = {
             "boxes": np.zeros((B, M, 4), np.float32), "classes": np.zeros((B, M), np.int32),
-            "weights": np.zeros((B, M), np.float32), "numbers": np.zeros(B, np.int32), "sizes": np.ones((B, 2), np.int32),
+            "weights": np.zeros((B, M), np.float32), "numbers": np.zeros(B, np.int32),
+            "sizes": np.ones((B, 2), np.int32),
         }  # fmt: skip
         for row, each in enumerate(examples):
             if each is None:
@@ -112,8 +113,8 @@ class SceneRows:
             high, wide, count = *pixels.shape[:2], len(each["boxes"])
             if high > height or wide > width or count > M:
                 raise ValueError(
-                    f"picture {each['number']} must fit {width} × {height} pixels and {M} boxes, got {wide} × {high} and "
-                    f"{count}"
+                    f"picture {each['number']} must fit {width} × {height} pixels and {M} boxes, got {wide} × {high} "
+                    f"and {count}"
                 )
             images[row, :high, :wide], mask[row, :high, :wide] = pixels, True
             labels["boxes"][row, :count] = centred(each["boxes"], wide, high)

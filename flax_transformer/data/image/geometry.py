@@ -127,19 +127,19 @@ class RandomResizedCrop:
 
 @frozen
 class RandomCrop:
-    """Take a rectangle whose sides are random, each within a range, as DETR is trained."""
+    """Take a rectangle at random whose sides are random shares of the picture's, as DETR is trained."""
 
-    least: int
-    most: int
+    least: float = 0.5
+    """The least share of each side."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most:
-            raise ValueError(f"sides must have a range of at least 1 pixel, got {self.least} to {self.most}")
+        if not 0 < self.least <= 1:
+            raise ValueError(f"least must be in (0, 1], got {self.least}")
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
         """Crop one picture."""
         sides = example["image"].size
-        width, height = (int(rng.integers(min(self.least, side), min(self.most, side) + 1)) for side in sides)
+        width, height = (max(1, round(side * rng.uniform(self.least, 1))) for side in sides)
         left, top = (int(rng.integers(side - own + 1)) for side, own in zip(sides, (width, height), strict=True))
         return cropped(example, left, top, width, height)
 

@@ -163,7 +163,7 @@ class Scenes:
         return len(self.images)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode one: `image`, Pillow's, `boxes` in pixels, `classes`, `number` and the `size` (H, W) it has as it is."""
+        """Decode one: `image`, Pillow's, `boxes` in pixels, `classes`, `number` and its own `size` (H, W)."""
         image, objects = self.images[index], self.objects[index]
         size = np.array([image.height, image.width], np.int32)
         return {"image": image, "boxes": objects.boxes, "classes": objects.classes, "number": index, "size": size}

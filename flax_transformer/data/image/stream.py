@@ -153,8 +153,12 @@ def hold(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) ->
 
     parts = [range(begin, min(begin + 256, len(images))) for begin in range(0, len(images), 256)]
     with ThreadPoolExecutor(THREADS) as pool:
-        if not all(pool.map(put, parts)):
-            return None
+        try:
+            equal = all(pool.map(put, parts))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if not equal:
+        return None
     return Pictures(Held(pixels[..., None] if pixels.ndim == 3 else pixels, images.name(0)), pictures.labels)
 
 

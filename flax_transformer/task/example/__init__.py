@@ -2,6 +2,7 @@
 
 from flax_transformer.task.example.damage import DamagedTexts, Lines
 from flax_transformer.task.example.exercise import Amount, ExerciseTexts
+from flax_transformer.task.example.image import Augment, DetectionImages, HeldImages, LabelledImages
 from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.mask import MaskedTexts, TextLines
 from flax_transformer.task.example.opened import Opened, Vocabulary
@@ -11,9 +12,13 @@ from flax_transformer.task.example.window import TextWindows
 __all__ = [
     "BPE",
     "Amount",
+    "Augment",
     "Batching",
     "DamagedTexts",
+    "DetectionImages",
     "ExerciseTexts",
+    "HeldImages",
+    "LabelledImages",
     "LabelledTexts",
     "Lines",
     "MaskedTexts",
