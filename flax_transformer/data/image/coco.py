@@ -42,7 +42,8 @@ def find_coco(root: Path) -> dict[str, Annotations]:
     read = [each for path in instances or paths if (each := _sections(path))]
     found: dict[str, Annotations] = {}
     for each in read:
-        split = split_of(each.path.stem) or split_of(each.path.parent.name) or ("train" if len(read) == 1 else None)
+        inner = "" if each.path.parent == root else each.path.parent.name
+        split = split_of(each.path.stem) or split_of(inner) or ("train" if len(read) == 1 else None)
         if split is None:
             raise ValueError(f"{each.path} must name its split, train, validation or test, in its name or its folder's")
         if split in found:
@@ -70,9 +71,7 @@ def open_coco(
     for split, theirs in categories.items():
         if theirs != classes:
             differ = ", ".join(map(str, sorted(set(theirs.items()) ^ set(classes.items()))))
-            raise ValueError(
-                f"all splits must have the same categories, {found[split].path} and train differ: {differ}"
-            )
+            raise ValueError(f"all splits must have the same categories, {found[split].path} differs in {differ}")
     number_of = {id: number for number, id in enumerate(classes)}
     splits = {split: _scenes(root, split, each, number_of) for split, each in found.items()}
     return splits, tuple(classes.values()), tuple(classes)
@@ -126,12 +125,10 @@ def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, i
     found: dict[int, list] = {id: [] for id in images}
     for id, item in _by_id(file, "annotations").items():
         image, category = item.get("image_id"), item.get("category_id")
-        if image not in images:
-            raise ValueError(f"{file.path}: annotation {id} must be of a picture there is, got image_id {image!r}")
-        if category not in number_of:
-            raise ValueError(
-                f"{file.path}: annotation {id} must be of a category there is, got category_id {category!r}"
-            )
+        if not isinstance(image, int) or image not in images:
+            raise ValueError(f"{file.path}: annotation {id} must be of a known picture, got image_id {image!r}")
+        if not isinstance(category, int) or category not in number_of:
+            raise ValueError(f"{file.path}: annotation {id} must be of a known category, got category_id {category!r}")
         box = _box(file, id, item.get("bbox"), sizes[image])
         if not item.get("iscrowd"):
             found[image].append((box, number_of[category]))

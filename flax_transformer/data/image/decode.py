@@ -118,9 +118,11 @@ def _open(source: str | os.PathLike | bytes, name: str) -> Any:
 
 
 def _orientation(image: Any) -> int:
-    """Read how a picture lies; one whose EXIF data are damaged is taken to stand upright."""
+    """Read how a picture lies, from its header; one whose EXIF data are damaged is taken to stand upright."""
+    import PIL.Image
+
     try:
-        return int(image.getexif().get(_ORIENTATION, 1))
+        return int(PIL.Image.Image.getexif(image).get(_ORIENTATION, 1))
     except Exception:
         return 1
 

@@ -61,9 +61,7 @@ def _read(root: Path) -> tuple[Pictures, tuple[str, ...]]:
     if not folders:
         archive = next((name for name in sorted(os.listdir(root)) if re.search(r"\.(zip|tgz|tar|tar\.\w+)$", name)), "")
         hint = f"; unpack {archive} first" if archive else ""
-        raise ValueError(
-            f"{root} must have folders of pictures, COCO or TFDS annotations, or idx files, got none{hint}"
-        )
+        raise ValueError(f"{root} must have class folders, COCO's or TFDS's annotations, or idx files, got none{hint}")
     if loose:
         raise ValueError(f"{root} must have its pictures in class folders, got {loose[0]} beside {min(folders)}")
     classes = sort_names(list(folders))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -16,6 +16,7 @@ from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import decode_image, image_size
 
 
+@runtime_checkable
 class Images(Protocol):
     """Pictures by number, decoded when they are asked for."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -26,6 +26,7 @@ THREADS = min(16, os.cpu_count() or 1)
 """Threads that decode pictures, which Pillow does outside of Python's lock."""
 
 
+@runtime_checkable
 class Source(Protocol):
     """Rows of batches by their numbers."""
 
