@@ -104,7 +104,7 @@ def _toned(name: str, *amount: int) -> Callable[[Any, float, int], Any]:
     return apply
 
 
-def _warped(image: Any, matrix: tuple[float, ...]) -> Any:
+def _warped(image: Any, matrix: tuple[float | int, ...]) -> Any:
     import PIL.Image
 
     fill = (GREY,) * len(image.getbands())

@@ -45,10 +45,10 @@ class Resize:
         if not isinstance(self.size, int):
             return self.size
         short, long = sorted((width, height))
-        side = self.size
-        if self.longest is not None and long / short * side > self.longest:
-            side = max(1, round(self.longest * short / long))
-        other = int(side * long / short)
+        exact: float = self.size
+        if self.longest is not None and long / short * self.size > self.longest:
+            exact = self.longest * short / long
+        side, other = max(1, round(exact)), int(exact * long / short)
         return (side, other) if height <= width else (other, side)
 
 

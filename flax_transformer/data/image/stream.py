@@ -184,7 +184,13 @@ def each_image_once(
         return normalise(collate([change(items[n], rng) if n < count else None for n in numbers]))
 
     options = grain.ReadOptions(num_threads=THREADS, prefetch_buffer_size=2 * THREADS)
-    yield from grain.MapDataset.range(0, count, rows).map(lambda first: make(int(first))).to_iter_dataset(options)
+    batches: Any = iter(
+        grain.MapDataset.range(0, count, rows).map(lambda first: make(int(first))).to_iter_dataset(options)
+    )
+    try:
+        yield from batches
+    finally:
+        batches.close()
 
 
 @lru_cache(maxsize=4)
