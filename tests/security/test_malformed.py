@@ -19,6 +19,7 @@ GROUPS = {
     "tokenizers": (16, 300, ("tokenizer", "wordpiece", "byte-bpe", "chat", "chat-config", "own-tokenizer")),
     "runs": (3, 400, ("run", "checkpoints", "unsealed")),
     "data": (8, 150, ("tfds", "text", "arrays")),
+    "pictures": (8, 150, ("images", "scenes", "idx")),
 }  # fmt: skip
 """For each, how many changes of each kind, how many files that makes at least, and the corpora."""
 

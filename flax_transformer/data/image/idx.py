@@ -75,8 +75,9 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
             magic = file.read(4)
             if len(magic) != 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 4:
                 raise ValueError(f"{path} must be an idx file of bytes with 1 to 4 axes, it begins with {magic.hex()}")
-            sizes = np.frombuffer(file.read(4 * magic[3]), ">u4").tolist()
-            if len(sizes) < magic[3] or not 0 < math.prod(sizes) <= MAX_BYTES:
+            head = file.read(4 * magic[3])
+            sizes = [int.from_bytes(head[place : place + 4]) for place in range(0, len(head), 4)]
+            if len(head) < 4 * magic[3] or not 0 < math.prod(sizes) <= MAX_BYTES:
                 raise ValueError(f"{path} must have 1 to {MAX_BYTES:,} values, it says {' × '.join(map(str, sizes))}")
             content = file.read(math.prod(sizes) + 1)
     except (OSError, EOFError, zlib.error) as error:

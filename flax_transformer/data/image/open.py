@@ -71,7 +71,7 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
             splits, classes = open_folders(root)
     if kind == "classes" and len(classes) < 2:
         raise ValueError(f"{root} must have pictures of at least two classes, got {', '.join(classes)}")
-    return ImageSet(kind, _completed(splits, holdout, seed), classes, channels, class_ids)
+    return ImageSet(kind, _completed(root, splits, holdout, seed), classes, channels, class_ids)
 
 
 def _forms(root: Path) -> dict[str, Any]:
@@ -79,13 +79,16 @@ def _forms(root: Path) -> dict[str, Any]:
     return {name: each for name, each in found.items() if each}
 
 
-def _completed(splits: dict[str, Any], holdout: float, seed: int) -> dict[str, Any]:
+def _completed(root: Path, splits: dict[str, Any], holdout: float, seed: int) -> dict[str, Any]:
     """Hold out pictures for the splits that there are not."""
     missing = [split for split in SPLITS if split not in splits]
     if missing:
         train = splits["train"]
         labels = train.labels if isinstance(train, Pictures) else np.zeros(len(train), np.int32)
-        parts = hold_out(_names(train.images), labels, missing, share=holdout, seed=seed)
+        try:
+            parts = hold_out(_names(train.images), labels, missing, share=holdout, seed=seed)
+        except ValueError as error:
+            raise ValueError(f"{root}: {error}") from error
         splits = {**splits, **{split: train.take(indices) for split, indices in parts.items()}}
     return {split: splits[split] for split in SPLITS}
 

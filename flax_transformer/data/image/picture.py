@@ -117,7 +117,7 @@ class Held:
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures(Sequence[dict[str, Any]]):
+class Pictures(Sequence[Any]):
     """Pictures and the numbers of their classes."""
 
     images: Images
@@ -153,7 +153,7 @@ class Objects:
 
 
 @dataclass(frozen=True, eq=False)
-class Scenes(Sequence[dict[str, Any]]):
+class Scenes(Sequence[Any]):
     """Pictures, the objects in each, and what each picture is called in its data set."""
 
     images: Images
