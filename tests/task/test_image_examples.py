@@ -1,8 +1,6 @@
-"""Pictures as examples of a recipe: what is opened, what the model is sized by, and a small model that learns from it."""
+"""Pictures as examples of a recipe: what is opened, what models are sized by, a small one that learns."""
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,9 +19,7 @@ from flax_transformer.task.example import Augment, DetectionImages, LabelledImag
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.folder import RunFolder
-
-sys.path.append(str(Path(__file__).parent.parent / "data" / "image"))
-from image_files import class_folders, coco, coco_folder, idx_folder, write_image
+from tests.data.image.image_files import class_folders, coco, coco_folder, idx_folder, write_image
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ class LabelledImages:
         check_rows(self.rows, self.size or 1)
         if not 0 < self.keep <= 1:
             raise ValueError(f"keep must be in (0, 1], got {self.keep}")
-        Normalise(mean=self.mean, std=self.std)
+        normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
 
     def open(self, data: Any, context: Context) -> Opened:
         """Open the pictures; held out are the test's `HeldImages`.
@@ -200,7 +200,7 @@ class DetectionImages:
         Sometimes(transforms=(), share=self.crop)
         RandomResize(sizes=self.shorter or (self.size,), longest=self.size)
         SceneRows(size=self.size, boxes=self.boxes)
-        Normalise(mean=self.mean, std=self.std)
+        normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
 
     def open(self, data: Any, context: Context) -> Opened:
         """Open the pictures; held out are the test's `HeldImages`.

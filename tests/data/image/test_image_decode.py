@@ -7,10 +7,10 @@ import numpy as np
 import PIL.Image
 import PIL.ImageOps
 import pytest
-from image_files import pixels, png_bomb, write_image
 
 from flax_transformer.data.image import decode_image, image_size
 from flax_transformer.data.image.decode import MAX_PIXELS, SUFFIXES
+from tests.data.image.image_files import pixels, png_bomb, write_image
 
 
 def one(mode, colour):

@@ -7,10 +7,19 @@ import unicodedata
 
 import numpy as np
 import pytest
-from image_files import class_folders, coco, coco_folder, idx_bytes, idx_folder, pixels, tfds_folder, write_image
 
 from flax_transformer.data.image import ImageData, decode_image, open_images
 from flax_transformer.data.image.split import hold_out
+from tests.data.image.image_files import (
+    class_folders,
+    coco,
+    coco_folder,
+    idx_bytes,
+    idx_folder,
+    pixels,
+    tfds_folder,
+    write_image,
+)
 
 
 def names(pictures):

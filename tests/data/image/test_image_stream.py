@@ -7,7 +7,6 @@ from itertools import islice
 import jax
 import numpy as np
 import pytest
-from image_files import class_folders, coco_folder, idx_folder, pixels, write_image
 
 from flax_transformer.data import shuffled
 from flax_transformer.data.image import (
@@ -35,6 +34,7 @@ from flax_transformer.data.image import (
     hold,
     open_images,
 )
+from tests.data.image.image_files import class_folders, coco_folder, idx_folder, pixels, write_image
 
 NORMALISE = Normalise(mean=(0.5,) * 3, std=(0.25,) * 3)
 AUGMENT = (ShiftFlip(pad=2), NORMALISE, Erase(share=0.5), Mix(classes=2))

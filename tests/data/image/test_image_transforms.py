@@ -7,7 +7,6 @@ import PIL.Image
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_files import pixels
 
 from flax_transformer.data.image import (
     CenterCrop,
@@ -29,6 +28,7 @@ from flax_transformer.data.image import (
 )
 from flax_transformer.data.image.colour import OPERATIONS
 from flax_transformer.data.image.geometry import flipped
+from tests.data.image.image_files import pixels
 
 sides = st.integers(1, 60)
 
