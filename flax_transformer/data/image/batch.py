@@ -8,7 +8,7 @@ Axes: B pictures, H W height and width in pixels, C channels, E classes, M boxes
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,9 @@ class Draw:
         """Draw a whole number below ``high`` for each row."""
         return self.rng.integers(high, size=self.rows)[self.own]
 
-    def generators(self) -> Iterator[np.random.Generator]:
-        """Give each row a generator of its own."""
-        seeds = self.rng.integers(1 << 62, size=self.rows)[self.own]
-        return (np.random.default_rng(seed) for seed in seeds)
+    def seeds(self) -> Int[np.ndarray, " B"]:
+        """Give each row a seed for a generator of its own."""
+        return self.integers(1 << 62)
 
 
 Augment = Callable[[Arrays, Draw], Arrays]
@@ -199,10 +198,9 @@ class Erase:
     def __call__(self, batch: Arrays, draw: Draw) -> Arrays:
         """Erase in the pictures of a batch."""
         images = batch["inputs"]["images"].copy()
-        chosen = draw.uniform() < self.share
-        for row, rng in enumerate(draw.generators()):
-            if chosen[row]:
-                self._erase(images[row], rng)
+        seeds = draw.seeds()
+        for row in np.flatnonzero(draw.uniform() < self.share):
+            self._erase(images[row], np.random.default_rng(seeds[row]))
         return with_images(batch, images)
 
     def _erase(self, image: Float[np.ndarray, "H W C"], rng: np.random.Generator) -> None:
@@ -252,16 +250,17 @@ class Mix:
         cut = bool(draw.rng.random() < 0.5) if self.mixup and self.cutmix else self.cutmix > 0
         alpha = self.cutmix if cut else self.mixup
         own = float(draw.rng.beta(alpha, alpha))
-        other = np.arange(len(labels)) ^ 1
+        pairs = images.reshape(-1, 2, *images.shape[1:])
         if cut:
             (top, bottom, left, right), own = _rectangle(*images.shape[1:3], own, draw.rng)
-            mixed = images.copy()
-            mixed[:, top:bottom, left:right] = images[other, top:bottom, left:right]
+            mixed = pairs.copy()
+            mixed[:, :, top:bottom, left:right] = pairs[:, ::-1, top:bottom, left:right]
         else:
-            mixed = (own * images + (1 - own) * images[other]).astype(np.float32)
-        eye = np.eye(self.classes, dtype=np.float32)
-        soft = np.float32(own) * eye[labels] + np.float32(1 - own) * eye[labels[other]]
-        return {**with_images(batch, mixed), "labels": soft}
+            mixed = np.multiply(pairs, np.float32(own), dtype=np.float32)
+            mixed += np.float32(1 - own) * pairs[:, ::-1]
+        hard = np.eye(self.classes, dtype=np.float32)[labels]
+        soft = np.float32(own) * hard + np.float32(1 - own) * hard[np.arange(len(labels)) ^ 1]
+        return {**with_images(batch, mixed.reshape(images.shape)), "labels": soft}
 
 
 def laid_out(
