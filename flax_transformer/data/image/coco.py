@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -174,10 +175,10 @@ def _size(file: Annotations, id: int, image: Mapping[str, Any]) -> tuple[int, in
 def _find_files(root: Path, split: str, file: Annotations, images: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Find the folder that has a split's pictures, and all of them in it."""
     names = [_name(file, id, image) for id, image in images.items()]
-    top, beside = root.resolve(), [path for path in sorted(root.glob("*/")) if split_of(path.name) == split]
+    top, beside = _plain(root), [path for path in sorted(root.glob("*/")) if split_of(path.name) == split]
     inner = [path for path in sorted(root.glob("images/*/")) if split_of(path.name) == split]
     here = [*beside, *inner, *(file.path.parent / place for place in _PLACES), root]
-    for folder in (each.resolve() for each in here):
+    for folder in map(_plain, here):
         if folder.is_relative_to(top) and (folder / names[0]).is_file():
             break
     else:
@@ -186,6 +187,11 @@ def _find_files(root: Path, split: str, file: Annotations, images: Mapping[int, 
         if not (folder / name).is_file():
             raise ValueError(f"{file.path}: the picture {name} of image {id} must be there, {folder} lacks it")
     return [str((folder / name).relative_to(top)) for name in names]
+
+
+def _plain(path: Path) -> Path:
+    """Write a path without `..`, its symbolic links as they are."""
+    return Path(os.path.normpath(path))
 
 
 def _name(file: Annotations, id: int, image: Mapping[str, Any]) -> str:

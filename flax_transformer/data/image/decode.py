@@ -80,12 +80,14 @@ def decode_image(
 
 
 def image_size(source: str | os.PathLike | bytes, *, name: str | None = None) -> tuple[int, int]:
-    """Read the width and height of a picture turned upright, from its header alone.
+    """Read the width and height of a picture turned upright, from its header alone; a TIFF is decoded.
 
     Raises:
         FileNotFoundError, ValueError: as ``decode_image``, for what can be seen without decoding.
     """
     image = _open(source, _name_of(source, name))
+    if image.format == "TIFF":  # Pillow turns these itself, some when they are opened and some when they are decoded
+        return decode_image(source, name=name).size
     return _turned_size(image, _UPRIGHT.get(_orientation(image), ""))
 
 

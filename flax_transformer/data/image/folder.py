@@ -46,6 +46,11 @@ def open_folders(root: Path) -> Found:
     return {split: pictures for split, (pictures, _) in read.items()}, classes
 
 
+def has_class_folders(root: Path) -> bool:
+    """Whether at least two folders have pictures."""
+    return sum(bool(_images(folder)) for folder in _folders(root).values()) > 1
+
+
 def sort_names(names: list[str]) -> tuple[str, ...]:
     """Sort names of classes, as numbers if they all are."""
     numbers = all(re.fullmatch("[0-9]{1,9}", name) for name in names)

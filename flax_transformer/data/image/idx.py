@@ -15,7 +15,7 @@ from flax_transformer.data.image.split import split_of
 MAX_BYTES = 1 << 32
 """Values that one file may have."""
 
-_NAME = re.compile(r"(?P<split>.*)[-_.](?P<what>images|labels)[-_.]idx[13][-_.]ubyte(?P<packed>\.gz)?", re.IGNORECASE)
+_NAME = re.compile(r"(?P<split>.*)[-_.](?P<what>images|labels)[-_.]idx[1-4][-_.]ubyte(?P<packed>\.gz)?", re.IGNORECASE)
 
 
 def find_idx(root: Path) -> dict[str, dict[str, Path]]:

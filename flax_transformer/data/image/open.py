@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.data.image.coco import find_coco, open_coco
-from flax_transformer.data.image.folder import inner_folder, open_folders
+from flax_transformer.data.image.folder import has_class_folders, inner_folder, open_folders
 from flax_transformer.data.image.idx import find_idx, open_idx
 from flax_transformer.data.image.picture import Files, ImageSet, Pictures
 from flax_transformer.data.image.split import SPLITS, hold_out, normal
@@ -76,6 +76,8 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
 
 def _forms(root: Path) -> dict[str, Any]:
     found = {"idx files": find_idx(root), "COCO annotations": find_coco(root), "TFDS features": find_tfds(root)}
+    if (found["idx files"] or found["TFDS features"]) and has_class_folders(root):
+        found["class folders"] = root
     return {name: each for name, each in found.items() if each}
 
 

@@ -183,7 +183,7 @@ def each_image_once(
         numbers = range(first, first + rows)
         return normalise(collate([change(items[n], rng) if n < count else None for n in numbers]))
 
-    options = grain.ReadOptions(num_threads=THREADS, prefetch_buffer_size=2 * THREADS)
+    options = grain.ReadOptions(num_threads=THREADS, prefetch_buffer_size=THREADS)
     batches: Any = iter(
         grain.MapDataset.range(0, count, rows).map(lambda first: make(int(first))).to_iter_dataset(options)
     )

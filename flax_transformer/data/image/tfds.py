@@ -63,7 +63,7 @@ def open_tfds(folders: Sequence[Path]) -> tuple[Literal["classes", "boxes"], dic
 
     Every record is read once, for its class or its boxes; pictures stay encoded. The pictures are those of the one
     `Image` feature, the classes those of the one `ClassLabel`, and where that stands in a sequence beside a
-    `BBoxFeature`, they are of objects.
+    `BBoxFeature`, they are of objects; those of crowds (``is_crowd``) are left out.
 
     Raises:
         ValueError: several data sets, one not prepared as ArrayRecord, features of other kinds, damaged records.
@@ -156,5 +156,6 @@ def _scenes(images: Records, label: str, objects: str, box: str) -> Scenes:
                 f"a box must have an area within the picture, got {shares[wrong][0].tolist()} in {images.name(index)}"
             )
         boxes = shares[:, [1, 0, 3, 2]] * np.array([width, height, width, height], np.float32)
-        found.append(Objects(boxes, np.array(record[objects][label], np.int32).reshape(-1)))
+        single = ~np.array(record[objects].get("is_crowd", [False] * len(boxes)), bool)
+        found.append(Objects(boxes[single], np.array(record[objects][label], np.int32).reshape(-1)[single]))
     return Scenes(images, found, np.arange(len(images)))

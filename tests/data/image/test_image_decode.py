@@ -12,6 +12,8 @@ from flax_transformer.data.image import decode_image, image_size
 from flax_transformer.data.image.decode import MAX_PIXELS, SUFFIXES
 from tests.data.image.image_files import pixels, png_bomb, write_image
 
+pytestmark = pytest.mark.proves("pictures", "every mode and orientation made RGB by rule, bombs refused undecoded")
+
 
 def one(mode, colour):
     return PIL.Image.new(mode, (3, 2), colour)
@@ -66,13 +68,14 @@ def test_grey_is_that_of_the_rgb(name):
     np.testing.assert_array_equal(np.asarray(decode_image(content, channels=1)), np.asarray(expected))
 
 
+@pytest.mark.parametrize("suffix", [".PNG", ".tif", ".webp"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_are_turned_upright(tmp_path, orientation):
+def test_pictures_are_turned_upright(tmp_path, orientation, suffix):
     exif = PIL.Image.Exif()
     exif[0x0112] = orientation
-    path = write_image(tmp_path / "x.PNG", exif=exif)
-    with PIL.Image.open(path) as image:
+    with PIL.Image.open(write_image(tmp_path / "truth.png", exif=exif)) as image:
         expected = PIL.ImageOps.exif_transpose(image)
+    path = write_image(tmp_path / f"x{suffix}", exif=exif, **({"lossless": True} if suffix == ".webp" else {}))
     found = decode_image(path)
     np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
     assert image_size(path) == found.size

@@ -21,6 +21,8 @@ from tests.data.image.image_files import (
     write_image,
 )
 
+pytestmark = pytest.mark.proves("pictures", "class folders, idx, COCO json and TFDS, whichever a folder holds")
+
 
 def names(pictures):
     return [pictures.images.name(index) for index in range(len(pictures))]
@@ -154,6 +156,13 @@ def test_coco_json_finds_its_pictures(tmp_path, name, images):
     assert full["size"].tolist() == [6, 8]
 
 
+def test_the_pictures_of_coco_may_lie_behind_a_link(tmp_path):
+    coco_folder(tmp_path / "data")
+    shutil.move(tmp_path / "data" / "train2017", tmp_path / "elsewhere")
+    (tmp_path / "data" / "train2017").symlink_to(tmp_path / "elsewhere")
+    assert len(open_images(tmp_path / "data").splits["train"]) == 4
+
+
 def test_crowds_are_left_out_and_boxes_are_cut_off_by_what_was_rounded(tmp_path):
     coco_folder(tmp_path)
     path = tmp_path / "annotations" / "instances_train2017.json"
@@ -245,6 +254,11 @@ def break_forms(root):
     idx_folder(root)
 
 
+def break_idx(root):
+    idx_folder(root)
+    class_folders(root)
+
+
 def break_archive(root):
     root.mkdir()
     (root / "train.tar.gz").write_bytes(b"")
@@ -257,6 +271,7 @@ def break_pair(root):
 
 FOLDERS = {
     "empty": (lambda root: root.mkdir(), "must have class folders, .*or idx files, got none"),
+    "idx and classes": (break_idx, "must have pictures in one form, got idx files and class folders"),
     "an archive": (break_archive, "got none; unpack train.tar.gz first"),
     "one class": (lambda root: class_folders(root, classes=("cat",)), "at least two classes, got"),
     "pictures alone": (lambda root: write_image(root / "x.png"), "at least two classes, got 0"),

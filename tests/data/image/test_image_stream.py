@@ -36,6 +36,8 @@ from flax_transformer.data.image import (
 )
 from tests.data.image.image_files import class_folders, coco_folder, idx_folder, pixels, write_image
 
+pytestmark = pytest.mark.proves("pictures", "batches resumed bit for bit, the same from any threads and processes")
+
 NORMALISE = Normalise(mean=(0.5,) * 3, std=(0.25,) * 3)
 AUGMENT = (ShiftFlip(pad=2), NORMALISE, Erase(share=0.5), Mix(classes=2))
 
@@ -83,7 +85,6 @@ def assert_same(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-@pytest.mark.proves("pictures", "resumption", "10 + 10 = 20 batches bit for bit with augmentation on")
 def test_ten_and_ten_batches_are_twenty(make):
     whole = take(make(), 20)
     first = make()
