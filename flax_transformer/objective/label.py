@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Loss, Objective
-from flax_transformer.ops import cross_entropy
+from flax_transformer.ops import cross_entropy, soft_cross_entropy
 
 
 @frozen
@@ -19,7 +19,8 @@ class LabelLoss(Objective):
     """Sum the cross-entropy of each label's class, and count the right ones.
 
     The model gives the scores of classes as `model.output(hidden, key=key)`: [B, E] for labels [B], one a row, or
-    [B, T, E] for labels [B, T] of every position. Each counts as often as its weight says.
+    [B, T, E] for labels [B, T] of every position. Each counts as often as its weight says. Labels may be distributions
+    over the classes, with an axis E more, as mixing pictures makes them; right is then the class that has the most.
     """
 
     label_smoothing: float = 0.0
@@ -36,5 +37,8 @@ class LabelLoss(Objective):
         keys = (None, None) if key is None else jax.random.split(key)
         logits = model.output(model.hidden_states(**batch["inputs"], key=keys[0]), key=keys[1])
         labels, weights = batch["labels"], batch["weights"]
-        total, count = cross_entropy(logits, labels, weights, label_smoothing=self.label_smoothing)
-        return total, {"count": count, "accuracy": jnp.sum((logits.argmax(-1) == labels) * weights)}
+        loss, hard = cross_entropy, labels
+        if labels.ndim == logits.ndim:
+            loss, hard = soft_cross_entropy, labels.argmax(-1)
+        total, count = loss(logits, labels, weights, label_smoothing=self.label_smoothing)
+        return total, {"count": count, "accuracy": jnp.sum((logits.argmax(-1) == hard) * weights)}

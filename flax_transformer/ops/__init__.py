@@ -8,7 +8,7 @@ from flax_transformer.ops.drop_path import drop_path
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
 from flax_transformer.ops.even import even_attention
 from flax_transformer.ops.grid import sinusoidal_grid
-from flax_transformer.ops.loss import cross_entropy
+from flax_transformer.ops.loss import cross_entropy, soft_cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.norm import layer_norm
 from flax_transformer.ops.position import (
@@ -61,6 +61,7 @@ __all__ = [
     "sinusoidal",
     "sinusoidal_grid",
     "sinusoidal_halves",
+    "soft_cross_entropy",
     "spread",
     "take_rows",
     "widen",

@@ -61,6 +61,29 @@ def cross_entropy(
     return jnp.sum((losses + fault) * weights), jnp.sum(weights)
 
 
+def soft_cross_entropy(
+    logits: Float[Array, "*B V"],
+    labels: Float[Array, "*B V"],
+    weights: Shaped[Array, "*B"] | None = None,
+    *,
+    label_smoothing: float | int = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum the weighted cross-entropy of distributions over classes, as ``cross_entropy`` does for single ones.
+
+    >>> labels, hard = jnp.array([[0.0, 1.0, 0.0]]), jnp.array([1])
+    >>> logits = jnp.array([[1.0, 2.0, 3.0]])
+    >>> bool(soft_cross_entropy(logits, labels)[0] == cross_entropy(logits, hard)[0])
+    True
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
+    logits = widen(logits)
+    labels = (1 - label_smoothing) * labels.astype(logits.dtype) + label_smoothing / logits.shape[-1]
+    weights = jnp.ones(labels.shape[:-1], logits.dtype) if weights is None else weights.astype(logits.dtype)
+    losses = jax.nn.logsumexp(logits, axis=-1) * labels.sum(-1) - jnp.sum(labels * logits, axis=-1)
+    return jnp.sum(losses * weights), jnp.sum(weights)
+
+
 def check_vocab(rows: int, vocab: int | None) -> int:
     """Give the size of a vocabulary that a table of so many rows holds."""
     if vocab is not None and not 0 < vocab <= rows:

@@ -157,8 +157,9 @@ class _Run:
         """Give a model its place among the checkpoints."""
         opened, known = self.opened, self.known
         own = opened.published or opened.tokenizer
-        own = own if isinstance(own, HubTokenizer) else HubTokenizer.of(own)
-        fields: Mapping[str, Any] = {f"{role}_token_id": getattr(own, role) for role in ("pad", "bos", "eos")}
+        own = own if own is None or isinstance(own, HubTokenizer) else HubTokenizer.of(own)
+        roles = () if own is None else ("pad", "bos", "eos")
+        fields: Mapping[str, Any] = {f"{role}_token_id": getattr(own, role) for role in roles}
         family = self.recipe.family
         if known is not None:
             family = known.config["model_type"]

@@ -16,18 +16,20 @@ class Spec:
 
     uses: tuple[str, ...] = ()
     """What it can do, in the words of `hub.registration.USES`."""
-    vocab: int
-    """Tokens."""
+    vocab: int | None = None
+    """Tokens, where there are any."""
     multiple: int | None = None
     """Tables of tokens are rounded up to a multiple of this many rows; None leaves it to the config."""
     classes: tuple[str, ...] = ()
     """Names of the classes."""
     next_sentence: bool = False
     """Whether there are sentences that follow each other."""
+    image: tuple[int, int, int] | None = None
+    """Height, width and channels of pictures, where there are any."""
 
 
 def sized(config: Any, spec: Spec) -> Any:
-    """Give a config the sizes of the data: its vocabulary, its classes, a head for next sentences.
+    """Give a config the sizes of the data: its vocabulary, size of pictures, classes, a head for next sentences.
 
     >>> from flax_transformer.models.text.gpt2 import gpt2_tiny
     >>> sized(gpt2_tiny(), Spec(uses=("continue",), vocab=99)).embedding.vocab
@@ -37,11 +39,13 @@ def sized(config: Any, spec: Spec) -> Any:
         return config
     names = [field.name for field in dataclasses.fields(config) if field.init]
     changed = {name: sized(getattr(config, name), spec) for name in names}
-    if isinstance(config, EmbeddingConfig):
+    if isinstance(config, EmbeddingConfig) and spec.vocab is not None:
         changed["vocab"] = spec.vocab
         changed["multiple"] = config.multiple if spec.multiple is None else spec.multiple
     if isinstance(config, HeadConfig) and spec.classes:
         changed["outputs"] = len(spec.classes)
+    if spec.image is not None and {"image", "channels"} <= changed.keys():
+        changed["image"], changed["channels"] = spec.image[:2], spec.image[2]
     if "next_sentence" in changed:
         changed["next_sentence"] = spec.next_sentence
     return replace(config, **changed)

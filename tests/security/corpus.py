@@ -14,12 +14,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import PIL.Image
 from flax.serialization import msgpack_serialize
 from flax.traverse_util import unflatten_dict
 from mutate import Damaged, damaged_bytes, damaged_header, damaged_json, damaged_text, enormous
 from safetensors.numpy import load_file
 
 from flax_transformer import hub
+from flax_transformer.data.image import open_images
 from flax_transformer.data.text import build_pairs, numbers, tfds_pairs, train_byte_bpe
 from flax_transformer.data.text.batch import load_ragged, ragged
 from flax_transformer.data.text.labelled import LabelledText
@@ -434,6 +436,69 @@ def file_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
             yield from cases_of(name, [(label, changed, legal)])
 
 
+# Pictures
+
+
+def make_images(folder: Path) -> None:
+    """Write class folders with a picture of each format."""
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 9, 3), np.uint8)
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    for name in ("a/x.png", "a/y.jpg", "a/z.gif", "b/x.webp", "b/y.bmp", "b/z.tif", "b/w.ppm"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        PIL.Image.fromarray(pixels).save(folder / name, **({} if name.endswith("m") else {"exif": exif}))
+
+
+def open_pictures(folder: Path) -> Any:
+    found = open_images(folder)
+    items = [each[number] for each in found.splits.values() for number in range(len(each))]
+    seen = [(np.asarray(item["image"]).tobytes(), item["image"].size, item.get("label")) for item in items]
+    boxes = [(item["boxes"].tolist(), item["classes"].tolist()) for item in items if "boxes" in item]
+    return sorted(seen), sorted(boxes), found.classes
+
+
+def image_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name, content = str(path.relative_to(folder)), path.read_bytes()
+        for label, changed, _ in damaged_bytes(content, seed, amount):
+            yield from cases_of(name, [(label, changed, True)])  # no checksum: another picture, or bytes nobody reads
+        yield from cases_of(name, (("a page", b"<html></html>", False), ("empty", b"", False)))
+        yield Case(f"{name}: removed", name, lambda folder, name=name: (folder / name).unlink(), True)
+    other = (folder / "b" / "y.bmp").read_bytes()
+    yield from cases_of("a/y.jpg", [("another format", other, False)])
+
+
+def make_scenes(folder: Path) -> None:
+    """Write COCO's json and its pictures."""
+    make_images(folder)
+    (folder / "images").mkdir()
+    for number in range(3):
+        shutil.copy(folder / "a" / "x.png", folder / "images" / f"{number}.png")
+    shutil.rmtree(folder / "a")
+    shutil.rmtree(folder / "b")
+    images = [{"id": number, "file_name": f"{number}.png", "width": 7, "height": 9} for number in range(3)]
+    box = {"bbox": [1, 2, 3.5, 4], "iscrowd": 0}
+    boxes = [{"id": number, "image_id": number, "category_id": 1 + number % 2} | box for number in range(3)]
+    categories = [{"id": number, "name": name} for number, name in ((1, "cell"), (2, "über"))]
+    file = {"images": images, "annotations": boxes, "categories": categories}
+    (folder / "train.json").write_text(json.dumps(file))
+
+
+def make_idx(folder: Path) -> None:
+    sizes = (("train", 12), ("t10k", 2))
+    for name, count in sizes:
+        pixels, labels = bytes(range(count * 6)), bytes(number % 2 for number in range(count))
+        head = b"\0\0\x08\x03" + b"".join(size.to_bytes(4) for size in (count, 3, 2))
+        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + pixels, mtime=0))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + count.to_bytes(4) + labels)
+
+
+def idx_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
+    for path in sorted(folder.iterdir()):
+        for label, changed, _ in damaged_bytes(path.read_bytes(), seed, amount):
+            yield from cases_of(path.name, [(label, changed, path.suffix != ".gz" and label.endswith("flipped"))])
+
+
 CORPORA = {
     "weights": Corpus(partial(copy_golden, family="gpt2"), open_hub, weight_cases),
     "shards": Corpus(shard, open_hub, shard_cases),
@@ -463,4 +528,7 @@ CORPORA = {
     "text": Corpus(make_text, open_text, file_cases),
     "arrays": Corpus(make_arrays, open_arrays, file_cases),
     "tfds": Corpus(make_tfds, open_tfds, tfds_cases),
+    "images": Corpus(make_images, open_pictures, image_cases),
+    "scenes": Corpus(make_scenes, open_pictures, partial(json_cases, name="train.json")),
+    "idx": Corpus(make_idx, open_pictures, idx_cases),
 }

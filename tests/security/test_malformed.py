@@ -19,6 +19,7 @@ GROUPS = {
     "image-processors": (20, 60, 30, ("preprocessor_config.json", "processor_config.json")),
     "runs": (1, 18, 400, ("run", "checkpoints", "unsealed")),
     "data": (8, 48, 150, ("tfds", "text", "arrays")),
+    "pictures": (8, 60, 60, ("images", "scenes", "idx")),
 }
 """For each, how many changes of each kind, few and many, how many files the few make at least, and the corpora."""
 

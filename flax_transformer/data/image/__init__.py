@@ -1,1 +1,57 @@
-"""Pictures."""
+"""Pictures in, batches out: sources, transforms, fixed-shape batches.
+
+`open_images` takes a folder of whichever form and gives an `ImageSet`. Pictures pass through transforms of examples
+(`geometry`, `colour`), are laid out by `ImageRows`, or with their boxes by `SceneRows`, and changed as batches
+(`ShiftFlip`, `Normalise`, `Erase`, `Mix`). `hold` keeps small ones in memory, `ImageStream` streams them
+for training, `each_image_once` for evaluation.
+"""
+
+from flax_transformer.data.image.batch import Draw, Erase, ImageRows, Mix, Normalise, SceneRows, ShiftFlip
+from flax_transformer.data.image.colour import ColourJitter, RandAugment
+from flax_transformer.data.image.decode import decode_image, image_size
+from flax_transformer.data.image.geometry import (
+    CenterCrop,
+    Flip,
+    RandomCrop,
+    RandomResize,
+    RandomResizedCrop,
+    Resize,
+    Sometimes,
+)
+from flax_transformer.data.image.open import ImageData, open_images
+from flax_transformer.data.image.picture import Files, Held, ImageSet, Objects, Pictures, Scenes
+from flax_transformer.data.image.stream import DecodedRows, HeldRows, ImageStream, each_image_once, hold
+
+__all__ = [
+    "CenterCrop",
+    "ColourJitter",
+    "DecodedRows",
+    "Draw",
+    "Erase",
+    "Files",
+    "Flip",
+    "Held",
+    "HeldRows",
+    "ImageData",
+    "ImageRows",
+    "ImageSet",
+    "ImageStream",
+    "Mix",
+    "Normalise",
+    "Objects",
+    "Pictures",
+    "RandAugment",
+    "RandomCrop",
+    "RandomResize",
+    "RandomResizedCrop",
+    "Resize",
+    "SceneRows",
+    "Scenes",
+    "ShiftFlip",
+    "Sometimes",
+    "decode_image",
+    "each_image_once",
+    "hold",
+    "image_size",
+    "open_images",
+]

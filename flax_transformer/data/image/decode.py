@@ -1,24 +1,156 @@
-"""One picture, from a file or its bytes."""
+"""One picture, from a file or its bytes: refused before it is decoded if it is too large, turned upright, made RGB.
+
+What a picture's values become does not depend on its kind: 1-bit pictures are black and white, palettes are looked up,
+CMYK, YCbCr and LAB are converted by Pillow, an alpha channel is dropped (as `convert("RGB")` does, and with it the
+image processors of checkpoints), grey of 16 bits is scaled to 8, not cut off. Of an animation it is the first picture.
+"""
 
 import io
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 
-def decode_image(source: str | os.PathLike | bytes) -> Any:
-    """Decode a picture to Pillow's RGB, upright.
+MAX_PIXELS = 89_478_485
+"""Pixels of a picture at most, 256 MiB as RGB; Pillow warns of more."""
+
+SUFFIXES = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "BMP": (".bmp", ".dib"),
+    "GIF": (".gif",),
+    "WEBP": (".webp",),
+    "TIFF": (".tif", ".tiff"),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+}
+"""The formats that are read, and the suffixes of their files."""
+
+MODES = {1: "L", 3: "RGB"}
+"""Pillow's name for pictures of one channel, grey, and of three."""
+
+_FORMAT_OF = {suffix: name for name, suffixes in SUFFIXES.items() for suffix in suffixes}
+_UPRIGHT = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270",
+            7: "TRANSVERSE", 8: "ROTATE_90"}  # fmt: skip
+_ORIENTATION = 0x0112  # the EXIF tag
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file of this name is taken for a picture, by its suffix in any case."""
+    return os.path.splitext(name)[1].lower() in _FORMAT_OF
+
+
+def decode_image(
+    source: str | os.PathLike | bytes,
+    *,
+    channels: int = 3,
+    name: str | None = None,
+    size: tuple[int, int] | None = None,
+) -> Any:
+    """Decode a picture to Pillow's RGB, or with `channels=1` to its grey (L), 8 bits a value.
+
+    Args:
+      source: a file, or the bytes of one.
+      channels: 3 or 1.
+      name: what messages call it, for bytes.
+      size: width and height that are known of it. A picture that has them only as it is stored, lying on its side,
+          is left so; one that has others is refused.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: no picture, or one that is damaged; names the file.
+      ValueError: empty, truncated, damaged, larger than `MAX_PIXELS`, of another format than its suffix says, of
+          values without a known range, or not a picture at all.
     """
     import PIL.Image
-    import PIL.ImageOps
+
+    name = _name_of(source, name)
+    image = _open(source, name)
+    try:
+        image.load()
+        image.info.pop("transparency", None)
+        turn = _UPRIGHT.get(_orientation(image))
+    except Exception as error:
+        raise ValueError(f"{name} is a damaged or truncated picture: {_line(error)}") from error
+    quarter = turn is not None and _turned_size(image, turn) != image.size
+    if turn is not None and not (quarter and size == image.size):
+        image = image.transpose(getattr(PIL.Image.Transpose, turn))
+    if size is not None and image.size != size:
+        raise ValueError(f"{name} must be {size[0]} × {size[1]} pixels, as its annotation says, got {_spell(image)}")
+    return _eight_bits(image, name, MODES[channels])
+
+
+def image_size(source: str | os.PathLike | bytes, *, name: str | None = None) -> tuple[int, int]:
+    """Read the width and height of a picture turned upright, from its header alone; a TIFF is decoded.
+
+    Raises:
+      FileNotFoundError, ValueError: as `decode_image`, for what can be seen without decoding.
+    """
+    image = _open(source, _name_of(source, name))
+    if image.format == "TIFF":  # Pillow turns these itself, some when they are opened and some when they are decoded
+        return decode_image(source, name=name).size
+    return _turned_size(image, _UPRIGHT.get(_orientation(image), ""))
+
+
+def _name_of(source: str | os.PathLike | bytes, name: str | None) -> str:
+    return name or ("a picture" if isinstance(source, bytes) else os.fspath(source))
+
+
+def _open(source: str | os.PathLike | bytes, name: str) -> Any:
+    """Read the header of a picture of one of the formats."""
+    import PIL.Image
 
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
-    name = "a picture" if isinstance(source, bytes) else os.fspath(source)
+    if not content:
+        raise ValueError(f"{name} must be a picture, it is empty")
     try:
-        return PIL.ImageOps.exif_transpose(PIL.Image.open(io.BytesIO(content))).convert("RGB")
+        image = PIL.Image.open(io.BytesIO(content), formats=list(SUFFIXES))
+    except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as error:
+        raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels, it has more") from error
+    except PIL.UnidentifiedImageError as error:
+        raise ValueError(f"{name} must be a picture ({', '.join(SUFFIXES)}), it is none or damaged") from error
     except Exception as error:
-        raise ValueError(f"{name} must be a picture: {error}") from error
+        raise ValueError(f"{name} is a damaged picture: {_line(error)}") from error
+    if image.width * image.height > MAX_PIXELS:
+        raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels, got {_spell(image)}")
+    expected = _FORMAT_OF.get(os.path.splitext(name)[1].lower())
+    found = "JPEG" if image.format == "MPO" else image.format
+    if expected is not None and found != expected:
+        raise ValueError(f"{name} must be a {expected} picture, as its name says, it is {found}")
+    return image
+
+
+def _orientation(image: Any) -> int:
+    """Read how a picture lies, from its header; one whose EXIF data are damaged is taken to stand upright."""
+    import PIL.Image
+
+    try:
+        return int(PIL.Image.Image.getexif(image).get(_ORIENTATION, 1))
+    except Exception:
+        return 1
+
+
+def _turned_size(image: Any, turn: str) -> tuple[int, int]:
+    return image.size[::-1] if turn in ("TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90") else image.size
+
+
+def _eight_bits(image: Any, name: str, mode: str) -> Any:
+    import PIL.Image
+
+    if image.mode == "F":
+        raise ValueError(f"{name} must have whole numbers as values, got 32-bit floats, whose range nobody knows")
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 65_535:
+            raise ValueError(f"{name} must have values of at most 16 bits, got {values.min()} to {values.max()}")
+        image = PIL.Image.fromarray(((values * 255 + 32_767) // 65_535).astype(np.uint8))
+    if image.mode == mode:
+        return image
+    return image.convert(mode) if image.mode in ("L", "1") else image.convert("RGB").convert(mode)
+
+
+def _spell(image: Any) -> str:
+    return f"{image.width} × {image.height}"
+
+
+def _line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -3,15 +3,15 @@
 import contextlib
 import difflib
 import itertools
-import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, SupportsIndex
 
+from flax_transformer.data.prepared import first_line, refuse_code
 from flax_transformer.data.text.numbers import numbers
 from flax_transformer.data.text.pair import PairSource
 
@@ -56,7 +56,7 @@ class TfdsPairs:
             records = self.records.__getitems__(list(indices))
             return [{"source": _text(each[self.source]), "target": _text(each[self.target])} for each in records]
         except Exception as error:
-            raise ValueError(f"{self.origin} cannot be read: {_first_line(error)}") from error
+            raise ValueError(f"{self.origin} cannot be read: {first_line(error)}") from error
 
 
 def tfds_pairs(
@@ -92,7 +92,7 @@ def tfds_pairs(
     try:
         return TfdsPairs(builder.as_data_source(split=split), source, target, origin)
     except Exception as error:
-        raise ValueError(f"{origin} cannot be read: {_first_line(error)}") from error
+        raise ValueError(f"{origin} cannot be read: {first_line(error)}") from error
 
 
 def build_pairs(
@@ -175,7 +175,7 @@ def _builder(name: str, folder: str) -> Any:
         near = f"nearest: {', '.join(nearest)}" if nearest else f"prepared there: {_prepared_text(folder)}"
         raise ValueError(f"no TFDS data set {name!r} in {folder} or the catalogue; {near}") from error
     except Exception as error:
-        raise ValueError(f"TFDS cannot open {name!r} in {folder}: {_first_line(error)}") from error
+        raise ValueError(f"TFDS cannot open {name!r} in {folder}: {first_line(error)}") from error
 
 
 def _refuse_code(name: str, folder: str) -> None:
@@ -187,21 +187,7 @@ def _refuse_code(name: str, folder: str) -> None:
         raise ValueError(f"data sets of a namespace are code from elsewhere, got {asked.namespace}")
     found = (tfds.core.Path(folder).expanduser().glob(f"{asked.name}/{level}/features.json") for level in ("*", "*/*"))
     for path in sorted(itertools.chain(*found)):  # with a version, or a configuration and a version, between
-        kinds = _kinds(json.loads(path.read_text()))
-        foreign = next((kind for kind in kinds if not str(kind).startswith("tensorflow_datasets.core.features.")), None)
-        if foreign is not None:
-            raise ValueError(f"{path} may name features of TFDS, it names {foreign!r}")
-
-
-def _kinds(features: Any) -> Iterator[Any]:
-    """Give the class names in a features.json, which TFDS imports; also those of its older forms."""
-    if isinstance(features, dict):
-        yield from (features[key] for key in ("pythonClassName", "python_class_name") if key in features)
-        yield from (features[key] for key in ("type",) if isinstance(features.get(key), str))
-        if {"jsonFeature", "json_feature"} & features.keys():
-            yield "JSON inside of JSON"
-    for part in features.values() if isinstance(features, dict) else features if isinstance(features, list) else ():
-        yield from _kinds(part)
+        refuse_code(path)
 
 
 def _prepare(builder: Any, name: str, folder: str) -> None:
@@ -209,11 +195,7 @@ def _prepare(builder: Any, name: str, folder: str) -> None:
         with contextlib.redirect_stdout(sys.stderr):
             builder.download_and_prepare(file_format="array_record")
     except Exception as error:
-        raise RuntimeError(_unprepared(name, folder, _first_line(error))) from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise RuntimeError(_unprepared(name, folder, first_line(error))) from error
 
 
 def _unprepared(name: str, folder: str, why: str) -> str:

@@ -2,6 +2,7 @@
 
 from flax_transformer.task.example.damage import DamagedTexts, Lines
 from flax_transformer.task.example.exercise import Amount, ExerciseTexts
+from flax_transformer.task.example.image import Augment, DetectionImages, HeldImages, LabelledImages
 from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.mask import MaskedTexts, TextLines
 from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, Vocabulary, stream
@@ -11,11 +12,15 @@ from flax_transformer.task.example.window import TextWindows
 __all__ = [
     "BPE",
     "Amount",
+    "Augment",
     "Batching",
     "Context",
     "DamagedTexts",
+    "DetectionImages",
     "ExampleMaker",
     "ExerciseTexts",
+    "HeldImages",
+    "LabelledImages",
     "LabelledTexts",
     "Lines",
     "MaskedTexts",

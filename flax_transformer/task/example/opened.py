@@ -23,7 +23,8 @@ Batches = Callable[[], Iterable[Any]]
 class Opened:
     """Open data: batches to train on, batches to look at, and what the model is sized by."""
 
-    tokenizer: Tokenizer | HubTokenizer
+    tokenizer: Tokenizer | HubTokenizer | None = None
+    """What texts are read by, where there are any."""
     spec: Spec
     batches: Stream
     """To train on, endless."""

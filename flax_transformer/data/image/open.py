@@ -1,0 +1,102 @@
+"""Pictures of whichever form a folder has them in."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.data.image.coco import find_coco, open_coco
+from flax_transformer.data.image.folder import has_class_folders, inner_folder, open_folders
+from flax_transformer.data.image.idx import find_idx, open_idx
+from flax_transformer.data.image.picture import Files, ImageSet, Pictures
+from flax_transformer.data.image.split import SPLITS, hold_out, normal
+from flax_transformer.data.image.tfds import Records, find_tfds, open_tfds
+from flax_transformer.frozen import frozen
+
+
+@frozen
+class ImageData:
+    """Pictures of a folder: class folders, idx files, COCO's json, or what TFDS has prepared, whichever it holds."""
+
+    root: str
+    names: tuple[str, ...] = ()
+    """What the classes are called, in their order; as the files call them by default."""
+    holdout: float = 0.1
+    """Share of the training pictures, of each class, for each of validation and test that the folder lacks."""
+    split_seed: int = 0
+    """Which pictures these are."""
+
+    def open(self) -> ImageSet:
+        """Open the folder; errors as `open_images`, and names that are not as many as the classes."""
+        found = open_images(self.root, holdout=self.holdout, seed=self.split_seed)
+        if self.names and len(self.names) != len(found.classes):
+            raise ValueError(f"names must be as many as the classes, got {self.names} for {found.classes}")
+        return replace(found, classes=self.names) if self.names else found
+
+
+def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0) -> ImageSet:
+    """Open the pictures of a folder without decoding them, and hold out a part where it has no such split.
+
+    Forms, and what they look like: `open_folders` (class folders), `find_idx`, `find_coco`, `find_tfds`. What
+    lacks a validation or a test split gives a share of each class for it.
+
+    Args:
+      root: the folder.
+      holdout: the share.
+      seed: which pictures are held out, with their names.
+
+    Raises:
+      FileNotFoundError: no such folder.
+      ValueError: no pictures, several forms together, and what each form refuses.
+    """
+    root = Path(root).expanduser()
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root} must be a folder of pictures, there is none")
+    while not (forms := _forms(root)) and (inner := inner_folder(root)):
+        root = inner
+    if len(forms) > 1:
+        raise ValueError(f"{root} must have pictures in one form, got {' and '.join(forms)}")
+    kind, class_ids, channels = "classes", (), 3
+    match forms:
+        case {"TFDS features": found}:
+            kind, splits, classes, channels = open_tfds(found)
+        case {"COCO annotations": found}:
+            kind, (splits, classes, class_ids) = "boxes", open_coco(root, found)
+        case {"idx files": found}:
+            splits, classes = open_idx(found)
+            channels = splits["train"].images.pixels.shape[-1]
+        case _:
+            splits, classes = open_folders(root)
+    if kind == "classes" and len(classes) < 2:
+        raise ValueError(f"{root} must have pictures of at least two classes, got {', '.join(classes)}")
+    return ImageSet(kind, _completed(root, splits, holdout, seed), classes, channels, class_ids)
+
+
+def _forms(root: Path) -> dict[str, Any]:
+    found = {"idx files": find_idx(root), "COCO annotations": find_coco(root), "TFDS features": find_tfds(root)}
+    if (found["idx files"] or found["TFDS features"]) and has_class_folders(root):
+        found["class folders"] = root
+    return {name: each for name, each in found.items() if each}
+
+
+def _completed(root: Path, splits: dict[str, Any], holdout: float, seed: int) -> dict[str, Any]:
+    """Hold out pictures for the splits that there are not."""
+    missing = [split for split in SPLITS if split not in splits]
+    if missing:
+        train = splits["train"]
+        labels = train.labels if isinstance(train, Pictures) else np.zeros(len(train), np.int32)
+        try:
+            parts = hold_out(_names(train.images), labels, missing, share=holdout, seed=seed)
+        except ValueError as error:
+            raise ValueError(f"{root}: {error}") from error
+        splits = {**splits, **{split: train.take(indices) for split, indices in parts.items()}}
+    return {split: splits[split] for split in SPLITS}
+
+
+def _names(images: Any) -> list[str]:
+    """Name pictures by what does not depend on where their folder is."""
+    if isinstance(images, Files):
+        return [normal(Path(name).as_posix()) for name in images.names]
+    return [str(index) for index in (images.indices if isinstance(images, Records) else range(len(images)))]

@@ -1,0 +1,194 @@
+"""Pictures of one split with what is known of them: a class each, or boxes; and where they lie.
+
+Axes: B pictures, H W height and width in pixels, C channels, M boxes of a picture.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from flax_transformer.data.identity import digest
+from flax_transformer.data.image.decode import decode_image, image_size
+
+
+@runtime_checkable
+class Images(Protocol):
+    """Pictures by number, decoded when they are asked for."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which pictures they are."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any:
+        """Decode a picture to Pillow's, upright, RGB or grey."""
+        ...
+
+    def name(self, index: int) -> str:
+        """Say where a picture comes from."""
+        ...
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Give the width and height of a picture without decoding it."""
+        ...
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Images":
+        """Pick some."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Files:
+    """Pictures that are files of a folder."""
+
+    root: Path
+    names: Sequence[str]
+    """Paths below the folder."""
+    channels: int = 3
+    sizes: Sequence[tuple[int, int] | None] | None = None
+    """Width and height, where they are known from elsewhere, and must be so."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Any:
+        size = None if self.sizes is None else self.sizes[index]
+        return decode_image(self.root / self.names[index], channels=self.channels, size=size)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Name which pictures they are: by their paths and how many bytes each has."""
+        return digest(*(f"{name} {(self.root / name).stat().st_size}\n" for name in self.names))
+
+    def name(self, index: int) -> str:
+        """Say where a picture comes from."""
+        return str(self.root / self.names[index])
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Give the width and height of a picture, from its header."""
+        known = None if self.sizes is None else self.sizes[index]
+        return known or image_size(self.root / self.names[index])
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Files":
+        """Pick some."""
+        sizes = None if self.sizes is None else [self.sizes[index] for index in indices]
+        return Files(self.root, [self.names[index] for index in indices], self.channels, sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Pictures that are held in memory, all of one size."""
+
+    pixels: UInt8[np.ndarray, "B H W C"]
+    origin: str = "pictures in memory"
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: int) -> Any:
+        import PIL.Image
+
+        pixels = self.pixels[index]
+        return PIL.Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Name which pictures they are: by all their values."""
+        return digest(str(self.pixels.shape), self.pixels)
+
+    def name(self, index: int) -> str:
+        """Say where a picture comes from."""
+        return f"{self.origin}, number {index}"
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Give the width and height, which all share."""
+        return self.pixels.shape[2], self.pixels.shape[1]
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Held":
+        """Pick some."""
+        return Held(self.pixels[indices], self.origin)
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures(Sequence[Any]):
+    """Pictures and the numbers of their classes."""
+
+    images: Images
+    labels: Int[np.ndarray, " B"]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Decode one: `image`, Pillow's, and `label`."""
+        return {"image": self.images[index], "label": int(self.labels[index])}
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which pictures and classes they are."""
+        return digest(self.images.fingerprint, self.labels.astype(np.int64))
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Pictures":
+        """Pick some."""
+        return Pictures(self.images.take(indices), self.labels[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class Objects:
+    """What is to be seen in one picture."""
+
+    boxes: Float[np.ndarray, "M 4"]
+    """Left, top, right and bottom, in pixels."""
+    classes: Int[np.ndarray, " M"]
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Scenes(Sequence[Any]):
+    """Pictures, the objects in each, and what each picture is called in its data set."""
+
+    images: Images
+    objects: Sequence[Objects]
+    ids: Int[np.ndarray, " B"]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Decode one: `image`, Pillow's, `boxes` in pixels, `classes`, `number` and its own `size` (H, W)."""
+        image, objects = self.images[index], self.objects[index]
+        size = np.array([image.height, image.width], np.int32)
+        return {"image": image, "boxes": objects.boxes, "classes": objects.classes, "number": index, "size": size}
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which pictures and objects they are."""
+        parts = (part for each in self.objects for part in (str(len(each)), each.boxes, each.classes))
+        return digest(self.images.fingerprint, self.ids, *parts)
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Scenes":
+        """Pick some."""
+        return Scenes(self.images.take(indices), [self.objects[index] for index in indices], self.ids[indices])
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Pictures to train on and held-out ones."""
+
+    kind: Literal["classes", "boxes"]
+    """What is known of each picture."""
+    splits: Mapping[str, Pictures | Scenes]
+    """`train`, `validation` and `test`."""
+    classes: tuple[str, ...]
+    channels: int = 3
+    class_ids: tuple[int, ...] = ()
+    """The numbers of the classes in the data set's own files, where they have any."""

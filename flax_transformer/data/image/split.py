@@ -1,0 +1,71 @@
+"""Which pictures are held out, where a folder does not say so: by a seed and their names, evenly over the classes."""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+SPLITS = ("train", "validation", "test")
+_WORDS = {
+    "train": "train", "training": "train", "validation": "validation", "val": "validation", "valid": "validation",
+    "dev": "validation", "test": "test", "testing": "test", "t10k": "test",
+}  # fmt: skip
+
+
+def split_of(name: str) -> str | None:
+    """Tell which split a folder or a file is of, by a word in its name; None if it has none or several.
+
+    >>> split_of("Valid"), split_of("instances_train2017.json"), split_of("contrast")
+    ('validation', 'train', None)
+    """
+    words = re.findall(r"t10k|[a-z]+", name.lower())
+    found = {_WORDS[word] for word in words if word in _WORDS}
+    return found.pop() if len(found) == 1 else None
+
+
+def names_split(name: str) -> bool:
+    """Whether a name is a split's and nothing else, but for a number such as a year."""
+    return name.lower().rstrip("0123456789_- ") in _WORDS
+
+
+def normal(name: str) -> str:
+    """Write a name in composed characters, as not all file systems do."""
+    return unicodedata.normalize("NFC", name)
+
+
+def hold_out(
+    names: Sequence[str], labels: Int[np.ndarray, " B"], parts: Sequence[str], *, share: float, seed: int
+) -> dict[str, Int[np.ndarray, "_"]]:
+    """Take a share of every class for each of some parts; the rest is `train`.
+
+    Where a picture goes depends on the seed, its name and the names of the others of its class, not on their order.
+
+    Raises:
+      ValueError: a class with too few pictures, or a share that leaves nothing to train on.
+    """
+    if not 0 < share * len(parts) < 1:
+        raise ValueError(f"holdout must be in (0, {1 / len(parts):g}) for {len(parts)} parts, got {share}")
+    places = np.array(
+        [int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]) for name in names], np.uint64
+    )
+    found: dict[str, list] = {part: [] for part in ("train", *parts)}
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        if len(members) <= len(parts):
+            raise ValueError(
+                f"a class must have at least {len(parts) + 1} pictures for {', '.join(found)}, that of "
+                f"{names[members[0]]} has {len(members)}"
+            )
+        members = members[np.argsort(places[members], kind="stable")]
+        count = max(1, round(share * len(members)))
+        for number, part in enumerate(parts):
+            found[part].append(members[number * count : (number + 1) * count])
+        found["train"].append(members[len(parts) * count :])
+    return {part: np.sort(np.concatenate(each)) for part, each in found.items()}
+
+
+def _place(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8])

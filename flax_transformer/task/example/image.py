@@ -1,0 +1,280 @@
+"""Pictures, for classifiers and detectors."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from flax_transformer.data import shuffled
+from flax_transformer.data.examples import Transform
+from flax_transformer.data.image import (
+    CenterCrop,
+    ColourJitter,
+    DecodedRows,
+    Erase,
+    Flip,
+    HeldRows,
+    ImageRows,
+    ImageSet,
+    ImageStream,
+    Mix,
+    Normalise,
+    Pictures,
+    RandAugment,
+    RandomCrop,
+    RandomResize,
+    RandomResizedCrop,
+    Resize,
+    SceneRows,
+    Scenes,
+    ShiftFlip,
+    Sometimes,
+    each_image_once,
+    hold,
+)
+from flax_transformer.data.image.geometry import Resample
+from flax_transformer.frozen import frozen
+from flax_transformer.task.example.opened import Context, Opened, check_rows
+from flax_transformer.task.spec import Spec
+
+
+@frozen
+class HeldImages:
+    """Held-out pictures, and how a model sees them."""
+
+    pictures: Pictures | Scenes
+    transforms: tuple[Transform, ...]
+    """Before they are laid out."""
+    normalise: Normalise
+    class_ids: tuple[int, ...] = ()
+    """The numbers of the classes in the data set's own files, where they have any."""
+
+
+@frozen
+class Augment:
+    """What is changed in training pictures at random; at 0 nothing is."""
+
+    area: float = 0.0
+    """Least share of the picture's area that a crop takes, which is then resized (random resized crop); 0: no crop."""
+    shift: int = 0
+    """Pixels by which a picture is moved at most."""
+    flip: float = 0.0
+    """Share of pictures that are mirrored."""
+    jitter: float = 0.0
+    """How much brightness, contrast and saturation change: factors of 1 ± this."""
+    operations: int = 0
+    """Operations of RandAugment a picture."""
+    magnitude: float = 9.0
+    """Their strength, 0 to 10."""
+    deviation: float = 0.5
+    """Standard deviation of the strength."""
+    share: float = 0.5
+    """How many of the operations are applied."""
+    erase: float = 0.0
+    """Share of pictures that have a rectangle of noise."""
+    mixup: float = 0.0
+    """α of mixup."""
+    cutmix: float = 0.0
+    """α of CutMix."""
+
+    def __post_init__(self):
+        self.examples((1, 1), "bicubic")
+        self.batches(2)
+
+    def examples(self, size: tuple[int, int], resample: Resample) -> tuple[Transform, ...]:
+        """Give what changes a picture by itself."""
+        found = []
+        if self.area:
+            found.append(RandomResizedCrop(size=size, area=(self.area, 1.0), resample=resample))
+        if self.jitter:
+            found.append(ColourJitter(brightness=self.jitter, contrast=self.jitter, saturation=self.jitter))
+        if self.operations:
+            strength = {"magnitude": self.magnitude, "deviation": self.deviation, "share": self.share}
+            found.append(RandAugment(layers=self.operations, **strength))
+        return tuple(found)
+
+    def batches(self, classes: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Give what changes a batch, before it is normalised and after."""
+        before = (ShiftFlip(pad=self.shift, flip=self.flip),) if self.shift or self.flip else ()
+        erase = (Erase(share=self.erase),) if self.erase else ()
+        mixed = self.mixup or self.cutmix
+        return before, (*erase, Mix(classes=classes, mixup=self.mixup, cutmix=self.cutmix)) if mixed else erase
+
+
+@frozen
+class LabelledImages:
+    """Lay out a picture a row, resized so that its middle fills a square."""
+
+    rows: int = 128
+    """Pictures a batch."""
+    size: int | None = None
+    """Pixels of both sides; None: as the pictures are, which must all have one size."""
+    keep: float = 1.0
+    """Share of the shorter side that is kept of a held-out picture, from its middle."""
+    resample: Resample = "bicubic"
+    mean: tuple[float, ...] = (0.5,)
+    """What is taken from values between 0 and 1, of each channel or one for all."""
+    std: tuple[float, ...] = (0.5,)
+    """What the rest is divided by."""
+    augment: Augment = Augment()
+    memory: int = 1024
+    """MiB of pictures of a split at most that are decoded once and held in memory."""
+
+    def __post_init__(self):
+        check_rows(self.rows, self.size or 1)
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"keep must be in (0, 1], got {self.keep}")
+        normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Open the pictures; held out are the test's `HeldImages`.
+
+        Args:
+          data: has `open()`, which gives an `ImageSet` of classes.
+        """
+        found = opened(data, "classes")
+        shape = shape_of(found, self.size)
+        fixed = self._fixed()
+        normalise = normalised(self.mean, self.std, found.channels)
+        held = {split: self._held(found.splits[split], fixed) for split in ("validation", "test")}
+        once = partial(each_image_once, rows=max(self.rows, 128), collate=ImageRows(), normalise=normalise)
+        return Opened(
+            spec=Spec(uses=("classify",), classes=found.classes, image=shape),
+            batches=self._stream(found, shape, normalise, context.seed),
+            validation=partial(once, *held["validation"]),
+            test=partial(once, *held["test"]),
+            held=HeldImages(pictures=found.splits["test"], transforms=fixed, normalise=normalise),
+            fields=named_classes(found.classes),
+        )
+
+    def _fixed(self) -> tuple[Transform, ...]:
+        """Give what makes pictures one size without chance."""
+        if self.size is None:
+            return ()
+        return Resize(size=round(self.size / self.keep), resample=self.resample), CenterCrop(size=self.size)
+
+    def _held(self, pictures: Pictures, fixed: tuple[Transform, ...]) -> tuple[Any, ...]:
+        kept = hold(pictures, *fixed, limit=self.memory << 20)
+        return (pictures, *fixed) if kept is None else (kept,)
+
+    def _stream(self, found: ImageSet, shape: tuple[int, int, int], normalise: Normalise, seed: int) -> ImageStream:
+        pictures, *fixed = self._held(found.splits["train"], () if self.augment.area else self._fixed())
+        each = (*fixed, *self.augment.examples(shape[:2], self.resample))
+        before, after = self.augment.batches(len(found.classes))
+        if each or not hasattr(pictures.images, "pixels"):
+            source: Any = DecodedRows(shuffled(pictures, *each, seed=seed), ImageRows())
+        else:
+            source = HeldRows(pictures, seed)
+        pairs = any(isinstance(change, Mix) for change in after)
+        return image_stream(source, *before, normalise, *after, rows=self.rows, seed=seed, pairs=pairs)
+
+
+@frozen
+class DetectionImages:
+    """Lay out a picture a row, as large as fits a square, with the boxes of what is to be seen."""
+
+    rows: int = 16
+    """Pictures a batch."""
+    size: int = 512
+    """Pixels of both sides; a picture's longer side has as many."""
+    shorter: tuple[int, ...] = ()
+    """Pixels of the shorter side in training, one of these; the longer one has at most `size`. As large as fits if
+    empty."""
+    boxes: int = 100
+    """Room for so many boxes of a picture."""
+    flip: float = 0.5
+    """Share of pictures that are mirrored."""
+    crop: float = 0.0
+    """Share of pictures that are cropped, to at least half of each side."""
+    resample: Resample = "bilinear"
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """What is taken from values between 0 and 1, of each channel or one for all."""
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    """What the rest is divided by."""
+
+    def __post_init__(self):
+        check_rows(self.rows, self.size)
+        Flip(share=self.flip)
+        Sometimes(transforms=(), share=self.crop)
+        RandomResize(sizes=self.shorter or (self.size,), longest=self.size)
+        SceneRows(size=self.size, boxes=self.boxes)
+        normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Open the pictures; held out are the test's `HeldImages`.
+
+        Args:
+          data: has `open()`, which gives an `ImageSet` of boxes.
+
+        Raises:
+          ValueError: a picture with more boxes than there is room for.
+        """
+        found = opened(data, "boxes")
+        for split, scenes in found.splits.items():
+            most = int(np.argmax([len(each) for each in scenes.objects]))
+            if len(scenes.objects[most]) > self.boxes:
+                raise ValueError(
+                    f"boxes must be at least as many as a picture has, got {self.boxes}, "
+                    f"{len(scenes.objects[most])} in {scenes.images.name(most)} ({split})"
+                )
+        normalise = normalised(self.mean, self.std, found.channels)
+        collate = SceneRows(size=self.size, boxes=self.boxes)
+        fixed = (Resize(size=self.size, longest=self.size, resample=self.resample),)
+        sizes = self.shorter or (self.size,)
+        train = (
+            Flip(share=self.flip),
+            Sometimes(transforms=(RandomCrop(),), share=self.crop),
+            RandomResize(sizes=sizes, longest=self.size, resample=self.resample),
+        )
+        once = partial(each_image_once, rows=self.rows, collate=collate, normalise=normalise)
+        source = DecodedRows(shuffled(found.splits["train"], *train, seed=context.seed), collate)
+        return Opened(
+            spec=Spec(uses=("detect",), classes=found.classes, image=(self.size, self.size, found.channels)),
+            batches=image_stream(source, normalise, rows=self.rows, seed=context.seed),
+            validation=partial(once, found.splits["validation"], *fixed),
+            test=partial(once, found.splits["test"], *fixed),
+            held=HeldImages(
+                pictures=found.splits["test"], transforms=fixed, normalise=normalise, class_ids=found.class_ids
+            ),
+            fields=named_classes(found.classes),
+        )
+
+
+def opened(data: Any, kind: str) -> ImageSet:
+    """Open data, say how much there is, and check what is known of the pictures; raise ValueError for another kind."""
+    found = data.open()
+    if found.kind != kind:
+        raise ValueError(f"the pictures must have {kind}, they have {found.kind}")
+    counts = ", ".join(f"{len(pictures):,} {split}" for split, pictures in found.splits.items())
+    print(f"pictures: {counts}; {len(found.classes):,} classes", flush=True)
+    return found
+
+
+def shape_of(found: ImageSet, size: int | None) -> tuple[int, int, int]:
+    """Give the height, width and channels that pictures get."""
+    width, height = found.splits["train"].images.size(0) if size is None else (size, size)
+    return height, width, found.channels
+
+
+def normalised(mean: Sequence[float], std: Sequence[float], channels: int) -> Normalise:
+    """Make numbers of each channel, or one for all, those of every channel."""
+    every = [tuple(values) * (channels if len(values) == 1 else 1) for values in (mean, std)]
+    if {len(values) for values in every} != {channels}:
+        raise ValueError(f"mean and std must be those of {channels} channels, or one for all, got {mean}, {std}")
+    return Normalise(mean=every[0], std=every[1])
+
+
+def named_classes(classes: Sequence[str]) -> dict[str, Any]:
+    """Name the classes as config.json does."""
+    return {
+        "id2label": {str(number): name for number, name in enumerate(classes)},
+        "label2id": {name: number for number, name in enumerate(classes)},
+    }
+
+
+def image_stream(source: Any, *augment: Any, rows: int, seed: int, pairs: bool = False) -> ImageStream:
+    """Give this process its rows of endless batches."""
+    own = {"process_index": jax.process_index(), "process_count": jax.process_count()}
+    return ImageStream(source, *augment, rows=rows, seed=seed, pairs=pairs, **own)
