@@ -114,11 +114,13 @@ class LabelledImages:
     keep: float = 1.0
     """Share of the shorter side that is kept of a held-out picture, from its middle."""
     resample: Resample = "bicubic"
+    """How pixels are made where sizes change."""
     mean: tuple[float, ...] = (0.5,)
     """What is taken from values between 0 and 1, of each channel or one for all."""
     std: tuple[float, ...] = (0.5,)
     """What the rest is divided by."""
     augment: Augment = Augment()
+    """What is changed in training pictures."""
     memory: int = 1024
     """MiB of pictures of a split at most that are decoded once and held in memory."""
 
@@ -189,6 +191,7 @@ class DetectionImages:
     crop: float = 0.0
     """Share of pictures that are cropped, to at least half of each side."""
     resample: Resample = "bilinear"
+    """How pixels are made where sizes change."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     """What is taken from values between 0 and 1, of each channel or one for all."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
