@@ -47,14 +47,16 @@ def folder(request, tmp_path):
     return tmp_path / "two"
 
 
-every = pytest.mark.parametrize("folder", CLASSIFIERS, ids=[name for _, name in CLASSIFIERS], indirect=True)
+NAMES = [name for _, name in CLASSIFIERS]
+every = pytest.mark.parametrize("folder", CLASSIFIERS, ids=NAMES, indirect=True)
+FEW = [pytest.param(one, marks=() if at % 3 == 0 else pytest.mark.slow) for at, one in enumerate(CLASSIFIERS)]
 
 
 def test_all_that_classify_are_here():
     assert {kind for kind, _ in CLASSIFIERS} == set(KINDS) - {"marian"}
 
 
-@every
+@pytest.mark.parametrize("folder", FEW, ids=NAMES, indirect=True)
 def test_a_head_of_another_size_is_new_and_the_rest_is_kept(folder, tmp_path):
     before, after = hub.load(folder), hub.load(folder, lenient=hub.Lenient(config={"num_labels": 5}, initialise=HEAD))
     assert after.model.head.output.kernel.shape[-1] == 5
