@@ -1,6 +1,6 @@
 """Batches that models make of themselves, to be measured, compiled and tested on: generated, every row full.
 
-Axes: B rows, T positions.
+Axes: B rows, T positions, H W height and width in pixels, C channels.
 """
 
 from typing import Any
@@ -35,3 +35,21 @@ class ReadsTokens:
         """Count B · T tokens."""
         rows, length = batch["inputs"]["tokens"].shape
         return Described({"rows": rows, "length": length, "vocab": config.embedding.vocab}, rows * length, "tokens")
+
+
+class ReadsImages:
+    """What models of pictures have in common as `Measurable`s; their configs have `patches` of an image."""
+
+    use = "embed"
+
+    @classmethod
+    def example_batch(cls, config: Any, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B pictures [H, W, C] of the size that the model is made for."""
+        shape = (rows, *config.patches.image, config.patches.channels)
+        return {"inputs": {"images": np.random.default_rng(0).standard_normal(shape, dtype=np.float32)}}
+
+    @classmethod
+    def describe_batch(cls, config: Any, batch: dict[str, Any]) -> Described:
+        """Count B pictures."""
+        rows, height, width, _ = batch["inputs"]["images"].shape
+        return Described({"rows": rows, "height": height, "width": width}, rows, "images")

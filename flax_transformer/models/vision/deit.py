@@ -4,25 +4,20 @@ https://arxiv.org/abs/2012.12877).
 Axes: B batch, T tokens and patches, D width, E classes.
 """
 
-from typing import Any
-
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.head import Head, HeadConfig, head_of
-from flax_transformer.models.vision.vit import FLOAT32, ViT, ViTConfig, vit_encoder
+from flax_transformer.models.head import Classifier, ClassifierConfig, Head, head_of
+from flax_transformer.models.vision.vit import FLOAT32, ViTConfig, vit_encoder
 from flax_transformer.nn import Precision
-from flax_transformer.nn.module import Module
 
 
 @frozen
-class DistilledConfig:
-    """A ViT with a class token and a distillation token, and a linear head on each."""
+class DistilledConfig(ClassifierConfig):
+    """A ViT with a class token and a distillation token, and the same head on each."""
 
     backbone: ViTConfig
-    head: HeadConfig
-    """Of each of the two."""
 
     def __post_init__(self):
         if self.backbone.tokens[:2] != ("class_token", "distillation_token"):
@@ -31,17 +26,12 @@ class DistilledConfig:
             )
 
 
-class Distilled(Module):
+class Distilled(Classifier):
     """Scores of classes twice, by the labels and by the teacher; their mean is the model's answer."""
 
     def __init__(self, cfg: DistilledConfig, *, rngs: nnx.Rngs):
-        self.cfg = cfg
-        self.backbone = ViT(cfg.backbone, rngs=rngs)
-        self.head, self.distillation_head = (Head(cfg.head, rngs=rngs) for _ in range(2))
-
-    def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"]:
-        """Compute the hidden states of pictures; arguments as `ViT.hidden_states`'s."""
-        return self.backbone.hidden_states(*inputs, **named)
+        super().__init__(cfg, rngs=rngs)
+        self.distillation_head = Head(cfg.head, rngs=rngs)
 
     def both(self, hidden: Float[Array, "*B T D"]) -> tuple[Float[Array, "*B E"], Float[Array, "*B E"]]:
         """Score the classes by the class token, which learns from labels, and by that which learns from a teacher."""

@@ -3,18 +3,20 @@
 Source: He et al. 2021 (https://arxiv.org/abs/2111.06377).
 
 Axes: B batch, H W height and width in pixels, C channels, P patches, T the class token and the patches that are kept,
-D width, X numbers of a patch.
+D E the widths of encoder and decoder.
 """
 
 from dataclasses import fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.vision.vit import FLOAT32, ViT, ViTConfig, fixed_positions, vit_encoder
 from flax_transformer.nn import Precision, Trunk, TrunkConfig, transformer_block, with_fields
 from flax_transformer.nn.config import check_rates
@@ -85,8 +87,15 @@ class MAEConfig:
     decoder: TrunkConfig
 
 
-class MAE(Module):
-    """Pictures in, the pixels of all patches out, from those that are kept."""
+class MAE(ReadsImages, Module):
+    """Pictures in, the pixels of all patches out, from those that are kept: `model.output(model.hidden_states(…))`."""
+
+    @classmethod
+    def example_batch(cls, config: MAEConfig, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B pictures, and noise for their patches."""
+        batch, (high, wide) = super().example_batch(config.encoder, rows), config.encoder.patches.grid
+        noise = np.random.default_rng(1).random((rows, high * wide), dtype=np.float32)
+        return {"inputs": {**batch["inputs"], "noise": noise}}
 
     def __init__(self, cfg: MAEConfig, *, rngs: nnx.Rngs):
         patches, embed, residual = cfg.encoder.patches, cfg.decoder.block.embed, cfg.decoder.block.residual
@@ -107,8 +116,8 @@ class MAE(Module):
         """Encode the patches with the least noise, as `MAEEncoder.encode` does."""
         return self.encoder.encode(images, noise, key=key)
 
-    def decode(self, encoded: Masked, *, key: PRNGKeyArray | None = None) -> Float[Array, "*B P X"]:
-        """Give the pixels of all patches, [height, width, C] each, flat.
+    def decode(self, encoded: Masked, *, key: PRNGKeyArray | None = None) -> Float[Array, "*B P E"]:
+        """Give hidden states of all patches, of which `output` makes their pixels, [height, width, C] each, flat.
 
         Args:
           key: for dropout; None means none.
@@ -123,7 +132,14 @@ class MAE(Module):
         patches = jnp.take_along_axis(patches, encoded.places[..., None], axis=-2)
         x = widen(jnp.concatenate([token, patches], axis=-2)) + self._positions(P)
         x = self.decoder(x.astype(token.dtype), key=key)
-        return self.output(x[..., 1:, :])
+        return x[..., 1:, :]
+
+    def hidden_states(
+        self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B P E"]:
+        """Compute the decoder's hidden states from the inputs of a batch; arguments as `encode`'s."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        return self.decode(self.encode(images, noise, key=keys[0]), key=keys[1])
 
     def _positions(self, P: int) -> Float[Array, "T D"]:
         table = jax.lax.stop_gradient(widen(self.positions[...]))

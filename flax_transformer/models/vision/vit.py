@@ -13,6 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import PatchConfig, Precision, Trunk, TrunkConfig, transformer_block
 from flax_transformer.nn.check import check_widths
@@ -57,7 +58,7 @@ def fixed_positions(patches: PatchConfig, tokens: int) -> Float[Array, "T D"]:
     return jnp.pad(table, ((tokens, 0), (0, 0))).astype(patches.precision.params)
 
 
-class ViT(Module):
+class ViT(ReadsImages, Module):
     """Hidden states of a picture's tokens and patches, which all see each other."""
 
     def __init__(self, cfg: ViTConfig, *, rngs: nnx.Rngs):
