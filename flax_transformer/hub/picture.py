@@ -83,6 +83,6 @@ def autoencoder(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fi
     keys = split_keys(key)
     found = model.encode(pictures(inputs), inputs.noise, key=keys[0])
     return ModelOutput(
-        logits=model.output(model.decode(found, key=keys[1])), mask=found.masked.astype(jnp.float32), ids_restore=found.places,
-        last_hidden_state=found.hidden,
+        logits=model.output(model.decode(found, key=keys[1])), mask=found.masked.astype(jnp.float32),
+        ids_restore=found.places, last_hidden_state=found.hidden,
     )  # fmt: skip
