@@ -1,5 +1,4 @@
-"""Swin: attention in shifted windows, stage after stage on half the rows and columns and twice the width (Liu et al. 2021,
-https://arxiv.org/abs/2103.14030).
+"""Swin: attention in shifted windows, on ever coarser grids (Liu et al. 2021, https://arxiv.org/abs/2103.14030).
 
 Axes: B batch, H W height and width in pixels, C channels, P patches, T positions on a grid, D width.
 """
@@ -184,7 +183,7 @@ class Swin(Module):
         masked: Bool[Array, "*#B P"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "*B T D"], Grid]:
-        """Give what the first stage is given, and the grid it lies on; pictures are filled up with zeros to whole patches.
+        """Give what the first stage is given, and its grid; pictures are filled up with zeros to whole patches.
 
         Args:
           masked: patches in whose place the mask token stands.
