@@ -4,7 +4,7 @@ Axes: B batch, H W height and width in pixels, C channels, P patches, T position
 """
 
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from flax_transformer.nn import (
     WindowConfig,
     make_norm,
     transformer_block,
+    with_fields,
 )
 from flax_transformer.nn.check import check_hidden, check_widths
 from flax_transformer.nn.config import check_fields, check_rates
@@ -124,8 +125,12 @@ class SwinConfig:
     """Patches, and stages of blocks on ever coarser grids."""
 
     patches: PatchConfig
-    stages: tuple[StageConfig, ...]
-    """Of `SwinBlockConfig`s, each twice as wide as the one before."""
+    first: SwinBlockConfig
+    """The blocks of the first stage; those of each stage are twice as wide as those of the one before."""
+    depths: tuple[int, ...]
+    """Blocks of each stage."""
+    stage_heads: tuple[int, ...]
+    """Heads of the blocks of each stage."""
     position: Literal["learned", "none"] = "none"
     """Of patches, beside the biases for distances."""
     mask_token: bool = False
@@ -135,18 +140,34 @@ class SwinConfig:
     drop_path: float = 0.0
     """How often a row does without a sublayer of the last block, while training; it grows linearly from 0 in the first
     block of the first stage (Huang et al. 2016)."""
+    unroll: int | bool = 1
+    """Blocks per loop iteration; True for no loop."""
+    remat: Literal["none", "full", "dots", "offload"] = "none"
+    """What a block keeps for its backward pass: see `nn.REMAT`."""
 
     def __post_init__(self):
         check_fields(self)
         check_rates(self, "dropout", "drop_path")
-        if not self.stages:
-            raise ValueError("there must be a stage at least, got none")
-        check_widths(patches=self.patches.embed, stages=self.stages[0].block.embed)
-        for one, other in zip(self.stages, self.stages[1:], strict=False):
-            if other.block.embed != 2 * one.block.embed:
-                raise ValueError(
-                    f"a stage must be twice as wide as the one before, got {one.block.embed} and {other.block.embed}"
-                )
+        check_widths(patches=self.patches.embed, first=self.first.embed)
+        if not self.depths or len(self.depths) != len(self.stage_heads):
+            raise ValueError(f"each stage must have a depth and heads, got {self.depths} and {self.stage_heads}")
+        if self.first.window.attention.heads != self.stage_heads[0]:
+            raise ValueError(
+                f"the first stage must have as many heads as its blocks, got {self.stage_heads[0]} and "
+                f"{self.first.window.attention.heads}"
+            )
+
+    @property
+    def stages(self) -> tuple[StageConfig, ...]:
+        """Every stage's stack of blocks."""
+        embed, inner = self.first.embed, self.first.feedforward.inner
+        return tuple(
+            StageConfig(
+                block=with_fields(self.first, embed=embed * 2**i, inner=inner * 2**i, heads=heads), depth=depth,
+                unroll=self.unroll, remat=self.remat,
+            )
+            for i, (depth, heads) in enumerate(zip(self.depths, self.stage_heads, strict=True))
+        )  # fmt: skip
 
     @property
     def block(self) -> SwinBlockConfig:
@@ -214,7 +235,7 @@ class Swin(Module):
         key: PRNGKeyArray | None = None,
     ) -> list[tuple[Float[Array, "*B T D"], Grid]]:
         """Give what each stage makes of the one before and merges, without a norm; the first is what goes in."""
-        depths = [stage.depth for stage in self.cfg.stages]
+        depths = self.cfg.depths
         keys = [None] * (len(depths) + 1) if key is None else jax.random.split(key, len(depths) + 1)
         rates = jnp.linspace(0, self.cfg.drop_path, sum(depths)) if self.cfg.drop_path and key is not None else None
         found = [self.embed(images, masked=masked, key=keys[-1])]
@@ -266,36 +287,23 @@ class Swin(Module):
         return self(images, masked=masked, key=key)
 
 
-def swin_encoder(
-    patches: PatchConfig, depths: tuple[int, ...], heads: tuple[int, ...], *, window: int = 7, ratio: float = 4.0,
-    block: dict[str, Any] | None = None, **options: Any,
-) -> SwinConfig:  # fmt: skip
-    """Give the encoder whose stages have these depths and numbers of heads.
-
-    Args:
-      window: rows and columns of a window.
-      ratio: of the feed-forward layers' inner width to the width.
-      block: other options of `transformer_block`.
-      options: other fields of `SwinConfig`.
-    """
-    if len(depths) != len(heads):
-        raise ValueError(f"each stage must have a depth and heads, got {len(depths)} depths and {len(heads)} heads")
-    given = {"norm_position": "pre", "activation": "gelu", "init_std": 0.02, "precision": patches.precision}
-    stages = []
-    for i, (depth, count) in enumerate(zip(depths, heads, strict=True)):
-        embed = patches.embed * 2**i
-        like = transformer_block(**given | (block or {}), embed=embed, heads=count, inner=int(ratio * embed))
-        parts = {"feedforward": like.feedforward, "residual": like.residual}
-        made = SwinBlockConfig(window=WindowConfig(attention=like.attention, size=window), **parts)
-        stages.append(StageConfig(block=made, depth=depth))
-    return SwinConfig(patches=patches, stages=tuple(stages), **options)
-
-
 def _swin(
     embed: int, depths: tuple[int, ...], heads: tuple[int, ...], classes: int, image: int, precision: Precision
 ) -> ClassifierConfig:
-    patches = PatchConfig(embed=embed, image=(image, image), patch=(4, 4), init_std=0.02, precision=precision)
-    return with_head(swin_encoder(patches, depths, heads, drop_path=0.1), outputs=classes, pool="mean")
+    like = transformer_block(
+        embed=embed, heads=heads[0], inner=4 * embed, norm_position="pre", activation="gelu", init_std=0.02,
+        precision=precision,
+    )  # fmt: skip
+    encoder = SwinConfig(
+        patches=PatchConfig(embed=embed, image=(image, image), patch=(4, 4), init_std=0.02, precision=precision),
+        first=SwinBlockConfig(
+            window=WindowConfig(attention=like.attention, size=7), feedforward=like.feedforward, residual=like.residual
+        ),
+        depths=depths,
+        stage_heads=heads,
+        drop_path=0.1,
+    )
+    return with_head(encoder, outputs=classes, pool="mean")
 
 
 def swin_tiny(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
