@@ -20,8 +20,12 @@ from flax_transformer.nn.embedding import own_tables as own_tables
 from flax_transformer.nn.feedforward import FeedForward as FeedForward
 from flax_transformer.nn.feedforward import FeedForwardConfig as FeedForwardConfig
 from flax_transformer.nn.grid import Grid as Grid
-from flax_transformer.nn.grid import GridBias as GridBias
-from flax_transformer.nn.grid import GridBiasConfig as GridBiasConfig
+from flax_transformer.nn.grid import GridBlock as GridBlock
+from flax_transformer.nn.grid import GridBlockConfig as GridBlockConfig
+from flax_transformer.nn.grid_bias import GridAttention as GridAttention
+from flax_transformer.nn.grid_bias import GridAttentionConfig as GridAttentionConfig
+from flax_transformer.nn.grid_bias import GridBias as GridBias
+from flax_transformer.nn.grid_bias import GridBiasConfig as GridBiasConfig
 from flax_transformer.nn.norm import make_norm as make_norm
 from flax_transformer.nn.patch import PatchConfig as PatchConfig
 from flax_transformer.nn.patch import Patches as Patches

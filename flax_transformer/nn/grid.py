@@ -1,105 +1,104 @@
-"""Hidden states that lie on a grid, as patches do, and a learned bias for every distance there, row- and columnwise.
+"""Blocks whose attention knows that hidden states lie on a grid, as the patches of a picture do.
 
-Axes: N heads, P patches, T positions: patches, and perhaps a token before them; M distances.
+Axes: B batch, T positions, D width.
 """
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.config import Precision, check_at_least, check_fields
+from flax_transformer.nn.check import check_hidden, check_widths
+from flax_transformer.nn.config import check_fields
+from flax_transformer.nn.feedforward import FeedForwardConfig
 from flax_transformer.nn.module import Module
-from flax_transformer.ops import lookup, widen
-from flax_transformer.ops.resample import bilinear, resample_relative_bias
+from flax_transformer.nn.residual import Residual, ResidualConfig
+from flax_transformer.parallel.explicit import implicit
 
 
 @jax.tree_util.register_static
 class Grid(NamedTuple):
-    """How many rows and columns of patches hidden states are; the same for all that one program computes."""
+    """How many rows and columns of patches hidden states are; part of a program, not of what it computes with."""
 
     rows: int
     columns: int
 
+    def __str__(self) -> str:
+        return f"{self.rows}×{self.columns}"
+
+
+def check_grid(x: Float[Array, "*B T D"], grid: Grid, before: int = 0) -> None:
+    """Raise ValueError unless the positions are those of the grid, and `before` more in front of them."""
+    if x.shape[-2] != before + grid.rows * grid.columns:
+        tokens = f"{before} and " if before else ""
+        raise ValueError(f"T must be {tokens}the places of a grid of {grid}, got {x.shape[-2]}")
+
 
 @frozen
-class GridBiasConfig:
-    """A learned bias on attention scores for every distance in a grid and every head (Liu et al. 2021,
-    https://arxiv.org/abs/2103.14030)."""
+class GridBlockConfig:
+    """Attention on a grid and a feed-forward layer, a residual around each."""
 
-    grid: tuple[int, int]
-    """Rows and columns of the largest grid, or window of one, whose distances there are."""
-    heads: int
-    """N."""
-    token: bool = False
-    """Whether a token stands before the patches, with biases of its own: from it, to it, and of it to itself."""
-    precision: Precision = Precision()
+    attention: Any
+    """A config with `embed` (D) and `build(rngs)`, which makes a sublayer `f(x, *, grid, key=None)`: `WindowConfig`,
+    `GridAttentionConfig`, `ReducedConfig`."""
+    feedforward: FeedForwardConfig
+    residual: ResidualConfig
 
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 1, "heads")
-        if min(self.grid) < 1:
-            raise ValueError(f"a grid must have a row and a column, got {self.grid}")
+        if missing := [name for name in ("embed", "build") if not hasattr(self.attention, name)]:
+            kind = type(self.attention).__name__
+            raise ValueError(f"attention must be a config of a sublayer, got {kind}, which has no {', '.join(missing)}")
+        check_widths(attention=self.attention.embed, feedforward=self.feedforward.embed, residual=self.residual.embed)
 
     @property
-    def distances(self) -> int:
-        """M, of patches from patches."""
-        rows, columns = self.grid
-        return (2 * rows - 1) * (2 * columns - 1)
+    def embed(self) -> int:
+        """D, the width of the residual stream."""
+        return self.residual.embed
 
-    def build(self, rngs: nnx.Rngs) -> "GridBias":
-        """Make the table."""
-        return GridBias(self, rngs=rngs)
+    def build(self, rngs: nnx.Rngs) -> "GridBlock":
+        """Make the block."""
+        return GridBlock(self, rngs=rngs)
 
 
-class GridBias(Module):
-    """Biases [N, T, T] of attention between all positions of a grid."""
+class GridBlock(Module):
+    """One layer of an encoder of pictures."""
 
-    def __init__(self, cfg: GridBiasConfig, *, rngs: nnx.Rngs):
+    def __init__(self, cfg: GridBlockConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
-        shape, dtype = (cfg.distances + 3 * cfg.token, cfg.heads), cfg.precision.dtypes["param_dtype"]
-        table = nnx.initializers.normal(0.02)(rngs.params(), shape, dtype)
-        self.table = nnx.Param(table, out_sharding=(None, "heads"), eager_sharding=False)
+        self.attention = cfg.attention.build(rngs)
+        self.attention_residual = Residual(cfg.residual, rngs=rngs)
+        self.feedforward = cfg.feedforward.build(rngs)
+        self.feedforward_residual = Residual(cfg.residual, rngs=rngs)
 
-    def __call__(self, grid: Grid) -> Float[Array, "N T T"]:
-        """Give the biases of a grid no larger than the table's, in float32 or more.
+    @implicit("x")
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        *,
+        grid: Grid,
+        drop_path: Float[Array, ""] | float | None = None,
+        key: PRNGKeyArray | None = None,
+        **others: Any,
+    ) -> Float[Array, "*B T D"]:
+        """Apply the block.
+
+        Args:
+          grid: where the positions are.
+          drop_path: how often a row does without a sublayer, in place of what the config says.
+          key: for dropout; None means none.
+          others: what else attention of this kind takes.
 
         Raises:
-          ValueError: for a larger grid.
+          ValueError: shapes that do not fit.
         """
-        if grid.rows > self.cfg.grid[0] or grid.columns > self.cfg.grid[1]:
-            raise ValueError(
-                f"a grid must be within {'×'.join(map(str, self.cfg.grid))}, got {grid.rows}×{grid.columns}"
-            )
-        return self._biases(self.table[...], grid, self.cfg.grid)
-
-    def resampled(self, grid: Grid) -> Float[Array, "N T T"]:
-        """Give the biases of a grid of any size: the distances of the table's, stretched to it, bilinear."""
-        tokens = 3 * self.cfg.token
-        table = resample_relative_bias(
-            widen(self.table[...]), grid, tokens=tokens, window=self.cfg.grid, kernel=bilinear
-        )
-        return self._biases(table, grid, grid)
-
-    def _biases(self, table: Float[Array, "M N"], grid: Grid, of: tuple[int, int]) -> Float[Array, "N T T"]:
-        index = grid_distances(grid, of)
-        if self.cfg.token:
-            last = len(table) - 3
-            index = np.pad(index, ((1, 0), (1, 0)), constant_values=last)
-            index[1:, 0], index[0, 0] = last + 1, last + 2
-        return jnp.moveaxis(widen(lookup(table, jnp.asarray(index))), -1, 0)
-
-
-def grid_distances(grid: tuple[int, int], of: tuple[int, int]) -> Int[np.ndarray, "P P"]:
-    """Number the distances from every key to every query of a grid among those of a larger grid, line by line.
-
-    >>> grid_distances((1, 2), (1, 2)).tolist()
-    [[1, 0], [2, 1]]
-    """
-    rows, columns = (place.ravel() for place in np.indices(grid))
-    down, across = (place[:, None] - place + size - 1 for place, size in zip((rows, columns), of, strict=True))
-    return down * (2 * of[1] - 1) + across
+        check_hidden(x, self.cfg.embed)
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = checkpoint_name(x, "hidden_states")
+        attend = partial(self.attention, grid=grid, **others)
+        x = self.attention_residual(x, attend, key=keys[0], drop_path=drop_path)
+        return self.feedforward_residual(x, self.feedforward, key=keys[1], drop_path=drop_path)

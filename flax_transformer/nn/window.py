@@ -14,7 +14,8 @@ from flax_transformer.frozen import frozen
 from flax_transformer.nn.attention import AttentionConfig
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
-from flax_transformer.nn.grid import Grid, GridBiasConfig
+from flax_transformer.nn.grid import Grid, check_grid
+from flax_transformer.nn.grid_bias import GridBiasConfig
 from flax_transformer.nn.module import Module
 
 APART = -100.0
@@ -87,12 +88,6 @@ class WindowAttention(Module):
         y = join_windows(y.reshape(x.shape), whole)
         y = y if fixed else jnp.roll(y, (shift, shift), (-3, -2))
         return y[..., : grid.rows, : grid.columns, :].reshape(*lead, -1, D)
-
-
-def check_grid(x: Float[Array, "*B T D"], grid: Grid) -> None:
-    """Raise ValueError unless the positions are those of the grid."""
-    if x.shape[-2] != math.prod(grid):
-        raise ValueError(f"T must be the places of a grid of {grid.rows}×{grid.columns}, got {x.shape[-2]}")
 
 
 def split_windows(x: Float[Array, "*B R C D"], size: int) -> Float[Array, "*B W S D"]:

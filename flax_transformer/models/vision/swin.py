@@ -3,25 +3,22 @@
 Axes: B batch, H W height and width in pixels, C channels, P patches, T positions on a grid, D width.
 """
 
-from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import (
     FeedForwardConfig,
     Grid,
+    GridBlockConfig,
     PatchConfig,
     PerLayer,
     Precision,
-    Residual,
-    ResidualConfig,
     StageConfig,
     Trunk,
     WindowConfig,
@@ -31,9 +28,9 @@ from flax_transformer.nn import (
 )
 from flax_transformer.nn.check import check_hidden, check_widths
 from flax_transformer.nn.config import check_fields, check_rates
+from flax_transformer.nn.grid import check_grid
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
-from flax_transformer.nn.window import check_grid
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import resample_positions
 from flax_transformer.parallel import constrain
@@ -42,57 +39,6 @@ from flax_transformer.parallel.explicit import implicit
 FLOAT32 = Precision()
 NORM_EPS = 1e-5
 """Of the norms of patches, whatever that of the blocks' is."""
-
-
-@frozen
-class SwinBlockConfig:
-    """Attention in windows and a feed-forward layer, a residual around each."""
-
-    window: WindowConfig
-    feedforward: FeedForwardConfig
-    residual: ResidualConfig
-
-    def __post_init__(self):
-        check_fields(self)
-        check_widths(window=self.window.embed, feedforward=self.feedforward.embed, residual=self.residual.embed)
-
-    @property
-    def embed(self) -> int:
-        """D, the width of the residual stream."""
-        return self.residual.embed
-
-    def build(self, rngs: nnx.Rngs) -> "SwinBlock":
-        """Make the block."""
-        return SwinBlock(self, rngs=rngs)
-
-
-class SwinBlock(Module):
-    """One layer of a stage."""
-
-    def __init__(self, cfg: SwinBlockConfig, *, rngs: nnx.Rngs):
-        self.cfg = cfg
-        self.window = cfg.window.build(rngs)
-        self.window_residual = Residual(cfg.residual, rngs=rngs)
-        self.feedforward = cfg.feedforward.build(rngs)
-        self.feedforward_residual = Residual(cfg.residual, rngs=rngs)
-
-    @implicit("x")
-    def __call__(
-        self,
-        x: Float[Array, "*B T D"],
-        *,
-        grid: Grid,
-        shift: Int[Array, ""] | int = 0,
-        drop_path: Float[Array, ""] | float | None = None,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"]:
-        """Apply the block; `grid` and `shift` as `WindowAttention` takes them, the rest as `Block`."""
-        check_hidden(x, self.cfg.embed)
-        keys = (None, None) if key is None else jax.random.split(key)
-        x = checkpoint_name(x, "hidden_states")
-        attend = partial(self.window, grid=grid, shift=shift)
-        x = self.window_residual(x, attend, key=keys[0], drop_path=drop_path)
-        return self.feedforward_residual(x, self.feedforward, key=keys[1], drop_path=drop_path)
 
 
 class PatchMerging(Module):
@@ -125,7 +71,7 @@ class SwinConfig:
     """Patches, and stages of blocks on ever coarser grids."""
 
     patches: PatchConfig
-    first: SwinBlockConfig
+    first: GridBlockConfig
     """The blocks of the first stage; those of each stage are twice as wide as those of the one before."""
     depths: tuple[int, ...]
     """Blocks of each stage."""
@@ -151,10 +97,10 @@ class SwinConfig:
         check_widths(patches=self.patches.embed, first=self.first.embed)
         if not self.depths or len(self.depths) != len(self.stage_heads):
             raise ValueError(f"each stage must have a depth and heads, got {self.depths} and {self.stage_heads}")
-        if self.first.window.attention.heads != self.stage_heads[0]:
+        if self.first.attention.attention.heads != self.stage_heads[0]:
             raise ValueError(
                 f"the first stage must have as many heads as its blocks, got {self.stage_heads[0]} and "
-                f"{self.first.window.attention.heads}"
+                f"{self.first.attention.attention.heads}"
             )
 
     @property
@@ -170,7 +116,7 @@ class SwinConfig:
         )  # fmt: skip
 
     @property
-    def block(self) -> SwinBlockConfig:
+    def block(self) -> GridBlockConfig:
         """The blocks of the last stage, whose width hidden states have."""
         return self.stages[-1].block
 
@@ -241,7 +187,7 @@ class Swin(Module):
         found = [self.embed(images, masked=masked, key=keys[-1])]
         for i, stage in enumerate(self.stages):
             x, grid = found[-1]
-            given = {"grid": grid, "shift": PerLayer(jnp.arange(depths[i]) % 2 * (stage.cfg.block.window.size // 2))}
+            given = {"grid": grid, "shift": PerLayer(jnp.arange(depths[i]) % 2 * (stage.cfg.block.attention.size // 2))}
             if rates is not None:
                 given["drop_path"] = PerLayer(rates[sum(depths[:i]) :][: depths[i]])
             x = stage(x, key=keys[i], **given)
@@ -296,8 +242,10 @@ def _swin(
     )  # fmt: skip
     encoder = SwinConfig(
         patches=PatchConfig(embed=embed, image=(image, image), patch=(4, 4), init_std=0.02, precision=precision),
-        first=SwinBlockConfig(
-            window=WindowConfig(attention=like.attention, size=7), feedforward=like.feedforward, residual=like.residual
+        first=GridBlockConfig(
+            attention=WindowConfig(attention=like.attention, size=7),
+            feedforward=like.feedforward,
+            residual=like.residual,
         ),
         depths=depths,
         stage_heads=heads,
