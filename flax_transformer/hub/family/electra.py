@@ -9,7 +9,6 @@ from typing import Any
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.hub.call import (
-    Inputs,
     ModelOutput,
     encoder_classifier,
     encoder_model,
@@ -19,6 +18,7 @@ from flax_transformer.hub.call import (
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, linear, norm
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -82,7 +82,7 @@ FAMILIES = {
         architectures={
             "ElectraModel": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("embed",)),
             "ElectraForPreTraining": Architecture(
-                _discriminator, discriminate, DISCRIMINATOR, **ABOVE, uses=("detect",)
+                _discriminator, discriminate, DISCRIMINATOR, **ABOVE, uses=("discriminate",)
             ),
             "ElectraForMaskedLM": masked_lm(read, MASKED, ignored=LARGER, activation="gelu", uses=("fill",)),
             "ElectraForSequenceClassification": classifier(
