@@ -40,6 +40,8 @@ class ModelOutput:
     """[B, T, V]."""
     seq_relationship_logits: Any = None
     """[B, 2]; 0 is "follows"."""
+    reconstruction: Any = None
+    """[B, C, H, W]."""
     encoder_last_hidden_state: Any = None
     """[B, S, D]."""
     hidden_states: Any = None

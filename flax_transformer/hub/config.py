@@ -55,6 +55,19 @@ def choice(ours: str | tuple[str, ...], values: Mapping[Any, Any]) -> Way:
     return Way(_tuple(ours), read, write)
 
 
+def sides(ours: str | tuple[str, ...]) -> Way:
+    """Read a height and a width, which are one number where they are equal."""
+
+    def read(given: Fields, name: str) -> tuple[int, int]:
+        value = given[name]
+        both = value if isinstance(value, list) else [value, value]
+        if len(both) != 2:
+            raise ValueError(f"config.json must give {name} as a height and a width, or one number, it is {value!r}")
+        return tuple(Fields.of({name: each}).integer(name) for each in both)
+
+    return Way(_tuple(ours), read, lambda value: value[0] if value[0] == value[1] else list(value))
+
+
 @dataclass(frozen=True, eq=False)
 class ConfigTable:
     """The fields of config.json and those of our config, one by one; a few by functions of their own."""

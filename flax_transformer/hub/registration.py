@@ -59,6 +59,8 @@ class Architecture:
     """What the model can do: see `USES`."""
     inputs: Signature = TEXT
     """What it is given: `TEXT`, `TEXT_TO_TEXT`, `PICTURES`, or a `Signature` of its own."""
+    marks: tuple[str, ...] = ("hidden_states",)
+    """Names of the marked values that `layers` makes hidden states of."""
     layers: Callable[..., dict[str, Any]] = layers_of
     """`layers(seen, output)`: hidden states and attention weights, by the names that its class has for them."""
     check: Callable[..., None] | None = None

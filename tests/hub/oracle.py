@@ -46,7 +46,7 @@ def forward(model, inputs):
         tensors = {name: torch.as_tensor(np.asarray(value)) for name, value in inputs.items()}
         output = model(**tensors, output_hidden_states=True, use_cache=False)
     numpy = lambda value: tuple(v.numpy() for v in value) if isinstance(value, tuple) else value.numpy()  # noqa: E731
-    return {name: numpy(value) for name, value in output.items() if name != "past_key_values"}
+    return {name: numpy(value) for name, value in output.items() if name not in ("past_key_values", "loss")}
 
 
 def as_tuple(value):
