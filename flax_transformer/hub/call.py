@@ -40,8 +40,16 @@ class ModelOutput:
     """[B, T, V]."""
     seq_relationship_logits: Any = None
     """[B, 2]; 0 is "follows"."""
+    cls_logits: Any = None
+    """[B, E], by the labels' head."""
+    distillation_logits: Any = None
+    """[B, E], by the teacher's."""
     reconstruction: Any = None
     """[B, C, H, W]."""
+    mask: Any = None
+    """[B, P]: 1 where a patch is masked."""
+    ids_restore: Any = None
+    """[B, P]: where a patch is in the order in which those that are kept come first."""
     encoder_last_hidden_state: Any = None
     """[B, S, D]."""
     hidden_states: Any = None

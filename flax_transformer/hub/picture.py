@@ -60,3 +60,29 @@ def picture_restorer(model: Any, inputs: Inputs, key: PRNGKeyArray | None, field
     """Give pictures back, as ViTForMaskedImageModeling does."""
     states = hidden(model, inputs, key)
     return ModelOutput(reconstruction=jnp.moveaxis(model.output(states), -1, 1), last_hidden_state=states)
+
+
+def two_headed(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Classify by both heads, as DeiTForImageClassificationWithTeacher does."""
+    states = hidden(model, inputs, key)
+    by_label, by_teacher = model.both(states)
+    return ModelOutput(
+        logits=(by_label + by_teacher) / 2, cls_logits=by_label, distillation_logits=by_teacher,
+        last_hidden_state=states,
+    )  # fmt: skip
+
+
+def autoencoder_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Encode the patches that noise leaves, as ViTMAEModel does."""
+    found = model.encode(pictures(inputs), inputs.noise, key=key)
+    return ModelOutput(last_hidden_state=found.hidden, mask=found.masked.astype(jnp.float32), ids_restore=found.places)
+
+
+def autoencoder(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give back the pixels of all patches, as ViTMAEForPreTraining does."""
+    keys = split_keys(key)
+    found = model.encode(pictures(inputs), inputs.noise, key=keys[0])
+    return ModelOutput(
+        logits=model.decode(found, key=keys[1]), mask=found.masked.astype(jnp.float32), ids_restore=found.places,
+        last_hidden_state=found.hidden,
+    )  # fmt: skip

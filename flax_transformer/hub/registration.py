@@ -47,6 +47,8 @@ class Architecture:
     """`call(model, inputs, key, fields) -> ModelOutput`."""
     head: Table = ()
     """Rows beside the backbone's."""
+    writes: Callable[[Any], dict[str, Any]] | None = None
+    """`writes(config)`: the fields of config.json that say what is beside the backbone; None: there are none."""
     at: str = ""
     """Where the backbone is in our model, with a dot at its end."""
     base: bool = False

@@ -99,7 +99,7 @@ def restoring(read: Callable[[Fields], ViTConfig], fields: Fields) -> RestorerCo
     backbone = replace(read(fields), mask_token=True)
     return RestorerConfig(
         backbone=backbone, embed=backbone.block.embed, stride=fields.integer("encoder_stride", 16),
-        channels=backbone.patches.channels, skip=backbone.before, precision=backbone.patches.precision,
+        channels=backbone.patches.channels, skip=len(backbone.tokens), precision=backbone.patches.precision,
     )  # fmt: skip
 
 
@@ -131,8 +131,8 @@ def architectures(read: Callable[[Fields], Any], kind: str) -> dict[str, Archite
             uses=("classify",), inputs=PICTURES, **LAYERS,
         ),
         f"{kind}ForMaskedImageModeling": Architecture(
-            partial(restoring, read), picture_restorer, PIXELS, at="backbone.", ignored=LARGER[1:3], uses=("fill",),
-            inputs=MASKABLE, **LAYERS,
+            partial(restoring, read), picture_restorer, PIXELS, lambda config: {"encoder_stride": config.stride},
+            at="backbone.", ignored=LARGER[1:3], uses=("fill",), inputs=MASKABLE, **LAYERS,
         ),
     }  # fmt: skip
 
