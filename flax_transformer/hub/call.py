@@ -54,6 +54,8 @@ class ModelOutput:
     """[B, S, D]."""
     hidden_states: Any = None
     """L + 1 times [B, T, D]: what every layer is given, then what the last gives, normalised where the model does."""
+    reshaped_hidden_states: Any = None
+    """Of every stage, [B, D, R, C] of rows and columns of patches."""
     encoder_hidden_states: Any = None
     decoder_hidden_states: Any = None
     attentions: Any = None

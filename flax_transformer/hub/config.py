@@ -2,8 +2,8 @@
 
 A table has a config of ours that says what a config.json without any fields means, and for each of their fields where
 ours is: `"hidden_size": "embed"`. A place is the path of a field, of which all but the last part may be left out:
-`embed` is every field of that name, at any depth; `encoder.heads` every `heads` somewhere in `encoder`. How the value
-is spelled in JSON follows from the type of ours.
+`embed` is every field of that name, at any depth; `encoder.heads` every `heads` somewhere in `encoder`; `.depth` is
+the config's own. How the value is spelled in JSON follows from the type of ours.
 
 >>> from flax_transformer.models.text.bert import bert_base_uncased
 >>> rows = {"hidden_size": "embed", "layer_norm_eps": ("norm_eps", "embedding.norm")}
@@ -171,7 +171,9 @@ def _spelled(config: Any) -> dict[Path, Any]:
 
 
 def _fits(place: str, path: Path) -> bool:
-    """Say whether a path ends as a place does and has its other parts in their order."""
+    """Say whether a path ends as a place does and has its other parts in their order; all of them after a dot."""
+    if place.startswith("."):
+        return path == tuple(place[1:].split("."))
     *inside, last = place.split(".")
     before = iter(path[:-1])
     return path[-1] == last and all(part in before for part in inside)

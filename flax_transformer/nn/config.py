@@ -122,6 +122,9 @@ def with_fields(config: Any, **changes: Any) -> Any:
 
 def configs_in(config: Any) -> Iterator[Any]:
     """Go through a config and the configs in it, in the order of their fields; nothing where it is none."""
+    if isinstance(config, tuple):
+        for each in config:
+            yield from configs_in(each)
     if _is_config(config):
         yield config
         for field in fields(config):
@@ -134,6 +137,8 @@ def field_names(config: Any) -> set[str]:
 
 
 def _changed(config: Any, changes: dict[str, Any]) -> Any:
+    if isinstance(config, tuple):
+        return tuple(_changed(part, changes) for part in config)
     if not _is_config(config):
         return config
     names = [field.name for field in fields(config) if field.init]

@@ -27,12 +27,14 @@ from its padding token."""
 TOGETHER = {"use_sliding_window", "sliding_window", "max_window_layers"}
 """Of a Qwen: any alone says nothing."""
 ONE = {
+    "PvtModel": {"num_encoder_blocks", "patch_sizes", "strides", "sequence_reduction_ratios"},
     "BartForConditionalGeneration": {"tie_word_embeddings"},
     "MarianMTModel": {"tie_word_embeddings", "vocab_size"},
     "T5EncoderModel": {"num_decoder_layers"},
     "MT5EncoderModel": {"num_decoder_layers"},
 }
-"""Fields of which one value is supported, or that say nothing of a class: a vocabulary decides on Marian's tokens."""
+"""Fields of which one value is supported, alone, or that say nothing of a class: a vocabulary decides on Marian's
+tokens."""
 
 
 def fields_of(kind):
@@ -57,6 +59,8 @@ def variants(value):
         return ["relu", "gelu_new", "gated-relu"]
     if isinstance(value, dict):
         return [{**value, "factor": 2 * value["factor"]}]
+    if isinstance(value, list):
+        return [[*value[:-1], 2 * value[-1]]]
     return [4, {"rope_type": "linear", "factor": 2.0}] if value is None else []
 
 

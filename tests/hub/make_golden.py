@@ -4,7 +4,8 @@
     python tests/hub/make_golden.py [NAME...]
 
 Each folder of tests/hub/golden holds a checkpoint as `save_pretrained` writes it and `expected.npz`: inputs as
-`in_NAME`, outputs as `out_NAME` (layers stacked), tokens of `generate` as `greedy` and `beams`.
+`in_NAME`, outputs as `out_NAME` (layers stacked, or `out_NAME.0` and so on where they differ in shape), tokens of
+`generate` as `greedy` and `beams`.
 """
 
 import shutil
@@ -39,6 +40,19 @@ T5 = {
 ROPE = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16}  # fmt: skip
 
+UNUSED = "past_key_values", "loss", "reshaped_hidden_states"
+PICTURE = {"image_size": 12, "patch_size": 2, "initializer_range": 0.3}
+SWIN = {"embed_dim": 6, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3, "mlp_ratio": 1, "encoder_stride": 4}
+BEIT = {
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 11,
+    "use_mask_token": True, "use_relative_position_bias": True, "use_shared_relative_position_bias": True,
+}  # fmt: skip
+PVT = {
+    "image_size": 16, "initializer_range": 0.3, "num_encoder_blocks": 2, "depths": [1, 2], "hidden_sizes": [6, 8],
+    "patch_sizes": [4, 2], "strides": [4, 2], "num_attention_heads": [2, 4], "sequence_reduction_ratios": [2, 1],
+    "mlp_ratios": [1, 2], "num_labels": 5,
+}  # fmt: skip
+
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
     "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**LLAMA, rope_parameters=ROPE)),
@@ -57,12 +71,19 @@ MODELS = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
     "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**T5)),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**BART)),
+    "swin": ("SwinForMaskedImageModeling", transformers.SwinConfig(**PICTURE, **SWIN)),
+    "beit": ("BeitForMaskedImageModeling", transformers.BeitConfig(**PICTURE, **BEIT)),
+    "pvt": ("PvtForImageClassification", transformers.PvtConfig(**PVT)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
 
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
+    if hasattr(config := MODELS[name][1], "image_size"):
+        size, patch = config.image_size, getattr(config, "patch_size", 0)
+        given = {"pixel_values": random.standard_normal((2, config.num_channels, size, size), dtype=np.float32)}
+        return given | ({"bool_masked_pos": random.random((2, (size // patch) ** 2)) < 0.4} if "Masked" in kind else {})
     left = "Causal" in kind or "LMHead" in kind
     lengths, length = np.array([[9], [5]]), 9
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
@@ -79,6 +100,10 @@ def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters() if hasattr(config, "image_size") else ():
+            if not parameter.any():  # tokens, tables and biases that begin as zeros
+                parameter.normal_(std=0.3)
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
@@ -87,7 +112,9 @@ def make(name: str) -> None:
     arrays = {f"in_{key}": value for key, value in given.items()}
     with torch.no_grad():
         for key, value in model(**tensors, output_hidden_states=True, use_cache=False).items():
-            if key != "past_key_values":
+            if key not in UNUSED and isinstance(value, tuple) and len({x.shape for x in value}) > 1:
+                arrays |= {f"out_{key}.{i}": x.numpy() for i, x in enumerate(value)}
+            elif key not in UNUSED:
                 stacked = torch.stack(value) if isinstance(value, tuple) else value
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
