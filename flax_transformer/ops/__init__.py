@@ -22,6 +22,7 @@ from flax_transformer.ops.position import (
     sinusoidal,
     sinusoidal_halves,
 )
+from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
 from flax_transformer.ops.table import lookup, multiply_rows, spread, take_rows
 from flax_transformer.ops.wide import scaled, widen
 from flax_transformer.ops.xla import attention_weights
@@ -35,6 +36,8 @@ __all__ = [
     "alibi",
     "attention",
     "attention_weights",
+    "bicubic",
+    "bilinear",
     "capture",
     "causal_relative_buckets",
     "chunked_cross_entropy",
@@ -49,6 +52,9 @@ __all__ = [
     "lookup",
     "multiply_rows",
     "relative_buckets",
+    "resample",
+    "resample_positions",
+    "resample_relative_bias",
     "rotary",
     "rotary_frequencies",
     "scaled",

@@ -1,0 +1,120 @@
+"""What a checkpoint folder says about pictures: pictures to a model's inputs, as `transformers` makes them with Pillow.
+
+Axes: B pictures, C channels, H × W pixels.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.hub.file import CONFIG, write_files
+from flax_transformer.hub.processor.file import read_object
+from flax_transformer.hub.processor.image_kind import find_kind, read_steps
+from flax_transformer.hub.processor.image_source import read_pictures, read_pixels
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+INSIDE = "image_processor"
+"""Where a processor of several kinds of inputs has the options of pictures."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageProcessor:
+    """A checkpoint's image processor; made by ``load_image_processor`` or ``ImageProcessor.of``.
+
+    >>> processor = ImageProcessor.of({"image_processor_type": "ViTImageProcessor", "size": 2})
+    >>> processor.steps[0]
+    Resize(size={'height': 2, 'width': 2}, resample=2)
+    >>> processor(np.full((5, 4, 3), 255, np.uint8))["pixel_values"].shape
+    (1, 3, 2, 2)
+    """
+
+    config: Mapping[str, Any] = field(repr=False)
+    """Every option, known or not."""
+    files: Mapping[str, bytes] = field(repr=False)
+    model_type: str | None = None
+    """Of config.json, which says what is not said otherwise."""
+    rgb: bool
+    """Whether pictures are made RGB before anything else: transparency over white, grey three times."""
+    steps: tuple[Any, ...]
+    """What is done to each picture."""
+    batch: Any
+    """What makes a batch of them."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], *, model_type: str | None = None) -> "ImageProcessor":
+        """Make the image processor that options describe, those of preprocessor_config.json.
+
+        Raises:
+          ValueError: an unknown kind of processor, or an option that makes no sense.
+        """
+        files = {PREPROCESSOR: (json.dumps(dict(config), indent=2, sort_keys=True) + "\n").encode()}
+        return _make(dict(config), files, model_type)
+
+    def updated(self, **changes: Any) -> "ImageProcessor":
+        """Give a copy with some options changed, such as the size."""
+        return ImageProcessor.of({**self.config, **changes}, model_type=self.model_type)
+
+    def __call__(self, images: Any, *, return_tensors: str | None = None, **changes: Any) -> dict[str, np.ndarray]:
+        """Make a model's inputs of pictures.
+
+        Values must be whole and from 0 to 255, or from 0 to 1. Files are turned upright and made RGB first.
+
+        Args:
+          images: one or a list: Pillow's, files, bytes, or arrays with channels first or last, or grey without.
+          return_tensors: for those who are used to it; arrays are NumPy's, which JAX takes.
+          changes: of options, for this call.
+
+        Returns:
+          `pixel_values` [B, C, H, W]; with them `pixel_mask` [B, H, W] where models are told of padding; or
+          `input_ids` [B, H·W] where pixels are numbers of colours.
+
+        Raises:
+          FileNotFoundError: no such file.
+          ValueError: what is no picture, or has other channels than the model.
+        """
+        if return_tensors not in (None, "np"):
+            raise ValueError(f"arrays are NumPy's, which JAX takes; got return_tensors={return_tensors!r}")
+        if changes:
+            return self.updated(**changes)(images)
+        done = []
+        for image in read_pictures(images):
+            pixels = read_pixels(image, rgb=self.rgb)
+            for step in self.steps:
+                pixels = step(pixels)
+            done.append(pixels)
+        return self.batch(done)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write the files that `transformers` reads, byte for byte those that it was read from, if any."""
+        write_files(self.files, Path(folder))
+
+
+def load_image_processor(folder: Path) -> ImageProcessor | None:
+    """Read the image processor of a checkpoint folder; None where it has none.
+
+    Raises:
+      ValueError: one that is not known, or broken files; names the file.
+    """
+    files = {name: (folder / name).read_bytes() for name in (PREPROCESSOR, PROCESSOR) if (folder / name).is_file()}
+    inside = read_object(files, PROCESSOR, folder).get(INSIDE)
+    name = PREPROCESSOR if inside is None else PROCESSOR
+    if name not in files:
+        return None
+    config = read_object(files, PREPROCESSOR, folder) if inside is None else inside
+    if not isinstance(config, Mapping):
+        raise ValueError(f"{folder / name}: {INSIDE} must be an object, got {config!r:.40}")
+    model = {CONFIG: (folder / CONFIG).read_bytes()} if (folder / CONFIG).is_file() else {}
+    try:
+        return _make(config, files, read_object(model, CONFIG, folder).get("model_type"))
+    except ValueError as error:
+        raise ValueError(f"{folder / name}: {error}") from error
+
+
+def _make(config: Mapping[str, Any], files: Mapping[str, bytes], model_type: str | None) -> ImageProcessor:
+    rgb, steps, batch = read_steps(config, find_kind(config, model_type))
+    return ImageProcessor(config=config, files=files, model_type=model_type, rgb=rgb, steps=steps, batch=batch)

@@ -1,0 +1,228 @@
+"""Kinds of image processors: what each takes for granted, and the steps that a checkpoint's options make of it.
+
+A field that is absent or null has the kind's own value. Options of steps that a kind does not have are ignored, as
+`transformers` does, and so are fields that no kind knows, unless they are steps: `do_…: true`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flax_transformer.hub.processor.image_step import CenterCrop, Normalize, Pad, Quantize, Rescale, Resize, Stack
+
+Options = Mapping[str, Any]
+LARGEST = 2**14
+"""Pixels that an edge may be asked to have."""
+
+SIZES = ({"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"}, {"max_height", "max_width"})
+FILTERS = range(6)
+OTHERS = {"do_convert_rgb", "do_reduce_labels", "do_convert_annotations"}
+"""Flags besides those of steps: the first thing that is done, and what is done to labels, by others."""
+
+
+def _resize(options: Options) -> tuple[Any, ...]:
+    size = _size(options, "size", square=options.get("default_to_square", False))
+    return (Resize(size, _filter(options)),)
+
+
+def _resize_and_crop(options: Options) -> tuple[Any, ...]:
+    """Resize a little larger and cut out the middle, or where that would be 384 pixels and more, just resize."""
+    size = _size(options, "size", square=False)
+    if set(size) != {"shortest_edge"}:
+        raise ValueError(f"size must give the shortest_edge, got {size!r}")
+    edge, share = size["shortest_edge"], options["crop_pct"]
+    if not _is_number(share) or not 0 < share <= 1:
+        raise ValueError(f"crop_pct must be above 0 and at most 1, got {share!r}")
+    if edge >= 384:
+        return (Resize({"height": edge, "width": edge}, _filter(options)),)
+    return Resize({"shortest_edge": int(edge / share)}, _filter(options)), CenterCrop(edge, edge)
+
+
+def _center_crop(options: Options) -> tuple[Any, ...]:
+    return (CenterCrop(*_rectangle(options, "crop_size")),)
+
+
+def _rescale(options: Options) -> tuple[Any, ...]:
+    if not _is_number(options["rescale_factor"]):
+        raise ValueError(f"rescale_factor must be a number, got {options['rescale_factor']!r}")
+    return (Rescale(options["rescale_factor"]),)
+
+
+def _normalize(options: Options) -> tuple[Any, ...]:
+    found = [options["image_mean"], options["image_std"]]
+    found = [tuple(each) if isinstance(each, list | tuple) else each for each in found]
+    numbers = [each if isinstance(each, tuple) else (each,) for each in found]
+    if not all(numbers) or not all(map(_is_number, sum(numbers, ()))) or 0 in numbers[1]:
+        raise ValueError(
+            f"image_mean and image_std must be numbers, and image_std not 0, got {found[0]!r}, {found[1]!r}"
+        )
+    return (Normalize(*found),)
+
+
+def _pad(options: Options) -> Pad:
+    return Pad(_rectangle(options, "pad_size") if "pad_size" in options else None)
+
+
+def _pad_and_mask(options: Options) -> Pad:
+    return Pad(_pad(options).size, mask=True)
+
+
+def _quantize(options: Options) -> Quantize:
+    clusters = options.get("clusters")
+    try:
+        rows = tuple((float(r), float(g), float(b)) for r, g, b in clusters)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"clusters must be colours of three numbers, got {clusters!r:.60}") from error
+    if not rows:
+        raise ValueError("clusters must be at least one colour, got none")
+    return Quantize(rows)
+
+
+def _size(options: Options, name: str, *, square: bool) -> dict[str, int]:
+    """Read a size in any of its spellings: a number, two, or an object."""
+    size = options.get(name)
+    if isinstance(size, list | tuple) and len(size) == 2:
+        size = dict(zip(("height", "width"), size, strict=True))
+    elif _is_edge(size) and square:
+        size = {"height": size, "width": size}
+    elif _is_edge(size):
+        size = {"shortest_edge": size} | ({"longest_edge": options["max_size"]} if "max_size" in options else {})
+    if not isinstance(size, Mapping) or set(size) not in SIZES or not all(map(_is_edge, size.values())):
+        rule = f"a whole number from 1 to {LARGEST}, two, or an object of {'; '.join(map(_spell, SIZES))}"
+        raise ValueError(f"{name} must be {rule}, got {size!r:.80}")
+    return dict(size)
+
+
+def _rectangle(options: Options, name: str) -> tuple[int, int]:
+    size = _size(options, name, square=True)
+    if set(size) != {"height", "width"}:
+        raise ValueError(f"{name} must give height and width, got {size!r}")
+    return size["height"], size["width"]
+
+
+def _filter(options: Options) -> int:
+    if isinstance(options["resample"], bool) or options["resample"] not in FILTERS:
+        raise ValueError(f"resample must be one of 0 to 5, got {options['resample']!r}")
+    return int(options["resample"])
+
+
+def _is_edge(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= LARGEST
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
+
+
+def _spell(names: set[str]) -> str:
+    return " and ".join(sorted(names))
+
+
+Make = Callable[[Options], Any]
+RESIZE, CROP, RESCALE, NORMALIZE = (
+    ("do_resize", _resize), ("do_center_crop", _center_crop), ("do_rescale", _rescale), ("do_normalize", _normalize)
+)  # fmt: skip
+"""The flag that asks for a step, and what makes steps of the options."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One `image_processor_type`, without its ending."""
+
+    options: Options
+    """What is assumed."""
+    steps: tuple[tuple[str, Make], ...] = (RESIZE, CROP, RESCALE, NORMALIZE)
+    """In this order, each if it is asked for."""
+    batch: tuple[str, Make] | None = ("do_pad", _pad)
+    """What makes a batch of pictures, if it is asked for; else they must be of one size."""
+
+
+_HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+_IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+_CLIP = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "do_convert_rgb": True,
+}
+_EVERY = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
+_CROP = {"do_center_crop": True, "crop_size": 224}
+_BILINEAR, _BICUBIC = {"resample": 2}, {"resample": 3}
+_IN_A_SQUARE = {"default_to_square": True}
+
+
+KINDS = {
+    "ViT": Kind(_EVERY | _HALF | _BILINEAR | _IN_A_SQUARE | {"size": 224}),
+    "DeiT": Kind(_EVERY | _HALF | _BICUBIC | _IN_A_SQUARE | _CROP | {"size": 256}),
+    "Pvt": Kind(_EVERY | _IMAGENET | _BICUBIC | _IN_A_SQUARE | {"size": 224}),
+    "Beit": Kind(_EVERY | _HALF | _BICUBIC | _IN_A_SQUARE | {"size": 224, "crop_size": 224}, batch=None),
+    "ImageGPT": Kind(
+        _EVERY | _HALF | _BILINEAR | _IN_A_SQUARE | {"size": 256, "do_color_quantize": True},
+        (RESIZE, RESCALE, NORMALIZE), ("do_color_quantize", _quantize),
+    ),
+    "ConvNext": Kind(
+        _EVERY | _HALF | _BICUBIC | {"size": 384, "crop_pct": 224 / 256},
+        (("do_resize", _resize_and_crop), CROP, RESCALE, NORMALIZE), None,
+    ),
+    "Bit": Kind(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
+    "CLIP": Kind(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
+    "Blip": Kind(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE | {"size": 384}),
+    "Siglip": Kind(_EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224}, "do_convert_rgb": True}),
+    "Detr": Kind(
+        _EVERY | _IMAGENET | _BILINEAR | {"size": 800, "max_size": 1333, "do_pad": True},
+        (RESIZE, RESCALE, NORMALIZE), ("do_pad", _pad_and_mask),
+    ),
+}  # fmt: skip
+"""By name: `ViT` stands for `ViTImageProcessor`, `ViTImageProcessorFast` and `ViTFeatureExtractor`."""
+
+FAMILIES = {
+    "vit": "ViT", "vit_mae": "ViT", "vit_msn": "ViT", "swin": "ViT", "swinv2": "ViT", "deit": "DeiT", "pvt": "Pvt",
+    "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "bit": "Bit", "beit": "Beit", "convnext": "ConvNext",
+    "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr", "clip": "CLIP",
+    "siglip": "Siglip", "blip": "Blip",
+}  # fmt: skip
+"""By `model_type` of config.json, where a checkpoint does not name its processor."""
+
+
+def find_kind(config: Options, model_type: str | None) -> Kind:
+    """Give the kind of processor that a checkpoint has.
+
+    Raises:
+      ValueError: one that is not known.
+    """
+    name = config.get("image_processor_type") or config.get("feature_extractor_type")
+    if name is None and model_type in FAMILIES:
+        return KINDS[FAMILIES[model_type]]
+    short = str(name)
+    for ending in ("Fast", "Pil", "ImageProcessor", "FeatureExtractor"):
+        short = short.removesuffix(ending)
+    if short not in KINDS or short == name:
+        known = ", ".join(f"{each}ImageProcessor" for each in KINDS)
+        raise ValueError(f"image_processor_type must be one of {known}, got {name!r}")
+    return KINDS[short]
+
+
+def read_steps(config: Options, kind: Kind) -> tuple[bool, tuple[Any, ...], Any]:
+    """Give whether pictures are made RGB, the steps of each picture, and the one that makes a batch of them.
+
+    Raises:
+      ValueError: an option with an impossible value, or a step that nobody knows.
+    """
+    options = kind.options | {name: value for name, value in config.items() if value is not None}
+    if "do_pad" not in config and "pad_and_return_pixel_mask" in config:
+        options["do_pad"] = config["pad_and_return_pixel_mask"]
+    if "max_size" not in kind.options:
+        options.pop("max_size", None)
+    if unknown := [name for name in options if name.startswith("do_") and options[name] and name not in _FLAGS]:
+        raise ValueError(f"{unknown[0]} is a step that is not known here")
+
+    def asked(flag: str) -> bool:
+        if not isinstance(options.get(flag, False), bool):
+            raise ValueError(f"{flag} must be true or false, got {options[flag]!r}")
+        return options.get(flag, False)
+
+    steps = tuple(step for flag, make in kind.steps if asked(flag) for step in make(options))
+    batch = kind.batch[1](options) if kind.batch and asked(kind.batch[0]) else Stack()
+    return asked("do_convert_rgb"), steps, batch
+
+
+_FLAGS = OTHERS.union(*({flag for flag, _ in (*kind.steps, kind.batch or RESIZE)} for kind in KINDS.values()))

@@ -1,0 +1,199 @@
+"""What is done to pictures before a model sees them, one after the other: each step a value, and a function of pixels.
+
+Arithmetic is that of `transformers` with Pillow, in its order and its floats, so that results are the same bit for bit.
+Axes: B pictures, C channels, H × W pixels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+Picture = Shaped[np.ndarray, "C H W"]
+MAX_PIXELS = 89_478_485
+"""Pixels that a picture may have after it is resized: a thin one can become very long."""
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Resize by Pillow, in 8 bits: floats from 0 to 1 are made bytes and floats again."""
+
+    size: Mapping[str, int]
+    """`height`, `width`; `shortest_edge`, perhaps with a `longest_edge` there may be; or `max_height`, `max_width`."""
+    resample: int
+    """Pillow's number of a filter: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming."""
+
+    def __call__(self, image: Picture) -> Shaped[np.ndarray, "C h w"]:
+        """Give the picture in another size.
+
+        Raises:
+          ValueError: values that are neither bytes nor from 0 to 1, or a new size that nobody wants.
+        """
+        import PIL.Image
+
+        height, width = new_size(self.size, *image.shape[1:])
+        if min(height, width) < 1 or height * width > MAX_PIXELS:
+            shape, to = (" × ".join(map(str, size)) for size in (image.shape[:0:-1], (width, height)))
+            raise ValueError(f"a resized picture must have 1 to {MAX_PIXELS:,} pixels, got {shape}, which becomes {to}")
+        share = _is_share(image)
+        pixels = np.moveaxis(Rescale(255)(image) if share else image, 0, -1).astype(np.uint8)
+        drawn = PIL.Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+        resized = np.asarray(drawn.resize((width, height), resample=self.resample))
+        resized = np.moveaxis(resized, -1, 0) if resized.ndim == 3 else resized[None]
+        return Rescale(1 / 255)(resized) if share else resized
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """Cut out the middle; what lies beyond the picture is 0."""
+
+    height: int
+    width: int
+
+    def __call__(self, image: Picture) -> Shaped[np.ndarray, "C h w"]:
+        """Give the middle."""
+        old, new = image.shape[1:], (self.height, self.width)
+        begin = [(had - has) // 2 for had, has in zip(old, new, strict=True)]
+        there = tuple(slice(max(b, 0), b + has) for b, has in zip(begin, new, strict=True))
+        part = image[:, *there]
+        if part.shape[1:] == new:
+            return part
+        cut = np.zeros((len(image), *new), image.dtype)
+        top, left = (max(-b, 0) for b in begin)
+        cut[:, top : top + part.shape[1], left : left + part.shape[2]] = part
+        return cut
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """Multiply, as by 1/255."""
+
+    factor: float
+
+    def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
+        """Give the products, rounded once."""
+        return (image.astype(np.float64) * self.factor).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Take the mean away and divide by the standard deviation: of each channel, or one for all."""
+
+    mean: tuple[float, ...] | float
+    std: tuple[float, ...] | float
+
+    def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
+        """Give the quotients.
+
+        Raises:
+          ValueError: as many channels as there are no means for.
+        """
+        for name, value in (("image_mean", self.mean), ("image_std", self.std)):
+            if isinstance(value, tuple) and len(value) != len(image):
+                made = "; image.convert('RGB') has 3" if len(value) == 3 else ""
+                raise ValueError(f"a picture must have {len(value)} channels, as {name} has, got {len(image)}{made}")
+        image = image if np.issubdtype(image.dtype, np.floating) else image.astype(np.float32)
+        mean, std = (np.reshape(np.array(value, image.dtype), (-1, 1, 1)) for value in (self.mean, self.std))
+        return (image - mean) / std
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Pictures of one size, as they are."""
+
+    def __call__(self, images: Sequence[Picture]) -> dict[str, np.ndarray]:
+        """Give `pixel_values` [B, C, H, W].
+
+        Raises:
+          ValueError: pictures of several sizes.
+        """
+        sizes = sorted({image.shape for image in images})
+        if len(sizes) > 1:
+            raise ValueError(f"the pictures of a batch must be of one shape here, got {sizes[0]} and {sizes[-1]}")
+        return {"pixel_values": np.stack(images).astype(np.float32)}
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Pictures in the upper left corner of zeros, all of one size."""
+
+    size: tuple[int, int] | None = None
+    """Height and width; those of the largest in the batch by default."""
+    mask: bool = False
+    """Whether a model is told which pixels are there."""
+
+    def __call__(self, images: Sequence[Picture]) -> dict[str, np.ndarray]:
+        """Give `pixel_values` [B, C, H, W] and perhaps `pixel_mask` [B, H, W].
+
+        Raises:
+          ValueError: a picture that is larger than that.
+        """
+        largest = tuple(max(image.shape[axis] for image in images) for axis in (1, 2))
+        height, width = self.size or largest
+        if largest[0] > height or largest[1] > width:
+            raise ValueError(f"pictures must fit pad_size, {height} × {width}, got {largest[0]} × {largest[1]}")
+        padded = [np.pad(x, ((0, 0), (0, height - x.shape[1]), (0, width - x.shape[2]))) for x in images]
+        mask = np.zeros((len(images), height, width), np.int32)
+        for place, image in zip(mask, images, strict=True):
+            place[: image.shape[1], : image.shape[2]] = 1
+        return Stack()(padded) | ({"pixel_mask": mask} if self.mask else {})
+
+
+@dataclass(frozen=True)
+class Quantize:
+    """Every pixel the number of the nearest colour (Chen et al. 2020, Generative Pretraining from Pixels)."""
+
+    clusters: tuple[tuple[float, float, float], ...]
+
+    def __call__(self, images: Sequence[Picture]) -> dict[str, np.ndarray]:
+        """Give `input_ids` [B, H·W], row by row.
+
+        Raises:
+          ValueError: pictures that have not three channels, or are of several sizes.
+        """
+        if any(len(image) != 3 for image in images):
+            raise ValueError(f"a picture must have 3 channels to be given colours, got {[len(x) for x in images]}")
+        clusters = np.array(self.clusters)
+        images = Stack()(images)["pixel_values"]
+        pixels = np.moveaxis(images, 1, -1).reshape(len(images), -1, 3)
+        squares = np.sum(np.square(clusters), axis=1)
+        ids = [
+            np.argmin(np.sum(np.square(rows), axis=1)[:, None] - 2 * (rows @ clusters.T) + squares, axis=1)
+            for rows in pixels
+        ]
+        return {"input_ids": np.stack(ids).astype(np.int32)}
+
+
+def new_size(size: Mapping[str, int], height: int, width: int) -> tuple[int, int]:
+    """Give the height and width that a picture is resized to, rounded down as `transformers` does.
+
+    >>> new_size({"shortest_edge": 224}, 300, 400), new_size({"shortest_edge": 800, "longest_edge": 1333}, 500, 1000)
+    ((224, 298), (666, 1333))
+    """
+    if "height" in size:
+        return size["height"], size["width"]
+    if "max_height" in size:
+        scale = min(size["max_height"] / height, size["max_width"] / width)
+        return int(height * scale), int(width * scale)
+    short, long = sorted((height, width))
+    edge = end = size["shortest_edge"]
+    if "longest_edge" in size:
+        if long / short * edge > size["longest_edge"]:
+            edge = size["longest_edge"] * short / long
+            end = round(edge)
+        if end == short:
+            return height, width
+    other = int(edge * long / short)
+    return (end, other) if height <= width else (other, end)
+
+
+def _is_share(image: Picture) -> bool:
+    """Tell whether values are from 0 to 1 rather than bytes."""
+    if image.dtype == np.uint8:
+        return False
+    low, high = image.min(), image.max()
+    whole = bool(np.allclose(image, image.astype(int)))
+    if low < 0 or high > (255 if whole else 1):
+        raise ValueError(f"values must be whole and from 0 to 255, or from 0 to 1, got {low:.6g} to {high:.6g}")
+    return not whole
