@@ -14,6 +14,8 @@ from flax_transformer.nn.config import Precision as Precision
 from flax_transformer.nn.config import Rotary as Rotary
 from flax_transformer.nn.config import with_fields as with_fields
 from flax_transformer.nn.config import with_precision as with_precision
+from flax_transformer.nn.conv import Conv as Conv
+from flax_transformer.nn.conv import ConvConfig as ConvConfig
 from flax_transformer.nn.embedding import Embedding as Embedding
 from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
 from flax_transformer.nn.embedding import own_tables as own_tables
