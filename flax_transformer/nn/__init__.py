@@ -31,6 +31,7 @@ from flax_transformer.nn.residual import ResidualConfig as ResidualConfig
 from flax_transformer.nn.stack import REMAT as REMAT
 from flax_transformer.nn.stack import PerLayer as PerLayer
 from flax_transformer.nn.stack import apply_stack as apply_stack
+from flax_transformer.nn.stack import every_layer as every_layer
 from flax_transformer.nn.stack import extend_stack as extend_stack
 from flax_transformer.nn.stack import init_stack as init_stack
 from flax_transformer.nn.stack import layer as layer

@@ -77,8 +77,13 @@ class FrozenBatchNorm(BatchNorm):
 
 
 Normalise = Callable[[BatchNorm, Array], tuple[Array, Any]]
-"""What a layer with batch norms in it does by each of them, `BatchNorm.observe` or `by_running`: it gives a result and
-new statistics."""
+"""What a layer with batch norms in it does by each of them, `by_batch` or `by_running`: it gives a result and new
+statistics."""
+
+
+def by_batch(norm: BatchNorm, x: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], dict]:
+    """Normalise by the statistics of the batch, unless they are frozen."""
+    return norm.observe(x)
 
 
 def by_running(norm: BatchNorm, x: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], dict]:

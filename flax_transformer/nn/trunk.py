@@ -91,6 +91,7 @@ class Trunk(Module):
         memory_mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         key: PRNGKeyArray | None = None,
+        **shared: Any,
     ) -> Float[Array, "*B T D"]:
         """Run the blocks, which are given what is not None.
 
@@ -100,11 +101,11 @@ class Trunk(Module):
           memory_mask: what cross-attention may see.
           positions: of the T queries, for rotary.
           key: for dropout; None means none.
+          shared: what else the blocks take, all of them the same.
         """
-        rates = jnp.linspace(0, self.cfg.drop_path, self.cfg.depth) if self.cfg.drop_path and key is not None else None
         given = {
             "mask": mask, "memory_mask": memory_mask, "bias": self._bias(*2 * x.shape[-2:-1]), "positions": positions,
-            "drop_path": None if rates is None else PerLayer(rates),
+            "drop_path": self.drop_rates(key), **shared,
         }  # fmt: skip
         x = apply_stack(
             self.blocks, x, *([] if memory is None else [memory]), key=key, unroll=self.cfg.unroll,
@@ -138,6 +139,11 @@ class Trunk(Module):
             **{name: value for name, value in given.items() if value is not None},
         )  # fmt: skip
         return self._end(x), cache
+
+    def drop_rates(self, key: PRNGKeyArray | None) -> PerLayer | None:
+        """Give each block's rate of doing without a sublayer; None: as the blocks say, or nothing is random."""
+        cfg = self.cfg
+        return PerLayer(jnp.linspace(0, cfg.drop_path, cfg.depth)) if cfg.drop_path and key is not None else None
 
     def _end(self, x: Array) -> Array:
         return self.norm(x) if hasattr(self, "norm") else x

@@ -5,10 +5,11 @@ takes its inputs by name, so that an objective knows no family: `model.hidden_st
 hidden states, and `model.output(hidden)` is what logits are made of.
 """
 
+from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, check_parts
 from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
 
-__all__ = ["Batch", "BatchStatistics", "LabelLoss", "Loss", "MaskedLoss", "Objective", "TokenLoss", "check_parts"]
+__all__ = ["Batch", "BatchStatistics", "DetectionLoss", "LabelLoss", "Loss", "MaskedLoss", "Objective", "TokenLoss", "check_parts"]

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import ConvConfig, Precision
-from flax_transformer.nn.batch_norm import BatchNorm, FrozenBatchNorm, Normalise, by_running
+from flax_transformer.nn.batch_norm import BatchNorm, FrozenBatchNorm, Normalise, by_batch, by_running
 from flax_transformer.nn.check import check_images
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.module import Module
@@ -128,8 +128,12 @@ class ResNet(Module):
 
         `objective.BatchStatistics` trains by it.
         """
-        x, statistics = self.features(images, BatchNorm.observe if not self.cfg.frozen else FrozenBatchNorm.observe)
+        x, statistics = self.observe_map(images)
         return _rows(x), statistics
+
+    def observe_map(self, images: Float[Array, "*B H W C"]) -> tuple[Float[Array, "*B I J D"], Statistics]:
+        """Compute the last feature map as `observe` does."""
+        return self.features(images, by_batch)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
         """Say which positions of the output are padding: pictures have none."""
