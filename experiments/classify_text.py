@@ -31,7 +31,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(
-        vocab=8_192, embed=64, position="learned", max_length=128, types=2, norm=True, norm_eps=1e-12, scaled=False,
+        vocab=8_192, embed=64, position="learned", max_length=128, types=2, norm=1e-12, scaled=False,
         dropout=0.3, init_std=0.02,
     ),
     block=transformer_block(

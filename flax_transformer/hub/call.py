@@ -162,7 +162,7 @@ def pooled_encoder(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields:
     return ModelOutput(last_hidden_state=hidden, pooler_output=model.head(hidden, key=keys[1]))
 
 
-def masked_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def encoder_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Give logits of each token, as BertForMaskedLM does."""
     hidden = encoder_hidden(model.encoder, inputs, key)
     return ModelOutput(logits=model.output(hidden).logits(), last_hidden_state=hidden)

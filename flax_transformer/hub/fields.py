@@ -64,8 +64,8 @@ class Fields(Mapping):
             raise ValueError(f"config.json must give {name} as a whole number, it is {value!r}, and below 2**31")
         return value if value is default else int(value)
 
-    def flag(self, name: str, default: bool) -> bool:
-        """Read true or false."""
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """Read true or false; without a default it must be there."""
         value = self.data.get(name, default)
         if not isinstance(value, bool):
             raise ValueError(f"config.json must give {name} as true or false, it is {value!r}")
@@ -77,8 +77,8 @@ class Fields(Mapping):
             if name in self.data and self.data[name] != value:
                 raise ValueError(f"config.json has {name}={self.data[name]!r}, of which only {value!r} is supported")
 
-    def activation(self, name: str, default: str) -> str:
-        """Read the name of an activation, in our spelling."""
+    def activation(self, name: str, default: str | None = None) -> str:
+        """Read the name of an activation, in our spelling; without a default it must be there."""
         value = self.data.get(name, default)
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise ValueError(f"config.json has {name}={value!r}; supported are {', '.join(ACTIVATIONS)}")

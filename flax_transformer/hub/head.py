@@ -1,9 +1,9 @@
-"""Architectures that are an encoder and something on top: classifiers, and models that guess masked tokens."""
+"""Architectures that are an encoder and something on top: classifiers, and masked language models."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flax_transformer.hub.call import ModelOutput, masked_lm
+from flax_transformer.hub.call import ModelOutput, encoder_lm
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture
 from flax_transformer.hub.table import Table
@@ -47,16 +47,16 @@ def classifier(
     return Architecture(config, call, rows, at="backbone.", uses=uses, base=base, ignored=ignored)
 
 
-def guesser(
+def masked_lm(
     read: Reader,
     rows: Table,
-    call: Call = masked_lm,
+    call: Call = encoder_lm,
     *,
     uses: tuple[str, ...] = ("fill",),
     ignored: tuple[str, ...] = (),
     **options: Any,
 ) -> Architecture:
-    """Make the architecture of an encoder that guesses masked tokens.
+    """Make the architecture of a masked language model.
 
     Args:
       read: makes the encoder's config of config.json.

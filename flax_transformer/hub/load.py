@@ -106,8 +106,10 @@ def load(
     deepest = max(entry.depth or 0 for entry in entries)
     if deepest > len(stored):
         raise ValueError(f"{folder / CONFIG} says that there are {deepest} layers, there are {len(stored)} tensors")
-    expected = {name for entry in entries for name in entry.names}
+    counters = {name for entry in entries for name in entry.counters}
+    expected = {name for entry in entries for name in entry.names} | counters
     tensors, differences = _matched(stored, expected, family, architecture, lenient)
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in counters}
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
         raise ValueError(

@@ -1,35 +1,53 @@
 """Weight tables: which of our parameters is which tensor of a checkpoint, in both directions.
 
 A table is a tuple of rows. A row names parameters of ours by path and a tensor of theirs by name; `{}` in the name is
-the layer, and what it names is then one slice of the leading layer axis of ours. How one is made from the other is a
-layout: the order of axes, and whether several of ours lie in one tensor of theirs.
+the layer, and what it names is then one slice of the leading layer axis of ours; `{1}` is one of layers that are
+counted from 1, where the first is apart. How one is made from the other is a layout: the order of axes, and whether
+several of ours lie in one tensor of theirs.
 """
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How a tensor of theirs holds parameters of ours, one after another along the output axis.
+LAYER = re.compile(r"\{(\d*)\}")
+"""Where a name has the number of a layer, and the first of them."""
 
-    `inputs` axes of ours, from the front, are the inputs of a linear layer and the rest its outputs; a vector has
-    outputs alone. PyTorch's linear layers keep a matrix [outputs, inputs], its transpose; None is no matrix at all:
-    theirs has the shape of ours.
-    """
 
-    inputs: int | None = None
-    transposed: bool = False
+@runtime_checkable
+class Layout(Protocol):
+    """How a tensor of theirs holds parameters of ours."""
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
         """Give the shape of their tensor for the shapes of our parameters."""
-        if self.inputs is None:
-            return shapes[0]
+
+    def split(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
+        """Turn their tensor into our parameters, without copying where strides will do."""
+
+    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Turn our parameters into their tensor, contiguous in memory."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The kernel of a linear layer, or its bias; of several layers one after another along the output axis.
+
+    `inputs` axes of ours, from the front, are the inputs and the rest the outputs; a vector has outputs alone.
+    PyTorch's linear layers keep a matrix [outputs, inputs], its transpose.
+    """
+
+    inputs: int
+    transposed: bool = False
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """See `Layout`."""
         rows = math.prod(shapes[0][: self.inputs])
         columns = sum(math.prod(shape[self.inputs :]) for shape in shapes)
         if self.inputs == 0:
@@ -37,24 +55,61 @@ class Layout:
         return (columns, rows) if self.transposed else (rows, columns)
 
     def split(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
-        """Turn their tensor into our parameters, without copying where strides will do."""
-        if self.inputs is None:
-            return [tensor]
+        """See `Layout`."""
         matrix = tensor.T if self.transposed else tensor
         ends = np.cumsum([math.prod(shape[self.inputs :]) for shape in shapes])
         parts = np.split(matrix, ends[:-1], axis=-1)
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Turn our parameters into their tensor, contiguous in memory."""
-        if self.inputs is None:
-            return np.asarray(parts[0], order="C")
+        """See `Layout`."""
         flat = [part.reshape(*[math.prod(part.shape[: self.inputs])] * bool(self.inputs), -1) for part in parts]
         matrix = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=-1)
         return np.ascontiguousarray(matrix.T if self.transposed else matrix)
 
 
-SAME, VECTOR = Layout(), Layout(inputs=0)
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel of a convolution of any rank, grouped or not; of several one after another along the output axis.
+
+    Ours is [*space, inputs of a group, outputs], PyTorch's [outputs, inputs of a group, *space].
+    """
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """See `Layout`."""
+        *space, inputs, _ = shapes[0]
+        return (sum(shape[-1] for shape in shapes), inputs, *space)
+
+    def split(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
+        """See `Layout`."""
+        ends = np.cumsum([shape[-1] for shape in shapes])
+        return np.split(np.moveaxis(tensor, (0, 1), (-1, -2)), ends[:-1], axis=-1)
+
+    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """See `Layout`."""
+        return np.ascontiguousarray(np.moveaxis(np.concatenate(parts, axis=-1), (-1, -2), (0, 1)))
+
+
+@dataclass(frozen=True)
+class Same:
+    """One parameter as it is, or behind axes of one: a class token is [1, 1, D] where ours is [D]."""
+
+    ones: int = 0
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """See `Layout`."""
+        return (1,) * self.ones + shapes[0]
+
+    def split(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
+        """See `Layout`."""
+        return [tensor.reshape(shapes[0])]
+
+    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """See `Layout`."""
+        return np.asarray(parts[0], order="C").reshape(self.shape([parts[0].shape]))
+
+
+SAME, VECTOR = Same(), Matrix(inputs=0)
 
 
 @dataclass(frozen=True)
@@ -68,17 +123,19 @@ class Row:
     """A parameter of ours without which the row does not hold."""
     unless: str = ""
     """A parameter of ours with which the row does not hold: another tensor has what it names."""
+    counter: str = ""
+    """A whole number of theirs besides, that counts batches: not read, and written as 0."""
 
     @property
     def stacked(self) -> bool:
         """Whether there is one tensor a layer."""
-        return "{}" in self.theirs
+        return LAYER.search(self.theirs) is not None
 
     def under(self, ours: str, theirs: str) -> "Row":
         """Put a prefix before our paths and one before their name."""
         given, unless = (path and ours + path for path in (self.given, self.unless))
-        moved = tuple(ours + path for path in self.ours)
-        return replace(self, ours=moved, theirs=theirs + self.theirs, given=given, unless=unless)
+        moved, counter = tuple(ours + path for path in self.ours), self.counter and theirs + self.counter
+        return replace(self, ours=moved, theirs=theirs + self.theirs, given=given, unless=unless, counter=counter)
 
     def holds(self, paths: Collection[str]) -> bool:
         """Say whether a model with parameters of these paths has what the row names."""
@@ -89,18 +146,42 @@ Table = tuple[Row, ...]
 
 
 def linear(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Table:
-    """Give kernel and bias of a linear layer; PyTorch keeps [outputs, inputs]."""
-    return _layer(ours, theirs, Layout(inputs, transposed=True))
+    """Give kernel and bias of a linear layer, or of several that are one of theirs; PyTorch keeps [outputs, inputs]."""
+    return _layer(ours, theirs, Matrix(inputs, transposed=True))
 
 
-def conv(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Table:
+def matrix(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Table:
     """Give kernel and bias of a linear layer that is kept as [inputs, outputs], as GPT-2's are."""
-    return _layer(ours, theirs, Layout(inputs))
+    return _layer(ours, theirs, Matrix(inputs))
+
+
+def conv(ours: str | tuple[str, ...], theirs: str) -> Table:
+    """Give kernel and bias of a convolution over one axis, a picture or a video, be it grouped or depthwise."""
+    return _layer(ours, theirs, Kernel())
 
 
 def norm(ours: str, theirs: str) -> Table:
     """Give scale and bias of a normalisation."""
     return Row((f"{ours}.scale",), f"{theirs}.weight"), Row((f"{ours}.bias",), f"{theirs}.bias")
+
+
+def batch_norm(ours: str, theirs: str, *, counted: bool = True) -> Table:
+    """Give scale, bias and running statistics of a batch normalisation.
+
+    Args:
+      counted: whether theirs also counts batches, as PyTorch's own does and a frozen one does not.
+    """
+    counter = f"{theirs}.num_batches_tracked" if counted else ""
+    return (
+        *norm(ours, theirs),
+        Row((f"{ours}.mean",), f"{theirs}.running_mean", counter=counter),
+        Row((f"{ours}.var",), f"{theirs}.running_var"),
+    )
+
+
+def parameter(ours: str, theirs: str, *, ones: int = 0) -> Table:
+    """Give one parameter, a class token or a table of positions, that has so many axes of one before ours."""
+    return (Row((ours,), theirs, Same(ones)),)
 
 
 def embedding(ours: str, theirs: str) -> Table:

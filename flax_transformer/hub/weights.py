@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from flax_transformer.hub.file import DTYPES, Tensor
-from flax_transformer.hub.table import Row, Shape, Table
+from flax_transformer.hub.table import LAYER, Row, Shape, Table
 from flax_transformer.parallel import path_name, tree_shardings
 
 PIECE = 256 * 2**20
@@ -38,12 +38,23 @@ class Entry:
     @property
     def names(self) -> list[str]:
         """Their tensors, by layer."""
-        return [self.row.theirs] if self.depth is None else [self.row.theirs.format(i) for i in range(self.depth)]
+        return _numbered(self.row.theirs, self.depth)
+
+    @property
+    def counters(self) -> list[str]:
+        """Whole numbers of theirs that count batches, by layer."""
+        return _numbered(self.row.counter, self.depth) if self.row.counter else []
 
     @property
     def shape(self) -> Shape:
         """Of each of their tensors."""
         return self.row.layout.shape(self.shapes)
+
+
+def _numbered(name: str, depth: int | None) -> list[str]:
+    """Name the tensors of a row, one for each layer."""
+    first = 0 if depth is None else int(LAYER.search(name)[1] or 0)
+    return [LAYER.sub(str(first + i), name) for i in range(1 if depth is None else depth)]
 
 
 def resolve(table: Table, model: Any) -> list[Entry]:
@@ -189,6 +200,7 @@ def tensors_of(model: Any, entries: list[Entry]) -> dict[str, tuple[int, Callabl
         size = sum(part.size // (entry.depth or 1) * part.dtype.itemsize for part in parts)
         for i, name in enumerate(entry.names):
             found[name] = (size, partial(_join, entry, parts, None if entry.depth is None else i))
+        found |= {name: (8, partial(np.zeros, (), np.int64)) for name in entry.counters}
     return found
 
 

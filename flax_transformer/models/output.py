@@ -12,7 +12,7 @@ from flax_transformer.ops import chunked_scores
 
 def output_table(cfg: EmbeddingConfig) -> EmbeddingConfig:
     """Give the config of an output table of its own: as many tokens, no positions or types."""
-    return replace(cfg, position="none", types=0, norm=False, project=None, own_table=True)
+    return replace(cfg, position="none", types=0, norm=None, project=None, own_table=True)
 
 
 @jax.tree_util.register_dataclass

@@ -43,9 +43,8 @@ class EmbeddingConfig:
     tokens themselves, looked up in their table (GPT-2)."""
     own_table: bool = True
     """Without one, tokens are looked up in the table of another embedding, which each call is given."""
-    norm: bool = False
-    """LayerNorm after the sum, before dropout."""
-    norm_eps: float = 1e-5
+    norm: float | None = None
+    """Epsilon of a LayerNorm after the sum, before dropout; None: no norm."""
     project: int | None = None
     """Width of a linear layer at the end, where the model is of another than the tables (ELECTRA); None: no layer."""
     scaled: bool = True
@@ -62,7 +61,7 @@ class EmbeddingConfig:
 
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 0, "norm_eps", "init_std")
+        check_at_least(self, 0, "norm", "init_std")
         if self.offset < 0 or (self.types != "token" and self.types < 0):
             raise ValueError(f"offset and types must not be negative, got {self.offset} and {self.types}")
         for name in ("vocab", "embed", "multiple", "max_length"):
@@ -91,8 +90,8 @@ class Embedding(Module):
             self.position = table(cfg.max_length + cfg.offset)
         if cfg.types and cfg.types != "token":
             self.type = table(cfg.types)
-        if cfg.norm:
-            self.norm = LayerNorm(cfg.embed, epsilon=cfg.norm_eps, rngs=rngs, **kinds)
+        if cfg.norm is not None:
+            self.norm = LayerNorm(cfg.embed, epsilon=cfg.norm, rngs=rngs, **kinds)
         if cfg.project is not None:
             self.project = Linear(cfg.embed, cfg.project, kernel_init=init, rngs=rngs, **kinds)
 
@@ -141,7 +140,7 @@ class Embedding(Module):
         elif cfg.types:
             rows = self.type.embedding[...]
             x = x + (rows[0] if types is None else lookup(rows, types))
-        x = self.norm(x) if cfg.norm else x
+        x = x if cfg.norm is None else self.norm(x)
         x = dropout(x.astype(cfg.precision.residual), cfg.dropout, key)
         return x if cfg.project is None else self.project(x)
 

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.hub.family.t5 import read, read_encoder, write, write_mt5
+from flax_transformer.hub.family.t5 import read
 from flax_transformer.hub.fields import Fields
 from flax_transformer.nn import with_precision
 from tests.hub.oracle import close, compare, forward, padded, random_ids
@@ -135,13 +135,6 @@ def test_in_float16_what_feed_forward_layers_write_may_be_beyond_it(tmp_path):
     assert not np.isfinite(model(*(jnp.asarray(ids) for ids in inputs.values()))).all()
 
 
-@pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
-def test_config_round_trip(options):
-    fields = Fields.of(make("T5ForConditionalGeneration", **options, dropout_rate=0.2).config.to_dict())
-    assert read(Fields.of(write(read(fields)))) == read(fields)
-    assert read_encoder(Fields.of(write(read_encoder(fields)))) == read_encoder(fields)
-
-
 @pytest.mark.parametrize("value", ["gated-mish", "gelu-gated", "mish", "gated"])
 def test_what_is_not_supported_is_refused_by_name(value):
     with pytest.raises(ValueError, match=f"feed_forward_proj='{value}'; supported are .*relu"):
@@ -216,6 +209,3 @@ def test_every_mt5_equals_transformers(tmp_path, kind):
 def test_missing_fields_of_mt5_are_those_of_transformers():
     named = {"model_type": "mt5"}
     assert read(Fields.of(named)) == read(Fields.of(transformers.MT5Config().to_dict()))
-    assert read(Fields.of({**named, **write_mt5(read(Fields.of(named)))})) == read(Fields.of(named))
-    with pytest.raises(ValueError, match="does not scale"):
-        write_mt5(read(Fields.of({})))

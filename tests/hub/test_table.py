@@ -1,15 +1,35 @@
 """Weight tables say the same in both directions, for any widths, and miss or repeat no parameter."""
 
 import math
+import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.hub.table import SAME, VECTOR, Layout, Row, conv, embedding, linear, norm, under
-from flax_transformer.hub.weights import renamer, resolve
+from flax_transformer.hub.file import Tensor
+from flax_transformer.hub.table import (
+    SAME,
+    VECTOR,
+    Kernel,
+    Matrix,
+    Row,
+    Same,
+    batch_norm,
+    conv,
+    embedding,
+    linear,
+    matrix,
+    norm,
+    parameter,
+    under,
+)
+from flax_transformer.hub.weights import compare, load_model, renamer, resolve, tensors_of
+from flax_transformer.nn.batch_norm import BatchNorm
 
 sizes = st.integers(1, 4)
 
@@ -17,12 +37,15 @@ sizes = st.integers(1, 4)
 @st.composite
 def layouts(draw):
     """Draw a layout, and shapes of parameters that it can join: inputs alike, outputs of any width."""
-    inputs = draw(st.sampled_from([None, 0, 1, 2]))
+    inputs = draw(st.sampled_from([None, "conv", 0, 1, 2]))
+    if inputs == "conv":
+        lead = tuple(draw(st.lists(sizes, min_size=2, max_size=4)))
+        return Kernel(), [(*lead, draw(sizes)) for _ in range(draw(sizes))]
     if inputs is None:
-        return Layout(), [tuple(draw(st.lists(sizes, max_size=3)))]
+        return Same(draw(st.integers(0, 2))), [tuple(draw(st.lists(sizes, max_size=3)))]
     lead = tuple(draw(st.lists(sizes, min_size=inputs, max_size=inputs)))
     shapes = draw(st.lists(st.lists(sizes, min_size=1, max_size=2).map(tuple), min_size=1, max_size=3))
-    return Layout(inputs, transposed=draw(st.booleans()) and inputs > 0), [lead + shape for shape in shapes]
+    return Matrix(inputs, transposed=draw(st.booleans()) and inputs > 0), [lead + shape for shape in shapes]
 
 
 @settings(max_examples=200)
@@ -48,25 +71,86 @@ def test_a_joined_kernel_is_the_matrix_that_a_linear_layer_multiplies_with(heads
     kernels = [draw.normal(size=(inputs, n, width)) for n in heads]
     x = draw.normal(size=inputs)
     outputs = np.concatenate([np.einsum("d,dnh->nh", x, kernel).ravel() for kernel in kernels])
-    np.testing.assert_allclose(Layout(1).join(kernels).T @ x, outputs)
-    np.testing.assert_allclose(Layout(1, transposed=True).join(kernels) @ x, outputs)
+    np.testing.assert_allclose(Matrix(1).join(kernels).T @ x, outputs)
+    np.testing.assert_allclose(Matrix(1, transposed=True).join(kernels) @ x, outputs)
 
 
 @pytest.mark.parametrize(
     ("layout", "shapes"),
-    [(SAME, [(4, 6)]), (Layout(1), [(4, 2), (4, 2, 2)]), (Layout(1, transposed=True), [(6, 2), (6, 1, 2)])],
+    [(SAME, [(4, 6)]), (Matrix(1), [(4, 2), (4, 2, 2)]), (Matrix(1, transposed=True), [(6, 2), (6, 1, 2)])],
 )
 def test_splitting_copies_nothing(layout, shapes):
     tensor = np.arange(24.0).reshape(4, 6)
     assert all(np.shares_memory(part, tensor) for part in layout.split(tensor, shapes))
 
 
+@pytest.mark.parametrize("groups", [1, 2, 6], ids=["plain", "grouped", "depthwise"])
+@pytest.mark.parametrize("space", [1, 2, 3])
+def test_a_kernel_convolves_alike_in_either_order(space, groups):
+    """By XLA's own dimension numbers, for which neither order is special."""
+    draw = np.random.default_rng(0)
+    x, kernel = draw.normal(size=(2, *[5] * space, 6)), draw.normal(size=(*[3, 2, 1][:space], 6 // groups, 12))
+    axes = "DHW"[:space]
+    options = {"window_strides": (1,) * space, "padding": "SAME", "feature_group_count": groups}
+
+    def convolved(kernel, order):
+        return jax.lax.conv_general_dilated(x, kernel, dimension_numbers=(f"N{axes}C", order, f"N{axes}C"), **options)
+
+    np.testing.assert_array_equal(convolved(Kernel().join([kernel]), f"OI{axes}"), convolved(kernel, f"{axes}IO"))
+
+
+class Stage(nnx.Module):
+    def __init__(self, rngs):
+        self.conv = nnx.Conv(3, 4, (3, 2), rngs=rngs)
+        self.norm = BatchNorm(4)
+        self.norm.mean[...] = rngs.params.normal((4,))
+
+
+class Net(nnx.Module):
+    """A layer that is apart, and two that are one stack."""
+
+    def __init__(self, rngs):
+        self.first = Stage(rngs)
+        self.rest = nnx.vmap(lambda key: Stage(nnx.Rngs(key)))(jax.random.split(rngs.params(), 2))
+        self.token = nnx.Param(jnp.arange(5.0))
+
+
+def test_a_model_with_statistics_becomes_tensors_and_one_again():
+    """Whose types stay: what is counted is not read, and statistics are no parameters."""
+    model = Net(nnx.Rngs(0))
+    rows = (
+        *conv("first.conv", "x.0.c"),
+        *batch_norm("first.norm", "x.0.n", counted=False),
+        *under((*conv("conv", "c"), *batch_norm("norm", "n")), "rest.", "x.{1}."),
+        *parameter("token", "cls", ones=2),
+    )
+    entries = resolve(rows, model)
+    arrays = {name: make() for name, (_, make) in tensors_of(model, entries).items()}
+    assert {name: array.shape for name, array in arrays.items() if name[:3] in ("x.2", "cls")} == {
+        "x.2.c.weight": (4, 3, 3, 2), "x.2.c.bias": (4,), "x.2.n.weight": (4,), "x.2.n.bias": (4,),
+        "x.2.n.running_mean": (4,), "x.2.n.running_var": (4,), "x.2.n.num_batches_tracked": (), "cls": (1, 1, 5),
+    }  # fmt: skip
+    counted = {name for name in arrays if name.endswith("num_batches_tracked")}
+    assert counted == {"x.1.n.num_batches_tracked", "x.2.n.num_batches_tracked"}
+    assert all(arrays[name] == 0 and arrays[name].dtype == np.int64 for name in counted)
+    tensors = {
+        name: Tensor(array.shape, str(array.dtype), lambda array=array: array)
+        for name, array in arrays.items()
+        if name not in counted
+    }
+    assert compare(entries, tensors, re.compile(r"(?!)")) == []
+    again = load_model(nnx.eval_shape(lambda: Net(nnx.Rngs(0))), entries, tensors, None, lambda: model)
+    jax.tree.map(np.testing.assert_array_equal, again, model)
+    assert jax.tree.structure(again) == jax.tree.structure(model)
+    assert isinstance(again.first.norm.mean, nnx.BatchStat)
+
+
 def test_rows_spell_what_layers_have():
     assert linear("a.up", "x.fc") == (
-        Row(("a.up.kernel",), "x.fc.weight", Layout(1, transposed=True)),
+        Row(("a.up.kernel",), "x.fc.weight", Matrix(1, transposed=True)),
         Row(("a.up.bias",), "x.fc.bias", VECTOR),
     )
-    assert conv(("a", "b"), "c", inputs=2)[0] == Row(("a.kernel", "b.kernel"), "c.weight", Layout(2))
+    assert matrix(("a", "b"), "c", inputs=2)[0] == Row(("a.kernel", "b.kernel"), "c.weight", Matrix(2))
     assert norm("n", "m") == (Row(("n.scale",), "m.weight"), Row(("n.bias",), "m.bias"))
     assert under(embedding("e", "w"), "at.", "pre.") == (Row(("at.e.embedding",), "pre.w.weight"),)
     assert Row(("a",), "h.{}.x").stacked

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 V, D = 31, 8
 ENCODER = EncoderConfig(
-    embedding=EmbeddingConfig(vocab=V, embed=D, position="learned", max_length=9, types=2, norm=True, dropout=0.1),
+    embedding=EmbeddingConfig(vocab=V, embed=D, position="learned", max_length=9, types=2, norm=1e-5, dropout=0.1),
     block=transformer_block(embed=D, heads=2, inner=16, dropout=0.1, init_std=0.3),
     depth=1,
 )

@@ -43,7 +43,7 @@ def calls():
     stack = init_stack(lambda r: Block(BLOCK, rngs=r), 2, key=jax.random.key(0))
     causal = eight_devices.init_causal(jax.random.key(0))
     t5 = Seq2Seq(with_fields(eight_devices.SEQ2SEQ, relative=RelativeConfig()), rngs=nnx.Rngs(0))
-    embedding = EmbeddingConfig(vocab=64, embed=32, position="learned", max_length=16, types=2, norm=True)
+    embedding = EmbeddingConfig(vocab=64, embed=32, position="learned", max_length=16, types=2, norm=1e-5)
     encoder = EncoderConfig(embedding=embedding, block=BLOCK, depth=2)
     bert = Classifier(with_head(encoder, outputs=3, pool="last"), rngs=nnx.Rngs(0))
     table = {"token": {"embedding": jax.random.normal(jax.random.key(1), (64, 32))}}

@@ -31,7 +31,7 @@ pytestmark = [
 TEXT = "".join(f"the dog number {i} barks at a cat\n  and then it runs home\n\n" for i in range(160))
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(
-        vocab=1, embed=16, position="learned", max_length=32, types=2, norm=True, norm_eps=1e-12, scaled=False,
+        vocab=1, embed=16, position="learned", max_length=32, types=2, norm=1e-12, scaled=False,
         dropout=0.1,
     ),
     block=transformer_block(embed=16, heads=2, inner=32, norm_eps=1e-12, activation="gelu", dropout=0.1),

@@ -5,30 +5,23 @@ from typing import Any
 
 from flax_transformer.hub.call import seq2seq_classifier, seq2seq_lm, seq2seq_model, seq2seq_span
 from flax_transformer.hub.check import check_ends
+from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.side import BIAS, COPIES, SIDES, read_embedding, read_sides, write_sides
+from flax_transformer.hub.side import ADDS, BIAS, COPIES, ONLY, ROWS, SIDES, SIZES
 from flax_transformer.hub.table import embedding, linear, norm
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.models.text.bart import bart_large
+from flax_transformer.nn import with_fields
 
-
-def read(fields: Fields) -> Seq2SeqConfig:
-    """Make our config of config.json's fields."""
-    fields.only(normalize_embedding=True, static_position_embeddings=False)
-    table = read_embedding(fields, 50_265, position="learned", offset=2, norm=True)
-    return Seq2SeqConfig(
-        embedding=table,
-        source_embedding=replace(table, own_table=False),
-        output_bias=fields.flag("output_bias", True),
-        **read_sides(fields),
-    )
-
-
-def write(config: Seq2SeqConfig) -> dict[str, Any]:
-    """Make config.json's fields of our config."""
-    tokens = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    return write_sides(config) | tokens
+CONFIG = ConfigTable(
+    with_fields(bart_large(), **SIZES),
+    ROWS,
+    only={**ONLY, "normalize_embedding": True, "static_position_embeddings": False},
+    adds={**ADDS, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2},
+)
+read = CONFIG.read
 
 
 def _model(fields: Fields) -> Seq2SeqConfig:
@@ -85,7 +78,7 @@ FAMILIES = {
             ),
         },
         table=TABLE,
-        write=write,
+        write=CONFIG.write,
         prefix="model.",
         ignored=(r"(^|\.)(encoder|decoder)\.version$",),
         copies=COPIES,

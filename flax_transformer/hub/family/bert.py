@@ -1,55 +1,31 @@
 """BERT checkpoints (Devlin et al. 2019)."""
 
-from typing import Any
-
 from flax_transformer.hub.call import encoder_classifier, encoder_span, multiple_choice, pooled_encoder, pretraining
-from flax_transformer.hub.fields import Fields, spelled
-from flax_transformer.hub.head import classifier, guesser
+from flax_transformer.hub.config import ConfigTable
+from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import Row, embedding, linear, norm
-from flax_transformer.models.encoder import EncoderConfig
-from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.models.text.bert import bert_base_uncased
 
-
-def read(fields: Fields) -> EncoderConfig:
-    """Make our config of config.json's fields."""
-    fields.only(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-    embed = fields.integer("hidden_size", 768)
-    std, eps = fields.number("initializer_range", 0.02), fields.number("layer_norm_eps", 1e-12)
-    dropout = fields.number("hidden_dropout_prob", 0.1)
-    return EncoderConfig(
-        embedding=EmbeddingConfig(
-            vocab=fields.integer("vocab_size", 30522), embed=embed, position="learned", scaled=False, norm=True,
-            max_length=fields.integer("max_position_embeddings", 512), types=fields.integer("type_vocab_size", 2),
-            norm_eps=eps, dropout=dropout, init_std=std,
-        ),
-        block=transformer_block(
-            embed=embed, heads=fields.integer("num_attention_heads", 12), init_std=std,
-            inner=fields.integer("intermediate_size", 3072), norm_eps=eps, dropout=dropout,
-            activation=fields.activation("hidden_act", "gelu"),
-            attention_dropout=fields.number("attention_probs_dropout_prob", 0.1),
-        ),
-        depth=fields.integer("num_hidden_layers", 12),
-    )  # fmt: skip
-
-
-def write(config: EncoderConfig) -> dict[str, Any]:
-    """Make config.json's fields of our config."""
-    return {
-        "vocab_size": config.embedding.vocab,
-        "max_position_embeddings": config.embedding.max_length,
-        "type_vocab_size": config.embedding.types,
-        "hidden_size": config.block.embed,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.block.attention.heads,
-        "intermediate_size": config.block.feedforward.inner,
-        "hidden_act": spelled(config.block.feedforward.activation),
-        "layer_norm_eps": config.block.residual.norm_eps,
-        "initializer_range": 0.02 if config.block.attention.init_std is None else config.block.attention.init_std,
-        "hidden_dropout_prob": config.block.residual.dropout,
-        "attention_probs_dropout_prob": config.block.attention.attention_dropout,
-    }
-
+CONFIG = ConfigTable(
+    bert_base_uncased().encoder,
+    {
+        "vocab_size": "vocab",
+        "max_position_embeddings": "max_length",
+        "type_vocab_size": "types",
+        "hidden_size": "embed",
+        "num_hidden_layers": "depth",
+        "num_attention_heads": "heads",
+        "intermediate_size": "inner",
+        "hidden_act": "activation",
+        "layer_norm_eps": ("norm_eps", "embedding.norm"),
+        "initializer_range": "init_std",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+    },
+    only={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
+)
+read = CONFIG.read
 
 TABLE = (
     *embedding("embedding.token", "embeddings.word_embeddings"),
@@ -89,11 +65,11 @@ ARCHITECTURES = {
         read, pooled_encoder, linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED,
         uses=("embed",),
     ),
-    "ForPreTraining": guesser(
+    "ForPreTraining": masked_lm(
         read, (*MASKED, *linear("sentence.dense", "bert.pooler.dense"), *linear("sentence.output", SENTENCES)),
         pretraining, ignored=UNREAD, next_sentence=True, uses=("fill", "follow"),
     ),
-    "ForMaskedLM": guesser(read, MASKED, ignored=UNREAD, uses=("fill",)),
+    "ForMaskedLM": masked_lm(read, MASKED, ignored=UNREAD, uses=("fill",)),
     "ForNextSentencePrediction": classifier(
         read, encoder_classifier, (*POOLER, *linear("head.output", SENTENCES)), 2, ignored=LARGER, **POOLED,
         uses=("classify", "follow"),
@@ -117,7 +93,7 @@ FAMILIES = {
         model_type="bert",
         architectures={f"Bert{name}": architecture for name, architecture in ARCHITECTURES.items()},
         table=TABLE,
-        write=write,
+        write=CONFIG.write,
         prefix="bert.",
         ignored=BUFFERS,
         renamed=RENAMED,

@@ -1,63 +1,30 @@
 """DistilBERT checkpoints (Sanh et al. 2019)."""
 
-from dataclasses import replace
-from typing import Any
-
 from flax_transformer.hub.call import encoder_classifier, encoder_model, encoder_span, multiple_choice
+from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family.bert import BUFFERS
-from flax_transformer.hub.fields import Fields, spelled
-from flax_transformer.hub.head import classifier, guesser
+from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, embedding, linear, norm
-from flax_transformer.models.encoder import EncoderConfig
-from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.models.text.distilbert import distilbert_base_uncased
 
-EPS = 1e-12
-"""Of every norm; config.json has no field for it."""
-
-
-def read(fields: Fields) -> EncoderConfig:
-    """Make our config of config.json's fields; sinusoidal positions are in the checkpoint, a table like any other."""
-    embed = fields.integer("dim", 768)
-    std, dropout = fields.number("initializer_range", 0.02), fields.number("dropout", 0.1)
-    block = transformer_block(
-        embed=embed, heads=fields.integer("n_heads", 12), inner=fields.integer("hidden_dim", 3072), norm_eps=EPS,
-        activation=fields.activation("activation", "gelu"), dropout=dropout, init_std=std,
-        attention_dropout=fields.number("attention_dropout", 0.1),
-    )  # fmt: skip
-    return EncoderConfig(
-        embedding=EmbeddingConfig(
-            vocab=fields.integer("vocab_size", 30522), embed=embed, position="learned", scaled=False, norm=True,
-            max_length=fields.integer("max_position_embeddings", 512), norm_eps=EPS, dropout=dropout, init_std=std,
-        ),
-        # What comes out of attention is not dropped.
-        block=replace(block, residual=replace(block.residual, dropout=0.0), feedforward_residual=block.residual),
-        depth=fields.integer("n_layers", 6),
-    )  # fmt: skip
-
-
-def write(config: EncoderConfig) -> dict[str, Any]:
-    """Make config.json's fields of our config.
-
-    Raises:
-      ValueError: when the norms' epsilon is not DistilBERT's, since no field says it.
-    """
-    found = config.embedding.norm_eps, config.block.residual.norm_eps
-    if found != (EPS, EPS):
-        raise ValueError(f"DistilBERT's norms have an epsilon of {EPS}, got {found[0]} and {found[1]}")
-    return {
-        "vocab_size": config.embedding.vocab,
-        "max_position_embeddings": config.embedding.max_length,
-        "dim": config.block.embed,
-        "n_layers": config.depth,
-        "n_heads": config.block.attention.heads,
-        "hidden_dim": config.block.feedforward.inner,
-        "activation": spelled(config.block.feedforward.activation),
-        "initializer_range": 0.02 if config.block.attention.init_std is None else config.block.attention.init_std,
-        "dropout": (config.block.feedforward_residual or config.block.residual).dropout,
-        "attention_dropout": config.block.attention.attention_dropout,
-    }
-
+CONFIG = ConfigTable(
+    distilbert_base_uncased().encoder,
+    {
+        "vocab_size": "vocab",
+        "max_position_embeddings": "max_length",
+        "dim": "embed",
+        "n_layers": "depth",
+        "n_heads": "heads",
+        "hidden_dim": "inner",
+        "activation": "activation",
+        "initializer_range": "init_std",
+        "dropout": ("feedforward_residual.dropout", "embedding.dropout"),
+        "attention_dropout": "attention_dropout",
+    },
+)
+"""Sinusoidal positions are in the checkpoint, a table like any other."""
+read = CONFIG.read
 
 TABLE = (
     *embedding("embedding.token", "embeddings.word_embeddings"),
@@ -91,7 +58,7 @@ FAMILIES = {
         model_type="distilbert",
         architectures={
             "DistilBertModel": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("embed",)),
-            "DistilBertForMaskedLM": guesser(read, MASKED, uses=("fill",)),
+            "DistilBertForMaskedLM": masked_lm(read, MASKED, uses=("fill",)),
             "DistilBertForSequenceClassification": classifier(
                 read, encoder_classifier, DENSE, None, DROPOUT, ignored=LARGER, **POOLED, uses=("classify",)
             ),
@@ -106,7 +73,7 @@ FAMILIES = {
             ),
         },
         table=TABLE,
-        write=write,
+        write=CONFIG.write,
         prefix="distilbert.",
         ignored=BUFFERS,
         copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},

@@ -18,27 +18,35 @@ from flax_transformer.hub.call import (
 )
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.head import classifier, guesser
+from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, linear, norm
+<<<<<<< HEAD
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import ClassifierConfig, with_head
 
 SIZES = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 """What config.json need not say, and BERT's would say otherwise."""
+=======
+from flax_transformer.models.encoder import with_head
+from flax_transformer.models.head import ClassifierConfig
+from flax_transformer.nn import with_fields
+>>>>>>> hub
 
 
-def read(fields: Fields) -> EncoderConfig:
-    """Make our config of config.json's fields."""
-    fields = Fields.of({**SIZES, **fields})
-    config, width = bert.read(fields), fields.integer("embedding_size")
-    project = None if width == config.block.embed else config.block.embed
-    return replace(config, embedding=replace(config.embedding, embed=width, project=project))
+def _project(fields: Fields) -> dict[str, int | None]:
+    width = fields.integer("hidden_size")
+    return {"project": None if fields.integer("embedding_size") == width else width}
 
 
-def write(config: EncoderConfig) -> dict[str, Any]:
-    """Make config.json's fields of our config."""
-    return {**bert.write(config), "embedding_size": config.embedding.embed}
+SMALL = with_fields(bert.CONFIG.like, embed=256, heads=4, inner=1024)
+CONFIG = replace(
+    bert.CONFIG,
+    like=replace(SMALL, embedding=replace(SMALL.embedding, embed=128, project=256)),
+    rows={**bert.CONFIG.rows, "hidden_size": "block.embed", "embedding_size": "embedding.embed"},
+    reads=_project,
+)
+read = CONFIG.read
 
 
 def _discriminator(fields: Fields) -> ClassifierConfig:
@@ -85,7 +93,7 @@ FAMILIES = {
             "ElectraForPreTraining": Architecture(
                 _discriminator, discriminate, DISCRIMINATOR, **ABOVE, uses=("detect",)
             ),
-            "ElectraForMaskedLM": guesser(read, MASKED, ignored=LARGER, activation="gelu", uses=("fill",)),
+            "ElectraForMaskedLM": masked_lm(read, MASKED, ignored=LARGER, activation="gelu", uses=("fill",)),
             "ElectraForSequenceClassification": classifier(
                 read, encoder_classifier, SEQUENCE, None, bert.DROPOUT, ignored=LARGER, dropout_first=True,
                 pool="first", dense="gelu", uses=("classify",),
@@ -97,7 +105,7 @@ FAMILIES = {
             "ElectraForMultipleChoice": Architecture(_choice, multiple_choice, CHOICES, **ABOVE, uses=("choose",)),
         },
         table=(*bert.TABLE, *linear("embedding.project", "embeddings_project")),
-        write=write,
+        write=CONFIG.write,
         prefix="electra.",
         ignored=bert.BUFFERS,
         renamed=bert.RENAMED,

@@ -4,56 +4,53 @@ import math
 from typing import Any
 
 from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
-from flax_transformer.hub.fields import Fields, spelled
+from flax_transformer.hub.config import ConfigTable
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import LOOKED_UP, Architecture, Family
-from flax_transformer.hub.table import conv, embedding, linear, norm
+from flax_transformer.hub.table import embedding, linear, matrix, norm
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
-from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.models.text.gpt2 import gpt2
 
 
-def read(fields: Fields) -> CausalConfig:
-    """Make our config of config.json's fields; scores are float32 here, whatever `reorder_and_upcast_attn` says."""
-    fields.only(add_cross_attention=False, tie_word_embeddings=True)
-    embed = fields.integer("n_embd", 768)
-    std, depth = fields.number("initializer_range", 0.02), fields.integer("n_layer", 12)
-    return CausalConfig(
-        embedding=EmbeddingConfig(
-            vocab=fields.integer("vocab_size", 50257), embed=embed, position="learned", types="token", scaled=False,
-            max_length=fields.integer("n_positions", 1024), dropout=fields.number("embd_pdrop", 0.1), init_std=std,
-        ),
-        block=transformer_block(
-            embed=embed, heads=fields.integer("n_head", 12), norm_position="pre", init_std=std,
-            residual_init_std=std / math.sqrt(2 * max(depth, 1)),
-            inner=fields.integer("n_inner", None) or 4 * embed,
-            norm_eps=fields.number("layer_norm_epsilon", 1e-5),
-            activation=fields.activation("activation_function", "gelu_new"),
-            dropout=fields.number("resid_pdrop", 0.1), attention_dropout=fields.number("attn_pdrop", 0.1),
-            scale=None if fields.flag("scale_attn_weights", True) else 1.0,
-        ),
-        depth=depth,
-        falling_scale=fields.flag("scale_attn_by_inverse_layer_idx", False),
-    )  # fmt: skip
-
-
-def write(config: CausalConfig) -> dict[str, Any]:
-    """Make config.json's fields of our config."""
+def _reads(fields: Fields) -> dict[str, Any]:
+    std, depth = fields.number("initializer_range"), fields.integer("n_layer")
     return {
-        "vocab_size": config.embedding.vocab,
-        "n_positions": config.embedding.max_length,
-        "n_embd": config.embedding.embed,
-        "n_layer": config.depth,
-        "n_head": config.block.attention.heads,
-        "n_inner": config.block.feedforward.inner,
-        "activation_function": spelled(config.block.feedforward.activation),
-        "layer_norm_epsilon": config.block.residual.norm_eps,
-        "initializer_range": config.block.attention.init_std or 0.02,
-        "embd_pdrop": config.embedding.dropout,
-        "resid_pdrop": config.block.residual.dropout,
-        "attn_pdrop": config.block.attention.attention_dropout,
-        "scale_attn_weights": config.block.attention.scale != 1.0,
-        "scale_attn_by_inverse_layer_idx": config.falling_scale,
+        "inner": fields.integer("n_inner", None) or 4 * fields.integer("n_embd"),
+        "attention.scale": None if fields.flag("scale_attn_weights", True) else 1.0,
+        "residual_init_std": std / math.sqrt(2 * max(depth, 1)),
     }
+
+
+def _writes(config: CausalConfig) -> dict[str, Any]:
+    return {
+        "n_inner": config.block.feedforward.inner,
+        "scale_attn_weights": config.block.attention.scale != 1.0,
+    }
+
+
+CONFIG = ConfigTable(
+    gpt2(),
+    {
+        "vocab_size": "vocab",
+        "n_positions": "max_length",
+        "n_embd": "embed",
+        "n_layer": "depth",
+        "n_head": "heads",
+        "activation_function": "activation",
+        "layer_norm_epsilon": "norm_eps",
+        "initializer_range": "init_std",
+        "embd_pdrop": "embedding.dropout",
+        "resid_pdrop": "block.dropout",
+        "attn_pdrop": "attention_dropout",
+        "scale_attn_by_inverse_layer_idx": "falling_scale",
+    },
+    only={"add_cross_attention": False, "tie_word_embeddings": True},
+    reads=_reads,
+    writes=_writes,
+)
+"""Scores are float32 here, whatever `reorder_and_upcast_attn` says."""
+read = CONFIG.read
 
 
 def _sequence(fields: Fields) -> ClassifierConfig:
@@ -77,11 +74,11 @@ TABLE = (
     *embedding("embedding.token", "wte"),
     *embedding("embedding.position", "wpe"),
     *norm("trunk.blocks.attention_residual.norm", "h.{}.ln_1"),
-    *conv(tuple(f"trunk.blocks.attention.{part}" for part in ("query", "key", "value")), "h.{}.attn.c_attn"),
-    *conv("trunk.blocks.attention.out", "h.{}.attn.c_proj", inputs=2),
+    *matrix(tuple(f"trunk.blocks.attention.{part}" for part in ("query", "key", "value")), "h.{}.attn.c_attn"),
+    *matrix("trunk.blocks.attention.out", "h.{}.attn.c_proj", inputs=2),
     *norm("trunk.blocks.feedforward_residual.norm", "h.{}.ln_2"),
-    *conv("trunk.blocks.feedforward.up", "h.{}.mlp.c_fc"),
-    *conv("trunk.blocks.feedforward.down", "h.{}.mlp.c_proj"),
+    *matrix("trunk.blocks.feedforward.up", "h.{}.mlp.c_fc"),
+    *matrix("trunk.blocks.feedforward.down", "h.{}.mlp.c_proj"),
     *norm("trunk.norm", "ln_f"),
 )
 
@@ -102,7 +99,7 @@ FAMILIES = {
             ),
         },
         table=TABLE,
-        write=write,
+        write=CONFIG.write,
         prefix="transformer.",
         ignored=(r"\.attn\.(bias|masked_bias)$",),
         copies={"lm_head.weight": "transformer.wte.weight"},

@@ -6,89 +6,58 @@ from functools import partial
 from typing import Any
 
 from flax_transformer.hub.call import causal_classifier, causal_lm, causal_model, causal_span
-from flax_transformer.hub.fields import Fields, spelled
+from flax_transformer.hub.config import ConfigTable
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.rotary import read_rotary, write_rotary
 from flax_transformer.hub.table import embedding, linear, norm
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
-from flax_transformer.nn import EmbeddingConfig, transformer_block
+from flax_transformer.models.text.llama import llama2_7b, mistral_7b, qwen2_5_0_5b, qwen3_0_6b
+from flax_transformer.nn import with_fields
 
-SIZES = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
-QWEN = {
-    **SIZES, "vocab_size": 151_936, "intermediate_size": 22_016, "num_key_value_heads": 32,
-    "max_position_embeddings": 32_768, "sliding_window": 4096, "max_window_layers": 28,
-}  # fmt: skip
-DEFAULTS = {
-    "llama": {**SIZES, "vocab_size": 32_000, "intermediate_size": 11_008, "max_position_embeddings": 2048},
-    "mistral": {
-        **SIZES, "vocab_size": 32_000, "intermediate_size": 14_336, "max_position_embeddings": 131_072,
-        "num_key_value_heads": 8, "sliding_window": 4096,
-    },
-    "qwen2": QWEN,
-    "qwen3": {**QWEN, "head_dim": 128},
-}  # fmt: skip
-"""What `transformers` takes a field to be that config.json lacks, by model type."""
-
-
-def read_llama(fields: Fields) -> CausalConfig:
-    """Make our config of a Llama's fields."""
-    bias = fields.flag("attention_bias", False)
-    return _read("llama", fields, bias=bias, out_bias=bias, mlp_bias=fields.flag("mlp_bias", False))
+ROWS = {
+    "vocab_size": "vocab",
+    "max_position_embeddings": "max_length",
+    "hidden_size": "embed",
+    "intermediate_size": "inner",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "heads",
+    "hidden_act": "activation",
+    "rms_norm_eps": "norm_eps",
+    "initializer_range": "init_std",
+    "attention_dropout": "attention_dropout",
+    "tie_word_embeddings": "tied_output",
+}
+BIASES = {"attention_bias": ("attention.bias", "attention.out_bias")}
+QWEN = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
+"""What else a Qwen's config.json need not say."""
 
 
-def read_mistral(fields: Fields) -> CausalConfig:
-    """Make our config of a Mistral's fields."""
-    fields.only(layer_types=None)
-    config = _read("mistral", fields)
-    return replace(config, window=_complete("mistral", fields).integer("sliding_window", None))
+def _heads(fields: Fields) -> dict[str, Any]:
+    heads = fields.integer("num_attention_heads")
+    width = fields.integer("head_dim", None) or fields.integer("hidden_size") // max(heads, 1)
+    kv_heads = fields.integer("num_key_value_heads", None) or heads
+    return {"kv_heads": kv_heads, "head_width": width, "rotary": read_rotary(fields)}
 
 
-def read_qwen2(fields: Fields) -> CausalConfig:
-    """Make our config of the fields of a Qwen 2 or 2.5."""
-    config = _read("qwen2", fields, bias=True, out_bias=False)
-    return replace(config, window=_window(_complete("qwen2", fields), config.depth))
+def _mistral(fields: Fields) -> dict[str, Any]:
+    fields = Fields.of({"num_key_value_heads": 8, "sliding_window": 4096, **fields})
+    return {**_heads(fields), "window": fields.integer("sliding_window", None)}
 
 
-def read_qwen3(fields: Fields) -> CausalConfig:
-    """Make our config of a Qwen 3's fields."""
-    bias = fields.flag("attention_bias", False)
-    config = _read("qwen3", fields, bias=bias, out_bias=bias, qk_norm=_eps(fields))
-    return replace(config, window=_window(_complete("qwen3", fields), config.depth))
+def _qwen2(fields: Fields) -> dict[str, Any]:
+    fields = Fields.of({**QWEN, **fields})
+    return {**_heads(fields), "window": _window(fields)}
 
 
-def _complete(model_type: str, fields: Fields) -> Fields:
-    return Fields.of({**DEFAULTS[model_type], **fields})
+def _qwen3(fields: Fields) -> dict[str, Any]:
+    return {**_qwen2(Fields.of({"head_dim": 128, **fields})), "qk_norm": fields.number("rms_norm_eps")}
 
 
-def _eps(fields: Fields) -> float:
-    return fields.number("rms_norm_eps", 1e-6)
-
-
-def _read(model_type: str, fields: Fields, *, mlp_bias: bool = False, **attention: Any) -> CausalConfig:
-    fields = _complete(model_type, fields)
-    embed, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    std = fields.number("initializer_range", 0.02)
-    block = transformer_block(
-        embed=embed, heads=heads, inner=fields.integer("intermediate_size"), norm="rms", norm_position="pre",
-        kv_heads=fields.integer("num_key_value_heads", None) or heads, gated=True, init_std=std, bias=mlp_bias,
-        head_width=fields.integer("head_dim", None) or embed // max(heads, 1), rotary=read_rotary(fields),
-        norm_eps=_eps(fields), activation=fields.activation("hidden_act", "silu"),
-        attention_dropout=fields.number("attention_dropout", 0.0),
-    )  # fmt: skip
-    return CausalConfig(
-        embedding=EmbeddingConfig(
-            vocab=fields.integer("vocab_size"), embed=embed, position="none", scaled=False, init_std=std,
-            max_length=fields.integer("max_position_embeddings"),
-        ),
-        block=replace(block, attention=replace(block.attention, **{"bias": False, "out_bias": False, **attention})),
-        depth=fields.integer("num_hidden_layers"),
-        tied_output=fields.flag("tie_word_embeddings", False),
-    )  # fmt: skip
-
-
-def _window(fields: Fields, depth: int) -> int | None:
+def _window(fields: Fields) -> int | None:
     """Read the window of a Qwen; it may be on all layers or on none."""
+    depth = fields.integer("num_hidden_layers")
     used = fields.flag("use_sliding_window", False)
     window = fields.integer("sliding_window", None) if used else None
     first = depth if window is None else fields.integer("max_window_layers")
@@ -110,45 +79,35 @@ def _window(fields: Fields, depth: int) -> int | None:
     return window
 
 
-def _write(config: CausalConfig) -> dict[str, Any]:
-    attention, feedforward, residual = config.block.attention, config.block.feedforward, config.block.residual
-    return {
-        "vocab_size": config.embedding.vocab,
-        "max_position_embeddings": config.embedding.max_length,
-        "hidden_size": residual.embed,
-        "intermediate_size": feedforward.inner,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": attention.heads,
-        "num_key_value_heads": attention.resolved_kv_heads,
-        "head_dim": attention.width,
-        "hidden_act": spelled(feedforward.activation),
-        "rms_norm_eps": residual.norm_eps,
-        "initializer_range": attention.init_std or 0.02,
-        "attention_dropout": attention.attention_dropout,
-        "tie_word_embeddings": config.tied_output,
-        **({} if attention.rotary is None else write_rotary(attention.rotary)),
-    }
+def _said(config: CausalConfig) -> dict[str, Any]:
+    attention = config.block.attention
+    rotary = {} if attention.rotary is None else write_rotary(attention.rotary)
+    return {"num_key_value_heads": attention.resolved_kv_heads, "head_dim": attention.width, **rotary}
 
 
-def write_llama(config: CausalConfig) -> dict[str, Any]:
-    """Make a Llama's fields of our config."""
-    return {**_write(config), "attention_bias": config.block.attention.bias, "mlp_bias": config.block.feedforward.bias}
+def _said_window(config: CausalConfig) -> dict[str, Any]:
+    return {**_said(config), "sliding_window": config.window}
 
 
-def write_mistral(config: CausalConfig) -> dict[str, Any]:
-    """Make a Mistral's fields of our config."""
-    return {**_write(config), "sliding_window": config.window}
+def _said_qwen(config: CausalConfig) -> dict[str, Any]:
+    return {**_said_window(config), "use_sliding_window": config.window is not None, "max_window_layers": 0}
 
 
-def write_qwen2(config: CausalConfig) -> dict[str, Any]:
-    """Make the fields of a Qwen 2 of our config."""
-    window = {"use_sliding_window": config.window is not None, "sliding_window": config.window, "max_window_layers": 0}
-    return {**_write(config), **window}
-
-
-def write_qwen3(config: CausalConfig) -> dict[str, Any]:
-    """Make the fields of a Qwen 3 of our config."""
-    return {**write_qwen2(config), "attention_bias": config.block.attention.bias}
+SIZES = {"embed": 4096, "inner": 22_016, "heads": 32, "depth": 32, "max_length": 32_768, "tied_output": False}
+CONFIGS = {
+    "llama": ConfigTable(
+        with_fields(llama2_7b(), max_length=2048, norm_eps=1e-6), {**ROWS, **BIASES, "mlp_bias": "feedforward.bias"},
+        reads=_heads, writes=_said,
+    ),
+    "mistral": ConfigTable(
+        with_fields(mistral_7b(), max_length=131_072, norm_eps=1e-6), ROWS, {"layer_types": None},
+        reads=_mistral, writes=_said_window,
+    ),
+    "qwen2": ConfigTable(with_fields(qwen2_5_0_5b(), **SIZES), ROWS, reads=_qwen2, writes=_said_qwen),
+    "qwen3": ConfigTable(
+        with_fields(qwen3_0_6b(), **SIZES), {**ROWS, **BIASES}, reads=_qwen3, writes=_said_qwen
+    ),
+}  # fmt: skip
 
 
 LAYER = "layers.{}."
@@ -185,15 +144,14 @@ def _tokens(read: Callable[[Fields], CausalConfig], fields: Fields) -> Classifie
     return _classifier(read, {"dropout": 0.1 if rate is None else rate}, fields)
 
 
-def _family(
-    model_type: str, name: str, read: Callable[[Fields], CausalConfig], write: Callable, span_prefix: str
-) -> Family:
+def _family(model_type: str, name: str, span_prefix: str) -> Family:
     """Give a family.
 
     Args:
       name: what its classes begin with.
       span_prefix: of the backbone in the class that answers questions.
     """
+    read = CONFIGS[model_type].read
     score, ends = linear("head.output", "score"), linear("head.output", "qa_outputs")
     last, span = partial(_classifier, read, {"pool": "last", "bias": False}), partial(_classifier, read, {"outputs": 2})
     above = {"at": "backbone.", "ignored": (OUTPUT,)}
@@ -215,7 +173,7 @@ def _family(
             ),
         },
         table=TABLE,
-        write=write,
+        write=CONFIGS[model_type].write,
         prefix="model.",
         ignored=(r"\.rotary_emb\.inv_freq$",),
         copies={"lm_head.weight": "model.embed_tokens.weight"},
@@ -223,8 +181,8 @@ def _family(
 
 
 FAMILIES = {
-    "llama": _family("llama", "Llama", read_llama, write_llama, "transformer."),
-    "mistral": _family("mistral", "Mistral", read_mistral, write_mistral, "model."),
-    "qwen2": _family("qwen2", "Qwen2", read_qwen2, write_qwen2, "transformer."),
-    "qwen3": _family("qwen3", "Qwen3", read_qwen3, write_qwen3, "transformer."),
+    "llama": _family("llama", "Llama", "transformer."),
+    "mistral": _family("mistral", "Mistral", "model."),
+    "qwen2": _family("qwen2", "Qwen2", "transformer."),
+    "qwen3": _family("qwen3", "Qwen3", "transformer."),
 }

@@ -9,37 +9,42 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_transformer.hub.call import seq2seq_lm, seq2seq_model
+from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.side import BIAS, COPIES, SIDES, read_embedding, read_sides, write_sides
+from flax_transformer.hub.side import ADDS, BIAS, COPIES, ONLY, ROWS, SIDES, SIZES
 from flax_transformer.hub.table import embedding
 from flax_transformer.models.preset import abstract
 from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.models.text.marian import marian
+from flax_transformer.nn import with_fields
 from flax_transformer.parallel import logical_axes, path_name
 
 
-def read(fields: Fields) -> Seq2SeqConfig:
-    """Make our config of config.json's fields."""
-    fields.only(share_encoder_decoder_embeddings=True, static_position_embeddings=True, normalize_embedding=False)
+def _one_vocabulary(fields: Fields) -> dict[str, Any]:
     if fields.get("decoder_vocab_size") is not None:
-        fields.only(decoder_vocab_size=fields.integer("vocab_size", 58_101))
-    return Seq2SeqConfig(
-        embedding=read_embedding(fields, 58_101, position="sinusoidal_halves"),
-        output_bias=fields.flag("output_bias", True),
-        **read_sides(fields),
-    )
+        fields.only(decoder_vocab_size=fields.integer("vocab_size"))
+    return {}
 
 
-def write(config: Seq2SeqConfig) -> dict[str, Any]:
-    """Make config.json's fields of our config; as Marian does, the last token is padding and begins a sentence.
-
-    Raises:
-      ValueError: when sines and cosines are not in Marian's order.
-    """
-    if config.embedding.position != "sinusoidal_halves":
-        raise ValueError(f"Marian's positions are sinusoidal_halves, got {config.embedding.position}")
+def _tokens(config: Seq2SeqConfig) -> dict[str, int]:
+    """Give Marian's: the last token is padding and begins a sentence."""
     last = config.embedding.vocab - 1
-    return write_sides(config) | {"eos_token_id": 0, "pad_token_id": last, "decoder_start_token_id": last}
+    return {"eos_token_id": 0, "pad_token_id": last, "decoder_start_token_id": last}
+
+
+CONFIG = ConfigTable(
+    with_fields(marian(), **SIZES),
+    ROWS,
+    only={
+        **ONLY, "share_encoder_decoder_embeddings": True, "static_position_embeddings": True,
+        "normalize_embedding": False,
+    },
+    adds=ADDS,
+    reads=_one_vocabulary,
+    writes=_tokens,
+)  # fmt: skip
+read = CONFIG.read
 
 
 def _model(fields: Fields) -> Seq2SeqConfig:
@@ -84,7 +89,7 @@ FAMILIES = {
             ),
         },
         table=(*embedding("embedding.token", "shared"), *SIDES),
-        write=write,
+        write=CONFIG.write,
         adopt=adopt,
         prefix="model.",
         ignored=(r"(^|\.)(encoder|decoder)\.embed_positions\.weight$",),

@@ -11,39 +11,52 @@ from flax_transformer.hub.call import (
     Inputs,
     ModelOutput,
     encoder_classifier,
+    encoder_lm,
     encoder_span,
-    masked_lm,
     multiple_choice,
     pooled_encoder,
 )
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.head import classifier, guesser
+from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import Row, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.text.roberta import token_positions
+from flax_transformer.nn import with_fields
 
 KINDS = {"roberta": ("Roberta", 50265), "xlm-roberta": ("XLMRoberta", 30522), "camembert": ("Camembert", 30522)}
 """Model types: how their classes' names begin, and the vocabulary of a config.json that says none."""
 
 
-def read(fields: Fields) -> EncoderConfig:
-    """Make our config of config.json's fields; their table of positions has rows for padding and what is before it."""
-    vocab = KINDS[fields.get("model_type", "roberta")][1]
-    config = bert.read(Fields.of({"vocab_size": vocab, **fields}))
-    first = _padding(fields) + 1
-    rows = config.embedding.max_length
+def _positions(fields: Fields) -> dict[str, int]:
+    """Read a table of positions that has rows for padding and what is before it."""
+    first, rows = _padding(fields) + 1, fields.integer("max_position_embeddings", 512)
     if rows <= first:
         raise ValueError(f"positions must go on after padding's, got max_position_embeddings={rows}, pad={first - 1}")
-    return replace(config, embedding=replace(config.embedding, offset=first, max_length=rows - first))
+    return {"offset": first, "max_length": rows - first}
 
 
-def write(config: EncoderConfig) -> dict[str, Any]:
-    """Make config.json's fields of our config."""
+def _rows(config: EncoderConfig) -> dict[str, int]:
     embedding = config.embedding
-    rows = {"max_position_embeddings": embedding.max_length + embedding.offset, "pad_token_id": embedding.offset - 1}
-    return {**bert.write(config), **rows}
+    return {"max_position_embeddings": embedding.max_length + embedding.offset, "pad_token_id": embedding.offset - 1}
+
+
+CONFIGS = {
+    kind: replace(
+        bert.CONFIG,
+        like=with_fields(bert.CONFIG.like, vocab=vocab),
+        rows={name: row for name, row in bert.CONFIG.rows.items() if name != "max_position_embeddings"},
+        reads=_positions,
+        writes=_rows,
+    )
+    for kind, (_, vocab) in KINDS.items()
+}
+
+
+def read(fields: Fields) -> EncoderConfig:
+    """Make our config of config.json's fields."""
+    return CONFIGS[fields.get("model_type", "roberta")].read(fields)
 
 
 def _padding(fields: Fields) -> int:
@@ -83,7 +96,7 @@ ARCHITECTURES = {
         read, _counted(pooled_encoder), linear("head.dense", "pooler.dense"), 0, base=True, ignored=LARGER, **POOLED,
         uses=("embed",),
     ),
-    "ForMaskedLM": guesser(read, MASKED, _counted(masked_lm), ignored=UNREAD, activation="gelu", uses=("fill",)),
+    "ForMaskedLM": masked_lm(read, MASKED, _counted(encoder_lm), ignored=UNREAD, activation="gelu", uses=("fill",)),
     "ForSequenceClassification": classifier(
         read, _counted(encoder_classifier), SEQUENCE, None, DROPOUT, ignored=LARGER, dropout_first=True, **POOLED,
         uses=("classify",),
@@ -105,7 +118,7 @@ FAMILIES = {
         model_type=kind,
         architectures={f"{start}{name}": architecture for name, architecture in ARCHITECTURES.items()},
         table=bert.TABLE,
-        write=write,
+        write=CONFIGS[kind].write,
         prefix="roberta.",
         ignored=bert.BUFFERS,
         renamed=bert.RENAMED,

@@ -14,18 +14,16 @@ from flax_transformer.hub.call import (
     seq2seq_span,
 )
 from flax_transformer.hub.check import check_ends
+from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import ACTIVATIONS, Fields, spelled
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, Table, embedding, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import EmbeddingConfig, Precision, RelativeConfig, TrunkConfig, transformer_block
+from flax_transformer.models.text.t5 import t5_small
+from flax_transformer.nn import FeedForwardConfig, with_fields
 from flax_transformer.ops import even_attention
-
-PRECISION = Precision(wide_residual=True)
-"""Numbers outgrow float16: `transformers`, too, has the last kernel of feed-forward layers in float32, and with it all
-that is added to what comes out."""
 
 MT5 = {"vocab_size": 250_112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 """What mT5's config.json need not say, and T5's would."""
@@ -54,27 +52,7 @@ def _scaled(fields: Fields) -> bool:
     return not _is_mt5(fields) and fields.flag("scale_decoder_outputs", tied)
 
 
-def read(fields: Fields) -> Seq2SeqConfig:
-    """Make our config of config.json's fields, once they are `settled`."""
-    encoder = read_encoder(fields)
-    block = encoder.block
-    return Seq2SeqConfig(
-        embedding=encoder.embedding,
-        encoder=TrunkConfig(block=block, depth=encoder.depth, relative=encoder.relative),
-        decoder=TrunkConfig(
-            block=replace(block, cross=block.attention), relative=encoder.relative,
-            depth=fields.integer("num_decoder_layers", None) or encoder.depth,
-        ),
-        tied_output=fields.flag("tie_word_embeddings", True),
-        output_scale=block.embed**-0.5 if _scaled(fields) else 1.0,
-    )  # fmt: skip
-
-
-def read_encoder(fields: Fields) -> EncoderConfig:
-    """Make the config of the encoder alone."""
-    if _is_mt5(fields):
-        fields = Fields.of({**MT5, **fields})
-    embed, rate = fields.integer("d_model", 512), fields.number("dropout_rate", 0.1)
+def _activation(fields: Fields) -> dict[str, Any]:
     *gated, name = str(fields.get("feed_forward_proj", "relu")).split("-")
     if gated not in ([], ["gated"]) or name not in ACTIVATIONS:
         known = ", ".join(("gated-gelu", *ACTIVATIONS))
@@ -82,71 +60,94 @@ def read_encoder(fields: Fields) -> EncoderConfig:
     if gated and name == "gelu":
         name = "gelu_new"  # T5 1.1 approximates
     fields.only(dense_act_fn=name, is_gated_act=bool(gated))
-    return EncoderConfig(
-        embedding=EmbeddingConfig(
-            vocab=fields.integer("vocab_size", 32_128), embed=embed, position="none", scaled=False, dropout=rate,
-            init_std=fields.number("initializer_factor", 1.0), precision=PRECISION,
-        ),
-        block=transformer_block(
-            embed=embed, heads=fields.integer("num_heads", 8), head_width=fields.integer("d_kv", 64),
-            inner=fields.integer("d_ff", 2048), norm="rms", norm_position="pre", bias=False, scale=1.0,
-            norm_eps=fields.number("layer_norm_epsilon", 1e-6), activation=ACTIVATIONS[name], gated=bool(gated),
-            dropout=rate, attention_dropout=rate, activation_dropout=rate, attend=even_attention, precision=PRECISION,
-        ),
-        depth=fields.integer("num_layers", 6),
-        relative=RelativeConfig(
-            buckets=fields.integer("relative_attention_num_buckets", 32),
-            max_distance=fields.integer("relative_attention_max_distance", 128),
-        ),
-    )  # fmt: skip
+    return {"activation": ACTIVATIONS[name], "gated": bool(gated)}
 
 
-def write_mt5(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
-    """Make the fields of an mT5 of our config.
+def _projection(feedforward: FeedForwardConfig) -> str:
+    name = spelled(feedforward.activation)
+    if not feedforward.gated:
+        return name
+    return "gated-gelu" if name == "gelu_new" else f"gated-{name}"
 
-    Raises:
-      ValueError: for hidden states that are scaled before the output layer, or as `write` does.
-    """
-    fields = write(config)
-    if fields.pop("scale_decoder_outputs", False):
-        raise ValueError(f"mT5 does not scale what goes into its output layer, got output_scale={config.output_scale}")
-    return fields
+
+def _reads(fields: Fields) -> dict[str, Any]:
+    depth = fields.integer("num_decoder_layers", None) or fields.integer("num_layers")
+    scale = fields.integer("d_model") ** -0.5 if _scaled(fields) else 1.0
+    return {**_activation(fields), "decoder.depth": depth, "output_scale": scale}
+
+
+def _writes(config: Seq2SeqConfig) -> dict[str, Any]:
+    return {
+        "feed_forward_proj": _projection(config.encoder.block.feedforward),
+        "num_decoder_layers": config.decoder.depth,
+        "scale_decoder_outputs": config.output_scale != 1,
+        "is_encoder_decoder": True,
+    }
+
+
+def _encoder_writes(config: EncoderConfig) -> dict[str, Any]:
+    return {
+        "feed_forward_proj": _projection(config.block.feedforward),
+        "num_decoder_layers": config.depth,
+        "is_encoder_decoder": False,
+    }
+
+
+ROWS = {
+    "vocab_size": "vocab",
+    "d_model": "embed",
+    "d_kv": "head_width",
+    "d_ff": "inner",
+    "num_heads": "heads",
+    "layer_norm_epsilon": "norm_eps",
+    "dropout_rate": ("block.dropout", "dropout", "attention_dropout", "activation_dropout"),
+    "initializer_factor": "embedding.init_std",
+    "relative_attention_num_buckets": "buckets",
+    "relative_attention_max_distance": "max_distance",
+}
+TOKENS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+
+SMALL = with_fields(t5_small(), attend=even_attention)
+CONFIG = ConfigTable(
+    SMALL,
+    {**ROWS, "num_layers": "encoder.depth", "tie_word_embeddings": "tied_output"},
+    adds=TOKENS,
+    reads=_reads,
+    writes=_writes,
+)
+"""Of both sides, of fields that are `settled`."""
+ENCODER = ConfigTable(
+    EncoderConfig(embedding=SMALL.embedding, **vars(SMALL.encoder)),
+    {**ROWS, "num_layers": "depth"},
+    adds=TOKENS,
+    reads=_activation,
+    writes=_encoder_writes,
+)
+"""Of the encoder alone."""
+
+
+def read(fields: Fields) -> Seq2SeqConfig:
+    """Make our config of config.json's fields, once they are `settled`."""
+    return CONFIG.read(_complete(fields))
+
+
+def read_encoder(fields: Fields) -> EncoderConfig:
+    """Make the config of the encoder alone."""
+    return ENCODER.read(_complete(fields))
+
+
+def _complete(fields: Fields) -> Fields:
+    return Fields.of({**MT5, **fields}) if _is_mt5(fields) else fields
 
 
 def write(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
-    """Make config.json's fields of our config.
+    """Make config.json's fields of our config."""
+    return (CONFIG if isinstance(config, Seq2SeqConfig) else ENCODER).write(config)
 
-    Raises:
-      ValueError: for a gated GELU that is not the approximate one, which T5's config.json cannot say.
-    """
-    both = isinstance(config, Seq2SeqConfig)
-    trunk = config.encoder if both else config
-    attention, feedforward, residual = trunk.block.attention, trunk.block.feedforward, trunk.block.residual
-    name = spelled(feedforward.activation)
-    if feedforward.gated and name == "gelu":
-        raise ValueError(f"T5's gated GELU is gelu_tanh, got {feedforward.activation}")
-    fields = {
-        "vocab_size": config.embedding.vocab,
-        "d_model": residual.embed,
-        "d_kv": attention.width,
-        "d_ff": feedforward.inner,
-        "num_heads": attention.heads,
-        "num_layers": trunk.depth,
-        "num_decoder_layers": config.decoder.depth if both else trunk.depth,
-        "feed_forward_proj": ("gated-gelu" if name == "gelu_new" else f"gated-{name}") if feedforward.gated else name,
-        "layer_norm_epsilon": residual.norm_eps,
-        "dropout_rate": residual.dropout,
-        "initializer_factor": config.embedding.init_std or 1.0,
-        "relative_attention_num_buckets": trunk.relative.buckets,
-        "relative_attention_max_distance": trunk.relative.max_distance,
-        "is_encoder_decoder": both,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "decoder_start_token_id": 0,
-    }
-    if both:
-        fields |= {"tie_word_embeddings": config.tied_output, "scale_decoder_outputs": config.output_scale != 1}
-    return fields
+
+def write_mt5(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
+    """Make the fields of an mT5, which never scales what goes into its output layer."""
+    return {name: value for name, value in write(config).items() if name != "scale_decoder_outputs"}
 
 
 def _side(ours: str, theirs: str, attentions: tuple[str, ...]) -> Table:

@@ -17,7 +17,7 @@ def _bart(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, pre
         "attention_dropout": dropout, "activation_dropout": dropout, "init_std": 0.02, "precision": precision,
     }  # fmt: skip
     embedding = EmbeddingConfig(
-        vocab=vocab, embed=embed, position="learned", max_length=1024, offset=2, norm=True, scaled=False,
+        vocab=vocab, embed=embed, position="learned", max_length=1024, offset=2, norm=1e-5, scaled=False,
         dropout=dropout, init_std=0.02, precision=precision,
     )  # fmt: skip
     return Seq2SeqConfig(

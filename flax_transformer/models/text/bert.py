@@ -14,7 +14,7 @@ FLOAT32 = Precision()
 def _bert(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, precision: Precision) -> MaskedLMConfig:
     encoder = EncoderConfig(
         embedding=EmbeddingConfig(
-            vocab=vocab, embed=embed, position="learned", max_length=512, types=2, norm=True, norm_eps=1e-12,
+            vocab=vocab, embed=embed, position="learned", max_length=512, types=2, norm=1e-12,
             scaled=False, dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=transformer_block(

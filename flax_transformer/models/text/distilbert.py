@@ -17,7 +17,7 @@ def distilbert_base_uncased(
     """Give DistilBERT base, lower-cased: 6 layers, D=768, 66 M parameters without the layers that guess tokens."""
     encoder = EncoderConfig(
         embedding=EmbeddingConfig(
-            vocab=vocab, embed=768, position="learned", max_length=512, norm=True, norm_eps=1e-12, scaled=False,
+            vocab=vocab, embed=768, position="learned", max_length=512, norm=1e-12, scaled=False,
             dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=transformer_block(

@@ -29,7 +29,7 @@ def token_positions(tokens: Int[Array, "*B T"], pad: int = 1) -> Int[Array, "*B 
 def _roberta(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, precision: Precision) -> MaskedLMConfig:
     encoder = EncoderConfig(
         embedding=EmbeddingConfig(
-            vocab=vocab, embed=embed, position="learned", max_length=512, offset=2, types=1, norm=True, scaled=False,
+            vocab=vocab, embed=embed, position="learned", max_length=512, offset=2, types=1, norm=1e-5, scaled=False,
             dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=transformer_block(

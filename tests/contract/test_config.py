@@ -1,0 +1,111 @@
+"""config.json and our configs say the same, whichever of a family's fields are changed, in both directions."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flax_transformer import hub
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.registry import families
+from flax_transformer.models.preset import abstract
+from flax_transformer.nn import with_fields
+
+TABLES = [
+    (kind, name)
+    for kind, family in families().items()
+    for name in family.architectures
+    if name in (next(iter(family.architectures)), "T5EncoderModel", "MT5EncoderModel")
+]
+"""A class of each family, and two that have a table of their own."""
+
+GOLDEN = Path(__file__).parent.parent / "hub/golden"
+LIKE = {"xlm-roberta": "roberta", "camembert": "roberta"}
+FOR_OTHERS = {"bos_token_id", "eos_token_id", "decoder_start_token_id", "pad_token_id", "is_encoder_decoder"}
+"""Fields that are written for `transformers`, and say nothing of our config, but that RoBERTa's positions are counted
+from its padding token."""
+TOGETHER = {"use_sliding_window", "sliding_window", "max_window_layers"}
+"""Of a Qwen: any alone says nothing."""
+ONE = {
+    "BartForConditionalGeneration": {"tie_word_embeddings"},
+    "MarianMTModel": {"tie_word_embeddings", "vocab_size"},
+    "T5EncoderModel": {"num_decoder_layers"},
+    "MT5EncoderModel": {"num_decoder_layers"},
+}
+"""Fields of which one value is supported, or that say nothing of a class: a vocabulary decides on Marian's tokens."""
+
+
+def fields_of(kind):
+    return json.loads((GOLDEN / LIKE.get(kind, kind) / "config.json").read_text())
+
+
+def backbone(kind, name, data):
+    known = families()[kind].architectures[name]
+    config = known.config(Fields.of({**data, "model_type": kind}))
+    return getattr(config, known.at.rstrip(".")) if known.at else config
+
+
+def variants(value):
+    """Give other values of a field, of the same kind."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [2 * value, 3 * value]
+    if isinstance(value, float):
+        return [value / 2 + 0.0625]
+    if isinstance(value, str):
+        return ["relu", "gelu_new", "gated-relu"]
+    if isinstance(value, dict):
+        return [{**value, "factor": 2 * value["factor"]}]
+    return [4, {"rope_type": "linear", "factor": 2.0}] if value is None else []
+
+
+@pytest.mark.parametrize("kind", families())
+def test_what_is_written_of_any_class_reads_as_the_same(kind):
+    for name in families()[kind].architectures:
+        for data in ({}, fields_of(kind)):
+            config = backbone(kind, name, data)
+            assert backbone(kind, name, families()[kind].write(config)) == config, name
+
+
+@pytest.mark.parametrize(("kind", "name"), TABLES, ids=[name for _, name in TABLES])
+def test_a_field_is_read_as_it_is_written(kind, name):
+    """Each changed alone gives another config, which is written, and read again, as the same."""
+    write = families()[kind].write
+    config = backbone(kind, name, fields_of(kind))
+    said = write(config)
+    silent = set()
+    for field, value in said.items():
+        read = [changed for other in variants(value) if (changed := accepted(kind, name, {**said, field: other}))]
+        for changed in (each for each in read if each != config):
+            again = {**said, **write(changed)}
+            assert again[field] != value, field
+            assert backbone(kind, name, again) == changed, field
+        silent |= set() if any(each != config for each in read) else {field}
+    assert silent <= FOR_OTHERS | TOGETHER | ONE.get(name, set())
+
+
+def accepted(kind, name, data):
+    """Read a config, if it is supported."""
+    try:
+        return backbone(kind, name, data)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "rule"),
+    [
+        ("distilbert", {"norm_eps": 0.1}, r"would describe one with .*norm_eps 1e-12 instead of 0\.1"),
+        ("bert", {"norm_position": "pre"}, "norm_position 'post' instead of 'pre'"),
+        ("mt5", {"output_scale": 0.5}, r"output_scale 1\.0 instead of 0\.5"),
+        ("t5", {"activation": "gelu", "gated": True}, "activation 'gelu_tanh' instead of 'gelu'"),
+        ("gpt2", {"position": "none"}, "position 'learned' instead of 'none'"),
+    ],
+)
+def test_what_no_field_can_say_is_refused(kind, change, rule):
+    name = next(name for name in families()[kind].architectures if name.endswith("Model"))
+    given = fields_of(kind)
+    model = families()[kind].architectures[name].config(Fields.of({**given, "model_type": kind}))
+    with pytest.raises(ValueError, match=rule):
+        hub.wrap(abstract(with_fields(model, **change)), name)
