@@ -13,7 +13,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, read_json, write_file
 from flax_transformer.hub.load import GENERATION, read_model
 from flax_transformer.hub.pretrained import Pretrained
-from flax_transformer.hub.processor.open import open_tokenizer
+from flax_transformer.hub.processor.open import open_image_processor, open_tokenizer
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
 from flax_transformer.parallel import tree_shardings
@@ -30,7 +30,7 @@ def is_orbax(folder: str | os.PathLike) -> bool:
 
 
 def describe(pretrained: Pretrained, folder: str | os.PathLike) -> None:
-    """Write all of a checkpoint but its parameters: config.json, generation_config.json and tokenizer files.
+    """Write all of a checkpoint but its parameters: config.json, generation_config.json, and the processors' files.
 
     Args:
       pretrained: its model may be abstract, so that a run can say what it trains before there is anything to save.
@@ -40,8 +40,9 @@ def describe(pretrained: Pretrained, folder: str | os.PathLike) -> None:
     _write_json(folder / CONFIG, {"dtype": _dtype(jax.tree.leaves(pretrained.model)), **pretrained.config})
     if pretrained.generation:
         _write_json(folder / GENERATION, pretrained.generation)
-    if pretrained.tokenizer is not None:
-        pretrained.tokenizer.save(folder)
+    for each in (pretrained.tokenizer, pretrained.processor):
+        if each is not None:
+            each.save(folder)
 
 
 def save_orbax(pretrained: Pretrained, folder: str | os.PathLike) -> None:
@@ -95,7 +96,8 @@ def load_orbax(
         config = with_precision(config, compute=dtype or own, params=dtype or own)
         restored, _ = checkpoints.restore({tree: _placed(abstract(config), mesh)}, step)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    return Pretrained(restored[tree], fields, open_tokenizer(folder), Fields.of(generation))
+    tokenizer, processor = open_tokenizer(folder), open_image_processor(folder)
+    return Pretrained(restored[tree], fields, tokenizer, Fields.of(generation), processor)
 
 
 def _placed(model: Any, mesh: Mesh | None) -> Any:

@@ -21,7 +21,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.pretrained import Pretrained
-from flax_transformer.hub.processor.open import open_tokenizer
+from flax_transformer.hub.processor.open import open_image_processor, open_tokenizer
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family
 from flax_transformer.hub.weights import compare, load_model, renamer, resolve, same_tensor, tensors_of
@@ -118,7 +118,7 @@ def load(
         )
     model = load_model(model, entries, tensors, mesh, fresh)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    return Pretrained(model, fields, open_tokenizer(folder), Fields.of(generation))
+    return Pretrained(model, fields, open_tokenizer(folder), Fields.of(generation), open_image_processor(folder))
 
 
 def read_model(fields: Fields, folder: Path) -> Any:
@@ -153,21 +153,23 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
         _write_json(part / CONFIG, config)
         if pretrained.generation:
             _write_json(part / GENERATION, dict(pretrained.generation))
-        if pretrained.tokenizer is not None:
-            pretrained.tokenizer.save(part)
+        for each in (pretrained.tokenizer, pretrained.processor):
+            if each is not None:
+                each.save(part)
         for old in folder.glob("model*.safetensors*"):
             old.unlink()
         for file in [path for path in part.rglob("*") if path.is_file()]:
             shutil.move(file, beside(folder, str(file.relative_to(part))))
 
 
-def wrap(model: Any, architecture: str, *, tokenizer: Any = None, **fields: Any) -> Pretrained:
+def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any = None, **fields: Any) -> Pretrained:
     """Give a model made here its place among the checkpoints, to call, generate with and `save`.
 
     Args:
       model: of this package; its config must be one that the architecture can have.
       architecture: a class of `transformers`, as "GPT2LMHeadModel".
       tokenizer: a `HubTokenizer`.
+      processor: an `ImageProcessor`.
       fields: of config.json besides those that say what the model is: `pad_token_id`, `id2label` and so on.
 
     Raises:
@@ -179,7 +181,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, **fields: Any)
     backbone = getattr(model.cfg, known.at.rstrip(".")) if known.at else model.cfg
     labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}
     config = {"model_type": family.model_type, "architectures": [architecture], **family.write(backbone)}
-    pretrained = Pretrained(model, Fields.of(config).relabelled({**labels, **fields}), tokenizer)
+    pretrained = Pretrained(model, Fields.of(config).relabelled({**labels, **fields}), tokenizer, processor=processor)
     again = pretrained.architecture.config(pretrained.config)
     inner = getattr(again, known.at.rstrip(".")) if known.at else again
     lost = unlike(backbone, inner)

@@ -1,4 +1,4 @@
-"""A model with its published config and tokenizer: a pytree, and a function of Hugging Face's inputs."""
+"""A model with its published config and processors: a pytree, and a function of Hugging Face's inputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -39,6 +39,8 @@ class Pretrained:
     """A `HubTokenizer`, or None where the checkpoint has none; one that cannot be read says so where it is used."""
     generation: Fields = field(default=Fields("{}"), metadata={"static": True})
     """Everything in generation_config.json."""
+    processor: Any = field(default=None, metadata={"static": True})
+    """An `ImageProcessor`, which makes `pixel_values` of pictures, or None where the checkpoint has none."""
 
     @property
     def family(self) -> Family:

@@ -26,6 +26,8 @@ class CausalConfig(TrunkConfig):
     embedding: EmbeddingConfig
     tied_output: bool = True
     """Whether the output layer is the embedding table."""
+    outputs: int | None = None
+    """Tokens that an output layer of its own gives, the first ones; None: all."""
     window: int | None = None
     """How many positions each sees, its own included; None: all before it."""
     falling_scale: bool = False
@@ -34,7 +36,12 @@ class CausalConfig(TrunkConfig):
     def __post_init__(self):
         super().__post_init__()
         check_widths(embedding=self.embedding.width, block=self.block.embed)
-        check_at_least(self, 1, "window")
+        check_at_least(self, 1, "window", "outputs")
+        if self.outputs is not None and (self.tied_output or self.outputs > self.embedding.vocab):
+            raise ValueError(
+                f"an output layer of its own gives up to V={self.embedding.vocab} tokens, got outputs={self.outputs}, "
+                f"tied_output={self.tied_output}"
+            )
         if self.cross:
             raise ValueError("a decoder-only model attends to no memory, got a block with cross-attention")
         if self.falling_scale and self.block.attention.qk_norm is not None:
@@ -77,7 +84,7 @@ class Causal(Module):
         self.embedding = Embedding(cfg.embedding, rngs=rngs)
         self.trunk = Trunk(cfg, causal=True, rngs=rngs)
         if not cfg.tied_output:
-            self.head = Embedding(output_table(cfg.embedding), rngs=rngs)
+            self.head = Embedding(output_table(cfg.embedding, cfg.outputs), rngs=rngs)
 
     def _mask(self) -> Mask:
         window = self.cfg.window

@@ -29,8 +29,10 @@ class HeadConfig:
     embed: int
     outputs: int
     """Classes, or 2 for the ends of an answer, 1 for choices, 0 for the dense layer alone (BERT's pooler)."""
-    pool: Literal["every", "first", "last", "mean"] = "every"
-    """Of which position: every one, the first, the last that the caller names, or the mean of all."""
+    pool: Literal["every", "first", "last", "mean", "first and mean"] = "every"
+    """Of which position: every one, the first, the last that the caller names, the mean, or both side by side."""
+    skip: int = 0
+    """How many positions the mean leaves out, from the first on."""
     dense: str | None = None
     """Activation of a dense layer D → D before; None: no such layer."""
     dropout: float = 0.0
@@ -47,6 +49,8 @@ class HeadConfig:
         check_at_least(self, 0, "init_std")
         if self.outputs < 0 or (self.outputs == 0 and self.dense is None):
             raise ValueError(f"a head needs outputs or a dense layer, got outputs={self.outputs}, dense={self.dense}")
+        if self.dense is not None and self.pool == "first and mean":
+            raise ValueError(f"a dense layer is of one position, got dense={self.dense} for pool={self.pool!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.dense is not None:
@@ -64,7 +68,8 @@ class Head(Module):
         if cfg.dense is not None:
             self.dense = Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
         if cfg.outputs:
-            self.output = Linear(cfg.embed, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
+            width = 2 * cfg.embed if cfg.pool == "first and mean" else cfg.embed
+            self.output = Linear(width, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
 
     def pool(self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None) -> Float[Array, "..."]:
         """Choose the position and apply the dense layer, without dropout."""
@@ -74,8 +79,9 @@ class Head(Module):
             hidden = jnp.take_along_axis(hidden, last[..., None, None], axis=-2)[..., 0, :]
         elif cfg.pool == "first":
             hidden = hidden[..., 0, :]
-        elif cfg.pool == "mean":
-            hidden = hidden.mean(axis=-2)
+        elif cfg.pool.endswith("mean"):
+            mean = hidden[..., cfg.skip :, :].mean(axis=-2)
+            hidden = mean if cfg.pool == "mean" else jnp.concatenate([hidden[..., 0, :], mean], axis=-1)
         return hidden if cfg.dense is None else activation(cfg.dense)(self.dense(hidden))
 
     @implicit("hidden")

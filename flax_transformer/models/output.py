@@ -10,9 +10,10 @@ from flax_transformer.nn import EmbeddingConfig
 from flax_transformer.ops import chunked_scores
 
 
-def output_table(cfg: EmbeddingConfig) -> EmbeddingConfig:
-    """Give the config of an output table of its own: as many tokens, no positions or types."""
-    return replace(cfg, position="none", types=0, norm=None, project=None, own_table=True)
+def output_table(cfg: EmbeddingConfig, outputs: int | None = None) -> EmbeddingConfig:
+    """Give the config of an output table of its own: as many tokens if not said otherwise, no positions or types."""
+    vocab = cfg.vocab if outputs is None else outputs
+    return replace(cfg, vocab=vocab, position="none", types=0, norm=None, project=None, own_table=True)
 
 
 @jax.tree_util.register_dataclass

@@ -5,7 +5,7 @@ from typing import Any
 
 from flax_transformer import hub
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
-from flax_transformer.hub.processor.open import UnreadableTokenizer, open_tokenizer
+from flax_transformer.hub.processor.open import Unreadable, open_tokenizer
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_use
 from flax_transformer.models.head import HeadConfig
@@ -23,7 +23,7 @@ def start_tokenizer(name: str) -> HubTokenizer:
       ValueError: when it has none, or one that cannot be read.
     """
     tokenizer = open_tokenizer(find_folder(name))
-    if isinstance(tokenizer, UnreadableTokenizer):
+    if isinstance(tokenizer, Unreadable):
         tokenizer()
     if tokenizer is None:
         raise ValueError(f"training begins with a checkpoint and its tokenizer, {name} has no tokenizer files")

@@ -12,7 +12,7 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.hub.convert import describe, load_orbax, save_orbax
 from flax_transformer.hub.processor.call import check_text, read_rows
-from flax_transformer.hub.processor.open import UnreadableTokenizer
+from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
 from flax_transformer.task.use import Writer
 from tests.hub.test_hub_tokenizer import BERT_FILES, BYTES, _write
@@ -140,15 +140,15 @@ def test_weights_load_without_a_tokenizer_which_says_why_where_it_is_used(tmp_pa
 
 def test_weights_without_a_tokenizer_work_as_any_and_keep_its_files(tmp_path):
     loaded = hub.load(broken(tmp_path / "in", BROKEN["a program"]))
-    assert isinstance(loaded.tokenizer, UnreadableTokenizer)
-    assert "UnreadableTokenizer" in repr(copy.deepcopy(loaded))
+    assert isinstance(loaded.tokenizer, Unreadable)
+    assert "Unreadable" in repr(copy.deepcopy(loaded))
     assert jax.jit(lambda p, ids: p(input_ids=ids).logits)(loaded, jnp.ones((1, 3), int)).shape[:2] == (1, 3)
     for write, read in ((hub.save, hub.load), (save_orbax, load_orbax), (describe, None)):
         write(loaded, tmp_path / write.__name__)
         for name, text in BROKEN["a program"].items():
             assert (tmp_path / write.__name__ / name).read_text() == text
         if read is not None:
-            assert isinstance(read(tmp_path / write.__name__).tokenizer, UnreadableTokenizer)
+            assert isinstance(read(tmp_path / write.__name__).tokenizer, Unreadable)
 
 
 def test_a_checkpoint_without_tokenizer_files_says_so_where_text_is_used():

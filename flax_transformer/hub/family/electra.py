@@ -9,7 +9,6 @@ from typing import Any
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.hub.call import (
-    Inputs,
     ModelOutput,
     encoder_classifier,
     encoder_model,
@@ -19,19 +18,12 @@ from flax_transformer.hub.call import (
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, linear, norm
-<<<<<<< HEAD
-from flax_transformer.models.encoder import EncoderConfig
-from flax_transformer.models.head import ClassifierConfig, with_head
-
-SIZES = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
-"""What config.json need not say, and BERT's would say otherwise."""
-=======
 from flax_transformer.models.encoder import with_head
 from flax_transformer.models.head import ClassifierConfig
 from flax_transformer.nn import with_fields
->>>>>>> hub
 
 
 def _project(fields: Fields) -> dict[str, int | None]:
@@ -91,7 +83,7 @@ FAMILIES = {
         architectures={
             "ElectraModel": Architecture(read, encoder_model, base=True, ignored=LARGER, uses=("embed",)),
             "ElectraForPreTraining": Architecture(
-                _discriminator, discriminate, DISCRIMINATOR, **ABOVE, uses=("detect",)
+                _discriminator, discriminate, DISCRIMINATOR, **ABOVE, uses=("discriminate",)
             ),
             "ElectraForMaskedLM": masked_lm(read, MASKED, ignored=LARGER, activation="gelu", uses=("fill",)),
             "ElectraForSequenceClassification": classifier(

@@ -14,7 +14,7 @@ import numpy as np
 
 from flax_transformer.hub.file import CONFIG, write_files
 from flax_transformer.hub.processor.file import read_object
-from flax_transformer.hub.processor.image_kind import find_kind, read_steps
+from flax_transformer.hub.processor.image_kind import KINDS, OPTIONS, name_kind, read_steps
 from flax_transformer.hub.processor.image_source import read_pictures, read_pixels
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
@@ -52,11 +52,20 @@ class ImageProcessor:
         Raises:
           ValueError: an unknown kind of processor, or an option that makes no sense.
         """
-        files = {PREPROCESSOR: (json.dumps(dict(config), indent=2, sort_keys=True) + "\n").encode()}
-        return _make(dict(config), files, model_type)
+        config = {name: value for name, value in config.items() if name != "feature_extractor_type"} | {
+            "image_processor_type": f"{name_kind(config, model_type)}ImageProcessor"
+        }
+        files = {PREPROCESSOR: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
+        return _make(config, files, None)
 
     def updated(self, **changes: Any) -> "ImageProcessor":
-        """Give a copy with some options changed, such as the size."""
+        """Give a copy with some options changed, such as the size.
+
+        Raises:
+          ValueError: what is no option, or has an impossible value.
+        """
+        if unknown := sorted(changes.keys() - OPTIONS):
+            raise ValueError(f"options of image processors are {', '.join(sorted(OPTIONS))}; got {', '.join(unknown)}")
         return ImageProcessor.of({**self.config, **changes}, model_type=self.model_type)
 
     def __call__(self, images: Any, *, return_tensors: str | None = None, **changes: Any) -> dict[str, np.ndarray]:
@@ -94,13 +103,18 @@ class ImageProcessor:
         write_files(self.files, Path(folder))
 
 
+def read_image_files(folder: Path) -> dict[str, bytes]:
+    """Read the files of a folder that say what is done to pictures, by name."""
+    return {name: (folder / name).read_bytes() for name in (PREPROCESSOR, PROCESSOR) if (folder / name).is_file()}
+
+
 def load_image_processor(folder: Path) -> ImageProcessor | None:
     """Read the image processor of a checkpoint folder; None where it has none.
 
     Raises:
       ValueError: one that is not known, or broken files; names the file.
     """
-    files = {name: (folder / name).read_bytes() for name in (PREPROCESSOR, PROCESSOR) if (folder / name).is_file()}
+    files = read_image_files(folder)
     inside = read_object(files, PROCESSOR, folder).get(INSIDE)
     name = PREPROCESSOR if inside is None else PROCESSOR
     if name not in files:
@@ -116,5 +130,5 @@ def load_image_processor(folder: Path) -> ImageProcessor | None:
 
 
 def _make(config: Mapping[str, Any], files: Mapping[str, bytes], model_type: str | None) -> ImageProcessor:
-    rgb, steps, batch = read_steps(config, find_kind(config, model_type))
+    rgb, steps, batch = read_steps(config, KINDS[name_kind(config, model_type)])
     return ImageProcessor(config=config, files=files, model_type=model_type, rgb=rgb, steps=steps, batch=batch)

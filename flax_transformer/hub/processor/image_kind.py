@@ -1,7 +1,7 @@
 """Kinds of image processors: what each takes for granted, and the steps that a checkpoint's options make of it.
 
-A field that is absent or null has the kind's own value. Options of steps that a kind does not have are ignored, as
-`transformers` does, and so are fields that no kind knows, unless they are steps: `do_…: true`.
+A field that is absent has the kind's own value, one that is null has none. Options of steps that a kind does not have
+are ignored, as `transformers` does, and so are fields that no kind knows, unless they are steps: `do_…: true`.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ OTHERS = {"do_convert_rgb", "do_reduce_labels", "do_convert_annotations"}
 
 
 def _resize(options: Options) -> tuple[Any, ...]:
-    size = _size(options, "size", square=options.get("default_to_square", False))
+    size = _size(options, "size", square=bool(options.get("default_to_square")))
     return (Resize(size, _filter(options)),)
 
 
@@ -45,22 +45,22 @@ def _center_crop(options: Options) -> tuple[Any, ...]:
 def _rescale(options: Options) -> tuple[Any, ...]:
     if not _is_number(options["rescale_factor"]):
         raise ValueError(f"rescale_factor must be a number, got {options['rescale_factor']!r}")
-    return (Rescale(options["rescale_factor"]),)
+    return (Rescale(float(options["rescale_factor"])),)
 
 
 def _normalize(options: Options) -> tuple[Any, ...]:
-    found = [options["image_mean"], options["image_std"]]
-    found = [tuple(each) if isinstance(each, list | tuple) else each for each in found]
-    numbers = [each if isinstance(each, tuple) else (each,) for each in found]
-    if not all(numbers) or not all(map(_is_number, sum(numbers, ()))) or 0 in numbers[1]:
-        raise ValueError(
-            f"image_mean and image_std must be numbers, and image_std not 0, got {found[0]!r}, {found[1]!r}"
-        )
+    found = []
+    for name in ("image_mean", "image_std"):
+        value = options[name]
+        numbers = list(value) if isinstance(value, list | tuple) else [value]
+        if not numbers or not all(map(_is_number, numbers)) or (name == "image_std" and 0 in numbers):
+            raise ValueError(f"{name} must be numbers{', not 0' * (name == 'image_std')}, got {value!r:.60}")
+        found.append(tuple(map(float, numbers)) if isinstance(value, list | tuple) else float(value))
     return (Normalize(*found),)
 
 
 def _pad(options: Options) -> Pad:
-    return Pad(_rectangle(options, "pad_size") if "pad_size" in options else None)
+    return Pad(None if options.get("pad_size") is None else _rectangle(options, "pad_size"))
 
 
 def _pad_and_mask(options: Options) -> Pad:
@@ -86,7 +86,7 @@ def _size(options: Options, name: str, *, square: bool) -> dict[str, int]:
     elif _is_edge(size) and square:
         size = {"height": size, "width": size}
     elif _is_edge(size):
-        size = {"shortest_edge": size} | ({"longest_edge": options["max_size"]} if "max_size" in options else {})
+        size = {"shortest_edge": size} | ({"longest_edge": options["max_size"]} if options.get("max_size") else {})
     if not isinstance(size, Mapping) or set(size) not in SIZES or not all(map(_is_edge, size.values())):
         rule = f"a whole number from 1 to {LARGEST}, two, or an object of {'; '.join(map(_spell, SIZES))}"
         raise ValueError(f"{name} must be {rule}, got {size!r:.80}")
@@ -183,22 +183,22 @@ FAMILIES = {
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 
 
-def find_kind(config: Options, model_type: str | None) -> Kind:
-    """Give the kind of processor that a checkpoint has.
+def name_kind(config: Options, model_type: str | None) -> str:
+    """Tell the kind of processor that a checkpoint has: a name in `KINDS`.
 
     Raises:
       ValueError: one that is not known.
     """
     name = config.get("image_processor_type") or config.get("feature_extractor_type")
     if name is None and model_type in FAMILIES:
-        return KINDS[FAMILIES[model_type]]
+        return FAMILIES[model_type]
     short = str(name)
     for ending in ("Fast", "Pil", "ImageProcessor", "FeatureExtractor"):
         short = short.removesuffix(ending)
     if short not in KINDS or short == name:
         known = ", ".join(f"{each}ImageProcessor" for each in KINDS)
         raise ValueError(f"image_processor_type must be one of {known}, got {name!r}")
-    return KINDS[short]
+    return short
 
 
 def read_steps(config: Options, kind: Kind) -> tuple[bool, tuple[Any, ...], Any]:
@@ -207,18 +207,20 @@ def read_steps(config: Options, kind: Kind) -> tuple[bool, tuple[Any, ...], Any]
     Raises:
       ValueError: an option with an impossible value, or a step that nobody knows.
     """
-    options = kind.options | {name: value for name, value in config.items() if value is not None}
+    options = {**kind.options, **config}
     if "do_pad" not in config and "pad_and_return_pixel_mask" in config:
         options["do_pad"] = config["pad_and_return_pixel_mask"]
     if "max_size" not in kind.options:
         options.pop("max_size", None)
+    elif options["size"] is None:
+        options["size"] = kind.options["size"]
     if unknown := [name for name in options if name.startswith("do_") and options[name] and name not in _FLAGS]:
         raise ValueError(f"{unknown[0]} is a step that is not known here")
 
     def asked(flag: str) -> bool:
-        if not isinstance(options.get(flag, False), bool):
-            raise ValueError(f"{flag} must be true or false, got {options[flag]!r}")
-        return options.get(flag, False)
+        if not isinstance(value := options.get(flag), bool | None):
+            raise ValueError(f"{flag} must be true or false, got {value!r}")
+        return bool(value)
 
     steps = tuple(step for flag, make in kind.steps if asked(flag) for step in make(options))
     batch = kind.batch[1](options) if kind.batch and asked(kind.batch[0]) else Stack()
@@ -226,3 +228,5 @@ def read_steps(config: Options, kind: Kind) -> tuple[bool, tuple[Any, ...], Any]
 
 
 _FLAGS = OTHERS.union(*({flag for flag, _ in (*kind.steps, kind.batch or RESIZE)} for kind in KINDS.values()))
+OPTIONS = _FLAGS.union({"pad_size", "clusters"}, *(kind.options for kind in KINDS.values()))
+"""All that somebody may ask to be otherwise."""

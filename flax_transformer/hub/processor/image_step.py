@@ -37,7 +37,7 @@ class Resize:
             shape, to = (" × ".join(map(str, size)) for size in (image.shape[:0:-1], (width, height)))
             raise ValueError(f"a resized picture must have 1 to {MAX_PIXELS:,} pixels, got {shape}, which becomes {to}")
         share = _is_share(image)
-        pixels = np.moveaxis(Rescale(255)(image) if share else image, 0, -1).astype(np.uint8)
+        pixels = np.moveaxis(Rescale(255.0)(image) if share else image, 0, -1).astype(np.uint8)
         drawn = PIL.Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
         resized = np.asarray(drawn.resize((width, height), resample=self.resample))
         resized = np.moveaxis(resized, -1, 0) if resized.ndim == 3 else resized[None]
@@ -102,7 +102,7 @@ class Normalize:
 class Stack:
     """Pictures of one size, as they are."""
 
-    def __call__(self, images: Sequence[Picture]) -> dict[str, np.ndarray]:
+    def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Give `pixel_values` [B, C, H, W].
 
         Raises:
@@ -123,7 +123,7 @@ class Pad:
     mask: bool = False
     """Whether a model is told which pixels are there."""
 
-    def __call__(self, images: Sequence[Picture]) -> dict[str, np.ndarray]:
+    def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Give `pixel_values` [B, C, H, W] and perhaps `pixel_mask` [B, H, W].
 
         Raises:
@@ -146,7 +146,7 @@ class Quantize:
 
     clusters: tuple[tuple[float, float, float], ...]
 
-    def __call__(self, images: Sequence[Picture]) -> dict[str, np.ndarray]:
+    def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Give `input_ids` [B, H·W], row by row.
 
         Raises:

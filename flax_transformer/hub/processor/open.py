@@ -1,34 +1,36 @@
-"""The tokenizer beside weights: read, or said to be unreadable where it is used, for weights are worth having alone."""
+"""What stands beside weights: read, or said to be unreadable where it is used, for weights are worth having alone."""
 
 import logging
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flax_transformer.hub.file import write_files
 from flax_transformer.hub.processor.file import read_files
+from flax_transformer.hub.processor.image import ImageProcessor, load_image_processor, read_image_files
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 
 
-class UnreadableTokenizer:
-    """Stands for a tokenizer that cannot be read; any use but `save` says why.
+class Unreadable:
+    """Stands for a tokenizer or image processor that cannot be read; any use but `save` says why.
 
     Raises:
         ValueError: at every use.
     """
 
-    def __init__(self, folder: Path, reason: str):
-        self._folder, self._files, self._reason = folder, read_files(folder), reason
+    def __init__(self, what: str, files: Mapping[str, bytes], reason: str):
+        self._what, self._files, self._reason = what, files, reason
 
     def __repr__(self) -> str:
-        return f"UnreadableTokenizer({str(self._folder)!r})"
+        return f"Unreadable({self._what!r}, {self._reason!r})"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copying asks for what need not be there
             raise AttributeError(name)
-        raise ValueError(f"this checkpoint's tokenizer cannot be read: {self._reason}")
+        raise ValueError(f"this checkpoint's {self._what} cannot be read: {self._reason}")
 
-    def __call__(self, *texts: Any, **options: Any) -> None:
+    def __call__(self, *inputs: Any, **options: Any) -> None:
         """Say why not."""
         return self.engine
 
@@ -37,10 +39,19 @@ class UnreadableTokenizer:
         write_files(self._files, Path(folder))
 
 
-def open_tokenizer(folder: Path) -> HubTokenizer | UnreadableTokenizer | None:
+def open_tokenizer(folder: Path) -> HubTokenizer | Unreadable | None:
     """Read a checkpoint's tokenizer; None where it has none. What is wrong with it is logged, and said at its use."""
+    return _open("tokenizer", load_hub_tokenizer, read_files, folder)
+
+
+def open_image_processor(folder: Path) -> ImageProcessor | Unreadable | None:
+    """Read a checkpoint's image processor; None where it has none. What is wrong is logged, and said at its use."""
+    return _open("image processor", load_image_processor, read_image_files, folder)
+
+
+def _open(what: str, load: Callable[[Path], Any], read: Callable[[Path], dict[str, bytes]], folder: Path) -> Any:
     try:
-        return load_hub_tokenizer(folder)
+        return load(folder)
     except ValueError as error:
-        logging.getLogger(__name__).warning("these weights are without a tokenizer: %s", error)
-        return UnreadableTokenizer(folder, str(error))
+        logging.getLogger(__name__).warning("these weights are without their %s: %s", what, error)
+        return Unreadable(what, read(folder), str(error))

@@ -5,6 +5,8 @@ DeiT, DINOv2, BEiT and the encoder of MAE are choices of its config.
 Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens and patches, D width.
 """
 
+from typing import Any, Literal
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -33,8 +35,8 @@ class ViTConfig(TrunkConfig):
     registers: int = 0
     """Learned vectors without positions, between tokens and patches (Darcet et al. 2023,
     https://arxiv.org/abs/2309.16588)."""
-    position: str = "learned"
-    """"learned", of tokens and patches; "sinusoidal", half of the width for rows and half for columns; "none"."""
+    position: Literal["learned", "fixed", "none"] = "learned"
+    """Of tokens and patches: "learned", or "fixed", sinusoids in a table that gets no gradients (MAE)."""
     mask_token: bool = False
     """Whether there is a learned vector for patches that are masked."""
     dropout: float = 0.0
@@ -47,8 +49,6 @@ class ViTConfig(TrunkConfig):
         check_widths(patches=self.patches.embed, block=self.block.embed)
         if self.cross:
             raise ValueError("an encoder attends to no memory, got a block with cross-attention")
-        if self.position not in ("learned", "sinusoidal", "none"):
-            raise ValueError(f"position must be learned, sinusoidal or none, got {self.position!r}")
 
     @property
     def before(self) -> int:
@@ -60,6 +60,12 @@ class ViTConfig(TrunkConfig):
         return ViT(self, rngs=rngs)
 
 
+def fixed_positions(patches: PatchConfig, tokens: int) -> Float[Array, "T D"]:
+    """Give sinusoids of the places of patches, after zeros for the tokens."""
+    table = sinusoidal_grid(*patches.grid, patches.embed)
+    return jnp.pad(table, ((tokens, 0), (0, 0))).astype(patches.precision.params)
+
+
 class ViT(Module):
     """Hidden states of a picture's tokens and patches, which all see each other."""
 
@@ -69,10 +75,12 @@ class ViT(Module):
         rows, columns = cfg.patches.grid
         tables = {name: 1 for name in cfg.tokens} | ({"registers": cfg.registers} if cfg.registers else {})
         tables |= {"mask_token": 1} if cfg.mask_token else {}
-        tables |= {"positions": len(cfg.tokens) + rows * columns} if cfg.position == "learned" else {}
+        tables |= {"positions": len(cfg.tokens) + rows * columns} if cfg.position != "none" else {}
         init = nnx.initializers.normal(0.02)
         for name, count in tables.items():
             values = init(rngs.params(), (count, cfg.patches.embed), cfg.patches.precision.dtypes["param_dtype"])
+            if name == "positions" and cfg.position == "fixed":
+                values = fixed_positions(cfg.patches, len(cfg.tokens))
             setattr(self, name, nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False))
         self.trunk = Trunk(cfg, rngs=rngs)
 
@@ -113,15 +121,13 @@ class ViT(Module):
     def positions_of(self, rows: int, columns: int) -> Float[Array, "T D"] | None:
         """Give the positions of tokens and patches for a grid of patches, that of training or another.
 
-        A learned table is resampled, bicubic as torch does it; tokens keep theirs.
+        The table is resampled for another one, bicubic as torch does it; tokens keep theirs.
         """
         cfg = self.cfg
         if cfg.position == "none":
             return None
-        if cfg.position == "sinusoidal":
-            table = sinusoidal_grid(rows, columns, cfg.patches.embed)
-            return jnp.concatenate([jnp.zeros((len(cfg.tokens), cfg.patches.embed)), table])
         table = widen(self.positions[...])
+        table = jax.lax.stop_gradient(table) if cfg.position == "fixed" else table
         return resample_positions(table, (rows, columns), tokens=len(cfg.tokens), grid=cfg.patches.grid)
 
     def __call__(
@@ -160,9 +166,16 @@ class ViT(Module):
         return self(images, masked=masked, key=key)
 
 
-def _vit(size: str, patch: int, image: int, classes: int, *, dropout: float, precision: Precision) -> ClassifierConfig:
+def vit_encoder(
+    size: str, patch: int, *, image: int, dropout: float = 0.0, precision: Precision = FLOAT32, **options: Any
+) -> ViTConfig:
+    """Give the encoder of a published size, of square patches and pictures.
+
+    Args:
+      options: other fields of `ViTConfig`.
+    """
     embed, heads, depth, inner = SIZES[size]
-    encoder = ViTConfig(
+    return ViTConfig(
         patches=PatchConfig(
             embed=embed, image=(image, image), patch=(patch, patch), init_std=0.02, precision=precision
         ),
@@ -172,8 +185,12 @@ def _vit(size: str, patch: int, image: int, classes: int, *, dropout: float, pre
         ),
         depth=depth,
         dropout=dropout,
+        **options,
     )  # fmt: skip
-    return with_head(encoder, outputs=classes, pool="first")
+
+
+def _vit(size: str, patch: int, image: int, classes: int, **options: Any) -> ClassifierConfig:
+    return with_head(vit_encoder(size, patch, image=image, **options), outputs=classes, pool="first")
 
 
 SIZES = {

@@ -3,7 +3,7 @@
 from typing import Any
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.processor.open import UnreadableTokenizer
+from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registration import USES
 
@@ -30,7 +30,7 @@ def tokenizer_of(pretrained: Pretrained) -> HubTokenizer:
     """
     if pretrained.tokenizer is None:
         raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files")
-    if isinstance(pretrained.tokenizer, UnreadableTokenizer):
+    if isinstance(pretrained.tokenizer, Unreadable):
         pretrained.tokenizer()
     return pretrained.tokenizer
 

@@ -1,0 +1,137 @@
+"""The masked autoencoder: an encoder sees a quarter of the patches, a small decoder gives back the rest.
+
+Source: He et al. 2021 (https://arxiv.org/abs/2111.06377).
+
+Axes: B batch, H W height and width in pixels, C channels, P patches, K patches that are kept, D width, X numbers of a
+patch.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.vision.vit import FLOAT32, ViT, ViTConfig, fixed_positions, vit_encoder
+from flax_transformer.nn import Precision, Trunk, TrunkConfig, transformer_block, with_fields
+from flax_transformer.nn.config import check_rates
+from flax_transformer.nn.linear import Linear
+from flax_transformer.nn.module import Module
+from flax_transformer.ops import widen
+from flax_transformer.ops.resample import resample_positions
+
+
+@frozen
+class MAEConfig:
+    """An encoder of some patches, a decoder of all."""
+
+    encoder: ViTConfig
+    decoder: TrunkConfig
+    mask_ratio: float = 0.75
+    """How many of the patches are masked."""
+
+    def __post_init__(self):
+        check_rates(self, "mask_ratio")
+        if self.encoder.tokens != ("class_token",) or self.encoder.registers:
+            raise ValueError(
+                f"a masked autoencoder has a class_token alone before its patches, got {self.encoder.tokens} and "
+                f"registers={self.encoder.registers}"
+            )
+
+
+class Masked(NamedTuple):
+    """Hidden states of the patches that are kept, and where they belong."""
+
+    hidden: Float[Array, "*B K+1 D"]
+    masked: Bool[Array, "*B P"]
+    """Which patches are not among them."""
+    places: Int[Array, "*B P"]
+    """Where each patch is in the order in which the kept ones come first."""
+
+
+class MAE(Module):
+    """Pictures in, the pixels of all patches out, from those that are kept."""
+
+    def __init__(self, cfg: MAEConfig, *, rngs: nnx.Rngs):
+        patches, embed, residual = cfg.encoder.patches, cfg.decoder.block.embed, cfg.decoder.block.residual
+        kinds = residual.precision.dtypes
+        self.cfg = cfg
+        self.encoder = ViT(cfg.encoder, rngs=rngs)
+        self.project = Linear(patches.embed, embed, rngs=rngs, **kinds)
+        values = nnx.initializers.normal(0.02)(rngs.params(), (1, embed), kinds["param_dtype"])
+        self.mask_token = nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False)
+        table = fixed_positions(with_fields(patches, embed=embed), 1)
+        self.positions = nnx.Param(table, out_sharding=(None, "embed"), eager_sharding=False)
+        self.decoder = Trunk(cfg.decoder, rngs=rngs)
+        self.output = Linear(embed, patches.patch[0] * patches.patch[1] * patches.channels, rngs=rngs, **kinds)
+
+    def encode(
+        self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"], *, key: PRNGKeyArray | None = None
+    ) -> Masked:
+        """Encode the patches with the least noise.
+
+        Args:
+          noise: a number for each patch, all different.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = self.encoder.embed(images, key=keys[0])
+        P = x.shape[-2] - 1
+        kept = int(P * (1 - self.cfg.mask_ratio))
+        order = jnp.argsort(noise, axis=-1)
+        places = jnp.argsort(order, axis=-1)
+        first = jnp.pad(order[..., :kept] + 1, [(0, 0)] * (order.ndim - 1) + [(1, 0)])
+        x = self.encoder.trunk(jnp.take_along_axis(x, first[..., None], axis=-2), key=keys[1])
+        return Masked(x, places >= kept, places)
+
+    def decode(
+        self, encoded: Masked, grid: tuple[int, int] | None = None, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B P X"]:
+        """Give the pixels of all patches, [height, width, C] each, flat.
+
+        Args:
+          grid: rows and columns of patches; by default those of the config.
+          key: for dropout; None means none.
+        """
+        x = self.project(encoded.hidden)
+        token, patches = jnp.split(x, [1], axis=-2)
+        P = encoded.places.shape[-1]
+        rest = jnp.broadcast_to(
+            self.mask_token[...].astype(x.dtype), (*x.shape[:-2], P - patches.shape[-2], x.shape[-1])
+        )
+        patches = jnp.concatenate([patches, rest], axis=-2)
+        patches = jnp.take_along_axis(patches, encoded.places[..., None], axis=-2)
+        x = widen(jnp.concatenate([token, patches], axis=-2)) + self._positions(P)
+        x = self.decoder(x.astype(token.dtype), key=key)
+        return self.output(x[..., 1:, :])
+
+    def _positions(self, P: int) -> Float[Array, "P+1 D"]:
+        table = jax.lax.stop_gradient(widen(self.positions[...]))
+        rows, columns = self.cfg.encoder.patches.grid
+        return table if rows * columns == P else resample_positions(table, (1, P), grid=(1, rows * columns))
+
+
+def _mae(size: str, patch: int, image: int, precision: Precision) -> MAEConfig:
+    encoder = vit_encoder(size, patch, image=image, position="fixed", precision=precision)
+    decoder = transformer_block(
+        embed=512, heads=16, inner=2048, norm_eps=1e-12, norm_position="pre", activation="gelu", init_std=0.02,
+        precision=precision,
+    )  # fmt: skip
+    return MAEConfig(encoder=encoder, decoder=TrunkConfig(block=decoder, depth=8))
+
+
+def mae_base(*, image: int = 224, precision: Precision = FLOAT32) -> MAEConfig:
+    """Give the masked autoencoder of ViT-B/16: 111.9 M parameters, 26.1 M of them the decoder's."""
+    return _mae("base", 16, image, precision)
+
+
+def mae_large(*, image: int = 224, precision: Precision = FLOAT32) -> MAEConfig:
+    """Give the masked autoencoder of ViT-L/16: 329.5 M parameters."""
+    return _mae("large", 16, image, precision)
+
+
+def mae_huge(*, image: int = 224, precision: Precision = FLOAT32) -> MAEConfig:
+    """Give the masked autoencoder of ViT-H/14: 657.1 M parameters."""
+    return _mae("huge", 14, image, precision)

@@ -1,0 +1,156 @@
+"""Image processors against those of transformers that use Pillow: pixel for pixel, and the files both ways."""
+
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from flax_transformer.hub.processor.detection import post_process_object_detection
+from flax_transformer.hub.processor.image import ImageProcessor, load_image_processor
+from tests.hub.image_case import CONFIGS, attempt, picture
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves(
+        "image processors",
+        "parity",
+        "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, DETR",
+    ),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
+]
+
+
+def theirs(config):
+    """Make the processor of transformers that uses Pillow."""
+    kind = config.get("image_processor_type") or config["feature_extractor_type"]
+    for ending in ("Fast", "FeatureExtractor", "ImageProcessor"):
+        kind = kind.removesuffix(ending)
+    module = __import__(f"transformers.models.{kind.lower()}.image_processing_pil_{kind.lower()}", fromlist=[kind])
+    return getattr(module, f"{kind}ImageProcessorPil")(**config)
+
+
+def same(ours, expected, where):
+    assert (ours is None) == (expected is None), (where, ours is None, expected is None)
+    if ours is not None:
+        assert ours.keys() == expected.keys(), where
+        for name in ours:
+            assert ours[name].dtype == (np.float32 if name == "pixel_values" else np.int32)
+            np.testing.assert_array_equal(ours[name], expected[name], err_msg=str(where))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_two_hundred_pictures_are_the_same_bit_for_bit(name):
+    ours, expected = ImageProcessor.of(CONFIGS[name]), theirs(CONFIGS[name])
+    made = 0
+    for seed in range(200):
+        image = picture(seed)
+        result = attempt(expected, image)
+        made += result is not None
+        same(attempt(ours, image), result, (name, seed, image.mode, image.size))
+    assert made >= (28 if not ours.rgb else 180)
+
+
+@pytest.mark.parametrize("name", ["vit_fast", "clip", "convnext", "detr", "detr_old", "imagegpt", "siglip", "vit_pad"])
+def test_a_batch_is_the_same_bit_for_bit(name):
+    images = [picture(seed).convert("RGB") for seed in range(9)]
+    ours = ImageProcessor.of(CONFIGS[name])(images)
+    expected = theirs(CONFIGS[name])(images, return_tensors="np")
+    same(ours, {name: np.asarray(value) for name, value in expected.items()}, name)
+    assert len(next(iter(ours.values()))) == 9
+
+
+ARRAYS = {
+    "bytes last": lambda rng: rng.integers(0, 256, (41, 30, 3), np.uint8),
+    "bytes first": lambda rng: rng.integers(0, 256, (3, 41, 30), np.uint8),
+    "four channels": lambda rng: rng.integers(0, 256, (41, 30, 4), np.uint8),
+    "one channel": lambda rng: rng.integers(0, 256, (41, 30, 1), np.uint8),
+    "one channel first": lambda rng: rng.integers(0, 256, (1, 41, 30), np.uint8),
+    "shares": lambda rng: rng.random((41, 30, 3)).astype(np.float32),
+    "shares of 64 bits": lambda rng: rng.random((3, 41, 30)),
+    "shares of 16 bits": lambda rng: rng.random((3, 41, 30)).astype(np.float16),
+    "shares with transparency": lambda rng: rng.random((41, 30, 4)).astype(np.float32),
+    "whole floats": lambda rng: rng.integers(0, 256, (41, 30, 3)).astype(np.float32),
+    "integers": lambda rng: rng.integers(0, 256, (41, 30, 3)),
+    "too large": lambda rng: rng.integers(0, 300, (41, 30, 3)),
+    "negative": lambda rng: rng.normal(size=(41, 30, 3)),
+    "truths": lambda rng: rng.random((41, 30, 3)) > 0.5,
+    "several": lambda rng: rng.integers(0, 256, (2, 41, 30, 3), np.uint8),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize("name", ["vit", "clip", "vit_as_it_is", "vit_one_mean", "clip_only_crop", "detr", "imagegpt"])
+def test_arrays_are_the_same_bit_for_bit(name, kind):
+    array = ARRAYS[kind](np.random.default_rng(1))
+    expected = attempt(theirs(CONFIGS[name]), array)
+    if expected is not None and "pixel_values" in expected:
+        expected["pixel_values"] = expected["pixel_values"].astype(np.float32)
+    same(attempt(ImageProcessor.of(CONFIGS[name]), array), expected, (name, kind))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_files_are_read_and_written_both_ways(name, tmp_path):
+    image = picture(7).convert("RGB")
+    theirs(CONFIGS[name]).save_pretrained(tmp_path / "theirs")
+    expected = attempt(theirs(CONFIGS[name]), image)
+    ours = load_image_processor(tmp_path / "theirs")
+    same(attempt(ours, image), expected, name)
+    ours.save(tmp_path / "again")
+    ImageProcessor.of(CONFIGS[name]).save(tmp_path / "ours")
+    for folder in ("again", "ours"):
+        found = transformers.AutoImageProcessor.from_pretrained(tmp_path / folder, backend="pil")
+        assert type(found) is type(theirs(CONFIGS[name]))
+        same(attempt(ours, image), attempt(found, image), (name, folder))
+
+
+def test_a_file_is_the_picture_that_transformers_loads(tmp_path):
+    image = picture(0).convert("RGB")
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "turned.png", exif=exif)
+    picture(4).save(tmp_path / "clear.png")
+    picture(3).save(tmp_path / "palette.png")
+    picture(5).save(tmp_path / "cmyk.jpg")
+    for name in ("vit", "clip", "detr"):
+        for path in tmp_path.iterdir():
+            same(
+                attempt(ImageProcessor.of(CONFIGS[name]), path),
+                attempt(theirs(CONFIGS[name]), str(path)),
+                (name, path.name),
+            )
+            same(
+                ImageProcessor.of(CONFIGS[name])(path.read_bytes()),
+                ImageProcessor.of(CONFIGS[name])(str(path)),
+                path.name,
+            )
+
+
+def test_a_processor_of_several_inputs_holds_the_options_of_pictures(tmp_path):
+    (tmp_path / "processor_config.json").write_text(
+        json.dumps({"processor_class": "CLIPProcessor", "image_processor": CONFIGS["clip"]})
+    )
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": "ViTImageProcessor"}))
+    found = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    image = picture(1)
+    same(attempt(load_image_processor(tmp_path), image), attempt(found, image), "nested")
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("sizes", [None, [(480, 640), (31, 77), (1, 1)]])
+def test_objects_are_those_of_transformers(threshold, sizes):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3, 50, 7)).astype(np.float32) * 2
+    boxes = rng.random((3, 50, 4)).astype(np.float32)
+    outputs = transformers.models.detr.modeling_detr.DetrObjectDetectionOutput(
+        logits=torch.tensor(logits), pred_boxes=torch.tensor(boxes)
+    )
+    expected = theirs(CONFIGS["detr"]).post_process_object_detection(outputs, threshold, sizes)
+    ours = post_process_object_detection(logits, boxes, sizes, threshold=threshold)
+    for one, other in zip(ours, expected, strict=True):
+        np.testing.assert_array_equal(one["labels"], other["labels"])
+        np.testing.assert_array_equal(one["boxes"], other["boxes"])
+        np.testing.assert_allclose(one["scores"], other["scores"], rtol=1e-6)
+    assert threshold > 0.2 or min(len(each["scores"]) for each in ours) > 20
