@@ -9,9 +9,9 @@ from flax import nnx
 
 from flax_transformer.bench.family import FAMILIES, FIRST
 from flax_transformer.bench.workload import Size, Workload, changed, compute_type, from_config
-from flax_transformer.hub.call import Inputs
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, read_json
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.load import read_model
 from flax_transformer.hub.registry import find_family
 from flax_transformer.models.preset import module_of

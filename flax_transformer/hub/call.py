@@ -1,12 +1,14 @@
 """How models of ours are called with Hugging Face's keyword names, and what they return under its names.
 
-Axes: B batch, T positions, S source positions, N heads, D width, V vocabulary, E outputs, A choices.
+Axes: B batch, T positions, S source positions, N heads, D width, V vocabulary, E outputs, A choices, C channels; H and
+W of a picture.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import jax
@@ -15,26 +17,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.ops import Mask
-
-
-@jax.tree_util.register_dataclass
-@frozen
-class Inputs:
-    """What a model is given, under Hugging Face's names; arrays, or whatever a transform puts in their place."""
-
-    input_ids: Any
-    """Int [*B, T]."""
-    attention_mask: Any = None
-    """Int [*B, T]: 1 where there is a token, 0 where there is padding, on either side."""
-    token_type_ids: Any = None
-    """Int [*B, T]."""
-    position_ids: Any = None
-    """Int [*B, T]."""
-    decoder_input_ids: Any = None
-    """Int [B, T]."""
-    decoder_attention_mask: Any = None
-    """Int [B, T]."""
 
 
 @jax.tree_util.register_dataclass
@@ -86,6 +70,34 @@ class ModelOutput:
 def visible(attention_mask: Int[Array, "*B T"] | None) -> Mask | None:
     """Turn an attention mask into ours."""
     return None if attention_mask is None else Mask(dense=(attention_mask != 0)[..., None, None, :])
+
+
+def pictures(inputs: Inputs) -> Float[Array, "B H W C"]:
+    """Give pictures as models of this package take them, channels last."""
+    return jnp.moveaxis(inputs.pixel_values, 1, -1)
+
+
+def layers_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
+    """Name what layers were given, and their attention weights, as most classes do: by the side, in order.
+
+    Args:
+      seen: "hidden_states" and "attention_weights" that were marked, of each stack an array with a layer axis.
+      output: of the same call.
+    """
+    both = output.encoder_last_hidden_state is not None
+    found: dict[str, tuple[Array, ...]] = {}
+    if "hidden_states" in seen and both:
+        ends = output.encoder_last_hidden_state, output.last_hidden_state
+        for side, stack, end in zip(("encoder", "decoder"), seen["hidden_states"], ends, strict=True):
+            found[f"{side}_hidden_states"] = (*stack, end)
+    elif "hidden_states" in seen:
+        found["hidden_states"] = (*chain(*seen["hidden_states"]), output.last_hidden_state)
+    if "attention_weights" in seen and both:
+        kinds = ("encoder_attentions", "decoder_attentions", "cross_attentions")
+        found |= dict(zip(kinds, map(tuple, seen["attention_weights"]), strict=True))
+    elif "attention_weights" in seen:
+        found["attentions"] = tuple(chain(*seen["attention_weights"]))
+    return found
 
 
 def last_token(inputs: Inputs, pad: int | None) -> Int[Array, "*B"]:

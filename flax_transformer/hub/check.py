@@ -1,6 +1,6 @@
 """What a model may be given: refused where there is something to look at; inside transforms, what comes of it is NaN.
 
-Axes: B batch, T positions.
+Axes: B batch, T positions, C channels; H and W of a picture.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_transformer.hub.call import Inputs, all_alike, count_ends
+from flax_transformer.hub.call import all_alike, count_ends
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.ops.mask import check_broadcast
 
 WORDS = {"token_type_ids": "token types", "position_ids": "positions"}
@@ -57,6 +58,24 @@ def check_shapes(inputs: Inputs) -> None:
         for name in others:
             if ids is not None and (value := getattr(inputs, name)) is not None:
                 check_broadcast(name, value.shape, ids.shape)
+
+
+def check_pictures(inputs: Inputs, fields: Fields) -> None:
+    """Refuse pictures that are no numbers [B, C, H, W] of the model's channels, and a mask of another shape.
+
+    Raises:
+      ValueError: says which.
+    """
+    if (pixels := inputs.pixel_values) is None:
+        return
+    channels = fields.get("num_channels", pixels.shape[1] if pixels.ndim == 4 else "C")
+    if pixels.ndim != 4 or pixels.shape[1] != channels or 0 in pixels.shape:
+        raise ValueError(f"pixel_values must be [B, {channels}, H, W], channels before rows, got {list(pixels.shape)}")
+    if not jnp.issubdtype(pixels.dtype, jnp.floating):
+        raise ValueError(f"pixel_values must be what a processor makes of pictures, floats, got {pixels.dtype}")
+    mask, shape = inputs.pixel_mask, (pixels.shape[0], *pixels.shape[2:])
+    if mask is not None and mask.shape != shape:
+        raise ValueError(f"pixel_mask must be [B, H, W] of its pictures, {list(shape)}, got {list(mask.shape)}")
 
 
 def poisoned(inputs: Inputs, rows: Mapping[str, int]) -> Inputs:

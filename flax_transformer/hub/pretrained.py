@@ -1,7 +1,7 @@
 """A model with its published config and processors: a pytree, and a function of Hugging Face's inputs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from flax_transformer.hub.call import Inputs, ModelOutput
-from flax_transformer.hub.check import check_ids, check_shapes, poisoned
+from flax_transformer.hub.call import ModelOutput
+from flax_transformer.hub.check import check_ids, check_pictures, check_shapes, poisoned
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
@@ -20,8 +21,6 @@ from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
 from flax_transformer.ops.sampling import Keys
 from flax_transformer.parallel import path_name
-
-_NAMES = tuple(each.name for each in fields(Inputs))
 
 
 @jax.tree_util.register_dataclass
@@ -90,27 +89,26 @@ class Pretrained:
         key: PRNGKeyArray | None = None,
         **inputs: Shaped[Array | np.ndarray, "..."] | Sequence | None,
     ) -> ModelOutput:
-        """Run the model on token ids [B, T]; compiled, and usable inside any other transform.
+        """Run the model on token ids [B, T] or pictures [B, C, H, W]; compiled, and usable inside any other transform.
 
         Args:
           output_hidden_states: also give what every layer is given, and the last hidden states.
           output_attentions: also give every layer's attention weights.
           key: for dropout; None means none.
-          inputs: input_ids, attention_mask, token_type_ids, position_ids, decoder_input_ids, decoder_attention_mask.
+          inputs: those of `architecture.inputs`; see `Inputs`.
 
         Raises:
           ValueError: an input of another name or shape, ids that the model has not, more of them than it has positions,
             or rows that cannot be classified. Where ids are not known yet, in a transform, NaN comes of them instead.
         """
-        if "input_ids" not in inputs or (unknown := [name for name in inputs if name not in _NAMES]):
-            wrong = ", ".join(unknown) if "input_ids" in inputs else "no input_ids"
-            raise ValueError(f"a model is called with input_ids and perhaps {', '.join(_NAMES[1:])}; got {wrong}")
         inputs = {name: value for name, value in inputs.items() if value is not None}
+        self.architecture.inputs.check(self.config["architectures"][0], inputs)
         for name in inputs:
             if name.endswith("_ids"):
                 self.check_ids(name, inputs[name])
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})
         check_shapes(given)
+        check_pictures(given, self.config)
         if self.architecture.check is not None:
             self.architecture.check(given, self.config)
         names = ("hidden_states",) * output_hidden_states + ("attention_weights",) * output_attentions
@@ -132,14 +130,4 @@ def _call(pretrained: Pretrained, inputs: Inputs, key: PRNGKeyArray | None, *, n
     run = lambda model, inputs, key: call(model, inputs, key, fields)  # noqa: E731
     seen = {name: capture(run, name)(pretrained.model, inputs, key)[1] for name in names}
     output = run(pretrained.model, inputs, key)
-    both = output.encoder_last_hidden_state is not None
-    found: dict[str, Any] = {}
-    if "hidden_states" in seen:
-        sides = ("encoder_", "decoder_") if both else ("",)
-        last = (output.encoder_last_hidden_state, output.last_hidden_state)[-len(sides) :]
-        for side, stack, end in zip(sides, seen["hidden_states"], last, strict=True):
-            found[f"{side}hidden_states"] = (*stack, end)
-    if "attention_weights" in seen:
-        kinds = ("encoder_attentions", "decoder_attentions", "cross_attentions") if both else ("attentions",)
-        found |= dict(zip(kinds, map(tuple, seen["attention_weights"]), strict=True))
-    return replace(output, **found)
+    return replace(output, **pretrained.architecture.layers(seen, output)) if seen else output

@@ -4,7 +4,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flax_transformer.hub.call import layers_of
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import TEXT, Signature
 from flax_transformer.hub.table import Table, under
 
 LOOKED_UP = {
@@ -25,10 +27,14 @@ USES = {
     "label": "label words",
     "span": "answer questions",
     "choose": "choose among answers",
-    "detect": "tell replaced tokens",
+    "discriminate": "tell replaced tokens",
+    "detect": "detect objects",
+    "segment": "tell the class of every pixel",
+    "match": "match pictures and texts",
     "embed": "give hidden states",
 }
-"""What models can do: the word by which an architecture says so, and the one for people."""
+"""What models can do: the word by which an architecture says so, and the one for people. What a model reads is said by
+its inputs: to fill in masks is to guess tokens of a text, or patches of a picture."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,10 @@ class Architecture:
     """Patterns of tensors that a checkpoint of a larger class may have besides, for which there is no use here."""
     uses: tuple[str, ...] = ()
     """What the model can do: see `USES`."""
+    inputs: Signature = TEXT
+    """What it is given: `TEXT`, `TEXT_TO_TEXT`, `PICTURES`, or a `Signature` of its own."""
+    layers: Callable[..., dict[str, Any]] = layers_of
+    """`layers(seen, output)`: hidden states and attention weights, by the names that its class has for them."""
     check: Callable[..., None] | None = None
     """`check(inputs, fields)` refuses what a call, which is compiled, cannot."""
 

@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.hub.call import pictures
+from flax_transformer.hub.check import check_pictures
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import Inputs, Signature
+from flax_transformer.task.use.require import require_use
 
 pytestmark = pytest.mark.proves("misuse", "ids, positions and masks that a checkpoint cannot take")
 
@@ -135,3 +140,43 @@ def test_rows_are_classified_by_their_last_end_tokens_only_where_all_have_as_man
         with pytest.raises(ValueError, match=rf"end token, all as many, got eos_token_id={end} {times} times"):
             classifier(input_ids=ids)
         assert bool(jnp.isnan(run(classifier, ids)).all())
+
+
+def test_a_model_is_given_what_it_reads(opened):
+    model = opened["bert"]
+    pixels = np.zeros((1, 3, 8, 8), np.float32)
+    with pytest.raises(
+        ValueError, match=r"a BertForPreTraining is given input_ids and perhaps attention_mask, .*; got pix"
+    ):
+        model(pixel_values=pixels)
+    with pytest.raises(ValueError, match="got pixel_values, no input_ids"):
+        model(pixel_values=pixels)
+    with pytest.raises(ValueError, match="got decoder_input_ids"):
+        model(input_ids=np.ones((1, 3), int), decoder_input_ids=np.ones((1, 3), int))
+    with pytest.raises(ValueError, match="a BertForPreTraining reads text, it was given pictures"):
+        require_use(model, "fill", "pictures")
+    with pytest.raises(ValueError, match=r"inputs must be among input_ids, .*, got sound"):
+        Signature(("sound",))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "mask", "rule"),
+    [
+        (np.zeros((2, 8, 8, 3)), None, r"must be \[B, 3, H, W\], channels before rows, got \[2, 8, 8, 3\]"),
+        (np.zeros((2, 1, 8, 8)), None, r"must be \[B, 3, H, W\], .* got \[2, 1, 8, 8\]"),
+        (np.zeros((3, 8, 8)), None, r"got \[3, 8, 8\]"),
+        (np.zeros((0, 3, 8, 8)), None, r"got \[0, 3, 8, 8\]"),
+        (np.zeros((2, 3, 8, 8), np.uint8), None, "what a processor makes of pictures, floats, got uint8"),
+        (np.zeros((2, 3, 8, 6)), np.ones((2, 6, 8)), r"pixel_mask must be .*\[2, 8, 6\], got \[2, 6, 8\]"),
+    ],
+)
+def test_pictures_that_are_none_are_refused(pixels, mask, rule):
+    with pytest.raises(ValueError, match=rule):
+        check_pictures(Inputs(pixel_values=pixels, pixel_mask=mask), Fields.of({"num_channels": 3}))
+
+
+def test_pictures_come_with_channels_last():
+    pixels = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
+    given = Inputs(pixel_values=jnp.asarray(pixels), pixel_mask=np.ones((2, 4, 5)))
+    check_pictures(given, Fields.of({}))
+    np.testing.assert_array_equal(pictures(given), pixels.transpose(0, 2, 3, 1))

@@ -29,7 +29,7 @@ def test_the_page_lists_what_is_read():
 SAID = {
     "LMHeadModel": {"continue"}, "ForCausalLM": {"continue"}, "ForConditionalGeneration": {"respond"},
     "MTModel": {"respond"}, "ForMaskedLM": {"fill"}, "ForPreTraining": {"fill", "follow"},
-    "ElectraForPreTraining": {"detect"}, "ForNextSentencePrediction": {"classify", "follow"},
+    "ElectraForPreTraining": {"discriminate"}, "ForNextSentencePrediction": {"classify", "follow"},
     "ForSequenceClassification": {"classify"}, "ForTokenClassification": {"label"}, "ForQuestionAnswering": {"span"},
     "ForMultipleChoice": {"choose"}, "Model": {"embed"},
 }  # fmt: skip

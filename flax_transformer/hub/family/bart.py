@@ -7,6 +7,7 @@ from flax_transformer.hub.call import seq2seq_classifier, seq2seq_lm, seq2seq_mo
 from flax_transformer.hub.check import check_ends
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import TEXT_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.side import ADDS, BIAS, COPIES, ONLY, ROWS, SIDES, SIZES
 from flax_transformer.hub.table import embedding, linear, norm
@@ -57,24 +58,23 @@ HEAD = (
     *linear("head.dense", "classification_head.dense"),
     *linear("head.output", "classification_head.out_proj"),
 )
+ABOVE = {"at": "backbone.", "ignored": LARGER, "inputs": TEXT_TO_TEXT}
 
 FAMILIES = {
     "bart": Family(
         model_type="bart",
         architectures={
-            "BartForConditionalGeneration": Architecture(read, seq2seq_lm, BIAS, uses=("respond",)),
-            "BartModel": Architecture(_model, seq2seq_model, base=True, ignored=LARGER, uses=("embed",)),
+            "BartForConditionalGeneration": Architecture(
+                read, seq2seq_lm, BIAS, inputs=TEXT_TO_TEXT, uses=("respond",)
+            ),
+            "BartModel": Architecture(
+                _model, seq2seq_model, base=True, ignored=LARGER, inputs=TEXT_TO_TEXT, uses=("embed",)
+            ),
             "BartForSequenceClassification": Architecture(
-                _sequence,
-                seq2seq_classifier,
-                HEAD,
-                at="backbone.",
-                ignored=LARGER,
-                check=check_ends,
-                uses=("classify",),
+                _sequence, seq2seq_classifier, HEAD, **ABOVE, check=check_ends, uses=("classify",)
             ),
             "BartForQuestionAnswering": Architecture(
-                _span, seq2seq_span, linear("head.output", "qa_outputs"), at="backbone.", ignored=LARGER, uses=("span",)
+                _span, seq2seq_span, linear("head.output", "qa_outputs"), **ABOVE, uses=("span",)
             ),
         },
         table=TABLE,

@@ -11,6 +11,7 @@ import numpy as np
 from flax_transformer.hub.call import seq2seq_lm, seq2seq_model
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import TEXT_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.side import ADDS, BIAS, COPIES, ONLY, ROWS, SIDES, SIZES
 from flax_transformer.hub.table import embedding
@@ -83,9 +84,9 @@ FAMILIES = {
     "marian": Family(
         model_type="marian",
         architectures={
-            "MarianMTModel": Architecture(read, seq2seq_lm, BIAS, uses=("respond",)),
+            "MarianMTModel": Architecture(read, seq2seq_lm, BIAS, inputs=TEXT_TO_TEXT, uses=("respond",)),
             "MarianModel": Architecture(
-                _model, seq2seq_model, base=True, ignored=("^final_logits_bias$",), uses=("embed",)
+                _model, seq2seq_model, base=True, ignored=("^final_logits_bias$",), inputs=TEXT_TO_TEXT, uses=("embed",)
             ),
         },
         table=(*embedding("embedding.token", "shared"), *SIDES),

@@ -8,7 +8,6 @@ from typing import Any
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.hub.call import (
-    Inputs,
     ModelOutput,
     encoder_classifier,
     encoder_lm,
@@ -19,6 +18,7 @@ from flax_transformer.hub.call import (
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import Row, linear, norm
 from flax_transformer.models.encoder import EncoderConfig

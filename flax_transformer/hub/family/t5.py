@@ -1,6 +1,6 @@
 """T5 checkpoints (Raffel et al. 2020), and those of mT5 (Xue et al. 2021), which are T5 1.1 by another name."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from flax_transformer.hub.call import (
 from flax_transformer.hub.check import check_ends
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import ACTIVATIONS, Fields, spelled
+from flax_transformer.hub.inputs import TEXT_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, Table, embedding, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
@@ -197,43 +198,42 @@ def _classifier(
     backbone: Callable[[Fields], Seq2SeqConfig | EncoderConfig],
     call: Callable[..., ModelOutput],
     rows: Table,
-    outputs: int | None = None,
-    *,
-    uses: tuple[str, ...],
-    base: bool = False,
-    ignored: tuple[str, ...] = HEAD,
-    check: Callable[..., None] | None = None,
-    **head: Any,
+    head: Mapping[str, Any],
+    **options: Any,
 ) -> Architecture:
+    """Make the architecture of a model with a head.
+
+    Args:
+      rows: of the head.
+      head: what its `HeadConfig` has; as many outputs as labels by default.
+      options: what else an `Architecture` has.
+    """
+
     def config(fields: Fields) -> ClassifierConfig:
         width, rate = fields.integer("d_model", 512), fields.number("classifier_dropout", 0.0)
-        shape = HeadConfig(embed=width, outputs=outputs or fields.labels, dropout=rate, **head)
+        shape = HeadConfig(**{"embed": width, "outputs": fields.labels, "dropout": rate, **head})
         return ClassifierConfig(backbone=backbone(fields), head=shape)
 
-    return Architecture(config, call, rows, at="backbone.", uses=uses, base=base, ignored=ignored, check=check)
+    return Architecture(config, call, rows, at="backbone.", **options)
 
 
+BOTH = {"inputs": TEXT_TO_TEXT}
+LAST = {"pool": "last", "dense": "tanh", "dropout_first": True}
 ARCHITECTURES = {
-    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True, uses=("respond",)),
-    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD, uses=("embed",)),
+    "ForConditionalGeneration": Architecture(read, seq2seq_lm, OUTPUT, base=True, **BOTH, uses=("respond",)),
+    "Model": Architecture(_model, seq2seq_model, base=True, ignored=HEAD, **BOTH, uses=("embed",)),
     "EncoderModel": Architecture(read_encoder, encoder_model, base=True, ignored=DECODER, uses=("embed",)),
     "ForSequenceClassification": _classifier(
-        _model,
-        seq2seq_classifier,
-        CLASSES,
-        check=check_ends,
-        pool="last",
-        dense="tanh",
-        dropout_first=True,
-        uses=("classify",),
+        _model, seq2seq_classifier, CLASSES, LAST, check=check_ends, ignored=HEAD, **BOTH, uses=("classify",)
     ),
     "ForQuestionAnswering": _classifier(
-        _model, seq2seq_span, linear("head.output", "qa_outputs"), 2, base=True, uses=("span",)
+        _model, seq2seq_span, linear("head.output", "qa_outputs"), {"outputs": 2}, base=True, ignored=HEAD, **BOTH,
+        uses=("span",),
     ),
     "ForTokenClassification": _classifier(
-        read_encoder, encoder_classifier, linear("head.output", "classifier"), ignored=DECODER, uses=("label",)
+        read_encoder, encoder_classifier, linear("head.output", "classifier"), {}, ignored=DECODER, uses=("label",)
     ),
-}
+}  # fmt: skip
 FAMILIES = {
     kind: Family(
         model_type=kind,

@@ -8,18 +8,22 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registration import USES
 
 
-def require_use(pretrained: Pretrained, use: str) -> None:
+def require_use(pretrained: Pretrained, use: str, reads: str = "text") -> None:
     """Demand a checkpoint that can do something.
 
     Args:
       use: one of `USES`.
+      reads: what it does so with: one of the values of `MODALITIES`.
 
     Raises:
-      ValueError: one that cannot; says what it can.
+      ValueError: one that cannot, or that reads something else; says what it can, or reads.
     """
-    if use not in (uses := pretrained.architecture.uses):
-        name, can = pretrained.config["architectures"][0], ", ".join(USES[each] for each in uses)
+    name, known = pretrained.config["architectures"][0], pretrained.architecture
+    if use not in known.uses:
+        can = ", ".join(USES[each] for each in known.uses)
         raise ValueError(f"to {USES[use]} takes a checkpoint that can, got a {name}, which can {can}")
+    if reads not in known.inputs.reads:
+        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given {reads}")
 
 
 def tokenizer_of(pretrained: Pretrained) -> HubTokenizer:

@@ -1,0 +1,82 @@
+"""What models are given, by Hugging Face's names, and which of it an architecture needs and may have.
+
+Axes: B batch, T positions, C channels, P patches; H and W of a picture.
+"""
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from flax_transformer.frozen import frozen
+
+
+@jax.tree_util.register_dataclass
+@frozen
+class Inputs:
+    """What a model is given, under Hugging Face's names; arrays, or whatever a transform puts in their place."""
+
+    input_ids: Any = None
+    """Int [*B, T]."""
+    attention_mask: Any = None
+    """Int [*B, T]: 1 where there is a token, 0 where there is padding, on either side."""
+    token_type_ids: Any = None
+    """Int [*B, T]."""
+    position_ids: Any = None
+    """Int [*B, T]."""
+    decoder_input_ids: Any = None
+    """Int [B, T]."""
+    decoder_attention_mask: Any = None
+    """Int [B, T]."""
+    pixel_values: Any = None
+    """Float [B, C, H, W]: pictures as a processor gives them; models of this package take them as [B, H, W, C]."""
+    pixel_mask: Any = None
+    """Int [B, H, W]: 1 where there is a picture, 0 where there is padding."""
+    bool_masked_pos: Any = None
+    """Bool [B, P]: True where a patch is masked."""
+    noise: Any = None
+    """Float [B, P]: what the order of patches is drawn by."""
+
+
+NAMES = tuple(each.name for each in dataclasses.fields(Inputs))
+MODALITIES = {"input_ids": "text", "pixel_values": "pictures"}
+"""What a model reads, by the input that it needs for it, in a word for people."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Which inputs an architecture is given, by their names in `Inputs`."""
+
+    needs: tuple[str, ...]
+    """Those without which it is not called."""
+    takes: tuple[str, ...] = ()
+    """Those that it may be given besides."""
+
+    def __post_init__(self):
+        if unknown := set(self.needs + self.takes) - set(NAMES):
+            raise ValueError(f"inputs must be among {', '.join(NAMES)}, got {', '.join(sorted(unknown))}")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What the model reads: text, pictures."""
+        return tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
+
+    def check(self, model: str, given: Collection[str]) -> None:
+        """Demand the inputs that are needed, and no other than may be given.
+
+        Raises:
+          ValueError: says which there are, and what was given.
+        """
+        wrong = [name for name in given if name not in self.needs + self.takes]
+        missing = [name for name in self.needs if name not in given]
+        if wrong or missing:
+            perhaps = f" and perhaps {', '.join(self.takes)}" if self.takes else ""
+            got = ", ".join([*wrong, *(f"no {name}" for name in missing)])
+            raise ValueError(f"a {model} is given {', '.join(self.needs)}{perhaps}; got {got}")
+
+
+TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_ids"))
+TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
+PICTURES = Signature(("pixel_values",))
