@@ -3,6 +3,7 @@
 Axes: B batch, T positions, D width, E outputs.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.preset import module_of
-from flax_transformer.nn import Precision
+from flax_transformer.nn import Precision, make_norm
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
@@ -32,7 +33,9 @@ class HeadConfig:
     pool: Literal["every", "first", "last", "mean", "first and mean"] = "every"
     """Of which position: every one, the first, the last that the caller names, the mean, or both side by side."""
     skip: int = 0
-    """How many positions the mean leaves out, from the first on."""
+    """How many positions the mean leaves out, or every one, from the first on."""
+    norm: float | None = None
+    """Epsilon of a LayerNorm after that; None: there is none."""
     dense: str | None = None
     """Activation of a dense layer D → D before; None: no such layer."""
     dropout: float = 0.0
@@ -46,11 +49,14 @@ class HeadConfig:
     def __post_init__(self):
         check_fields(self)
         check_at_least(self, 1, "embed")
-        check_at_least(self, 0, "init_std")
-        if self.outputs < 0 or (self.outputs == 0 and self.dense is None):
-            raise ValueError(f"a head needs outputs or a dense layer, got outputs={self.outputs}, dense={self.dense}")
-        if self.dense is not None and self.pool == "first and mean":
-            raise ValueError(f"a dense layer is of one position, got dense={self.dense} for pool={self.pool!r}")
+        check_at_least(self, 0, "init_std", "norm", "skip")
+        if self.outputs < 0 or (self.outputs == 0 and self.dense is None and self.norm is None):
+            raise ValueError(
+                f"a head needs outputs, a dense layer or a norm, got outputs={self.outputs}, dense={self.dense}, "
+                f"norm={self.norm}"
+            )
+        if not (self.dense is None and self.norm is None) and self.pool == "first and mean":
+            raise ValueError(f"a dense layer or norm is of one position, got one for pool={self.pool!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.dense is not None:
@@ -65,6 +71,9 @@ class Head(Module):
         kinds = {"dtype": wide(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
         kinds["kernel_init"] = nnx.initializers.normal(cfg.init_std)
         self.cfg = cfg
+        if cfg.norm is not None:
+            width = replace(cfg.precision, compute=str(kinds["dtype"]))
+            self.norm = make_norm("layer", cfg.embed, eps=cfg.norm, precision=width, rngs=rngs)
         if cfg.dense is not None:
             self.dense = Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
         if cfg.outputs:
@@ -72,7 +81,7 @@ class Head(Module):
             self.output = Linear(width, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
 
     def pool(self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None) -> Float[Array, "..."]:
-        """Choose the position and apply the dense layer, without dropout."""
+        """Choose the position and apply the norm and the dense layer, without dropout."""
         cfg = self.cfg
         if cfg.pool == "last":
             last = jnp.full(hidden.shape[:-2], hidden.shape[-2] - 1) if last is None else last
@@ -82,6 +91,9 @@ class Head(Module):
         elif cfg.pool.endswith("mean"):
             mean = hidden[..., cfg.skip :, :].mean(axis=-2)
             hidden = mean if cfg.pool == "mean" else jnp.concatenate([hidden[..., 0, :], mean], axis=-1)
+        else:
+            hidden = hidden[..., cfg.skip :, :]
+        hidden = hidden if cfg.norm is None else self.norm(hidden)
         return hidden if cfg.dense is None else activation(cfg.dense)(self.dense(hidden))
 
     @implicit("hidden")

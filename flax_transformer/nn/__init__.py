@@ -21,6 +21,13 @@ from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
 from flax_transformer.nn.embedding import own_tables as own_tables
 from flax_transformer.nn.feedforward import FeedForward as FeedForward
 from flax_transformer.nn.feedforward import FeedForwardConfig as FeedForwardConfig
+from flax_transformer.nn.grid import Grid as Grid
+from flax_transformer.nn.grid import GridBlock as GridBlock
+from flax_transformer.nn.grid import GridBlockConfig as GridBlockConfig
+from flax_transformer.nn.grid_bias import GridAttention as GridAttention
+from flax_transformer.nn.grid_bias import GridAttentionConfig as GridAttentionConfig
+from flax_transformer.nn.grid_bias import GridBias as GridBias
+from flax_transformer.nn.grid_bias import GridBiasConfig as GridBiasConfig
 from flax_transformer.nn.norm import make_norm as make_norm
 from flax_transformer.nn.patch import PatchConfig as PatchConfig
 from flax_transformer.nn.patch import Patches as Patches
@@ -39,5 +46,8 @@ from flax_transformer.nn.stack import map_stack as map_stack
 from flax_transformer.nn.stack import stack_depth as stack_depth
 from flax_transformer.nn.stack import unstack as unstack
 from flax_transformer.nn.summary import summary as summary
+from flax_transformer.nn.trunk import StageConfig as StageConfig
 from flax_transformer.nn.trunk import Trunk as Trunk
 from flax_transformer.nn.trunk import TrunkConfig as TrunkConfig
+from flax_transformer.nn.window import WindowAttention as WindowAttention
+from flax_transformer.nn.window import WindowConfig as WindowConfig

@@ -20,6 +20,8 @@ from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.explicit import implicit
 
+PROJECTIONS = "query", "key", "value"
+
 _projection_init = nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
 
 
@@ -35,8 +37,8 @@ class AttentionConfig:
     """K, key/value heads; fewer than `heads` is grouped-query attention. None: as many as `heads`."""
     head_width: int | None = None
     """H; None: D / N."""
-    bias: bool = True
-    """Biases of query, key and value."""
+    bias: bool | tuple[str, ...] = True
+    """Biases of query, key and value, or of those of them that are named."""
     out_bias: bool | None = None
     """Bias of the output layer; None: as `bias`."""
     qk_norm: float | None = None
@@ -60,6 +62,8 @@ class AttentionConfig:
         check_at_least(self, 1, "embed", "heads", "kv_heads", "head_width")
         check_at_least(self, 0, "qk_norm", "init_std", "residual_init_std")
         check_rates(self, "attention_dropout")
+        if unknown := set(self.biased).difference(PROJECTIONS):
+            raise ValueError(f"biases are of {', '.join(PROJECTIONS)}, got {', '.join(sorted(unknown))}")
         if self.scale is not None and not self.scale > 0:
             raise ValueError(f"scale must be above 0, got {self.scale}")
         if self.head_width is None and self.embed % self.heads:
@@ -82,9 +86,14 @@ class AttentionConfig:
         return self.embed // self.heads if self.head_width is None else self.head_width
 
     @property
+    def biased(self) -> tuple[str, ...]:
+        """Which of query, key and value have a bias."""
+        return self.bias if isinstance(self.bias, tuple) else PROJECTIONS * self.bias
+
+    @property
     def resolved_out_bias(self) -> bool:
         """Whether the output layer has a bias, resolved."""
-        return self.bias if self.out_bias is None else self.out_bias
+        return bool(self.bias) if self.out_bias is None else self.out_bias
 
     def resolved(self) -> "AttentionConfig":
         """Spell out what None stands for, so that layers that are the same are equal."""
@@ -109,8 +118,8 @@ class Attention(Module):
 
         def project(layer: str, heads: int) -> LinearGeneral:
             return LinearGeneral(
-                cfg.embed, (heads, cfg.width), use_bias=cfg.bias, kernel_init=init, dot_general=Product(layer),
-                rngs=rngs, **dtypes,
+                cfg.embed, (heads, cfg.width), use_bias=layer in cfg.biased, kernel_init=init,
+                dot_general=Product(layer), rngs=rngs, **dtypes,
             )  # fmt: skip
 
         self.cfg = cfg
@@ -178,8 +187,10 @@ class Attention(Module):
         parts = [copy.query, copy.key, copy.value]
         copy.merged = copy.query
         copy.merged.kernel = nnx.Param(jnp.concatenate([part.kernel[...] for part in parts], axis=1))
-        if copy.merged.bias is not None:
-            copy.merged.bias = nnx.Param(jnp.concatenate([part.bias[...] for part in parts], axis=0))
+        if self.cfg.biased:
+            zeros = [jnp.zeros(part.kernel.shape[1:], part.kernel.dtype) for part in parts]
+            biases = [zero if part.bias is None else part.bias[...] for part, zero in zip(parts, zeros, strict=True)]
+            copy.merged.bias = nnx.Param(jnp.concatenate(biases, axis=0))
         copy.merged.out_features = copy.merged.kernel.shape[1:]
         del copy.query, copy.key, copy.value
         return copy

@@ -122,6 +122,8 @@ def with_fields(config: Any, **changes: Any) -> Any:
 
 def field_names(config: Any) -> set[str]:
     """Give the names of all fields of a config and of the configs in it."""
+    if isinstance(config, tuple):
+        return set().union(*map(field_names, config))
     if not _is_config(config):
         return set()
     names = {field.name for field in fields(config)}
@@ -129,6 +131,8 @@ def field_names(config: Any) -> set[str]:
 
 
 def _changed(config: Any, changes: dict[str, Any]) -> Any:
+    if isinstance(config, tuple):
+        return tuple(_changed(part, changes) for part in config)
     if not _is_config(config):
         return config
     names = [field.name for field in fields(config) if field.init]

@@ -53,9 +53,21 @@ class TrunkConfig:
         """Whether the blocks attend to a memory."""
         return getattr(self.block, "cross", None) is not None
 
+    @property
+    def end_norm(self) -> bool:
+        """Whether the stack ends in a norm, as one of pre-norm blocks does."""
+        return self.block.residual.norm_position == "pre"
+
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         """Make what the config describes."""
         return Trunk(self, rngs=rngs)
+
+
+@frozen
+class StageConfig(TrunkConfig):
+    """One of several stacks, whose last one is followed by a norm of the model's own."""
+
+    end_norm = False
 
 
 class Trunk(Module):
@@ -71,7 +83,7 @@ class Trunk(Module):
         """
         self.cfg, self.causal = cfg, causal
         self.blocks = init_stack(cfg.block.build, cfg.depth, key=rngs.params() if key is None else key)
-        if cfg.block.residual.norm_position == "pre":
+        if cfg.end_norm:
             self.norm = cfg.block.residual.make_norm(rngs)
         if key is None:
             self.init_relative(rngs)
@@ -91,7 +103,7 @@ class Trunk(Module):
         memory_mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         key: PRNGKeyArray | None = None,
-        **shared: Any,
+        **others: Any,
     ) -> Float[Array, "*B T D"]:
         """Run the blocks, which are given what is not None.
 
@@ -101,11 +113,11 @@ class Trunk(Module):
           memory_mask: what cross-attention may see.
           positions: of the T queries, for rotary.
           key: for dropout; None means none.
-          shared: what else the blocks take, all of them the same.
+          others: what else blocks of this kind take; it comes before what is said here.
         """
         given = {
             "mask": mask, "memory_mask": memory_mask, "bias": self._bias(*2 * x.shape[-2:-1]), "positions": positions,
-            "drop_path": self.drop_rates(key), **shared,
+            "drop_path": self.drop_rates(key), **others,
         }  # fmt: skip
         x = apply_stack(
             self.blocks, x, *([] if memory is None else [memory]), key=key, unroll=self.cfg.unroll,

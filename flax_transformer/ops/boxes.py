@@ -4,7 +4,7 @@ A box by its centre is (x, y, width, height), by its corners (left, top, right, 
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 
 def to_corners(boxes: Float[Array, "*B 4"]) -> Float[Array, "*B 4"]:
@@ -25,15 +25,6 @@ def to_centres(boxes: Float[Array, "*B 4"]) -> Float[Array, "*B 4"]:
     """
     low, high = boxes[..., :2], boxes[..., 2:]
     return jnp.concatenate([(low + high) / 2, high - low], axis=-1)
-
-
-def in_pixels(boxes: Float[Array, "*B M 4"], sizes: Int[Array, "*B 2"]) -> Float[Array, "*B M 4"]:
-    """Turn shares of pictures of these heights and widths into pixels.
-
-    >>> in_pixels(jnp.array([[0.5, 0.5, 1.0, 1.0]]), jnp.array([10, 20])).tolist()
-    [[10.0, 5.0, 20.0, 10.0]]
-    """
-    return boxes * jnp.concatenate([sizes[..., ::-1], sizes[..., ::-1]], axis=-1)[..., None, :].astype(boxes.dtype)
 
 
 def area(boxes: Float[Array, "*B 4"]) -> Float[Array, "*B"]:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import Head, HeadConfig
@@ -22,7 +22,6 @@ from flax_transformer.nn.linear import Linear, Product
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.placed import placed_block
 from flax_transformer.ops import Mask, dropout, widen
-from flax_transformer.ops.boxes import in_pixels, to_corners
 from flax_transformer.ops.grid import shrink_mask, sinusoidal_places
 from flax_transformer.ops.wide import wide
 from flax_transformer.parallel import constrain
@@ -78,17 +77,6 @@ class Detections:
     """[..., Q, E + 1], the last of no object."""
     boxes: Any
     """[..., Q, 4], by their centres, in shares of the picture."""
-
-    def found(
-        self, sizes: Int[Array, "*B 2"]
-    ) -> tuple[Float[Array, "*B Q"], Int[Array, "*B Q"], Float[Array, "*B Q 4"]]:
-        """Give the likeliest class that is an object, how likely it is, and boxes by their corners in pixels.
-
-        Args:
-          sizes: height and width of each picture.
-        """
-        likely = jax.nn.softmax(self.logits, axis=-1)[..., :-1]
-        return likely.max(-1), likely.argmax(-1), in_pixels(to_corners(self.boxes), sizes)
 
 
 class Detr(Module):

@@ -1,0 +1,94 @@
+"""BEiT: a ViT that knows distances by biases and learns to name masked patches (Bao et al. 2021,
+https://arxiv.org/abs/2106.08254).
+
+Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens and patches, D width.
+"""
+
+from dataclasses import replace
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.vision.vit import FLOAT32, SIZES, ViT, ViTConfig
+from flax_transformer.nn import (
+    Grid,
+    GridAttentionConfig,
+    GridBiasConfig,
+    GridBlockConfig,
+    PatchConfig,
+    Precision,
+    transformer_block,
+)
+from flax_transformer.ops import Mask
+
+
+@frozen
+class BeitConfig(ViTConfig):
+    """A ViT of blocks whose attention knows the grid of patches."""
+
+    shared: GridBiasConfig | None = None
+    """Biases for distances that all blocks share; None: each has its own, or none."""
+    end_norm: bool = True
+    """Whether the stack ends in a norm; one whose patches are averaged has it after that, in its head."""
+
+    def build(self, rngs: nnx.Rngs) -> "Beit":
+        """Make the encoder."""
+        return Beit(self, rngs=rngs)
+
+
+class Beit(ViT):
+    """Hidden states of a picture's class token and patches."""
+
+    def __init__(self, cfg: BeitConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+        if cfg.shared is not None:
+            self.shared = cfg.shared.build(rngs)
+
+    def __call__(
+        self,
+        images: Float[Array, "*B H W C"],
+        *,
+        masked: Bool[Array, "*#B P"] | None = None,
+        mask: Mask | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Encode pictures of any size; biases for distances are stretched to another than that of training.
+
+        Arguments and errors as `ViT`'s.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = self.embed(images, masked=masked, key=keys[0])
+        grid = Grid(*self.cfg.patches.grid_of(*images.shape[-3:-1]))
+        given = {} if self.cfg.shared is None else {"bias": self.shared.resampled(grid)}
+        return self.trunk(x, mask=mask, key=keys[1], grid=grid, **given)
+
+
+def _beit(size: str, classes: int, image: int, layer_scale: float, precision: Precision) -> ClassifierConfig:
+    embed, heads, depth, inner = SIZES[size]
+    patches = PatchConfig(embed=embed, image=(image, image), patch=(16, 16), init_std=0.02, precision=precision)
+    like = transformer_block(
+        embed=embed, heads=heads, inner=inner, norm_eps=1e-12, norm_position="pre", activation="gelu",
+        layer_scale=layer_scale, init_std=0.02, precision=precision,
+    )  # fmt: skip
+    attention = GridAttentionConfig(
+        attention=replace(like.attention, bias=("query", "value"), out_bias=True),
+        relative=GridBiasConfig(grid=patches.grid, heads=heads, token=True, precision=precision),
+    )
+    block = GridBlockConfig(attention=attention, feedforward=like.feedforward, residual=like.residual)
+    config = BeitConfig(
+        patches=patches, block=block, depth=depth, drop_path=0.1, position="none", end_norm=False
+    )  # fmt: skip
+    return with_head(config, outputs=classes, pool="mean", skip=1, norm=1e-12)
+
+
+def beit_base_patch16(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give BEiT-B/16: 12 layers, D=768, 86.5 M parameters."""
+    return _beit("base", classes, image, 0.1, precision)
+
+
+def beit_large_patch16(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give BEiT-L/16: 24 layers, D=1024, 304.4 M parameters."""
+    return _beit("large", classes, image, 1e-5, precision)
