@@ -81,9 +81,7 @@ def placed_block(**options: Any) -> PlacedBlockConfig:
     fields = {name: value for name, value in vars(plain.attention).items()}
     attention = PlacedAttentionConfig(**fields)
     cross = None if plain.cross is None else attention
-    return PlacedBlockConfig(
-        attention=attention, cross=cross, feedforward=plain.feedforward, residual=plain.residual
-    )
+    return PlacedBlockConfig(attention=attention, cross=cross, feedforward=plain.feedforward, residual=plain.residual)
 
 
 class PlacedBlock(Block):
@@ -108,8 +106,6 @@ class PlacedBlock(Block):
         attend = partial(self.attention, places=places, mask=mask)
         x = self.attention_residual(x, attend, key=keys[0], drop_path=drop_path)
         if memory is not None:
-            look = partial(
-                self.cross, memory=memory, places=places, memory_places=memory_places, mask=memory_mask
-            )
+            look = partial(self.cross, memory=memory, places=places, memory_places=memory_places, mask=memory_mask)
             x = self.cross_residual(x, look, key=keys[1], drop_path=drop_path)
         return self.feedforward_residual(x, self.feedforward, key=keys[2], drop_path=drop_path)

@@ -12,4 +12,14 @@ from flax_transformer.objective.objective import Batch, Loss, Objective, check_p
 from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
 
-__all__ = ["Batch", "BatchStatistics", "DetectionLoss", "LabelLoss", "Loss", "MaskedLoss", "Objective", "TokenLoss", "check_parts"]
+__all__ = [
+    "Batch",
+    "BatchStatistics",
+    "DetectionLoss",
+    "LabelLoss",
+    "Loss",
+    "MaskedLoss",
+    "Objective",
+    "TokenLoss",
+    "check_parts",
+]

@@ -10,8 +10,8 @@ import jax
 
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Objective
-from flax_transformer.train.carry import BATCH_STATISTICS, Carry, is_separable, with_statistics
 from flax_transformer.parallel import path_name
+from flax_transformer.train.carry import BATCH_STATISTICS, Carry, is_separable, with_statistics
 
 
 @frozen
@@ -67,5 +67,3 @@ class _Known:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
-
-

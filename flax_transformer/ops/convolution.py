@@ -12,7 +12,12 @@ from flax_transformer.ops.wide import widen
 
 
 def convolution(
-    x: Float[Array, "*B H W C"], kernel: Float[Array, "I J G D"], *, stride: int = 1, padding: int = 0, dilation: int = 1
+    x: Float[Array, "*B H W C"],
+    kernel: Float[Array, "I J G D"],
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
 ) -> Float[Array, "*B I J D"]:
     """Multiply every window with a kernel of I × J places.
 

@@ -21,8 +21,7 @@ from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, linear, norm
-from flax_transformer.models.encoder import with_head
-from flax_transformer.models.head import ClassifierConfig
+from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import with_fields
 
 

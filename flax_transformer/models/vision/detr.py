@@ -123,7 +123,7 @@ class Detr(Module):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B L Q D"]:
         """Compute the queries' states after every layer of the decoder; arguments as in a call."""
-        return self._states(self.backbone(images), images, mask, key)
+        return self._states(self.backbone.feature_map(images), images, mask, key)
 
     @implicit("images")
     def observe(

@@ -84,7 +84,7 @@ REDUCTION = 4
 
 
 class ResNet(Module):
-    """Feature maps of pictures: `resnet(images)` is the last, `observe` gives new batch statistics beside."""
+    """Hidden states of pictures, the places of the last feature map; `observe` gives new batch statistics beside."""
 
     def __init__(self, cfg: ResNetConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -109,17 +109,39 @@ class ResNet(Module):
             x, new[f"stage{i + 1}"] = getattr(self, f"stage{i + 1}")(x, by)
         return x, new
 
-    def __call__(self, images: Float[Array, "*B H W C"]) -> Float[Array, "*B I J D"]:
-        """Compute the last feature map, by the running statistics, of pictures of any size.
+    def feature_map(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B I J D"]:
+        """Compute the last feature map of pictures of any size, by the running statistics.
+
+        A key changes nothing, as there is no dropout.
 
         Raises:
           ValueError: shapes that do not fit.
         """
         return self.features(images, by_running)[0]
 
-    def hidden_states(self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B P D"]:
-        """Compute the last feature map, line by line; a key changes nothing, as there is no dropout."""
-        return _rows(self(images))
+    def __call__(
+        self, images: Float[Array, "*B H W C"], *, mask: Mask | None = None, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B P D"]:
+        """Compute the places of the last feature map, line by line, as `feature_map` does.
+
+        Args:
+          mask: None; a convolution sees all that is in its window.
+          key: changes nothing.
+
+        Raises:
+          ValueError: as `feature_map`, or for a mask.
+        """
+        if mask is not None:
+            raise ValueError(f"convolutions see all that is in their windows, got a mask {mask}")
+        return _rows(self.feature_map(images))
+
+    def hidden_states(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B P D"]:
+        """Compute the hidden states from the inputs of a batch; arguments as in a call."""
+        return self(images, key=key)
 
     def observe(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
