@@ -31,6 +31,8 @@ from flax_transformer.nn.grid_bias import GridBiasConfig as GridBiasConfig
 from flax_transformer.nn.norm import make_norm as make_norm
 from flax_transformer.nn.patch import PatchConfig as PatchConfig
 from flax_transformer.nn.patch import Patches as Patches
+from flax_transformer.nn.reduced import ReducedAttention as ReducedAttention
+from flax_transformer.nn.reduced import ReducedConfig as ReducedConfig
 from flax_transformer.nn.relative import RelativeBias as RelativeBias
 from flax_transformer.nn.relative import RelativeConfig as RelativeConfig
 from flax_transformer.nn.residual import Residual as Residual
