@@ -40,6 +40,8 @@ class ModelOutput:
     """[B, T, V]."""
     seq_relationship_logits: Any = None
     """[B, 2]; 0 is "follows"."""
+    pred_boxes: Any = None
+    """[B, Q, 4]: centre x and y, width and height, as shares of the picture."""
     encoder_last_hidden_state: Any = None
     """[B, S, D]."""
     hidden_states: Any = None

@@ -1,6 +1,6 @@
 """Convolutions over pictures, channels last, and the largest value of windows.
 
-Axes: B batch, H W height and width, C channels, D features.
+Axes: B batch, H W height and width, U V those of a window, C channels, D features; I J height and width of what comes.
 """
 
 import jax
@@ -13,13 +13,13 @@ from flax_transformer.ops.wide import widen
 
 def convolution(
     x: Float[Array, "*B H W C"],
-    kernel: Float[Array, "I J G D"],
+    kernel: Float[Array, "U V G D"],
     *,
     stride: int = 1,
     padding: int = 0,
     dilation: int = 1,
 ) -> Float[Array, "*B I J D"]:
-    """Multiply every window with a kernel of I × J places.
+    """Multiply every window with a kernel of U × V places.
 
     With G = C every feature sees all channels; with fewer they are in C / G groups that see their own.
 
@@ -67,7 +67,7 @@ def max_pool(x: Float[Array, "*B H W C"], window: int, *, stride: int, padding: 
     check_window(x.shape, (window, window), padding=padding)
     lead = (1,) * (x.ndim - 3)
     return jax.lax.reduce_window(
-        x, jnp.array(-jnp.inf, x.dtype), jax.lax.max, (*lead, window, window, 1), (*lead, stride, stride, 1),
+        x, -jnp.inf, jax.lax.max, (*lead, window, window, 1), (*lead, stride, stride, 1),
         [(0, 0)] * len(lead) + [(padding, padding)] * 2 + [(0, 0)],
     )  # fmt: skip
 

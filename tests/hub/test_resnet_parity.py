@@ -94,16 +94,20 @@ def test_training_moves_statistics_and_gives_gradients_as_torch_does(tmp_path):
     theirs.save_pretrained(tmp_path / "after")
     after = hub.load(tmp_path / "after").model
     objective = BatchStatistics(of=LabelLoss())
-    batch = {"inputs": {"images": images.transpose(0, 2, 3, 1)}, "labels": labels, "weights": np.ones(4)}
+    batch = {
+        "inputs": {"images": jax.numpy.asarray(images.transpose(0, 2, 3, 1))},
+        "labels": labels,
+        "weights": np.ones(4),
+    }
 
-    @jax.jit
-    @jax.value_and_grad(has_aux=True)
-    def step(model, carried):
+    batch = jax.tree.map(jax.numpy.asarray, batch)
+
+    def mean(model, carried):
         total, metrics, new = objective(model, batch, carried=carried)
         return total / metrics["count"], new
 
     carried = objective.carry.begin(ours, jax.random.key(0))
-    (found, new), gradient = step(without_statistics(ours), carried)
+    (found, new), gradient = jax.jit(jax.value_and_grad(mean, has_aux=True))(without_statistics(ours), carried)
     np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
     moved = with_statistics(without_statistics(ours), new)
     for a, b in zip(jax.tree.leaves(moved), jax.tree.leaves(after), strict=True):
