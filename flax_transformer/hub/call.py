@@ -42,10 +42,22 @@ class ModelOutput:
     """[B, 2]; 0 is "follows"."""
     pred_boxes: Any = None
     """[B, Q, 4]: centre x and y, width and height, as shares of the picture."""
+    cls_logits: Any = None
+    """[B, E], by the labels' head."""
+    distillation_logits: Any = None
+    """[B, E], by the teacher's."""
+    reconstruction: Any = None
+    """[B, C, H, W]."""
+    mask: Any = None
+    """[B, P]: 1 where a patch is masked."""
+    ids_restore: Any = None
+    """[B, P]: where a patch is in the order in which those that are kept come first."""
     encoder_last_hidden_state: Any = None
     """[B, S, D]."""
     hidden_states: Any = None
     """L + 1 times [B, T, D]: what every layer is given, then what the last gives, normalised where the model does."""
+    reshaped_hidden_states: Any = None
+    """Of every stage, [B, D, R, C] of rows and columns of patches."""
     encoder_hidden_states: Any = None
     decoder_hidden_states: Any = None
     attentions: Any = None

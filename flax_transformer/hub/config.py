@@ -2,8 +2,8 @@
 
 A table has a config of ours that says what a config.json without any fields means, and for each of their fields where
 ours is: `"hidden_size": "embed"`. A place is the path of a field, of which all but the last part may be left out:
-`embed` is every field of that name, at any depth; `encoder.heads` every `heads` somewhere in `encoder`. How the value
-is spelled in JSON follows from the type of ours.
+`embed` is every field of that name, at any depth; `encoder.heads` every `heads` somewhere in `encoder`; `.depth` is
+the config's own. How the value is spelled in JSON follows from the type of ours.
 
 >>> from flax_transformer.models.text.bert import bert_base_uncased
 >>> rows = {"hidden_size": "embed", "layer_norm_eps": ("norm_eps", "embedding.norm")}
@@ -53,6 +53,19 @@ def choice(ours: str | tuple[str, ...], values: Mapping[Any, Any]) -> Way:
         return found[0]
 
     return Way(_tuple(ours), read, write)
+
+
+def sides(ours: str | tuple[str, ...]) -> Way:
+    """Read a height and a width, which are one number where they are equal."""
+
+    def read(given: Fields, name: str) -> tuple[int, int]:
+        value = given[name]
+        both = value if isinstance(value, list) else [value, value]
+        if len(both) != 2:
+            raise ValueError(f"config.json must give {name} as a height and a width, or one number, it is {value!r}")
+        return tuple(Fields.of({name: each}).integer(name) for each in both)
+
+    return Way(_tuple(ours), read, lambda value: value[0] if value[0] == value[1] else list(value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +171,9 @@ def _spelled(config: Any) -> dict[Path, Any]:
 
 
 def _fits(place: str, path: Path) -> bool:
-    """Say whether a path ends as a place does and has its other parts in their order."""
+    """Say whether a path ends as a place does and has its other parts in their order; all of them after a dot."""
+    if place.startswith("."):
+        return path == tuple(place[1:].split("."))
     *inside, last = place.split(".")
     before = iter(path[:-1])
     return path[-1] == last and all(part in before for part in inside)

@@ -181,6 +181,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     backbone = getattr(model.cfg, known.at.rstrip(".")) if known.at else model.cfg
     labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}
     config = {"model_type": family.model_type, "architectures": [architecture], **family.write(backbone)}
+    config |= {} if known.writes is None else known.writes(model.cfg)
     pretrained = Pretrained(model, Fields.of(config).relabelled({**labels, **fields}), tokenizer, processor=processor)
     again = pretrained.architecture.config(pretrained.config)
     inner = getattr(again, known.at.rstrip(".")) if known.at else again

@@ -111,7 +111,7 @@ class Pretrained:
         check_pictures(given, self.config)
         if self.architecture.check is not None:
             self.architecture.check(given, self.config)
-        names = ("hidden_states",) * output_hidden_states + ("attention_weights",) * output_attentions
+        names = self.architecture.marks * output_hidden_states + ("attention_weights",) * output_attentions
         return _call(self, given, key, names=names)
 
     def generate(self, input_ids: Any, attention_mask: Any = None, *, key: Keys | None = None, **settings: Any):

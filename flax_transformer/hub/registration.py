@@ -47,6 +47,8 @@ class Architecture:
     """`call(model, inputs, key, fields) -> ModelOutput`."""
     head: Table = ()
     """Rows beside the backbone's."""
+    writes: Callable[[Any], dict[str, Any]] | None = None
+    """`writes(config)`: the fields of config.json that say what is beside the backbone; None: there are none."""
     at: str = ""
     """Where the backbone is in our model, with a dot at its end."""
     base: bool = False
@@ -59,6 +61,8 @@ class Architecture:
     """What the model can do: see `USES`."""
     inputs: Signature = TEXT
     """What it is given: `TEXT`, `TEXT_TO_TEXT`, `PICTURES`, or a `Signature` of its own."""
+    marks: tuple[str, ...] = ("hidden_states",)
+    """Names of the marked values that `layers` makes hidden states of."""
     layers: Callable[..., dict[str, Any]] = layers_of
     """`layers(seen, output)`: hidden states and attention weights, by the names that its class has for them."""
     check: Callable[..., None] | None = None

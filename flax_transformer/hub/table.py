@@ -72,22 +72,27 @@ class Matrix:
 class Kernel:
     """The kernel of a convolution of any rank, grouped or not; of several one after another along the output axis.
 
-    Ours is [*space, inputs of a group, outputs], PyTorch's [outputs, inputs of a group, *space].
+    Ours is [*space, inputs of a group, outputs], PyTorch's [outputs, inputs of a group, *space, *ones].
     """
+
+    ones: int = 0
+    """Axes of theirs that ours lacks: a convolution of one point is a linear layer here."""
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
         """See `Layout`."""
         *space, inputs, _ = shapes[0]
-        return (sum(shape[-1] for shape in shapes), inputs, *space)
+        return (sum(shape[-1] for shape in shapes), inputs, *space, *(1,) * self.ones)
 
     def split(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
         """See `Layout`."""
+        tensor = tensor.reshape(tensor.shape[: tensor.ndim - self.ones])
         ends = np.cumsum([shape[-1] for shape in shapes])
         return np.split(np.moveaxis(tensor, (0, 1), (-1, -2)), ends[:-1], axis=-1)
 
     def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """See `Layout`."""
-        return np.ascontiguousarray(np.moveaxis(np.concatenate(parts, axis=-1), (-1, -2), (0, 1)))
+        kernel = np.moveaxis(np.concatenate(parts, axis=-1), (-1, -2), (0, 1))
+        return np.ascontiguousarray(kernel).reshape(*kernel.shape, *(1,) * self.ones)
 
 
 @dataclass(frozen=True)
@@ -155,9 +160,13 @@ def matrix(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Tabl
     return _layer(ours, theirs, Matrix(inputs))
 
 
-def conv(ours: str | tuple[str, ...], theirs: str) -> Table:
-    """Give kernel and bias of a convolution over one axis, a picture or a video, be it grouped or depthwise."""
-    return _layer(ours, theirs, Kernel())
+def conv(ours: str | tuple[str, ...], theirs: str, *, ones: int = 0) -> Table:
+    """Give kernel and bias of a convolution over one axis, a picture or a video, be it grouped or depthwise.
+
+    Args:
+      ones: how many axes of theirs, each of one point, ours lacks, where it is a linear layer.
+    """
+    return _layer(ours, theirs, Kernel(ones))
 
 
 def norm(ours: str, theirs: str) -> Table:

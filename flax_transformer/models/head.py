@@ -29,7 +29,7 @@ class HeadConfig:
 
     embed: int
     outputs: int
-    """Classes, or 2 for the ends of an answer, 1 for choices, 0 for the dense layer alone (BERT's pooler)."""
+    """Classes, or 2 for the ends of an answer, 1 for choices, 0 for what comes before alone (BERT's pooler)."""
     pool: Literal["every", "first", "last", "mean", "first and mean"] = "every"
     """Of which position: every one, the first, the last that the caller names, the mean, or both side by side."""
     skip: int = 0
@@ -50,10 +50,10 @@ class HeadConfig:
         check_fields(self)
         check_at_least(self, 1, "embed")
         check_at_least(self, 0, "init_std", "norm", "skip")
-        if self.outputs < 0 or (self.outputs == 0 and self.dense is None and self.norm is None):
+        if self.outputs < 0 or (self.outputs == 0 and self.pool == "every" and self.dense is None):
             raise ValueError(
-                f"a head needs outputs, a dense layer or a norm, got outputs={self.outputs}, dense={self.dense}, "
-                f"norm={self.norm}"
+                f"a head needs outputs, a dense layer or a position, got outputs={self.outputs}, dense={self.dense}, "
+                f"pool={self.pool!r}"
             )
         if not (self.dense is None and self.norm is None) and self.pool == "first and mean":
             raise ValueError(f"a dense layer or norm is of one position, got one for pool={self.pool!r}")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
@@ -71,7 +72,10 @@ class StageConfig(TrunkConfig):
 
 
 class Trunk(Module):
-    """Hidden states in, hidden states out: `trunk(x, mask=mask)`; `extend` goes on where a cache ends."""
+    """Hidden states in, hidden states out: `trunk(x, mask=mask)`; `extend` goes on where a cache ends.
+
+    `ops.capture(f, "trunk_output")` gives what comes before the norm at the end.
+    """
 
     def __init__(self, cfg: TrunkConfig, *, causal: bool = False, key: PRNGKeyArray | None = None, rngs: nnx.Rngs):
         """Make the parameters.
@@ -158,6 +162,7 @@ class Trunk(Module):
         return PerLayer(jnp.linspace(0, cfg.drop_path, cfg.depth)) if cfg.drop_path and key is not None else None
 
     def _end(self, x: Array) -> Array:
+        x = checkpoint_name(x, "trunk_output")
         return self.norm(x) if hasattr(self, "norm") else x
 
     def _bias(self, T: int, S: int, offset: Array | int = 0) -> Array | None:

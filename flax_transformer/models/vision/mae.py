@@ -2,10 +2,11 @@
 
 Source: He et al. 2021 (https://arxiv.org/abs/2111.06377).
 
-Axes: B batch, H W height and width in pixels, C channels, P patches, K patches that are kept, D width, X numbers of a
+Axes: B batch, H W height and width in pixels, C channels, P patches, T the class token and the patches that are kept, D width, X numbers of a
 patch.
 """
 
+from dataclasses import fields
 from typing import NamedTuple
 
 import jax
@@ -24,48 +25,38 @@ from flax_transformer.ops.resample import resample_positions
 
 
 @frozen
-class MAEConfig:
-    """An encoder of some patches, a decoder of all."""
+class MAEEncoderConfig(ViTConfig):
+    """An encoder of some of a picture's patches."""
 
-    encoder: ViTConfig
-    decoder: TrunkConfig
     mask_ratio: float = 0.75
     """How many of the patches are masked."""
 
     def __post_init__(self):
+        super().__post_init__()
         check_rates(self, "mask_ratio")
-        if self.encoder.tokens != ("class_token",) or self.encoder.registers:
-            raise ValueError(
-                f"a masked autoencoder has a class_token alone before its patches, got {self.encoder.tokens} and "
-                f"registers={self.encoder.registers}"
-            )
+        if self.tokens != ("class_token",):
+            raise ValueError(f"a masked autoencoder has a class_token alone, got tokens={self.tokens}")
+
+    def build(self, rngs: nnx.Rngs) -> "MAEEncoder":
+        """Make the encoder."""
+        return MAEEncoder(self, rngs=rngs)
 
 
 class Masked(NamedTuple):
     """Hidden states of the patches that are kept, and where they belong."""
 
-    hidden: Float[Array, "*B K+1 D"]
+    hidden: Float[Array, "*B T D"]
     masked: Bool[Array, "*B P"]
     """Which patches are not among them."""
     places: Int[Array, "*B P"]
     """Where each patch is in the order in which the kept ones come first."""
 
 
-class MAE(Module):
-    """Pictures in, the pixels of all patches out, from those that are kept."""
+class MAEEncoder(ViT):
+    """Pictures in, hidden states of the class token and of the patches that are kept out."""
 
-    def __init__(self, cfg: MAEConfig, *, rngs: nnx.Rngs):
-        patches, embed, residual = cfg.encoder.patches, cfg.decoder.block.embed, cfg.decoder.block.residual
-        kinds = residual.precision.dtypes
-        self.cfg = cfg
-        self.encoder = ViT(cfg.encoder, rngs=rngs)
-        self.project = Linear(patches.embed, embed, rngs=rngs, **kinds)
-        values = nnx.initializers.normal(0.02)(rngs.params(), (1, embed), kinds["param_dtype"])
-        self.mask_token = nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False)
-        table = fixed_positions(with_fields(patches, embed=embed), 1)
-        self.positions = nnx.Param(table, out_sharding=(None, "embed"), eager_sharding=False)
-        self.decoder = Trunk(cfg.decoder, rngs=rngs)
-        self.output = Linear(embed, patches.patch[0] * patches.patch[1] * patches.channels, rngs=rngs, **kinds)
+    def __init__(self, cfg: MAEEncoderConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
 
     def encode(
         self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"], *, key: PRNGKeyArray | None = None
@@ -77,22 +68,49 @@ class MAE(Module):
           key: for dropout; None means none.
         """
         keys = (None, None) if key is None else jax.random.split(key)
-        x = self.encoder.embed(images, key=keys[0])
-        P = x.shape[-2] - 1
-        kept = int(P * (1 - self.cfg.mask_ratio))
+        x = self.embed(images, key=keys[0])
+        kept = int((x.shape[-2] - 1) * (1 - self.cfg.mask_ratio))
         order = jnp.argsort(noise, axis=-1)
         places = jnp.argsort(order, axis=-1)
         first = jnp.pad(order[..., :kept] + 1, [(0, 0)] * (order.ndim - 1) + [(1, 0)])
-        x = self.encoder.trunk(jnp.take_along_axis(x, first[..., None], axis=-2), key=keys[1])
+        x = self.trunk(jnp.take_along_axis(x, first[..., None], axis=-2), key=keys[1])
         return Masked(x, places >= kept, places)
 
-    def decode(
-        self, encoded: Masked, grid: tuple[int, int] | None = None, *, key: PRNGKeyArray | None = None
-    ) -> Float[Array, "*B P X"]:
+
+@frozen
+class MAEConfig:
+    """An encoder of some patches, a decoder of all."""
+
+    encoder: MAEEncoderConfig
+    decoder: TrunkConfig
+
+
+class MAE(Module):
+    """Pictures in, the pixels of all patches out, from those that are kept."""
+
+    def __init__(self, cfg: MAEConfig, *, rngs: nnx.Rngs):
+        patches, embed, residual = cfg.encoder.patches, cfg.decoder.block.embed, cfg.decoder.block.residual
+        kinds = residual.precision.dtypes
+        self.cfg = cfg
+        self.encoder = MAEEncoder(cfg.encoder, rngs=rngs)
+        self.project = Linear(patches.embed, embed, rngs=rngs, **kinds)
+        values = nnx.initializers.normal(0.02)(rngs.params(), (1, embed), kinds["param_dtype"])
+        self.mask_token = nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False)
+        table = fixed_positions(with_fields(patches, embed=embed), 1)
+        self.positions = nnx.Param(table, out_sharding=(None, "embed"), eager_sharding=False)
+        self.decoder = Trunk(cfg.decoder, rngs=rngs)
+        self.output = Linear(embed, patches.patch[0] * patches.patch[1] * patches.channels, rngs=rngs, **kinds)
+
+    def encode(
+        self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"], *, key: PRNGKeyArray | None = None
+    ) -> Masked:
+        """Encode the patches with the least noise, as `MAEEncoder.encode` does."""
+        return self.encoder.encode(images, noise, key=key)
+
+    def decode(self, encoded: Masked, *, key: PRNGKeyArray | None = None) -> Float[Array, "*B P X"]:
         """Give the pixels of all patches, [height, width, C] each, flat.
 
         Args:
-          grid: rows and columns of patches; by default those of the config.
           key: for dropout; None means none.
         """
         x = self.project(encoded.hidden)
@@ -107,14 +125,15 @@ class MAE(Module):
         x = self.decoder(x.astype(token.dtype), key=key)
         return self.output(x[..., 1:, :])
 
-    def _positions(self, P: int) -> Float[Array, "P+1 D"]:
+    def _positions(self, P: int) -> Float[Array, "T D"]:
         table = jax.lax.stop_gradient(widen(self.positions[...]))
         rows, columns = self.cfg.encoder.patches.grid
         return table if rows * columns == P else resample_positions(table, (1, P), grid=(1, rows * columns))
 
 
 def _mae(size: str, patch: int, image: int, precision: Precision) -> MAEConfig:
-    encoder = vit_encoder(size, patch, image=image, position="fixed", precision=precision)
+    like = vit_encoder(size, patch, image=image, position="fixed", precision=precision)
+    encoder = MAEEncoderConfig(**{field.name: getattr(like, field.name) for field in fields(like)})
     decoder = transformer_block(
         embed=512, heads=16, inner=2048, norm_eps=1e-12, norm_position="pre", activation="gelu", init_std=0.02,
         precision=precision,

@@ -1,6 +1,7 @@
 """Swin: attention in shifted windows, on ever coarser grids (Liu et al. 2021, https://arxiv.org/abs/2103.14030).
 
-Axes: B batch, H W height and width in pixels, C channels, P patches, T positions on a grid, D width.
+Axes: B batch, H W height and width in pixels, C channels, P patches, T positions on a grid, M merged
+ones, D width.
 """
 
 from typing import Literal
@@ -8,6 +9,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
@@ -54,7 +56,7 @@ class PatchMerging(Module):
         )  # fmt: skip
 
     @implicit("x")
-    def __call__(self, x: Float[Array, "*B T D"], grid: Grid) -> Float[Array, "*B T D"]:
+    def __call__(self, x: Float[Array, "*B T D"], grid: Grid) -> Float[Array, "*B M 2*D"]:
         """Merge; an odd row or column at the edge is merged with zeros."""
         check_hidden(x, self.embed)
         check_grid(x, grid)
@@ -126,7 +128,10 @@ class SwinConfig:
 
 
 class Swin(Module):
-    """Hidden states of the patches of a picture, 2×2 of them merged after each stage but the last."""
+    """Hidden states of the patches of a picture, 2×2 of them merged after each stage but the last.
+
+    `ops.capture(f, "grid_states")` gives `features`, each [*B, R, C, D] of rows and columns.
+    """
 
     def __init__(self, cfg: SwinConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -184,7 +189,7 @@ class Swin(Module):
         depths = self.cfg.depths
         keys = [None] * (len(depths) + 1) if key is None else jax.random.split(key, len(depths) + 1)
         rates = jnp.linspace(0, self.cfg.drop_path, sum(depths)) if self.cfg.drop_path and key is not None else None
-        found = [self.embed(images, masked=masked, key=keys[-1])]
+        found = [_marked(*self.embed(images, masked=masked, key=keys[-1]))]
         for i, stage in enumerate(self.stages):
             x, grid = found[-1]
             given = {"grid": grid, "shift": PerLayer(jnp.arange(depths[i]) % 2 * (stage.cfg.block.attention.size // 2))}
@@ -193,7 +198,7 @@ class Swin(Module):
             x = stage(x, key=keys[i], **given)
             if i < len(self.merges):
                 x, grid = self.merges[i](x, grid), Grid(*(-(-side // 2) for side in grid))
-            found.append((x, grid))
+            found.append(_marked(x, grid))
         return found
 
     def __call__(
@@ -231,6 +236,11 @@ class Swin(Module):
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
         return self(images, masked=masked, key=key)
+
+
+def _marked(x: Float[Array, "*B T D"], grid: Grid) -> tuple[Float[Array, "*B T D"], Grid]:
+    """Mark what a stage gives, on its grid."""
+    return checkpoint_name(x.reshape(*x.shape[:-2], *grid, -1), "grid_states").reshape(x.shape), grid
 
 
 def _swin(

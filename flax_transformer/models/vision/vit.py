@@ -16,7 +16,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import PatchConfig, Precision, Trunk, TrunkConfig, transformer_block
 from flax_transformer.nn.check import check_widths
-from flax_transformer.nn.config import check_at_least, check_rates
+from flax_transformer.nn.config import check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, sinusoidal_grid, widen
 from flax_transformer.ops.resample import resample_positions
@@ -32,9 +32,6 @@ class ViTConfig(TrunkConfig):
     patches: PatchConfig
     tokens: tuple[str, ...] = ("class_token",)
     """Learned vectors before the patches, each the parameter of that name: DeiT has a `distillation_token` too."""
-    registers: int = 0
-    """Learned vectors without positions, between tokens and patches (Darcet et al. 2023,
-    https://arxiv.org/abs/2309.16588)."""
     position: Literal["learned", "fixed", "none"] = "learned"
     """Of tokens and patches: "learned", or "fixed", sinusoids in a table that gets no gradients (MAE)."""
     mask_token: bool = False
@@ -44,16 +41,10 @@ class ViTConfig(TrunkConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_at_least(self, 0, "registers")
         check_rates(self, "dropout")
         check_widths(patches=self.patches.embed, block=self.block.embed)
         if self.cross:
             raise ValueError("an encoder attends to no memory, got a block with cross-attention")
-
-    @property
-    def before(self) -> int:
-        """How many of the hidden states come before those of patches."""
-        return len(self.tokens) + self.registers
 
     def build(self, rngs: nnx.Rngs) -> "ViT":
         """Make the encoder."""
@@ -73,8 +64,7 @@ class ViT(Module):
         self.cfg = cfg
         self.patches = cfg.patches.build(rngs)
         rows, columns = cfg.patches.grid
-        tables = {name: 1 for name in cfg.tokens} | ({"registers": cfg.registers} if cfg.registers else {})
-        tables |= {"mask_token": 1} if cfg.mask_token else {}
+        tables = dict.fromkeys((*cfg.tokens, "mask_token")[: None if cfg.mask_token else -1], 1)
         tables |= {"positions": len(cfg.tokens) + rows * columns} if cfg.position != "none" else {}
         init = nnx.initializers.normal(0.02)
         for name, count in tables.items():
@@ -91,7 +81,7 @@ class ViT(Module):
         masked: Bool[Array, "*#B P"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Give what the trunk is given: tokens, registers and patches, with positions.
+        """Give what the trunk is given: tokens and patches, with positions.
 
         Args:
           masked: patches in whose place the mask token stands.
@@ -106,17 +96,12 @@ class ViT(Module):
             if not cfg.mask_token:
                 raise ValueError("a model without a mask token must not be given masked patches, got some")
             x = jnp.where(masked[..., None], self.mask_token[...], x)
-        x = self._before(x, *(getattr(self, name)[...] for name in cfg.tokens))
+        tokens = [getattr(self, name)[...] for name in cfg.tokens]
+        x = jnp.concatenate([*(jnp.broadcast_to(row, (*x.shape[:-2], *row.shape)) for row in tokens), x], axis=-2)
         table = self.positions_of(*cfg.patches.grid_of(*images.shape[-3:-1]))
         x = x if table is None else x + table
-        if cfg.registers:
-            tokens, patches = jnp.split(x, [len(cfg.tokens)], axis=-2)
-            x = jnp.concatenate([tokens, self._before(patches, self.registers[...])], axis=-2)
         x = dropout(x.astype(cfg.patches.precision.residual), cfg.dropout, key)
         return constrain(x, "batch", "length", None)
-
-    def _before(self, x: Array, *rows: Array) -> Array:
-        return jnp.concatenate([*(jnp.broadcast_to(r, (*x.shape[:-2], *r.shape)).astype(x.dtype) for r in rows), x], -2)
 
     def positions_of(self, rows: int, columns: int) -> Float[Array, "T D"] | None:
         """Give the positions of tokens and patches for a grid of patches, that of training or another.

@@ -1,0 +1,126 @@
+"""BEiT checkpoints (Bao et al. 2021)."""
+
+from typing import Any
+
+from flax_transformer.hub.config import ConfigTable, Way, choice, sides
+from flax_transformer.hub.family import vit
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import PICTURES
+from flax_transformer.hub.picture import LAYERS, MASKABLE, picture_classifier, pooled_picture
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.table import linear, norm, parameter
+from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.vision.beit import BeitConfig, beit_base_patch16
+from flax_transformer.nn import GridBiasConfig, with_fields
+
+
+def _biases(fields: Fields) -> dict[str, Any]:
+    """Find where there are biases for distances: in every layer, shared by all, or both."""
+    (height, width), (high, wide) = (sides("").read(fields, name) for name in ("image_size", "patch_size"))
+    if min(high, wide) < 1 or height < high or width < wide:
+        raise ValueError(f"config.json must give an image_size that holds a patch, got {height}×{width}, {high}×{wide}")
+    grid, heads = (height // high, width // wide), fields.integer("num_attention_heads")
+    table = GridBiasConfig(grid=grid, heads=heads, token=True)
+    own, shared = (
+        table if fields.flag(f"use_{kind}relative_position_bias", False) else None for kind in ("", "shared_")
+    )
+    return {"attention.relative": own, ".shared": shared}
+
+
+def _said(config: BeitConfig) -> dict[str, Any]:
+    return {
+        "use_relative_position_bias": config.block.attention.relative is not None,
+        "use_shared_relative_position_bias": config.shared is not None,
+    }
+
+
+CONFIG = ConfigTable(
+    with_fields(beit_base_patch16().backbone, relative=None),
+    {
+        **{name: ours for name, ours in vit.CONFIG.rows.items() if name != "qkv_bias"},
+        "layer_scale_init_value": Way(
+            ("layer_scale",), lambda fields, name: fields.number(name) or None, lambda value: float(value or 0)
+        ),
+        "drop_path_rate": ".drop_path",
+        "use_absolute_position_embeddings": choice(".position", {True: "learned", False: "none"}),
+        "use_mask_token": ".mask_token",
+        "use_mean_pooling": choice(".end_norm", {True: False, False: True}),
+    },
+    reads=_biases,
+    writes=_said,
+)
+read = CONFIG.read
+
+
+def _pooled(config: BeitConfig, outputs: int) -> ClassifierConfig:
+    if config.end_norm:
+        return with_head(config, outputs=outputs, pool="first")
+    return with_head(config, outputs=outputs, pool="mean", skip=1, norm=config.block.residual.norm_eps)
+
+
+def _model(fields: Fields) -> ClassifierConfig:
+    return _pooled(read(fields), 0)
+
+
+def _classifying(fields: Fields) -> ClassifierConfig:
+    return _pooled(read(fields), fields.labels)
+
+
+def _naming(fields: Fields) -> ClassifierConfig:
+    """Put a norm and a layer on every patch that tells which word of a picture's vocabulary it is."""
+    config = read(fields)
+    eps, vocab = config.block.residual.norm_eps, fields.integer("vocab_size", 8192)
+    return with_head(config, outputs=vocab, pool="every", skip=1, norm=eps)
+
+
+LAYER = "encoder.layer.{}"
+BIASES = "relative_position_bias.relative_position_bias_table"
+_scales = tuple(
+    row
+    for number, ours in enumerate(("attention", "feedforward"), 1)
+    for row in parameter(f"trunk.blocks.{ours}_residual.layer_scale", f"{LAYER}.lambda_{number}")
+)
+TABLE = (
+    *vit.EMBEDDINGS,
+    *vit.MASK_TOKEN,
+    *norm("trunk.blocks.attention_residual.norm", f"{LAYER}.layernorm_before"),
+    *vit.attention("trunk.blocks.attention.attention", f"{LAYER}.attention"),
+    *parameter("trunk.blocks.attention.relative.table", f"{LAYER}.attention.attention.{BIASES}"),
+    *norm("trunk.blocks.feedforward_residual.norm", f"{LAYER}.layernorm_after"),
+    *linear("trunk.blocks.feedforward.up", f"{LAYER}.intermediate.dense"),
+    *linear("trunk.blocks.feedforward.down", f"{LAYER}.output.dense"),
+    *_scales,
+    *parameter("shared.table", f"encoder.{BIASES}"),
+    *norm("trunk.norm", "layernorm"),
+)
+RENAMED = {
+    r"(^|\.)shared_position_bias\.": r"\1encoder.relative_position_bias.",
+    r"(layers\.\d+)\.relative_position_bias\.": r"\1.attention.attention.relative_position_bias.",
+    **vit.RENAMED,
+}
+LARGER = (r"^(beit\.)?pooler\.", r"^classifier\.", r"^lm_head\.", r"^layernorm\.")
+
+FAMILIES = {
+    "beit": Family(
+        model_type="beit",
+        architectures={
+            "BeitModel": Architecture(
+                _model, pooled_picture, norm("head.norm", "pooler.layernorm"), at="backbone.", base=True,
+                ignored=LARGER[:3], uses=("embed",), inputs=MASKABLE, **LAYERS,
+            ),
+            "BeitForImageClassification": Architecture(
+                _classifying, picture_classifier, (*norm("head.norm", "beit.pooler.layernorm"), *vit.CLASSIFIER),
+                at="backbone.", ignored=LARGER[2:], uses=("classify",), inputs=PICTURES, **LAYERS,
+            ),
+            "BeitForMaskedImageModeling": Architecture(
+                _naming, picture_classifier, (*norm("head.norm", "layernorm"), *linear("head.output", "lm_head")),
+                at="backbone.", ignored=LARGER[:2], uses=("fill",), inputs=MASKABLE, **LAYERS,
+            ),
+        },
+        table=TABLE,
+        write=CONFIG.write,
+        prefix="beit.",
+        ignored=(r"relative_position_index$",),
+        renamed=RENAMED,
+    )
+}  # fmt: skip

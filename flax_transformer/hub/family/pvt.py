@@ -1,0 +1,133 @@
+"""PVT checkpoints (Wang et al. 2021)."""
+
+from itertools import chain
+from typing import Any
+
+from jaxtyping import Array, PRNGKeyArray
+
+from flax_transformer.hub.call import ModelOutput
+from flax_transformer.hub.config import ConfigTable, sides
+from flax_transformer.hub.family import vit
+from flax_transformer.hub.family.swin import inner_width, ratio_of
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import PICTURES, Inputs
+from flax_transformer.hub.picture import hidden, picture_classifier
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.table import Table, conv, linear, norm, parameter
+from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.vision.pvt import PVTConfig, pvt_tiny
+from flax_transformer.nn import with_fields
+
+STAGES = 8
+"""As many as a checkpoint may have; published ones have four."""
+EACH = {
+    "hidden_sizes": "widths",
+    "depths": "depths",
+    "num_attention_heads": "stage_heads",
+    "patch_sizes": "strides",
+    "sequence_reduction_ratios": "reductions",
+}
+"""Lists with an entry for each stage, of which the first `num_encoder_blocks` count."""
+
+
+def _stages(fields: Fields) -> dict[str, Any]:
+    count, ratios = fields.integer("num_encoder_blocks", 4), fields.get("mlp_ratios", [8, 8, 4, 4])
+    strides = fields.get("strides", fields["patch_sizes"])
+    lists = {**{name: fields[name] for name in EACH}, "mlp_ratios": ratios, "strides": strides}
+    for name, values in lists.items():
+        if count < 1 or not isinstance(values, list) or len(values) < count:
+            raise ValueError(f"config.json must give {name} for each of {count} stages, it is {values!r}")
+    if strides[:count] != fields["patch_sizes"][:count]:
+        raise ValueError(f"patches must lie side by side, got patch_sizes={fields['patch_sizes']}, strides={strides}")
+    found = {ours: tuple(fields[name][:count]) for name, ours in EACH.items()}
+    numbers = [Fields.of({"mlp_ratios": each}).number("mlp_ratios") for each in ratios[:count]]
+    found["inners"] = tuple(map(inner_width, found["widths"], numbers))
+    first = {"embed": found["widths"][0], "first.heads": found["stage_heads"][0], "inner": found["inners"][0]}
+    return {**found, **first, "patches.patch": (found["strides"][0],) * 2}
+
+
+def _lists(config: PVTConfig) -> dict[str, Any]:
+    ratios = [ratio_of(inner, width) for inner, width in zip(config.inners, config.widths, strict=True)]
+    return {"num_encoder_blocks": len(config.depths), "strides": list(config.strides), "mlp_ratios": ratios}
+
+
+CONFIG = ConfigTable(
+    with_fields(pvt_tiny().backbone, out_bias=True),
+    {
+        **EACH,
+        "image_size": sides("patches.image"),
+        "num_channels": "channels",
+        "qkv_bias": "attention.bias",
+        "hidden_act": "activation",
+        "layer_norm_eps": "norm_eps",
+        "initializer_range": "init_std",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "drop_path_rate": ".drop_path",
+    },
+    reads=_stages,
+    writes=_lists,
+)
+read = CONFIG.read
+
+
+def _classifying(fields: Fields) -> ClassifierConfig:
+    return with_head(read(fields), outputs=fields.labels, pool="first")
+
+
+def states(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states, as PvtModel does."""
+    return ModelOutput(last_hidden_state=hidden(model, inputs, key))
+
+
+def layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
+    """Name what each layer gave, and what the norm at the end made of the last, and their attention weights."""
+    found = {}
+    if "hidden_states" in seen:
+        stages = zip(seen["hidden_states"], seen["trunk_output"], strict=True)
+        found["hidden_states"] = (*chain(*((*given[1:], end) for given, end in stages)), output.last_hidden_state)
+    if "attention_weights" in seen:
+        found["attentions"] = tuple(chain(*seen["attention_weights"]))
+    return found
+
+
+def _stage(i: int) -> Table:
+    ours, theirs = f"stages.{i}.blocks", f"encoder.block.{i}.{{}}"
+    inside, before = f"{theirs}.attention.self", f"encoder.patch_embeddings.{i}"
+    return (
+        *conv(f"embeddings.{i}.patches.patch", f"{before}.projection"),
+        *norm(f"embeddings.{i}.norm", f"{before}.layer_norm"),
+        *parameter(f"embeddings.{i}.class_token", f"{before}.cls_token", ones=1),
+        *parameter(f"embeddings.{i}.positions", f"{before}.position_embeddings", ones=1),
+        *norm(f"{ours}.attention_residual.norm", f"{theirs}.layer_norm_1"),
+        *linear(f"{ours}.attention.attention.query", f"{inside}.query"),
+        *linear(f"{ours}.attention.attention.key", f"{inside}.key"),
+        *linear(f"{ours}.attention.attention.value", f"{inside}.value"),
+        *conv(f"{ours}.attention.patches.patch", f"{inside}.sequence_reduction"),
+        *norm(f"{ours}.attention.norm", f"{inside}.layer_norm"),
+        *linear(f"{ours}.attention.attention.out", f"{theirs}.attention.output.dense", inputs=2),
+        *norm(f"{ours}.feedforward_residual.norm", f"{theirs}.layer_norm_2"),
+        *linear(f"{ours}.feedforward.up", f"{theirs}.mlp.dense1"),
+        *linear(f"{ours}.feedforward.down", f"{theirs}.mlp.dense2"),
+    )
+
+
+LAYERS = {"marks": ("hidden_states", "trunk_output"), "layers": layers}
+
+FAMILIES = {
+    "pvt": Family(
+        model_type="pvt",
+        architectures={
+            "PvtModel": Architecture(
+                read, states, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=PICTURES, **LAYERS
+            ),
+            "PvtForImageClassification": Architecture(
+                _classifying, picture_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=PICTURES,
+                **LAYERS,
+            ),
+        },
+        table=(*(row for i in range(STAGES) for row in _stage(i)), *norm("norm", "encoder.layer_norm")),
+        write=CONFIG.write,
+        prefix="pvt.",
+    )
+}  # fmt: skip
