@@ -2,8 +2,8 @@
 
 Source: He et al. 2021 (https://arxiv.org/abs/2111.06377).
 
-Axes: B batch, H W height and width in pixels, C channels, P patches, T the class token and the patches that are kept, D width, X numbers of a
-patch.
+Axes: B batch, H W height and width in pixels, C channels, P patches, T the class token and the patches that are kept,
+D width, X numbers of a patch.
 """
 
 from dataclasses import fields
