@@ -4,7 +4,8 @@
     python tests/hub/make_golden.py [NAME...]
 
 Each folder of tests/hub/golden holds a checkpoint as `save_pretrained` writes it and `expected.npz`: inputs as
-`in_NAME`, outputs as `out_NAME` (layers stacked), tokens of `generate` as `greedy` and `beams`.
+`in_NAME`, outputs as `out_NAME` (layers stacked, or `out_NAME.0`, … where their sizes differ), tokens of
+`generate` as `greedy` and `beams`.
 """
 
 import shutil
@@ -39,6 +40,12 @@ T5 = {
 ROPE = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16}  # fmt: skip
 
+RESNET = {"num_channels": 1, "embedding_size": 4, "hidden_sizes": [8, 16], "depths": [1, 2]}
+DETR = {
+    "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16, "decoder_ffn_dim": 12, "num_queries": 5, "num_channels": 1,
+}  # fmt: skip
+
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
     "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**LLAMA, rope_parameters=ROPE)),
@@ -57,12 +64,41 @@ MODELS = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
     "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**T5)),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**BART)),
+    "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
+    "convnext": (
+        "ConvNextForImageClassification",
+        transformers.ConvNextConfig(
+            num_channels=1,
+            hidden_sizes=[4, 8],
+            depths=[1, 2],
+            num_stages=2,
+            layer_scale_init_value=0.5,
+            initializer_range=0.3,
+        ),
+    ),
+    "detr": (
+        "DetrForObjectDetection",
+        transformers.DetrConfig(
+            **DETR,
+            use_timm_backbone=False,
+            num_labels=3,
+            backbone_config=transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
+        ),
+    ),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
 
+PICTURES = ("resnet", "convnext", "detr")
+
+
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
+    if name in PICTURES:
+        given = {"pixel_values": random.normal(size=(2, 1, 24, 32)).astype(np.float32)}
+        mask = np.zeros((2, 24, 32), np.int64)
+        mask[0], mask[1, :16, :21] = 1, 1
+        return {**given, "pixel_mask": mask} if name == "detr" else given
     left = "Causal" in kind or "LMHead" in kind
     lengths, length = np.array([[9], [5]]), 9
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
@@ -79,6 +115,10 @@ def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
+    if name in PICTURES:  # norms, which begin at 0 and 1, say something too
+        for each in (*model.parameters(), *model.buffers()):
+            if each.ndim == 1:
+                each.data += 0.3 * torch.rand_like(each)
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
@@ -87,7 +127,9 @@ def make(name: str) -> None:
     arrays = {f"in_{key}": value for key, value in given.items()}
     with torch.no_grad():
         for key, value in model(**tensors, output_hidden_states=True, use_cache=False).items():
-            if key != "past_key_values":
+            if isinstance(value, tuple) and len({each.shape for each in value}) > 1:
+                arrays |= {f"out_{key}.{i}": each.numpy() for i, each in enumerate(value)}
+            elif key != "past_key_values":
                 stacked = torch.stack(value) if isinstance(value, tuple) else value
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
@@ -100,7 +142,24 @@ def make(name: str) -> None:
     print(f"{name}: {sorted(arrays)}, {size / 1000:.0f} kB")
 
 
+def make_mixer() -> None:
+    """Of which there is none in transformers."""
+    import mixer_reference as reference
+
+    options = {
+        "hidden_size": 16, "num_hidden_layers": 2, "tokens_intermediate_size": 8, "intermediate_size": 24,
+        "image_size": [8, 12], "patch_size": [4, 3], "num_channels": 3,
+    }  # fmt: skip
+    given = reference.tensors(options)
+    shutil.rmtree(GOLDEN / "mixer", ignore_errors=True)
+    reference.save(GOLDEN / "mixer", given, options)
+    images = np.random.default_rng(0).normal(size=(2, 3, 8, 12)).astype(np.float32)
+    logits, layers = reference.forward(given, torch.as_tensor(images), options)
+    arrays = {"in_pixel_values": images, "out_logits": logits.numpy(), "out_hidden_states": torch.stack(layers).numpy()}
+    np.savez_compressed(GOLDEN / "mixer" / "expected.npz", **arrays)
+
+
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
-    for each in sys.argv[1:] or MODELS:
-        make(each)
+    for each in sys.argv[1:] or (*MODELS, "mixer"):
+        make_mixer() if each == "mixer" else make(each)

@@ -33,7 +33,8 @@ def test_outputs_and_layers(pretrained, expected):
     got = pretrained(**given, output_hidden_states=True)
     for name, value in expected.items():
         if name.startswith("out_"):
-            found = got[name.removeprefix("out_")]
+            field, _, layer = name.removeprefix("out_").partition(".")
+            found = got[field][int(layer)] if layer else got[field]
             found = np.stack(found) if isinstance(found, tuple) else np.asarray(found)
             assert found.shape == value.shape
             real = real_positions(name, value, given)
@@ -42,6 +43,8 @@ def test_outputs_and_layers(pretrained, expected):
 
 def real_positions(name, value, given):
     """Say where an output is no padding: the mask's positions, on the side that it is of."""
+    if "attention_mask" not in given:
+        return np.ones(value.shape, bool)
     mask = given["attention_mask"] != 0
     if "decoder_input_ids" in given and "encoder" not in name:
         return np.ones(value.shape, bool)
@@ -53,6 +56,8 @@ def real_positions(name, value, given):
 
 @pytest.mark.parametrize("how", ["greedy", "beams"])
 def test_generated_tokens(pretrained, expected, how):
+    if "in_input_ids" not in expected:
+        pytest.skip("it reads no text")
     if how not in expected:
         with pytest.raises(ValueError, match="generates no text"):
             pretrained.generate(expected["in_input_ids"])
