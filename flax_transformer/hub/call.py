@@ -40,6 +40,8 @@ class ModelOutput:
     """[B, T, V]."""
     seq_relationship_logits: Any = None
     """[B, 2]; 0 is "follows"."""
+    pred_boxes: Any = None
+    """[B, Q, 4]: centre x and y, width and height, as shares of the picture."""
     cls_logits: Any = None
     """[B, E], by the labels' head."""
     distillation_logits: Any = None

@@ -138,8 +138,11 @@ def with_head(backbone: Any, **head: Any) -> ClassifierConfig:
 
 
 def head_of(backbone: Any, **head: Any) -> HeadConfig:
-    """Give a head's config that fits a backbone whose blocks have a feed-forward layer; options as `with_head`'s."""
-    like = backbone.block.feedforward
+    """Give a head's config that fits a backbone; options as `with_head`'s.
+
+    The backbone's blocks have a feed-forward layer, or it says `embed`, `init_std` and `precision` itself.
+    """
+    like = backbone if hasattr(backbone, "embed") else backbone.block.feedforward
     start = {} if like.init_std is None else {"init_std": like.init_std}
     return HeadConfig(embed=like.embed, precision=like.precision, **start, **head)
 
@@ -170,6 +173,11 @@ class Classifier(Module):
     def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"]:
         """Compute the backbone's hidden states from the inputs of a batch; arguments as its own `hidden_states`'s."""
         return self.backbone.hidden_states(*inputs, **named)
+
+    def observe(self, *inputs: Any, **named: Any) -> tuple[Float[Array, "*B T D"], dict[str, Any]]:
+        """Compute hidden states by the statistics of the batch, of a backbone that can; new ones are beside."""
+        hidden, statistics = self.backbone.observe(*inputs, **named)
+        return hidden, {"backbone": statistics}
 
     def output(self, hidden: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "..."]:
         """Score the classes, from the backbone's hidden states: [*B, T, E] of every position, or [*B, E] of one."""

@@ -14,6 +14,8 @@ from flax_transformer.nn.config import Precision as Precision
 from flax_transformer.nn.config import Rotary as Rotary
 from flax_transformer.nn.config import with_fields as with_fields
 from flax_transformer.nn.config import with_precision as with_precision
+from flax_transformer.nn.conv import Conv as Conv
+from flax_transformer.nn.conv import ConvConfig as ConvConfig
 from flax_transformer.nn.embedding import Embedding as Embedding
 from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
 from flax_transformer.nn.embedding import own_tables as own_tables
@@ -39,6 +41,7 @@ from flax_transformer.nn.residual import ResidualConfig as ResidualConfig
 from flax_transformer.nn.stack import REMAT as REMAT
 from flax_transformer.nn.stack import PerLayer as PerLayer
 from flax_transformer.nn.stack import apply_stack as apply_stack
+from flax_transformer.nn.stack import every_layer as every_layer
 from flax_transformer.nn.stack import extend_stack as extend_stack
 from flax_transformer.nn.stack import init_stack as init_stack
 from flax_transformer.nn.stack import layer as layer

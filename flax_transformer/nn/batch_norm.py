@@ -4,6 +4,8 @@ Axes: C channels (Ioffe & Szegedy 2015, https://arxiv.org/abs/1502.03167).
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,3 +62,30 @@ class BatchNorm(Module):
     def _apply(self, x: jax.Array, mean: jax.Array, var: jax.Array) -> jax.Array:
         factor = self.scale[...] * jax.lax.rsqrt(var + self.eps)
         return ((x.astype(jnp.float32) - mean) * factor + self.bias[...]).astype(x.dtype)
+
+
+class FrozenBatchNorm(BatchNorm):
+    """A batch norm that stays as it is: factors and statistics are constants that training carries along."""
+
+    def __init__(self, channels: int, *, decay: float = 0.9, eps: float = 1e-5):
+        super().__init__(channels, decay=decay, eps=eps)
+        self.scale, self.bias = nnx.BatchStat(self.scale[...]), nnx.BatchStat(self.bias[...])
+
+    def observe(self, x: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], dict[str, Float[Array, "C"]]]:
+        """Normalise by the running statistics, and give all that it holds, unchanged, beside."""
+        return self(x), {name: getattr(self, name)[...] for name in ("bias", "mean", "scale", "var")}
+
+
+Normalise = Callable[[BatchNorm, Array], tuple[Array, Any]]
+"""What a layer with batch norms in it does by each of them, `by_batch` or `by_running`: it gives a result and new
+statistics."""
+
+
+def by_batch(norm: BatchNorm, x: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], dict]:
+    """Normalise by the statistics of the batch, unless they are frozen."""
+    return norm.observe(x)
+
+
+def by_running(norm: BatchNorm, x: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], dict]:
+    """Normalise by the running statistics; no statistics are new."""
+    return norm(x), {}

@@ -76,6 +76,25 @@ class LinearGeneral(nnx.LinearGeneral):
         return _apply(self, x, len(self.in_features))
 
 
+def whole_kernel(kernel: jax.Array, axes: Axes) -> jax.Array:
+    """Gather a kernel that a mesh which splits the width (`fsdp`) has in parts; its gradient is summed and split.
+
+    For layers that are no product of two matrices; those have `Product`.
+
+    Args:
+      axes: the logical axes of the kernel.
+    """
+    return linear_map(_gather, _scatter, (), kernel, axes=axes) if mesh_axes("embed") else kernel
+
+
+def _gather(_: tuple, kernel: jax.Array, *, axes: Axes) -> jax.Array:
+    return constrain(kernel, *(None if axis == "embed" else axis for axis in axes))
+
+
+def _scatter(_: tuple, gradient: jax.Array, *, axes: Axes) -> jax.Array:
+    return constrain(gradient, *axes)
+
+
 def _apply(layer: Linear | LinearGeneral, x: jax.Array, inputs: int) -> jax.Array:
     contract = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
     y = layer.dot_general(x.astype(layer.dtype), layer.kernel[...].astype(layer.dtype), (contract, ((), ())))

@@ -1,12 +1,14 @@
 """Normalisation by name: Flax's own layers, with the variance of a LayerNorm exact."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from flax_transformer.nn.config import Precision
+from flax_transformer.nn.module import Module
 from flax_transformer.ops import layer_norm
 
 
@@ -36,3 +38,16 @@ def make_norm(
     """
     make = kind if callable(kind) else NORMS[kind]
     return make(width, epsilon=eps, rngs=rngs, **{**precision.dtypes, "dtype": jnp.dtype(precision.residual)})
+
+
+class NoNorm(Module):
+    """What stands where a norm would be."""
+
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Give what it is given."""
+        return x
+
+
+def no_norm(width: int, **options: Any) -> NoNorm:
+    """Make no norm, of what Flax's norms take."""
+    return NoNorm()

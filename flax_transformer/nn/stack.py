@@ -129,27 +129,65 @@ def apply_stack(
         that keep what changes from call to call, a `PerLayer` that has not one entry for each, or rows or layers that
         a pipeline cannot share out.
     """
-    if remat not in REMAT:
-        raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
-    if remat == "offload":
-        _check_host_memory()
+    _check_remat(remat)
     given = _Given.of(blocks, args, kwargs)
-    keys = None if key is None else jax.random.split(key, stack_depth(blocks))
-    layers = [blocks, keys, *given.sliced]
+    layers = [blocks, _keys(blocks, key), *given.sliced]
 
     def run(x: Array, layers: list, shared: list) -> Array:
-        def step(x: Array, layers: list) -> tuple[Array, None]:
-            block, k, *slices = layers
-            args, kwargs = given.of_block(slices, shared)
-            return block(x, *args, key=k, **kwargs), None
-
-        if remat != "none":
-            step = jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True)
-        return _over(blocks, unroll)(step, x, layers)[0]
+        step = _step(given, shared, remat, unroll)
+        return _over(blocks, unroll)(lambda x, layers: (step(x, layers), None), x, layers)[0]
 
     if pipeline_stages() > 1 and not isinstance(blocks, nnx.List):
         return run_pipeline(run, x, layers, given.shared, given.names(blocks))
     return run(x, layers, given.shared)
+
+
+@implicit("x")
+@reused
+def every_layer(
+    blocks: Any,
+    x: Array,
+    *args: Any,
+    key: PRNGKeyArray | None = None,
+    unroll: int | bool = 1,
+    remat: str = "none",
+    **kwargs: Any,
+) -> Array:
+    """Run x through the blocks as `apply_stack` does, and give what each of them gives, on a leading layer axis.
+
+    It is no pipeline on any mesh.
+
+    Args:
+      args, kwargs, key, unroll, remat: as for `apply_stack`.
+
+    Raises:
+      ValueError: as `apply_stack`.
+    """
+    _check_remat(remat)
+    given = _Given.of(blocks, args, kwargs)
+    step = _step(given, given.shared, remat, unroll)
+
+    def kept(x: Array, layers: list) -> tuple[Array, Array]:
+        y = step(x, layers)
+        return y, y
+
+    found = _over(blocks, unroll)(kept, x, [blocks, _keys(blocks, key), *given.sliced])[1]
+    return jnp.stack(found) if isinstance(found, tuple) else found
+
+
+def _keys(blocks: Any, key: PRNGKeyArray | None) -> PRNGKeyArray | None:
+    return None if key is None else jax.random.split(key, stack_depth(blocks))
+
+
+def _step(given: "_Given", shared: list, remat: str, unroll: int | bool) -> Callable[[Array, list], Array]:
+    """Give what is done in each layer."""
+
+    def step(x: Array, layers: list) -> Array:
+        block, k, *slices = layers
+        args, kwargs = given.of_block(slices, shared)
+        return block(x, *args, key=k, **kwargs)
+
+    return step if remat == "none" else jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True)
 
 
 @implicit("x")
@@ -223,6 +261,13 @@ def _one_by_one(step: Callable, x: Array, layers: list) -> tuple[Array, tuple]:
         x, state = step(x, [None if part is None else part[i] for part in layers])
         after.append(state)
     return x, tuple(after)
+
+
+def _check_remat(remat: str) -> None:
+    if remat not in REMAT:
+        raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
+    if remat == "offload":
+        _check_host_memory()
 
 
 def _check_host_memory() -> None:

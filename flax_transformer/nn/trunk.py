@@ -119,10 +119,9 @@ class Trunk(Module):
           key: for dropout; None means none.
           others: what else blocks of this kind take; it comes before what is said here.
         """
-        rates = jnp.linspace(0, self.cfg.drop_path, self.cfg.depth) if self.cfg.drop_path and key is not None else None
         given = {
             "mask": mask, "memory_mask": memory_mask, "bias": self._bias(*2 * x.shape[-2:-1]), "positions": positions,
-            "drop_path": None if rates is None else PerLayer(rates), **others,
+            "drop_path": self.drop_rates(key), **others,
         }  # fmt: skip
         x = apply_stack(
             self.blocks, x, *([] if memory is None else [memory]), key=key, unroll=self.cfg.unroll,
@@ -156,6 +155,11 @@ class Trunk(Module):
             **{name: value for name, value in given.items() if value is not None},
         )  # fmt: skip
         return self._end(x), cache
+
+    def drop_rates(self, key: PRNGKeyArray | None) -> PerLayer | None:
+        """Give each block's rate of doing without a sublayer; None: as the blocks say, or nothing is random."""
+        cfg = self.cfg
+        return PerLayer(jnp.linspace(0, cfg.drop_path, cfg.depth)) if cfg.drop_path and key is not None else None
 
     def _end(self, x: Array) -> Array:
         x = checkpoint_name(x, "trunk_output")

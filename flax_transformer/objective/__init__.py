@@ -5,12 +5,25 @@ takes its inputs by name, so that an objective knows no family: `model.hidden_st
 hidden states, and `model.output(hidden)` is what logits are made of.
 """
 
+from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, check_parts
+from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
 
-__all__ = ["OBJECTIVES", "Batch", "LabelLoss", "Loss", "MaskedLoss", "Objective", "TokenLoss", "check_parts"]
+__all__ = [
+    "OBJECTIVES",
+    "Batch",
+    "BatchStatistics",
+    "DetectionLoss",
+    "LabelLoss",
+    "Loss",
+    "MaskedLoss",
+    "Objective",
+    "TokenLoss",
+    "check_parts",
+]
 
 OBJECTIVES: dict[str, Objective] = {
     "continue": TokenLoss(),
@@ -18,5 +31,6 @@ OBJECTIVES: dict[str, Objective] = {
     "fill": MaskedLoss(),
     "classify": LabelLoss(),
     "label": LabelLoss(),
+    "detect": DetectionLoss(),
 }
 """What trains a model, where nothing else is said, by what it can do: a word of `hub.registration.USES`."""

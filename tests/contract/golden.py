@@ -9,7 +9,10 @@ import numpy as np
 from flax_transformer import hub
 
 GOLDEN = sorted((Path(__file__).parent.parent / "hub/golden").iterdir())
-OUTPUTS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "reconstruction")
+OUTPUTS = (
+    "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "reconstruction",
+    "pred_boxes",
+)  # fmt: skip
 
 
 class Golden(NamedTuple):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
 GOLDEN = Path(__file__).parent / "golden"
 V, TOKENS = 40, {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2}
@@ -42,6 +43,14 @@ ROPE = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_fa
 
 UNUSED = "past_key_values", "loss", "reshaped_hidden_states"
 PICTURE = {"image_size": 12, "patch_size": 2, "initializer_range": 0.3}
+VIT = {
+    **PICTURE, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,
+    "patch_size": 4,
+}  # fmt: skip
+MAE = {
+    "decoder_hidden_size": 12, "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 3,
+    "decoder_intermediate_size": 8, "mask_ratio": 0.5,
+}  # fmt: skip
 SWIN = {"embed_dim": 6, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3, "mlp_ratio": 1, "encoder_stride": 4}
 BEIT = {
     "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 11,
@@ -51,6 +60,11 @@ PVT = {
     "image_size": 16, "initializer_range": 0.3, "num_encoder_blocks": 2, "depths": [1, 2], "hidden_sizes": [6, 8],
     "patch_sizes": [4, 2], "strides": [4, 2], "num_attention_heads": [2, 4], "sequence_reduction_ratios": [2, 1],
     "mlp_ratios": [1, 2], "num_labels": 5,
+}  # fmt: skip
+RESNET = {"num_channels": 1, "embedding_size": 4, "hidden_sizes": [8, 16], "depths": [1, 2]}
+DETR = {
+    "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16, "decoder_ffn_dim": 12, "num_queries": 5, "num_channels": 1,
 }  # fmt: skip
 
 MODELS = {
@@ -71,18 +85,55 @@ MODELS = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
     "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**T5)),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**BART)),
+    "vit": ("ViTForImageClassification", transformers.ViTConfig(**VIT, num_labels=3)),
+    "deit": ("DeiTForImageClassificationWithTeacher", transformers.DeiTConfig(**VIT, num_labels=3)),
+    "dinov2": ("Dinov2ForImageClassification", transformers.Dinov2Config(**VIT, use_swiglu_ffn=True, num_labels=3)),
+    "vit_mae": ("ViTMAEForPreTraining", transformers.ViTMAEConfig(**VIT, **MAE)),
     "swin": ("SwinForMaskedImageModeling", transformers.SwinConfig(**PICTURE, **SWIN)),
     "beit": ("BeitForMaskedImageModeling", transformers.BeitConfig(**PICTURE, **BEIT)),
     "pvt": ("PvtForImageClassification", transformers.PvtConfig(**PVT)),
+    "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
+    "convnext": (
+        "ConvNextForImageClassification",
+        transformers.ConvNextConfig(
+            num_channels=1,
+            hidden_sizes=[4, 8],
+            depths=[1, 2],
+            num_stages=2,
+            layer_scale_init_value=0.5,
+            initializer_range=0.3,
+        ),
+    ),
+    "detr": (
+        "DetrForObjectDetection",
+        transformers.DetrConfig(
+            **DETR,
+            use_timm_backbone=False,
+            num_labels=3,
+            backbone_config=transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
+        ),
+    ),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
 
+PIXELS = ("resnet", "convnext", "detr")
+PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
+
+
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
-    if hasattr(config := MODELS[name][1], "image_size"):
+    if name in PIXELS:
+        given = {"pixel_values": random.normal(size=(2, 1, 24, 32)).astype(np.float32)}
+        mask = np.zeros((2, 24, 32), np.int64)
+        mask[0], mask[1, :16, :21] = 1, 1
+        return {**given, "pixel_mask": mask} if name == "detr" else given
+    if name in PATCHES:
+        config = MODELS[name][1]
         size, patch = config.image_size, getattr(config, "patch_size", 0)
         given = {"pixel_values": random.standard_normal((2, config.num_channels, size, size), dtype=np.float32)}
+        if name == "vit_mae":
+            given["noise"] = random.random((2, (size // patch) ** 2), dtype=np.float32)
         return given | ({"bool_masked_pos": random.random((2, (size // patch) ** 2)) < 0.4} if "Masked" in kind else {})
     left = "Causal" in kind or "LMHead" in kind
     lengths, length = np.array([[9], [5]]), 9
@@ -101,12 +152,20 @@ def make(name: str) -> None:
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters() if hasattr(config, "image_size") else ():
+        for parameter in model.parameters() if name in PATCHES else ():
             if not parameter.any():  # tokens, tables and biases that begin as zeros
                 parameter.normal_(std=0.3)
+    if name in PIXELS:  # norms, which begin at 0 and 1, say something too
+        for each in (*model.parameters(), *model.buffers()):
+            if each.ndim == 1:
+                each.data += 0.3 * torch.rand_like(each)
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
+    if name == "vit_mae":  # names of the published files, which transformers reads and does not write
+        file = folder / "model.safetensors"
+        tensors = {key.replace("decoder_encoder.layer.", "decoder_layers."): x for key, x in load_file(file).items()}
+        save_file(tensors, file, metadata={"format": "pt"})
     given = inputs(name, kind)
     tensors = {key: torch.as_tensor(value) for key, value in given.items()}
     arrays = {f"in_{key}": value for key, value in given.items()}
@@ -127,7 +186,24 @@ def make(name: str) -> None:
     print(f"{name}: {sorted(arrays)}, {size / 1000:.0f} kB")
 
 
+def make_mixer() -> None:
+    """Of which there is none in transformers."""
+    import mixer_reference as reference
+
+    options = {
+        "hidden_size": 16, "num_hidden_layers": 2, "tokens_intermediate_size": 8, "intermediate_size": 24,
+        "image_size": [8, 12], "patch_size": [4, 3], "num_channels": 3,
+    }  # fmt: skip
+    given = reference.tensors(options)
+    shutil.rmtree(GOLDEN / "mixer", ignore_errors=True)
+    reference.save(GOLDEN / "mixer", given, options)
+    images = np.random.default_rng(0).normal(size=(2, 3, 8, 12)).astype(np.float32)
+    logits, layers = reference.forward(given, torch.as_tensor(images), options)
+    arrays = {"in_pixel_values": images, "out_logits": logits.numpy(), "out_hidden_states": torch.stack(layers).numpy()}
+    np.savez_compressed(GOLDEN / "mixer" / "expected.npz", **arrays)
+
+
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
-    for each in sys.argv[1:] or MODELS:
-        make(each)
+    for each in sys.argv[1:] or (*MODELS, "mixer"):
+        make_mixer() if each == "mixer" else make(each)

@@ -1,0 +1,187 @@
+"""DETR checkpoints (Carion et al. 2020), on ResNets: of transformers' own names, or of timm's, which old files have."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from jaxtyping import Array, PRNGKeyArray
+
+from flax_transformer.hub.call import ModelOutput, layers_of, pictures, split_keys
+from flax_transformer.hub.config import ConfigTable
+from flax_transformer.hub.family import resnet
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import Inputs, Signature
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.side import SIDES
+from flax_transformer.hub.table import conv, linear, norm, parameter, under
+from flax_transformer.models.vision.detr import Detr, DetrConfig, detr_resnet50
+from flax_transformer.models.vision.resnet import ResNetConfig
+
+NARROW, WIDE = [64, 128, 256, 512], [256, 512, 1024, 2048]
+TIMM = {
+    "resnet18": ("basic", NARROW, [2, 2, 2, 2]),
+    "resnet34": ("basic", NARROW, [3, 4, 6, 3]),
+    "resnet50": ("bottleneck", WIDE, [3, 4, 6, 3]),
+    "resnet101": ("bottleneck", WIDE, [3, 4, 23, 3]),
+    "resnet152": ("bottleneck", WIDE, [3, 8, 36, 3]),
+}
+"""What timm's names mean: kind of the blocks, widths and depths."""
+
+
+def read_backbone(fields: Fields) -> Mapping[str, Any]:
+    """Read the network that gives feature maps.
+
+    Raises:
+      ValueError: for one that is no ResNet, or whose last feature map is not what the encoder is given.
+    """
+    data = described(fields)
+    kind = data.get("model_type")
+    if kind != "resnet":
+        raise ValueError(f"config.json must have a backbone_config with model_type 'resnet', it is {kind!r}")
+    backbone = replace(resnet.CONFIG.read(Fields.of(data)), frozen=True)
+    stages = len(backbone.depths)
+    features, indices = data.get("out_features"), data.get("out_indices")
+    if (features and features[-1] != f"stage{stages}") or (indices and indices[-1] not in (-1, stages)):
+        raise ValueError(f"a backbone must end with its last stage, {stages}, got {features or indices}")
+    return {"backbone": backbone}
+
+
+def described(fields: Fields) -> dict[str, Any]:
+    """Give the description of the backbone, also of one that is only named, as timm names it.
+
+    Raises:
+      ValueError: for a name that is not known here.
+    """
+    data = fields.get("backbone_config")
+    if isinstance(data, dict) and data.get("model_type") != "timm_backbone":
+        return data
+    if not isinstance(data, dict) and fields.get("use_timm_backbone") is False:
+        raise ValueError(f"config.json must describe the backbone, it has backbone_config={data!r}")
+    name = data.get("backbone") if isinstance(data, dict) else fields.get("backbone") or "resnet50"
+    if name not in TIMM:
+        raise ValueError(f"config.json has the backbone {name!r}; supported are {', '.join(TIMM)}")
+    block, widths, depths = TIMM[name]
+    return {
+        "model_type": "resnet", "layer_type": block, "hidden_sizes": widths, "depths": depths,
+        "num_channels": fields.get("num_channels", 3), "out_features": [f"stage{len(depths)}"],
+    }  # fmt: skip
+
+
+def settled(fields: Fields, names: Collection[str]) -> Fields:
+    """Describe a backbone that config.json only names, so that what is saved opens without timm."""
+    named = fields.get("backbone_config") is None or fields["backbone_config"].get("model_type") == "timm_backbone"
+    changes = {"backbone_config": described(fields), "use_timm_backbone": False, "backbone": None}
+    return fields.updated(changes) if named else fields
+
+
+def write_backbone(config: DetrConfig) -> dict[str, Any]:
+    """Write the network that gives feature maps.
+
+    Raises:
+      ValueError: for one that is no ResNet with batch norms that stay as they are.
+    """
+    backbone = config.backbone
+    if not isinstance(backbone, ResNetConfig) or not backbone.frozen:
+        raise ValueError("a DETR's backbone must be a ResNet whose batch norms are frozen, got another")
+    data = {**resnet.CONFIG.write(backbone), "model_type": "resnet", "out_features": [f"stage{len(backbone.depths)}"]}
+    return {"backbone_config": data, "num_channels": backbone.channels, "use_timm_backbone": False}
+
+
+CONFIG = ConfigTable(
+    detr_resnet50(),
+    {
+        "d_model": "embed",
+        "encoder_layers": "encoder.depth",
+        "decoder_layers": "decoder.depth",
+        "encoder_attention_heads": "encoder.heads",
+        "decoder_attention_heads": "decoder.heads",
+        "encoder_ffn_dim": "encoder.inner",
+        "decoder_ffn_dim": "decoder.inner",
+        "num_queries": "queries",
+        "activation_function": ("encoder.activation", "decoder.activation"),
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "activation_dropout": "activation_dropout",
+    },
+    only={
+        "position_embedding_type": "sine", "dilation": False, "auxiliary_loss": False, "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0,
+    },
+    adds={"is_encoder_decoder": True},
+    reads=read_backbone,
+    writes=write_backbone,
+)  # fmt: skip
+
+
+def read(fields: Fields) -> DetrConfig:
+    """Make our config of config.json's fields."""
+    return replace(CONFIG.read(fields), classes=fields.labels)
+
+
+def hidden(model: Detr, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states of both sides."""
+    keys, images, mask = split_keys(key), pictures(inputs), inputs.pixel_mask
+    mask = None if mask is None else mask != 0
+    memory, *beside = model.encode(model.backbone.feature_map(images), images.shape[-3:-1], mask, key=keys[0])
+    states = model.decode(memory, *beside, key=keys[1])
+    return ModelOutput(last_hidden_state=states[..., -1, :, :], encoder_last_hidden_state=memory)
+
+
+def detector(model: Detr, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Find objects, as DetrForObjectDetection does."""
+    found = hidden(model, inputs, key, fields)
+    answers = model.output(found.last_hidden_state)
+    return replace(found, logits=answers.logits, pred_boxes=answers.boxes)
+
+
+def layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
+    """Name what the layers of both sides are given; the stages of the backbone, which come before, are left out."""
+    return layers_of({**seen, "hidden_states": seen["hidden_states"][-2:]} if "hidden_states" in seen else seen, output)
+
+
+PREFIX = "model."
+BACKBONE = "backbone.conv_encoder.model."
+TABLE = (
+    *under(resnet.table(counted=False), "backbone.", BACKBONE),
+    *conv("project", "input_projection"),
+    *parameter("queries", "query_position_embeddings.weight"),
+    *SIDES,
+    *norm("norm", "decoder.layernorm"),
+)
+HEADS = (
+    *linear("scores.output", "class_labels_classifier"),
+    *linear("boxes.dense", "bbox_predictor.layers.{}"),
+    *linear("boxes.output", "bbox_predictor.layers.2"),
+)
+ROOT = r"(^|\.)backbone\.(?:conv_encoder\.)?model\."
+RENAMED = {
+    rf"{ROOT}(?=embedder|encoder)": rf"\1{BACKBONE}",
+    rf"{ROOT}conv1\.": rf"\1{BACKBONE}embedder.embedder.convolution.",
+    rf"{ROOT}bn1\.": rf"\1{BACKBONE}embedder.embedder.normalization.",
+    **{rf"{ROOT}layer{i + 1}\.(\d+)\.": rf"\1{BACKBONE}encoder.stages.{i}.layers.\2." for i in range(4)},
+    **{rf"(stages\.\d\.layers\.\d+)\.conv{i + 1}\.": rf"\1.layer.{i}.convolution." for i in range(3)},
+    **{rf"(stages\.\d\.layers\.\d+)\.bn{i + 1}\.": rf"\1.layer.{i}.normalization." for i in range(3)},
+    r"(stages\.\d\.layers\.\d+)\.downsample\.0\.": r"\1.shortcut.convolution.",
+    r"(stages\.\d\.layers\.\d+)\.downsample\.1\.": r"\1.shortcut.normalization.",
+    r"\.o_proj\.": ".out_proj.",
+    r"(layers\.\d+)\.mlp\.(fc\d)\.": r"\1.\2.",
+}
+"""Names of timm's backbones, and of transformers 5, which keeps others in files."""
+
+INPUTS = Signature(("pixel_values",), ("pixel_mask",))
+FAMILIES = {
+    "detr": Family(
+        model_type="detr",
+        architectures={
+            "DetrForObjectDetection": Architecture(
+                read, detector, HEADS, uses=("detect",), inputs=INPUTS, layers=layers
+            ),
+        },
+        table=TABLE,
+        write=CONFIG.write,
+        prefix=PREFIX,
+        ignored=(r"num_batches_tracked$",),
+        renamed=RENAMED,
+        settled=settled,
+    )
+}

@@ -1,0 +1,228 @@
+"""DETR: objects as a set, each the answer to a learned query (Carion et al. 2020, https://arxiv.org/abs/2005.12872).
+
+Axes: B batch, H W height and width, C channels, S places of the feature map, Q queries, L layers of the decoder, D
+width, E classes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.head import Head, HeadConfig
+from flax_transformer.models.vision.resnet import ResNetConfig
+from flax_transformer.nn import ConvConfig, Precision, Trunk, TrunkConfig, every_layer, init_stack, layer
+from flax_transformer.nn.check import check_widths
+from flax_transformer.nn.config import check_at_least, check_fields, check_rates
+from flax_transformer.nn.linear import Linear, Product
+from flax_transformer.nn.module import Module
+from flax_transformer.nn.placed import placed_block
+from flax_transformer.ops import Mask, dropout, widen
+from flax_transformer.ops.grid import shrink_mask, sinusoidal_places
+from flax_transformer.ops.wide import wide
+from flax_transformer.parallel import constrain
+from flax_transformer.parallel.explicit import implicit
+
+FLOAT32 = Precision()
+
+
+@frozen
+class DetrConfig:
+    """Feature maps of a convolutional network, an encoder of their places, a decoder of queries, and two heads."""
+
+    backbone: Any
+    """Config of what gives feature maps of pictures, such as a `ResNetConfig`: it has their width `embed`."""
+    encoder: TrunkConfig
+    """Of `placed_block`s."""
+    decoder: TrunkConfig
+    """Of `placed_block`s with cross-attention, after each of which there is a norm."""
+    queries: int = 100
+    """Q, the most objects that can be found in a picture."""
+    classes: int = 91
+    """E, beside which there is a class for no object."""
+    dropout: float = 0.0
+    """Before the encoder."""
+    precision: Precision = Precision()
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1, "queries", "classes")
+        check_rates(self, "dropout")
+        check_widths(encoder=self.encoder.block.embed, decoder=self.decoder.block.embed)
+        if self.encoder.cross or not self.decoder.cross:
+            raise ValueError("the decoder attends to what the encoder gives, and the encoder to no memory")
+        if self.decoder.block.residual.norm_position == "pre":
+            raise ValueError("the decoder's norms are after its sublayers, got norm_position='pre'")
+
+    @property
+    def embed(self) -> int:
+        """D, the width of the hidden states."""
+        return self.decoder.block.embed
+
+    def build(self, rngs: nnx.Rngs) -> "Detr":
+        """Make the model."""
+        return Detr(self, rngs=rngs)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Detections:
+    """What each query answers."""
+
+    logits: Any
+    """[..., Q, E + 1], the last of no object."""
+    boxes: Any
+    """[..., Q, 4], by their centres, in shares of the picture."""
+
+
+class Detr(Module):
+    """Objects in pictures: `detr(images, mask)` gives what each query answers."""
+
+    def __init__(self, cfg: DetrConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.backbone = cfg.backbone.build(rngs)
+        self.project = ConvConfig(
+            channels=cfg.backbone.embed, features=cfg.embed, window=(1, 1), precision=cfg.precision
+        ).build(rngs)  # fmt: skip
+        table = nnx.initializers.normal(1.0)(rngs.params(), (cfg.queries, cfg.embed), jnp.dtype(cfg.precision.params))
+        self.queries = nnx.Param(table, out_sharding=(None, "embed"), eager_sharding=False)
+        self.encoder, self.decoder = Trunk(cfg.encoder, rngs=rngs), Trunk(cfg.decoder, rngs=rngs)
+        self.norm = cfg.decoder.block.residual.make_norm(rngs)
+        self.scores = Head(HeadConfig(embed=cfg.embed, outputs=cfg.classes + 1, precision=cfg.precision), rngs=rngs)
+        self.boxes = BoxHead(cfg, rngs=rngs)
+
+    @implicit("images")
+    def __call__(
+        self,
+        images: Float[Array, "*B H W C"],
+        mask: Bool[Array, "*B H W"] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Detections:
+        """Find objects.
+
+        Args:
+          mask: where there is a picture and no padding; everywhere by default.
+          key: for dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        return self.output(self.hidden_states(images, mask, key=key)[..., -1, :, :])
+
+    @implicit("images")
+    def hidden_states(
+        self,
+        images: Float[Array, "*B H W C"],
+        mask: Bool[Array, "*B H W"] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B L Q D"]:
+        """Compute the queries' states after every layer of the decoder; arguments as in a call."""
+        return self._states(self.backbone.feature_map(images), images, mask, key)
+
+    @implicit("images")
+    def observe(
+        self,
+        images: Float[Array, "*B H W C"],
+        mask: Bool[Array, "*B H W"] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "*B L Q D"], dict[str, Any]]:
+        """Compute the hidden states, and new statistics of a backbone that has batch norms, beside."""
+        features, statistics = self.backbone.observe_map(images)
+        return self._states(features, images, mask, key), {"backbone": statistics}
+
+    def _states(self, features: Array, images: Array, mask: Array | None, key: PRNGKeyArray | None) -> Array:
+        keys = (None, None) if key is None else jax.random.split(key)
+        memory, *beside = self.encode(features, images.shape[-3:-1], mask, key=keys[0])
+        return self.decode(memory, *beside, key=keys[1])
+
+    def encode(
+        self,
+        features: Float[Array, "*B I J C"],
+        size: tuple[int, int],
+        mask: Bool[Array, "*B H W"] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "*B S D"], Float[Array, "*#B S D"], Mask | None]:
+        """Encode a feature map of pictures of a size: its places' states, their positions, and which are padding.
+
+        Raises:
+          ValueError: a mask of another size than the pictures.
+        """
+        cfg, lead = self.cfg, features.shape[:-3]
+        if mask is not None and mask.shape != (*lead, *size):
+            raise ValueError(f"mask must be {(*lead, *size)}, as the pictures are, got {mask.shape}")
+        rows, columns = features.shape[-3:-1]
+        seen = jnp.ones((rows, columns), bool) if mask is None else shrink_mask(mask != 0, rows, columns)
+        places = sinusoidal_places(seen, cfg.embed)
+        visible = None if mask is None else Mask(dense=seen.reshape(*lead, 1, 1, -1))
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = self.project(features).reshape(*lead, rows * columns, cfg.embed)
+        x = constrain(dropout(x, cfg.dropout, keys[0]), "batch", "length", None)
+        return self.encoder(x, mask=visible, places=places, key=keys[1]), places, visible
+
+    def decode(
+        self,
+        memory: Float[Array, "*B S D"],
+        places: Float[Array, "*#B S D"],
+        visible: Mask | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B L Q D"]:
+        """Let the queries look at a memory; arguments as `encode` gives them."""
+        trunk, places = self.decoder, jnp.broadcast_to(places, memory.shape)
+        mine = widen(self.queries[...])
+        x = jnp.zeros((*memory.shape[:-2], *mine.shape), memory.dtype)
+        rates = trunk.drop_rates(key)
+        given = {"memory_mask": visible, "drop_path": rates}
+        found = every_layer(
+            trunk.blocks, x, memory, places=mine, memory_places=places, key=key, unroll=trunk.cfg.unroll,
+            remat=trunk.cfg.remat, **{name: value for name, value in given.items() if value is not None},
+        )  # fmt: skip
+        return self.norm(jnp.moveaxis(found, 0, -3))
+
+    @implicit("hidden")
+    def output(self, hidden: Float[Array, "*B Q D"], *, key: PRNGKeyArray | None = None) -> Detections:
+        """Score the classes and place the boxes, in float32 or more, from the states of queries."""
+        hidden = widen(hidden)
+        return Detections(self.scores(hidden), jax.nn.sigmoid(self.boxes(hidden)))
+
+
+def _linear(cfg: DetrConfig, outputs: int, rngs: nnx.Rngs) -> Linear:
+    kinds = {"dtype": wide(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
+    return Linear(cfg.embed, outputs, dot_general=Product("dense"), rngs=rngs, **kinds)
+
+
+class BoxHead(Module):
+    """Two dense layers of the model's width and one of four numbers."""
+
+    def __init__(self, cfg: DetrConfig, *, rngs: nnx.Rngs):
+        self.dense = init_stack(lambda rngs: _linear(cfg, cfg.embed, rngs), 2, key=rngs.params())
+        self.output = _linear(cfg, 4, rngs)
+
+    def __call__(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B 4"]:
+        """Give four numbers without bounds."""
+        for i in range(2):
+            hidden = jax.nn.relu(layer(self.dense, i)(hidden))
+        return self.output(hidden)
+
+
+def detr_resnet50(
+    classes: int = 91, *, queries: int = 100, dropout: float = 0.1, precision: Precision = FLOAT32
+) -> DetrConfig:
+    """Give DETR on ResNet-50: 6 + 6 layers, D=256, 41.5 M parameters with those that are frozen."""
+
+    def trunk(cross: bool) -> TrunkConfig:
+        block = placed_block(embed=256, heads=8, inner=2048, dropout=dropout, cross=cross, precision=precision)
+        return TrunkConfig(block=block, depth=6)
+
+    return DetrConfig(
+        backbone=ResNetConfig(frozen=True, precision=precision), encoder=trunk(False), decoder=trunk(True),
+        queries=queries, classes=classes, dropout=dropout, precision=precision,
+    )  # fmt: skip

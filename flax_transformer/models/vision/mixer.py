@@ -1,0 +1,183 @@
+"""MLP-Mixer: feed-forward layers that mix patches and channels in turn (Tolstikhin et al. 2021,
+https://arxiv.org/abs/2105.01601).
+
+Axes: B batch, H W height and width in pixels, C channels, P patches, D width.
+"""
+
+import jax
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.nn import (
+    FeedForwardConfig,
+    PatchConfig,
+    Precision,
+    Residual,
+    ResidualConfig,
+    Trunk,
+    TrunkConfig,
+)
+from flax_transformer.nn.check import check_hidden, check_widths
+from flax_transformer.nn.config import check_fields
+from flax_transformer.nn.module import Module
+from flax_transformer.ops import Mask
+from flax_transformer.parallel.explicit import implicit
+
+FLOAT32 = Precision()
+
+
+@frozen
+class MixerBlockConfig:
+    """Two feed-forward layers, one over patches and one over channels, a residual around each."""
+
+    tokens: FeedForwardConfig
+    """Over patches: its width is P."""
+    feedforward: FeedForwardConfig
+    residual: ResidualConfig
+
+    def __post_init__(self):
+        check_fields(self)
+        check_widths(feedforward=self.feedforward.embed, residual=self.residual.embed)
+
+    @property
+    def embed(self) -> int:
+        """D, the width of the residual stream."""
+        return self.residual.embed
+
+    def build(self, rngs: nnx.Rngs) -> "MixerBlock":
+        """Make the block."""
+        return MixerBlock(self, rngs=rngs)
+
+
+class MixerBlock(Module):
+    """One layer of a mixer."""
+
+    def __init__(self, cfg: MixerBlockConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.tokens, self.tokens_residual = cfg.tokens.build(rngs), Residual(cfg.residual, rngs=rngs)
+        self.feedforward, self.feedforward_residual = cfg.feedforward.build(rngs), Residual(cfg.residual, rngs=rngs)
+
+    @implicit("x")
+    def __call__(
+        self,
+        x: Float[Array, "*B P D"],
+        *,
+        drop_path: Float[Array, ""] | float | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B P D"]:
+        """Apply the block; `drop_path` is how often a row does without a sublayer, in place of what the config says.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        check_hidden(x, self.cfg.embed)
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = checkpoint_name(x, "hidden_states")
+        x = self.tokens_residual(x, self._mix, key=keys[0], drop_path=drop_path)
+        return self.feedforward_residual(x, self.feedforward, key=keys[1], drop_path=drop_path)
+
+    def _mix(self, x: Float[Array, "*B P D"], *, key: PRNGKeyArray | None) -> Float[Array, "*B P D"]:
+        return self.tokens(x.swapaxes(-1, -2), key=key).swapaxes(-1, -2)
+
+
+@frozen
+class MixerConfig(TrunkConfig):
+    """A trunk of `MixerBlock`s over the patches of a picture."""
+
+    patches: PatchConfig
+
+    def __post_init__(self):
+        super().__post_init__()
+        rows, columns = self.patches.grid
+        check_widths(patches=self.patches.embed, block=self.block.embed)
+        if self.block.tokens.embed != rows * columns:
+            raise ValueError(
+                f"blocks must mix the {rows}×{columns} patches of a picture, got {self.block.tokens.embed}"
+            )
+
+    def build(self, rngs: nnx.Rngs) -> "Mixer":
+        """Make the model."""
+        return Mixer(self, rngs=rngs)
+
+
+class Mixer(Module):
+    """Hidden states of a picture's patches."""
+
+    def __init__(self, cfg: MixerConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.patches = cfg.patches.build(rngs)
+        self.trunk = Trunk(cfg, rngs=rngs)
+
+    def __call__(
+        self, images: Float[Array, "*B H W C"], *, mask: Mask | None = None, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B P D"]:
+        """Encode pictures of the size that the model is made for.
+
+        Args:
+          mask: None; patches are mixed by where they are.
+          key: for dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit, or a mask.
+        """
+        if mask is not None:
+            raise ValueError(f"patches are mixed by where they are, got a mask {mask}")
+        grid = self.cfg.patches.grid
+        if images.ndim > 2 and self.cfg.patches.grid_of(*images.shape[-3:-1]) != grid:
+            raise ValueError(f"a mixer's pictures must have {grid[0]}×{grid[1]} patches, got shape {images.shape}")
+        return self.trunk(self.patches(images), key=key)
+
+    def hidden_states(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B P D"]:
+        """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
+        return self(images, key=key)
+
+    def memory_mask(self, mask: Mask | None) -> Mask | None:
+        """Say which positions of the output are padding: pictures have none."""
+        return None
+
+
+def mixer(
+    *, embed: int, depth: int, tokens: int, inner: int, image: int, patch: int, precision: Precision = FLOAT32
+) -> MixerConfig:
+    """Make a mixer's config of its sizes.
+
+    Args:
+      tokens: inner width of the layers over patches.
+      inner: that of those over channels.
+      image, patch: height and width, in pixels.
+
+    >>> mixer(embed=64, depth=2, tokens=32, inner=256, image=32, patch=4).block.tokens.embed
+    64
+    """
+    patches = PatchConfig(embed=embed, image=(image, image), patch=(patch, patch), precision=precision)
+    rows, columns = patches.grid
+    mix, channels = (
+        FeedForwardConfig(embed=width, inner=size, activation="gelu", precision=precision)
+        for width, size in ((rows * columns, tokens), (embed, inner))
+    )
+    residual = ResidualConfig(embed=embed, norm_eps=1e-6, norm_position="pre", precision=precision)
+    block = MixerBlockConfig(tokens=mix, feedforward=channels, residual=residual)
+    return MixerConfig(patches=patches, block=block, depth=depth)
+
+
+def mixer_small_patch32(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give Mixer-S/32: 8 layers, D=512, 19.1 M parameters."""
+    sizes = {"embed": 512, "depth": 8, "tokens": 256, "inner": 2048, "patch": 32}
+    return with_head(mixer(**sizes, image=image, precision=precision), outputs=classes, pool="mean")
+
+
+def mixer_base_patch16(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give Mixer-B/16: 12 layers, D=768, 59.9 M parameters."""
+    sizes = {"embed": 768, "depth": 12, "tokens": 384, "inner": 3072, "patch": 16}
+    return with_head(mixer(**sizes, image=image, precision=precision), outputs=classes, pool="mean")
+
+
+def mixer_large_patch16(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give Mixer-L/16: 24 layers, D=1024, 208.2 M parameters."""
+    sizes = {"embed": 1024, "depth": 24, "tokens": 512, "inner": 4096, "patch": 16}
+    return with_head(mixer(**sizes, image=image, precision=precision), outputs=classes, pool="mean")

@@ -1,0 +1,264 @@
+"""ResNet: convolutions around which their inputs are added (He et al. 2015, https://arxiv.org/abs/1512.03385).
+
+Every part is called as `part(x, by)`, where `by` says how batch norms normalise (`nn.batch_norm.Normalise`), and gives
+new statistics beside its result, under the paths they have in the part.
+
+Axes: B batch, H W height and width, C channels, P places of the last feature map, D its width.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import jax
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.nn import ConvConfig, Precision
+from flax_transformer.nn.batch_norm import BatchNorm, FrozenBatchNorm, Normalise, by_batch, by_running
+from flax_transformer.nn.check import check_images
+from flax_transformer.nn.config import check_at_least, check_fields
+from flax_transformer.nn.module import Module
+from flax_transformer.ops import Mask, activation
+from flax_transformer.ops.convolution import max_pool
+from flax_transformer.parallel.explicit import implicit
+
+FLOAT32 = Precision()
+Statistics = dict[str, Any]
+
+
+@frozen
+class ResNetConfig:
+    """A stem that makes pictures a quarter as high and wide, and stages of which each but the first halves them."""
+
+    channels: int = 3
+    """C, of the pictures."""
+    stem: int = 64
+    """Channels after the stem."""
+    widths: tuple[int, ...] = (256, 512, 1024, 2048)
+    """Channels after each stage."""
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    """Blocks of each stage."""
+    block: Literal["basic", "bottleneck"] = "bottleneck"
+    """Two convolutions of 3×3, or one between two of 1×1 at a quarter of the channels."""
+    activation: str | Callable = "relu"
+    """After the stem and after each block; within a block it is ReLU."""
+    halve_first: bool = False
+    """Whether the first stage halves too."""
+    halve_early: bool = False
+    """Whether a bottleneck halves in its first convolution, as published first, and not in that of 3×3."""
+    frozen: bool = False
+    """Whether batch norms stay as they are: constants, statistics and factors alike."""
+    norm_eps: float = 1e-5
+    norm_decay: float = 0.9
+    """What is kept of the running statistics in every step."""
+    init_std: float | None = None
+    """Standard deviation kernels start with; None: He's."""
+    precision: Precision = Precision()
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1, "channels", "stem")
+        check_at_least(self, 0, "norm_eps", "init_std")
+        activation(self.activation)
+        if not self.widths or len(self.widths) != len(self.depths) or min(self.widths + self.depths) < 1:
+            raise ValueError(f"every stage needs a width and a depth, got {self.widths}, {self.depths}")
+        if self.block == "bottleneck" and any(width % REDUCTION for width in self.widths):
+            raise ValueError(f"the widths of bottlenecks must be multiples of {REDUCTION}, got {self.widths}")
+
+    @property
+    def embed(self) -> int:
+        """D, the width of the hidden states."""
+        return self.widths[-1]
+
+    def build(self, rngs: nnx.Rngs) -> "ResNet":
+        """Make the network."""
+        return ResNet(self, rngs=rngs)
+
+
+REDUCTION = 4
+"""How much narrower a bottleneck is inside."""
+
+
+class ResNet(Module):
+    """Hidden states of pictures, the places of the last feature map; `observe` gives new batch statistics beside."""
+
+    def __init__(self, cfg: ResNetConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.stem = ConvNorm(cfg, cfg.channels, cfg.stem, 7, 2, rngs=rngs)
+        channels = (cfg.stem, *cfg.widths)
+        for i, depth in enumerate(cfg.depths):
+            stride = 2 if i or cfg.halve_first else 1
+            setattr(self, f"stage{i + 1}", Stage(cfg, channels[i], channels[i + 1], depth, stride, rngs=rngs))
+
+    @implicit("images")
+    def features(self, images: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:
+        """Compute the last feature map, and new statistics, by what batch norms are to do.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        check_images(images, self.cfg.channels)
+        new: Statistics = {}
+        x, new["stem"] = self.stem(images, by)
+        x = max_pool(activation(self.cfg.activation)(x), 3, stride=2, padding=1)
+        for i in range(len(self.cfg.depths)):
+            x, new[f"stage{i + 1}"] = getattr(self, f"stage{i + 1}")(x, by)
+        return x, new
+
+    def feature_map(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B I J D"]:
+        """Compute the last feature map of pictures of any size, by the running statistics.
+
+        A key changes nothing, as there is no dropout.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        return self.features(images, by_running)[0]
+
+    def __call__(
+        self, images: Float[Array, "*B H W C"], *, mask: Mask | None = None, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B P D"]:
+        """Compute the places of the last feature map, line by line, as `feature_map` does.
+
+        Args:
+          mask: None; a convolution sees all that is in its window.
+          key: changes nothing.
+
+        Raises:
+          ValueError: as `feature_map`, or for a mask.
+        """
+        if mask is not None:
+            raise ValueError(f"convolutions see all that is in their windows, got a mask {mask}")
+        return _rows(self.feature_map(images))
+
+    def hidden_states(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B P D"]:
+        """Compute the hidden states from the inputs of a batch; arguments as in a call."""
+        return self(images, key=key)
+
+    def observe(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "*B P D"], Statistics]:
+        """Compute the hidden states by the statistics of the batch; give the new running ones beside.
+
+        `objective.BatchStatistics` trains by it.
+        """
+        x, statistics = self.observe_map(images)
+        return _rows(x), statistics
+
+    def observe_map(self, images: Float[Array, "*B H W C"]) -> tuple[Float[Array, "*B I J D"], Statistics]:
+        """Compute the last feature map as `observe` does."""
+        return self.features(images, by_batch)
+
+    def memory_mask(self, mask: Mask | None) -> Mask | None:
+        """Say which positions of the output are padding: pictures have none."""
+        return None
+
+
+class ConvNorm(Module):
+    """A convolution without bias and a batch norm."""
+
+    def __init__(self, cfg: ResNetConfig, channels: int, features: int, window: int, stride: int, *, rngs: nnx.Rngs):
+        self.convolution = ConvConfig(
+            channels=channels, features=features, window=(window, window), stride=stride, padding=window // 2,
+            bias=False, init_std=cfg.init_std, precision=cfg.precision,
+        ).build(rngs)  # fmt: skip
+        kind = FrozenBatchNorm if cfg.frozen else BatchNorm
+        self.norm = kind(features, decay=cfg.norm_decay, eps=cfg.norm_eps)
+
+    def __call__(self, x: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:
+        """Convolve and normalise."""
+        y, statistics = by(self.norm, self.convolution(x))
+        return y, {"norm": statistics}
+
+
+class ResNetBlock(Module):
+    """Convolutions, and what they are given added; a convolution of 1×1 fits that where sizes differ."""
+
+    def __init__(self, cfg: ResNetConfig, channels: int, features: int, stride: int, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        make = partial(ConvNorm, cfg, rngs=rngs)
+        if cfg.block == "basic":
+            self.first, self.second = make(channels, features, 3, stride), make(features, features, 3, 1)
+        else:
+            inner, strides = features // REDUCTION, (stride, 1) if cfg.halve_early else (1, stride)
+            self.first, self.second = make(channels, inner, 1, strides[0]), make(inner, inner, 3, strides[1])
+            self.third = make(inner, features, 1, 1)
+        if channels != features or stride != 1:
+            self.shortcut = make(channels, features, 1, stride)
+
+    def __call__(self, x: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:
+        """Apply the block."""
+        new: Statistics = {}
+        names = [name for name in ("first", "second", "third") if hasattr(self, name)]
+        y = x
+        for name in names:
+            y, new[name] = getattr(self, name)(y, by)
+            y = y if name == names[-1] else jax.nn.relu(y)
+        if hasattr(self, "shortcut"):
+            x, new["shortcut"] = self.shortcut(x, by)
+        return activation(self.cfg.activation)(x + y), new
+
+
+class Stage(Module):
+    """A block that changes the sizes, and a stack of equal ones."""
+
+    def __init__(self, cfg: ResNetConfig, channels: int, features: int, depth: int, stride: int, *, rngs: nnx.Rngs):
+        self.first = ResNetBlock(cfg, channels, features, stride, rngs=rngs)
+        if depth > 1:
+            make = lambda key: ResNetBlock(cfg, features, features, 1, rngs=nnx.Rngs(key))  # noqa: E731
+            self.rest = jax.vmap(make)(jax.random.split(rngs.params(), depth - 1))
+
+    def __call__(self, x: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:
+        """Apply the blocks."""
+        x, first = self.first(checkpoint_name(x, "hidden_states"), by)
+        if not hasattr(self, "rest"):
+            return x, {"first": first}
+        x, rest = jax.lax.scan(lambda x, block: block(x, by), x, self.rest)
+        return x, {"first": first, "rest": rest}
+
+
+def _rows(x: Array) -> Array:
+    return x.reshape(*x.shape[:-3], -1, x.shape[-1])
+
+
+def _resnet(
+    block: str, widths: tuple[int, ...], depths: tuple[int, ...], classes: int, precision: Precision
+) -> ClassifierConfig:
+    backbone = ResNetConfig(block=block, widths=widths, depths=depths, precision=precision)
+    return with_head(backbone, outputs=classes, pool="mean")
+
+
+NARROW, WIDE = (64, 128, 256, 512), (256, 512, 1024, 2048)
+
+
+def resnet18(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give ResNet-18: 11.7 M parameters."""
+    return _resnet("basic", NARROW, (2, 2, 2, 2), classes, precision)
+
+
+def resnet34(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give ResNet-34: 21.8 M parameters."""
+    return _resnet("basic", NARROW, (3, 4, 6, 3), classes, precision)
+
+
+def resnet50(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give ResNet-50: 25.6 M parameters."""
+    return _resnet("bottleneck", WIDE, (3, 4, 6, 3), classes, precision)
+
+
+def resnet101(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give ResNet-101: 44.5 M parameters."""
+    return _resnet("bottleneck", WIDE, (3, 4, 23, 3), classes, precision)
+
+
+def resnet152(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
+    """Give ResNet-152: 60.2 M parameters."""
+    return _resnet("bottleneck", WIDE, (3, 8, 36, 3), classes, precision)

@@ -1,0 +1,111 @@
+"""Attention to which positions are told in every layer: added to queries and keys, never to values (Carion et al. 2020,
+https://arxiv.org/abs/2005.12872)."""
+
+from functools import partial
+from typing import Any
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.nn.attention import Attention, AttentionConfig
+from flax_transformer.nn.block import Block, BlockConfig, transformer_block
+from flax_transformer.nn.check import check_hidden
+from flax_transformer.ops import Mask
+from flax_transformer.parallel.explicit import implicit
+
+
+@frozen
+class PlacedAttentionConfig(AttentionConfig):
+    """Attention whose queries and keys have positions added."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.rotary is not None or self.qk_norm is not None:
+            raise ValueError("attention with added positions has no rotary ones and no norm of queries, got some")
+
+    def build(self, rngs: nnx.Rngs) -> "PlacedAttention":
+        """Make the layer."""
+        return PlacedAttention(self, rngs=rngs)
+
+
+class PlacedAttention(Attention):
+    """Attention over itself or over a memory, each with positions."""
+
+    @implicit("x")
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        memory: Float[Array, "*B S D"] | None = None,
+        *,
+        places: Float[Array, "*#B T D"],
+        memory_places: Float[Array, "*#B S D"] | None = None,
+        mask: Mask | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Attend.
+
+        Args:
+          memory: what to attend to; None is self-attention.
+          places: positions of x.
+          memory_places: those of the memory.
+          mask: what each query may see.
+          key: for attention dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        self._check(x)
+        source, beside = (x, places) if memory is None else (memory, memory_places)
+        check_hidden(source, self.cfg.embed, "memory")
+        q, k, v = self.query(x + places), self.key(source + beside), self.value(source)
+        return self._attend(q, k, v, mask, None, key)
+
+
+@frozen
+class PlacedBlockConfig(BlockConfig):
+    """A block whose attention has positions added; `placed_block` writes it shorter."""
+
+    attention: PlacedAttentionConfig
+    cross: PlacedAttentionConfig | None = None
+
+    def build(self, rngs: nnx.Rngs) -> "PlacedBlock":
+        """Make the block."""
+        return PlacedBlock(self, rngs=rngs)
+
+
+def placed_block(**options: Any) -> PlacedBlockConfig:
+    """Make a block's config as `transformer_block` does, of attention with added positions."""
+    plain = transformer_block(**options)
+    fields = {name: value for name, value in vars(plain.attention).items()}
+    attention = PlacedAttentionConfig(**fields)
+    cross = None if plain.cross is None else attention
+    return PlacedBlockConfig(attention=attention, cross=cross, feedforward=plain.feedforward, residual=plain.residual)
+
+
+class PlacedBlock(Block):
+    """A block that is told the positions of what it is given."""
+
+    @implicit("x")
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        memory: Float[Array, "*B S D"] | None = None,
+        *,
+        places: Float[Array, "*#B T D"],
+        memory_places: Float[Array, "*#B S D"] | None = None,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        drop_path: Float[Array, ""] | float | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Apply the block; arguments as `Block`'s and `PlacedAttention`'s."""
+        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+        x = self._given(x, memory)
+        attend = partial(self.attention, places=places, mask=mask)
+        x = self.attention_residual(x, attend, key=keys[0], drop_path=drop_path)
+        if memory is not None:
+            look = partial(self.cross, memory=memory, places=places, memory_places=memory_places, mask=memory_mask)
+            x = self.cross_residual(x, look, key=keys[1], drop_path=drop_path)
+        return self.feedforward_residual(x, self.feedforward, key=keys[2], drop_path=drop_path)

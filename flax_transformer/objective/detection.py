@@ -1,0 +1,129 @@
+"""Objects in pictures as a set: each is matched with one answer, and all other answers are to be no object.
+
+Axes: B pictures, L layers that answer, Q answers (queries), M places for objects, E classes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+from optax.assignment import hungarian_algorithm
+
+from flax_transformer.frozen import frozen
+from flax_transformer.objective.objective import Batch, Loss, Objective
+from flax_transformer.ops import widen
+from flax_transformer.ops.boxes import generalised_overlap, to_corners
+
+LARGE = 1e8
+
+
+@frozen
+class DetectionLoss(Objective):
+    """Sum the losses of classes and boxes over the objects of a batch (Carion et al. 2020, §3.1).
+
+    The model answers as `model.output(hidden)`: `logits` [B, L, Q, E + 1], the last of no object, and `boxes`
+    [B, L, Q, 4]. The batch's labels are `boxes` [B, M, 4], by centres in shares of the picture, their `classes` [B, M]
+    and `weights` [B, M], 0 where there is no object; a picture of weight 0 counts nothing.
+    """
+
+    class_cost: float = 1.0
+    """What the probability of its class counts where an object is matched with an answer."""
+    box_cost: float = 5.0
+    """The same of the distance between the boxes, |Δx| + |Δy| + |Δwidth| + |Δheight|."""
+    overlap_cost: float = 2.0
+    """The same of their generalised overlap."""
+    box_weight: float = 5.0
+    """What the distance counts in the loss, beside the cross-entropy of classes."""
+    overlap_weight: float = 2.0
+    """The same of the generalised overlap."""
+    no_object_weight: float = 0.1
+    """What an answer without an object counts in the cross-entropy, beside one with."""
+    auxiliary: bool = True
+    """Whether the answers of every layer count, not the last's alone."""
+
+    better: ClassVar[Mapping[str, str]] = {
+        "loss": "lower", "class_loss": "lower", "box_loss": "lower", "overlap_loss": "lower", "count_error": "lower",
+    }  # fmt: skip
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+        if not self.class_cost + self.box_cost + self.overlap_cost:
+            raise ValueError("one of class_cost, box_cost and overlap_cost must be positive, got 0 for all")
+
+    def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
+        """Sum the loss over the objects of a batch; what it reports is of the last layer.
+
+        Cross-entropy is a mean over answers, the others are over objects: it is scaled so that dividing by the objects
+        gives it.
+
+        Raises:
+          ValueError: when a picture has places for more objects than there are answers.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        found = model.output(model.hidden_states(**batch["inputs"], key=keys[0]), key=keys[1])
+        logits, boxes = (widen(part) if self.auxiliary else widen(part[:, -1:]) for part in (found.logits, found.boxes))
+        labels, rows = batch["labels"], batch["weights"].astype(jnp.float32)
+        labels = {**labels, "weights": labels["weights"] * rows[:, None]}
+        count = jnp.maximum(labels["weights"].sum(), 1)
+        layers = range(logits.shape[1])
+        sums = [self.layer(logits[:, i], boxes[:, i], labels, rows, count) for i in layers]
+        weights = {"class_loss": 1.0, "box_loss": self.box_weight, "overlap_loss": self.overlap_weight}
+        total = sum(weights[name] * each[name] for each in sums for name in weights)
+        return total, {"count": count, **jax.lax.stop_gradient(sums[-1])}
+
+    def layer(
+        self,
+        logits: Float[Array, "B Q E"],
+        boxes: Float[Array, "B Q 4"],
+        labels: Mapping[str, Array],
+        rows: Float[Array, "B"],
+        count: Float[Array, ""],
+    ) -> dict[str, Float[Array, ""]]:
+        """Sum what the answers of one layer cost; rows of weight 0 count nothing."""
+        given, none = labels["weights"], logits.shape[-1] - 1
+        queries = self.match(logits, boxes, labels)
+        mine = (queries[..., None] == jnp.arange(logits.shape[1])) * given[..., None]  # [B, M, Q]
+        taken = mine.sum(1)
+        classes = jnp.where(taken > 0, jnp.einsum("bmq,bm->bq", mine, labels["classes"]).astype(jnp.int32), none)
+        weights = rows[:, None] * jnp.where(taken > 0, 1.0, self.no_object_weight)
+        likely = jnp.take_along_axis(jax.nn.log_softmax(logits), classes[..., None], axis=-1)[..., 0]
+        chosen = jnp.take_along_axis(boxes, queries[..., None], axis=1)
+        shared = generalised_overlap(to_corners(chosen), to_corners(labels["boxes"]))
+        seen = ((logits.argmax(-1) != none).sum(-1) - given.sum(-1)) * rows
+        return {
+            "class_loss": -jnp.sum(weights * likely) / jnp.maximum(weights.sum(), 1e-9) * count,
+            "box_loss": jnp.sum(jnp.abs(chosen - labels["boxes"]).sum(-1) * given),
+            "overlap_loss": jnp.sum((1 - shared) * given),
+            "count_error": jnp.sum(jnp.abs(seen)) / jnp.maximum(rows.sum(), 1) * count,
+        }
+
+    def match(
+        self, logits: Float[Array, "B Q E"], boxes: Float[Array, "B Q 4"], labels: Mapping[str, Array]
+    ) -> Int[Array, "B M"]:
+        """Give each object an answer of its own, so that all together cost least (Kuhn 1955).
+
+        Raises:
+          ValueError: when there are places for more objects than answers.
+        """
+        Q, M = logits.shape[1], labels["weights"].shape[1]
+        if M > Q:
+            raise ValueError(f"a picture must not have more objects than the model has queries, got {M}, {Q} queries")
+        likely = jax.nn.softmax(logits, axis=-1)
+        class_cost = -jnp.take_along_axis(likely, labels["classes"][:, None, :], axis=-1)  # [B, Q, M]
+        one, other = boxes[:, :, None], labels["boxes"][:, None]
+        distance = jnp.abs(one - other).sum(-1)
+        shared = generalised_overlap(to_corners(one), to_corners(other))
+        cost = self.class_cost * class_cost + self.box_cost * distance - self.overlap_cost * shared
+        cost = jnp.where(jnp.isfinite(cost), cost, LARGE)
+        # An object that is none costs the same everywhere, and so takes an answer that nobody needs.
+        return _assign(jax.lax.stop_gradient(jnp.where(labels["weights"][:, None] > 0, cost, 0)))
+
+
+@jax.vmap
+def _assign(cost: Float[Array, "Q M"]) -> Int[Array, "M"]:
+    rows, columns = hungarian_algorithm(cost)
+    return jnp.zeros(cost.shape[1], jnp.int32).at[columns].set(rows.astype(jnp.int32))

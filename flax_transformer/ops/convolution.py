@@ -1,0 +1,82 @@
+"""Convolutions over pictures, channels last, and the largest value of windows.
+
+Axes: B batch, H W height and width, U V those of a window, C channels, D features; I J height and width of what comes.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flax_transformer.ops.platform import platform
+from flax_transformer.ops.wide import widen
+
+
+def convolution(
+    x: Float[Array, "*B H W C"],
+    kernel: Float[Array, "U V G D"],
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+) -> Float[Array, "*B I J D"]:
+    """Multiply every window with a kernel of U × V places.
+
+    With G = C every feature sees all channels; with fewer they are in C / G groups that see their own.
+
+    Args:
+      stride: from window to window, in both directions.
+      padding: lines of zeros at every side.
+      dilation: from place to place within a window.
+
+    Raises:
+      ValueError: for a picture that is smaller than a window.
+
+    >>> convolution(jnp.ones((2, 5, 5, 3)), jnp.ones((3, 3, 3, 4)), stride=2, padding=1)[0, 0, 0, 0]
+    Array(12., dtype=float32)
+    """
+    check_window(x.shape, kernel.shape[:2], padding=padding, dilation=dilation)
+    groups = x.shape[-1] // kernel.shape[2]
+    if kernel.shape[2] == 1 and groups == kernel.shape[3] and stride == dilation == 1 and platform() == "cpu":
+        return _each_channel(x, kernel, padding)
+    y = jax.lax.conv_general_dilated(
+        x.reshape(-1, *x.shape[-3:]), kernel, (stride, stride), [(padding, padding)] * 2, rhs_dilation=(dilation,) * 2,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups,
+    )  # fmt: skip
+    return y.reshape(*x.shape[:-3], *y.shape[1:])
+
+
+def _each_channel(x: Array, kernel: Array, padding: int) -> Array:
+    """Convolve each channel with its own kernel as a sum of shifted pictures: XLA on CPU is a hundred times slower."""
+    high, wide = kernel.shape[:2]
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(padding, padding)] * 2 + [(0, 0)])
+    rows, columns = x.shape[-3] - high + 1, x.shape[-2] - wide + 1
+    shifted = (
+        widen(x[..., i : i + rows, j : j + columns, :]) * widen(kernel[i, j, 0])
+        for i in range(high)
+        for j in range(wide)
+    )
+    return sum(shifted).astype(x.dtype)
+
+
+def max_pool(x: Float[Array, "*B H W C"], window: int, *, stride: int, padding: int = 0) -> Float[Array, "*B I J C"]:
+    """Take the largest value of every window, channel by channel; what is padded is never the largest.
+
+    >>> max_pool(-jnp.ones((4, 4, 1)), 3, stride=2, padding=1).shape
+    (2, 2, 1)
+    """
+    check_window(x.shape, (window, window), padding=padding)
+    lead = (1,) * (x.ndim - 3)
+    return jax.lax.reduce_window(
+        x, -jnp.inf, jax.lax.max, (*lead, window, window, 1), (*lead, stride, stride, 1),
+        [(0, 0)] * len(lead) + [(padding, padding)] * 2 + [(0, 0)],
+    )  # fmt: skip
+
+
+def check_window(shape: tuple[int, ...], window: tuple[int, int], *, padding: int = 0, dilation: int = 1) -> None:
+    """Raise ValueError where not even one window fits."""
+    spans = [dilation * (size - 1) + 1 for size in window]
+    if any(size + 2 * padding < span for size, span in zip(shape[-3:-1], spans, strict=True)):
+        raise ValueError(
+            f"pictures must be as large as a window of {spans[0]}×{spans[1]} after padding {padding}, got "
+            f"{shape[-3]}×{shape[-2]}"
+        )
