@@ -95,7 +95,7 @@ class ImageStream(Stream):
           pairs: whether rows belong together two by two, and stay in one process, as `Mix` needs it.
           options: those of `Stream`.
         """
-        super().__init__(**{"threads": THREADS, **options})
+        super().__init__(**{"threads": THREADS, "prefetch": max(8, THREADS), **options})
         self._source, self._augment, self._rows, self._seed, self._pairs = source, augment, rows, seed, pairs
         self.check_rows(self._count)
 

@@ -366,6 +366,7 @@ COCO = {
     "a missing picture": (changed("images", 2, file_name="none.png"), r"picture none\.png of image 12 must be there"),
     "a picture elsewhere": (changed("images", 0, file_name="../../x.png"), "must lie within its folder"),
     "a rooted picture": (changed("images", 0, file_name="/etc/x.png"), "must lie within its folder"),
+    "a crowd of words": (changed("annotations", 0, iscrowd="no"), "iscrowd of annotation 2 must be 0 or 1, got 'no'"),
     "no size": (changed("images", 0, width=0), "image 10 must have a width and height of pixels, got 0, 6"),
     "an item that is none": (lambda file: file["annotations"].append(3), "annotations must be an object, got 3"),
 }  # fmt: skip
