@@ -143,6 +143,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_resumes_exactly(straight, environmen
     assert_same_run(tmp_path, whole)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_first_step_is_compiled(environment, tmp_path):
     cold = {name: value for name, value in environment.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     code, _, err = interrupted(cold, tmp_path, after=" parameters, ", delay=1.0, steps=5_000)
