@@ -9,11 +9,11 @@ import numpy as np
 from flax_transformer import hub
 
 GOLDEN = sorted((Path(__file__).parent.parent / "hub/golden").iterdir())
-OUTPUTS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "reconstruction")
+OUTPUTS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits")
 
 
 class Golden(NamedTuple):
-    """A checkpoint and inputs for it; the second row of a text is padded on the left."""
+    """A checkpoint and inputs for it; of texts the second row is padded on the left."""
 
     pretrained: hub.Pretrained
     inputs: dict[str, np.ndarray]

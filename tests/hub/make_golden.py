@@ -4,7 +4,7 @@
     python tests/hub/make_golden.py [NAME...]
 
 Each folder of tests/hub/golden holds a checkpoint as `save_pretrained` writes it and `expected.npz`: inputs as
-`in_NAME`, outputs as `out_NAME` (layers stacked, or `out_NAME.0` and so on where they differ in shape), tokens of
+`in_NAME`, outputs as `out_NAME` (layers stacked, or `out_NAME.0`, … where their sizes differ), tokens of
 `generate` as `greedy` and `beams`.
 """
 
@@ -19,6 +19,20 @@ import transformers
 GOLDEN = Path(__file__).parent / "golden"
 V, TOKENS = 40, {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2}
 SMALL = {"vocab_size": V, "initializer_range": 0.3, **TOKENS}
+SWIN = {
+    "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3, "mlp_ratio": 1, "image_size": 12,
+    "patch_size": 2, "num_channels": 1, "initializer_range": 0.3, "use_absolute_embeddings": True, "num_labels": 5,
+}  # fmt: skip
+BEIT = {
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 11,
+    "image_size": 12, "patch_size": 2, "num_channels": 1, "use_mask_token": True, "initializer_range": 0.3,
+    "use_relative_position_bias": True, "use_shared_relative_position_bias": True,
+}  # fmt: skip
+PVT = {
+    "hidden_sizes": [8, 8], "depths": [1, 2], "num_encoder_blocks": 2, "num_attention_heads": [2, 4], "image_size": 16,
+    "patch_sizes": [4, 2], "strides": [4, 2], "sequence_reduction_ratios": [2, 1], "mlp_ratios": [1, 2],
+    "num_channels": 1, "num_labels": 5, "initializer_range": 0.3,
+}  # fmt: skip
 LLAMA = {
     **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 32,
@@ -40,19 +54,6 @@ T5 = {
 ROPE = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16}  # fmt: skip
 
-UNUSED = "past_key_values", "loss", "reshaped_hidden_states"
-PICTURE = {"image_size": 12, "patch_size": 2, "initializer_range": 0.3}
-SWIN = {"embed_dim": 6, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3, "mlp_ratio": 1, "encoder_stride": 4}
-BEIT = {
-    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 11,
-    "use_mask_token": True, "use_relative_position_bias": True, "use_shared_relative_position_bias": True,
-}  # fmt: skip
-PVT = {
-    "image_size": 16, "initializer_range": 0.3, "num_encoder_blocks": 2, "depths": [1, 2], "hidden_sizes": [6, 8],
-    "patch_sizes": [4, 2], "strides": [4, 2], "num_attention_heads": [2, 4], "sequence_reduction_ratios": [2, 1],
-    "mlp_ratios": [1, 2], "num_labels": 5,
-}  # fmt: skip
-
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
     "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**LLAMA, rope_parameters=ROPE)),
@@ -67,23 +68,26 @@ MODELS = {
             dim=16, hidden_dim=24, n_layers=2, n_heads=2, max_position_embeddings=32, **SMALL
         ),
     ),
+    "swin": ("SwinForImageClassification", transformers.SwinConfig(**SWIN)),
+    "beit": ("BeitForMaskedImageModeling", transformers.BeitConfig(**BEIT)),
+    "pvt": ("PvtForImageClassification", transformers.PvtConfig(**PVT)),
     "electra": ("ElectraForPreTraining", transformers.ElectraConfig(**BERT, embedding_size=12)),
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
     "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**T5)),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**BART)),
-    "swin": ("SwinForMaskedImageModeling", transformers.SwinConfig(**PICTURE, **SWIN)),
-    "beit": ("BeitForMaskedImageModeling", transformers.BeitConfig(**PICTURE, **BEIT)),
-    "pvt": ("PvtForImageClassification", transformers.PvtConfig(**PVT)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
 
+PICTURES = ("swin", "beit", "pvt")
+
+
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
-    if hasattr(config := MODELS[name][1], "image_size"):
-        size, patch = config.image_size, getattr(config, "patch_size", 0)
-        given = {"pixel_values": random.standard_normal((2, config.num_channels, size, size), dtype=np.float32)}
-        return given | ({"bool_masked_pos": random.random((2, (size // patch) ** 2)) < 0.4} if "Masked" in kind else {})
+    if name in PICTURES:
+        size = MODELS[name][1].image_size
+        given = {"pixel_values": random.normal(size=(2, 1, size, size)).astype(np.float32)}
+        return {**given, "bool_masked_pos": random.random((2, 36)) < 0.4} if name == "beit" else given
     left = "Causal" in kind or "LMHead" in kind
     lengths, length = np.array([[9], [5]]), 9
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
@@ -100,10 +104,10 @@ def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters() if hasattr(config, "image_size") else ():
-            if not parameter.any():  # tokens, tables and biases that begin as zeros
-                parameter.normal_(std=0.3)
+    if name in PICTURES:  # norms, tokens and tables, which begin at 0 and 1, say something too
+        for each in (*model.parameters(), *model.buffers()):
+            if each.is_floating_point() and (each.ndim == 1 or not each.any()):
+                each.data += 0.3 * torch.rand_like(each)
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
@@ -112,9 +116,11 @@ def make(name: str) -> None:
     arrays = {f"in_{key}": value for key, value in given.items()}
     with torch.no_grad():
         for key, value in model(**tensors, output_hidden_states=True, use_cache=False).items():
-            if key not in UNUSED and isinstance(value, tuple) and len({x.shape for x in value}) > 1:
-                arrays |= {f"out_{key}.{i}": x.numpy() for i, x in enumerate(value)}
-            elif key not in UNUSED:
+            if key == "reshaped_hidden_states":
+                continue
+            if isinstance(value, tuple) and len({each.shape for each in value}) > 1:
+                arrays |= {f"out_{key}.{i}": each.numpy() for i, each in enumerate(value)}
+            elif key not in ("past_key_values", "loss"):
                 stacked = torch.stack(value) if isinstance(value, tuple) else value
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
