@@ -16,7 +16,7 @@ OUTPUTS = (
 
 
 class Golden(NamedTuple):
-    """A checkpoint and inputs for it; the second row of a text is padded on the left."""
+    """A checkpoint and inputs for it; of texts the second row is padded on the left."""
 
     pretrained: hub.Pretrained
     inputs: dict[str, np.ndarray]

@@ -33,8 +33,7 @@ ONE = {
     "T5EncoderModel": {"num_decoder_layers"},
     "MT5EncoderModel": {"num_decoder_layers"},
 }
-"""Fields of which one value is supported, alone, or that say nothing of a class: a vocabulary decides on Marian's
-tokens."""
+"""Fields of which one value is supported, or that say nothing of a class: a vocabulary decides on Marian's tokens."""
 
 
 def fields_of(kind):
@@ -57,10 +56,10 @@ def variants(value):
         return [value / 2 + 0.0625]
     if isinstance(value, str):
         return ["relu", "gelu_new", "gated-relu"]
+    if isinstance(value, list):
+        return [[2 * each for each in value]]
     if isinstance(value, dict):
         return [{**value, "factor": 2 * value["factor"]}]
-    if isinstance(value, list):
-        return [[*value[:-1], 2 * value[-1]]]
     return [4, {"rope_type": "linear", "factor": 2.0}] if value is None else []
 
 

@@ -24,7 +24,7 @@ def expected(golden):
     return jax.device_get(scores(golden.pretrained, golden.inputs))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def text(golden):
     if "input_ids" not in golden.inputs:
         pytest.skip("of texts, which have padding and an order")

@@ -4,7 +4,7 @@
     python tests/hub/make_golden.py [NAME...]
 
 Each folder of tests/hub/golden holds a checkpoint as `save_pretrained` writes it and `expected.npz`: inputs as
-`in_NAME`, outputs as `out_NAME` (layers stacked, or `out_NAME.0` and so on where they differ in shape), tokens of
+`in_NAME`, outputs as `out_NAME` (layers stacked, or `out_NAME.0`, … where their sizes differ), tokens of
 `generate` as `greedy` and `beams`.
 """
 
@@ -20,6 +20,20 @@ from safetensors.numpy import load_file, save_file
 GOLDEN = Path(__file__).parent / "golden"
 V, TOKENS = 40, {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2}
 SMALL = {"vocab_size": V, "initializer_range": 0.3, **TOKENS}
+SWIN = {
+    "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3, "mlp_ratio": 1, "image_size": 12,
+    "patch_size": 2, "num_channels": 1, "initializer_range": 0.3, "use_absolute_embeddings": True, "num_labels": 5,
+}  # fmt: skip
+BEIT = {
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 11,
+    "image_size": 12, "patch_size": 2, "num_channels": 1, "use_mask_token": True, "initializer_range": 0.3,
+    "use_relative_position_bias": True, "use_shared_relative_position_bias": True,
+}  # fmt: skip
+PVT = {
+    "hidden_sizes": [8, 8], "depths": [1, 2], "num_encoder_blocks": 2, "num_attention_heads": [2, 4], "image_size": 16,
+    "patch_sizes": [4, 2], "strides": [4, 2], "sequence_reduction_ratios": [2, 1], "mlp_ratios": [1, 2],
+    "num_channels": 1, "num_labels": 5, "initializer_range": 0.3,
+}  # fmt: skip
 LLAMA = {
     **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 32,
@@ -41,30 +55,23 @@ T5 = {
 ROPE = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16}  # fmt: skip
 
-UNUSED = "past_key_values", "loss", "reshaped_hidden_states"
-PICTURE = {"image_size": 12, "patch_size": 2, "initializer_range": 0.3}
 VIT = {
-    **PICTURE, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,
-    "patch_size": 4,
+    "image_size": 12, "patch_size": 4, "initializer_range": 0.3, "num_channels": 1, "hidden_size": 8,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,
 }  # fmt: skip
 MAE = {
     "decoder_hidden_size": 12, "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 3,
     "decoder_intermediate_size": 8, "mask_ratio": 0.5,
 }  # fmt: skip
-SWIN = {"embed_dim": 6, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3, "mlp_ratio": 1, "encoder_stride": 4}
-BEIT = {
-    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 11,
-    "use_mask_token": True, "use_relative_position_bias": True, "use_shared_relative_position_bias": True,
-}  # fmt: skip
-PVT = {
-    "image_size": 16, "initializer_range": 0.3, "num_encoder_blocks": 2, "depths": [1, 2], "hidden_sizes": [6, 8],
-    "patch_sizes": [4, 2], "strides": [4, 2], "num_attention_heads": [2, 4], "sequence_reduction_ratios": [2, 1],
-    "mlp_ratios": [1, 2], "num_labels": 5,
-}  # fmt: skip
 RESNET = {"num_channels": 1, "embedding_size": 4, "hidden_sizes": [8, 16], "depths": [1, 2]}
+CONVNEXT = {
+    "num_channels": 1, "hidden_sizes": [4, 8], "depths": [1, 2], "num_stages": 2, "layer_scale_init_value": 0.5,
+    "initializer_range": 0.3,
+}  # fmt: skip
 DETR = {
     "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16, "decoder_ffn_dim": 12, "num_queries": 5, "num_channels": 1,
+    "encoder_ffn_dim": 16, "decoder_ffn_dim": 12, "num_queries": 5, "num_channels": 1, "use_timm_backbone": False,
+    "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
 }  # fmt: skip
 
 MODELS = {
@@ -81,60 +88,40 @@ MODELS = {
             dim=16, hidden_dim=24, n_layers=2, n_heads=2, max_position_embeddings=32, **SMALL
         ),
     ),
+    "swin": ("SwinForImageClassification", transformers.SwinConfig(**SWIN)),
+    "beit": ("BeitForMaskedImageModeling", transformers.BeitConfig(**BEIT)),
+    "pvt": ("PvtForImageClassification", transformers.PvtConfig(**PVT)),
     "electra": ("ElectraForPreTraining", transformers.ElectraConfig(**BERT, embedding_size=12)),
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
     "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**T5)),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**BART)),
     "vit": ("ViTForImageClassification", transformers.ViTConfig(**VIT, num_labels=3)),
     "deit": ("DeiTForImageClassificationWithTeacher", transformers.DeiTConfig(**VIT, num_labels=3)),
-    "dinov2": ("Dinov2ForImageClassification", transformers.Dinov2Config(**VIT, use_swiglu_ffn=True, num_labels=3)),
+    "dinov2": ("Dinov2ForImageClassification", transformers.Dinov2Config(**VIT, num_labels=3)),
     "vit_mae": ("ViTMAEForPreTraining", transformers.ViTMAEConfig(**VIT, **MAE)),
-    "swin": ("SwinForMaskedImageModeling", transformers.SwinConfig(**PICTURE, **SWIN)),
-    "beit": ("BeitForMaskedImageModeling", transformers.BeitConfig(**PICTURE, **BEIT)),
-    "pvt": ("PvtForImageClassification", transformers.PvtConfig(**PVT)),
     "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
-    "convnext": (
-        "ConvNextForImageClassification",
-        transformers.ConvNextConfig(
-            num_channels=1,
-            hidden_sizes=[4, 8],
-            depths=[1, 2],
-            num_stages=2,
-            layer_scale_init_value=0.5,
-            initializer_range=0.3,
-        ),
-    ),
-    "detr": (
-        "DetrForObjectDetection",
-        transformers.DetrConfig(
-            **DETR,
-            use_timm_backbone=False,
-            num_labels=3,
-            backbone_config=transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
-        ),
-    ),
+    "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
+    "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
 
-PIXELS = ("resnet", "convnext", "detr")
 PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
+PIXELS = ("resnet", "convnext", "detr")
 
 
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
-    if name in PIXELS:
-        given = {"pixel_values": random.normal(size=(2, 1, 24, 32)).astype(np.float32)}
-        mask = np.zeros((2, 24, 32), np.int64)
-        mask[0], mask[1, :16, :21] = 1, 1
-        return {**given, "pixel_mask": mask} if name == "detr" else given
-    if name in PATCHES:
+    if name in PIXELS + PATCHES:
         config = MODELS[name][1]
-        size, patch = config.image_size, getattr(config, "patch_size", 0)
-        given = {"pixel_values": random.standard_normal((2, config.num_channels, size, size), dtype=np.float32)}
+        size = (24, 32) if name in PIXELS else 2 * (config.image_size,)
+        given = {"pixel_values": random.normal(size=(2, 1, *size)).astype(np.float32)}
+        if name == "detr":
+            given["pixel_mask"] = np.zeros((2, *size), np.int64)
+            given["pixel_mask"][0], given["pixel_mask"][1, :16, :21] = 1, 1
         if name == "vit_mae":
-            given["noise"] = random.random((2, (size // patch) ** 2), dtype=np.float32)
-        return given | ({"bool_masked_pos": random.random((2, (size // patch) ** 2)) < 0.4} if "Masked" in kind else {})
+            given["noise"] = random.random((2, (config.image_size // config.patch_size) ** 2), dtype=np.float32)
+        return {**given, "bool_masked_pos": random.random((2, 36)) < 0.4} if name == "beit" else given
     left = "Causal" in kind or "LMHead" in kind
     lengths, length = np.array([[9], [5]]), 9
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
@@ -151,13 +138,9 @@ def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters() if name in PATCHES else ():
-            if not parameter.any():  # tokens, tables and biases that begin as zeros
-                parameter.normal_(std=0.3)
-    if name in PIXELS:  # norms, which begin at 0 and 1, say something too
+    if name in PIXELS + PATCHES:  # norms, tokens and tables, which begin at 0 and 1, say something too
         for each in (*model.parameters(), *model.buffers()):
-            if each.ndim == 1:
+            if each.is_floating_point() and (each.ndim == 1 or not each.any()):
                 each.data += 0.3 * torch.rand_like(each)
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -171,9 +154,11 @@ def make(name: str) -> None:
     arrays = {f"in_{key}": value for key, value in given.items()}
     with torch.no_grad():
         for key, value in model(**tensors, output_hidden_states=True, use_cache=False).items():
-            if key not in UNUSED and isinstance(value, tuple) and len({x.shape for x in value}) > 1:
-                arrays |= {f"out_{key}.{i}": x.numpy() for i, x in enumerate(value)}
-            elif key not in UNUSED:
+            if key == "reshaped_hidden_states":
+                continue
+            if isinstance(value, tuple) and len({each.shape for each in value}) > 1:
+                arrays |= {f"out_{key}.{i}": each.numpy() for i, each in enumerate(value)}
+            elif key not in ("past_key_values", "loss"):
                 stacked = torch.stack(value) if isinstance(value, tuple) else value
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
