@@ -43,7 +43,7 @@ ROPE = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_fa
 RESNET = {"num_channels": 1, "embedding_size": 4, "hidden_sizes": [8, 16], "depths": [1, 2]}
 DETR = {
     "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16, "decoder_ffn_dim": 12, "num_queries": 5, "num_channels": 1,
+    "encoder_ffn_dim": 8, "decoder_ffn_dim": 4, "num_queries": 5, "num_channels": 1, "init_std": 1.0,
 }  # fmt: skip
 
 MODELS = {
@@ -115,10 +115,10 @@ def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
-    if name in PICTURES:  # norms, which begin at 0 and 1, say something too
+    if name in PICTURES:  # what begins at 0, 1 or next to it says something too
         for each in (*model.parameters(), *model.buffers()):
-            if each.ndim == 1:
-                each.data += 0.3 * torch.rand_like(each)
+            if each.ndim in (1, 2):
+                each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
