@@ -175,7 +175,7 @@ def every_layer(
     return jnp.stack(found) if isinstance(found, tuple) else found
 
 
-def _keys(blocks: Any, key: PRNGKeyArray | None) -> Any:
+def _keys(blocks: Any, key: PRNGKeyArray | None) -> Array | None:
     return None if key is None else jax.random.split(key, stack_depth(blocks))
 
 

@@ -22,9 +22,12 @@ def both(pretrained, inputs):
         return sum(jnp.sum(jnp.sin(x)) for x in found.values()), found
 
     (_, found), gradient = jax.value_and_grad(loss, has_aux=True)(pretrained)
-    # The gradient by a key's bias is zero but for rounding.
+    # The gradient by a key's bias is zero but for rounding, and so is that by what norms take away: the same to all
+    # channels.
     leaves = jax.tree_util.tree_leaves_with_path(gradient)
-    return found, {path_name(path): leaf for path, leaf in leaves if not path_name(path).endswith("key.bias")}
+    return found, {
+        path_name(path): leaf for path, leaf in leaves if not path_name(path).endswith(("key.bias", "tokens.down.bias"))
+    }
 
 
 def lay_out(pretrained):

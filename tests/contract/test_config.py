@@ -30,6 +30,8 @@ ONE = {
     "PvtModel": {"num_encoder_blocks", "patch_sizes", "strides", "sequence_reduction_ratios"},
     "BartForConditionalGeneration": {"tie_word_embeddings"},
     "MarianMTModel": {"tie_word_embeddings", "vocab_size"},
+    "ConvNextModel": {"num_stages"},
+    "DetrForObjectDetection": {"num_channels", "use_timm_backbone"},
     "T5EncoderModel": {"num_decoder_layers"},
     "MT5EncoderModel": {"num_decoder_layers"},
 }
@@ -55,9 +57,11 @@ def variants(value):
     if isinstance(value, float):
         return [value / 2 + 0.0625]
     if isinstance(value, str):
-        return ["relu", "gelu_new", "gated-relu"]
+        return ["relu", "gelu_new", "gated-relu", "basic", "bottleneck"]
     if isinstance(value, list):
         return [[2 * each for each in value]]
+    if isinstance(value, dict) and "depths" in value:
+        return [{**value, "depths": [2 * each for each in value["depths"]]}]
     if isinstance(value, dict):
         return [{**value, "factor": 2 * value["factor"]}]
     return [4, {"rope_type": "linear", "factor": 2.0}] if value is None else []

@@ -70,8 +70,8 @@ CONVNEXT = {
 }  # fmt: skip
 DETR = {
     "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16, "decoder_ffn_dim": 12, "num_queries": 5, "num_channels": 1, "use_timm_backbone": False,
-    "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
+    "encoder_ffn_dim": 8, "decoder_ffn_dim": 4, "num_queries": 5, "num_channels": 1, "init_std": 1.0,
+    "use_timm_backbone": False, "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
 }  # fmt: skip
 
 MODELS = {
@@ -138,10 +138,10 @@ def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
-    if name in PIXELS + PATCHES:  # norms, tokens and tables, which begin at 0 and 1, say something too
+    if name in PIXELS + PATCHES:  # what begins at 0, 1 or next to it says something too
         for each in (*model.parameters(), *model.buffers()):
-            if each.is_floating_point() and (each.ndim == 1 or not each.any()):
-                each.data += 0.3 * torch.rand_like(each)
+            if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
+                each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)

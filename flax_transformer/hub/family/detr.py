@@ -74,8 +74,8 @@ def settled(fields: Fields, names: Collection[str]) -> Fields:
     return fields.updated(changes) if named else fields
 
 
-def write_backbone(config: DetrConfig) -> dict[str, Any]:
-    """Write the network that gives feature maps.
+def write_rest(config: DetrConfig) -> dict[str, Any]:
+    """Write the network that gives feature maps, and how many classes there are.
 
     Raises:
       ValueError: for one that is no ResNet with batch norms that stay as they are.
@@ -84,7 +84,8 @@ def write_backbone(config: DetrConfig) -> dict[str, Any]:
     if not isinstance(backbone, ResNetConfig) or not backbone.frozen:
         raise ValueError("a DETR's backbone must be a ResNet whose batch norms are frozen, got another")
     data = {**resnet.CONFIG.write(backbone), "model_type": "resnet", "out_features": [f"stage{len(backbone.depths)}"]}
-    return {"backbone_config": data, "num_channels": backbone.channels, "use_timm_backbone": False}
+    others = {"num_channels": backbone.channels, "use_timm_backbone": False, "num_labels": config.classes}
+    return {"backbone_config": data, **others}
 
 
 CONFIG = ConfigTable(
@@ -109,7 +110,7 @@ CONFIG = ConfigTable(
     },
     adds={"is_encoder_decoder": True},
     reads=read_backbone,
-    writes=write_backbone,
+    writes=write_rest,
 )  # fmt: skip
 
 

@@ -1,0 +1,81 @@
+"""Convolutions and pooling: by hand, over any lead axes, and each channel alone on a CPU as anywhere."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_transformer.ops.convolution import _each_channel, convolution, max_pool
+
+
+def drawn(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def by_hand(x, kernel, stride, padding, dilation):
+    """Look at every window of a picture without a batch."""
+    high, wide, inputs, outputs = kernel.shape
+    x, groups = np.pad(x, ((padding, padding), (padding, padding), (0, 0))), x.shape[-1] // inputs
+    rows = (x.shape[0] - dilation * (high - 1) - 1) // stride + 1
+    columns = (x.shape[1] - dilation * (wide - 1) - 1) // stride + 1
+    found = np.zeros((rows, columns, outputs))
+    for i, j, d in np.ndindex(*found.shape):
+        group = d // (outputs // groups)
+        window = x[i * stride :, j * stride :, group * inputs : (group + 1) * inputs][::dilation, ::dilation]
+        found[i, j, d] = np.sum(window[:high, :wide] * kernel[..., d])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("window", "inputs", "outputs", "options"),
+    [
+        ((3, 3), 4, 6, {"padding": 1}),
+        ((7, 7), 4, 2, {"stride": 2, "padding": 3}),
+        ((1, 1), 4, 8, {"stride": 2}),
+        ((2, 3), 2, 6, {"stride": 3}),
+        ((3, 3), 1, 4, {"padding": 1}),
+        ((5, 3), 1, 4, {}),
+        ((3, 3), 1, 8, {"padding": 2, "dilation": 2}),
+    ],
+)
+def test_every_window_is_multiplied(window, inputs, outputs, options):
+    x, kernel = drawn(9, 11, 4), drawn(*window, inputs, outputs, seed=1)
+    expected = by_hand(x, kernel, **{"stride": 1, "padding": 0, "dilation": 1, **options})
+    np.testing.assert_allclose(convolution(x, kernel, **options), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_lead_axes_are_rows():
+    x, kernel = drawn(2, 3, 8, 7, 4), drawn(3, 3, 4, 5, seed=1)
+    found = convolution(x, kernel, padding=1)
+    np.testing.assert_allclose(found[1, 2], convolution(x[1, 2], kernel, padding=1), rtol=1e-5, atol=1e-5)
+    assert max_pool(x, 3, stride=2, padding=1).shape == (2, 3, 4, 4, 4)
+
+
+def test_each_channel_alone_is_a_grouped_convolution():
+    """And so are its gradients."""
+    x, kernel = drawn(2, 8, 7, 6), drawn(5, 5, 1, 6, seed=1)
+
+    def grouped(x, kernel):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), [(2, 2)] * 2, dimension_numbers=numbers, feature_group_count=6
+        )
+
+    for find in (lambda f: f(x, kernel), lambda f: jax.grad(lambda *given: jnp.sum(f(*given) ** 2), (0, 1))(x, kernel)):
+        ours, theirs = find(lambda x, kernel: _each_channel(x, kernel, 2)), find(grouped)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), ours, theirs)
+
+
+def test_what_is_padded_is_never_the_largest():
+    x = drawn(5, 6, 3) - 10
+    found = max_pool(x, 3, stride=2, padding=1)
+    np.testing.assert_array_equal(found[0, 0], x[:2, :2].max((0, 1)))
+    np.testing.assert_array_equal(found[1, 1], x[1:4, 1:4].max((0, 1)))
+    assert max_pool(x.astype(jnp.bfloat16), 2, stride=2).dtype == jnp.bfloat16
+
+
+def test_pictures_smaller_than_a_window_are_refused():
+    with pytest.raises(ValueError, match=r"as large as a window of 5×5 after padding 1, got 2×9"):
+        convolution(drawn(2, 9, 1), drawn(3, 3, 1, 1), padding=1, dilation=2)
+    with pytest.raises(ValueError, match="window of 3×3 after padding 0, got 2×2"):
+        max_pool(drawn(2, 2, 1), 3, stride=1)
