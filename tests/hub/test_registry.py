@@ -31,7 +31,8 @@ SAID = {
     "MTModel": {"respond"}, "ForMaskedLM": {"fill"}, "ForPreTraining": {"fill", "follow"},
     "ElectraForPreTraining": {"discriminate"}, "ForNextSentencePrediction": {"classify", "follow"},
     "ForSequenceClassification": {"classify"}, "ForTokenClassification": {"label"}, "ForQuestionAnswering": {"span"},
-    "ForMultipleChoice": {"choose"}, "Model": {"embed"},
+    "ForMultipleChoice": {"choose"}, "Model": {"embed"}, "ForImageClassification": {"classify"},
+    "ForMaskedImageModeling": {"fill"},
 }  # fmt: skip
 
 
