@@ -97,7 +97,7 @@ MODELS = {
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**BART)),
     "vit": ("ViTForImageClassification", transformers.ViTConfig(**VIT, num_labels=3)),
     "deit": ("DeiTForImageClassificationWithTeacher", transformers.DeiTConfig(**VIT, num_labels=3)),
-    "dinov2": ("Dinov2ForImageClassification", transformers.Dinov2Config(**VIT, num_labels=3)),
+    "dinov2": ("Dinov2ForImageClassification", transformers.Dinov2Config(**VIT, num_labels=3, use_mask_token=False)),
     "vit_mae": ("ViTMAEForPreTraining", transformers.ViTMAEConfig(**VIT, **MAE)),
     "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
