@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flax_transformer.hub.config import ConfigTable, Way, choice, sides
+from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES
@@ -14,8 +14,8 @@ from flax_transformer.models.vision.beit import BeitConfig, beit_base_patch16
 from flax_transformer.nn import GridBiasConfig, with_fields
 
 
-def _biases(fields: Fields) -> dict[str, Any]:
-    """Find where there are biases for distances: in every layer, shared by all, or both."""
+def _parts(fields: Fields) -> dict[str, Any]:
+    """Find where there are biases for distances, in every layer, shared by all, or both, and whether LayerScale is."""
     (height, width), (high, wide) = (sides("").read(fields, name) for name in ("image_size", "patch_size"))
     if min(high, wide) < 1 or height < high or width < wide:
         raise ValueError(f"config.json must give an image_size that holds a patch, got {height}×{width}, {high}×{wide}")
@@ -24,13 +24,15 @@ def _biases(fields: Fields) -> dict[str, Any]:
     own, shared = (
         table if fields.flag(f"use_{kind}relative_position_bias", False) else None for kind in ("", "shared_")
     )
-    return {"attention.relative": own, ".shared": shared}
+    scale = fields.number("layer_scale_init_value", 0.1)
+    return {"attention.relative": own, ".shared": shared, "layer_scale": scale or None}
 
 
 def _said(config: BeitConfig) -> dict[str, Any]:
     return {
         "use_relative_position_bias": config.block.attention.relative is not None,
         "use_shared_relative_position_bias": config.shared is not None,
+        "layer_scale_init_value": float(config.block.residual.layer_scale or 0),
     }
 
 
@@ -38,15 +40,12 @@ CONFIG = ConfigTable(
     with_fields(beit_base_patch16().backbone, relative=None),
     {
         **{name: ours for name, ours in vit.CONFIG.rows.items() if name != "qkv_bias"},
-        "layer_scale_init_value": Way(
-            ("layer_scale",), lambda fields, name: fields.number(name) or None, lambda value: float(value or 0)
-        ),
         "drop_path_rate": ".drop_path",
         "use_absolute_position_embeddings": choice(".position", {True: "learned", False: "none"}),
         "use_mask_token": ".mask_token",
         "use_mean_pooling": choice(".end_norm", {True: False, False: True}),
     },
-    reads=_biases,
+    reads=_parts,
     writes=_said,
 )
 read = CONFIG.read
