@@ -118,4 +118,4 @@ def apart(grid: Grid, size: int, shift: Int[Array, ""] | int) -> Float[Array, "W
     """
     regions = [(jnp.arange(side) >= side - size).astype(int) + (jnp.arange(side) >= side - shift) for side in grid]
     ids = split_windows((3 * regions[0][:, None] + regions[1])[..., None].astype(jnp.float32), size)
-    return jnp.where(ids == ids.swapaxes(-1, -2), 0.0, APART)[:, None]
+    return jnp.where(ids == ids.swapaxes(-1, -2), jnp.float32(0), APART)[:, None]

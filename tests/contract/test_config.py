@@ -27,6 +27,7 @@ from its padding token."""
 TOGETHER = {"use_sliding_window", "sliding_window", "max_window_layers"}
 """Of a Qwen: any alone says nothing."""
 ONE = {
+    "PvtModel": {"num_encoder_blocks", "patch_sizes", "strides", "sequence_reduction_ratios"},
     "BartForConditionalGeneration": {"tie_word_embeddings"},
     "MarianMTModel": {"tie_word_embeddings", "vocab_size"},
     "ConvNextModel": {"num_stages"},

@@ -19,6 +19,20 @@ import transformers
 GOLDEN = Path(__file__).parent / "golden"
 V, TOKENS = 40, {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2}
 SMALL = {"vocab_size": V, "initializer_range": 0.3, **TOKENS}
+SWIN = {
+    "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3, "mlp_ratio": 1, "image_size": 12,
+    "patch_size": 2, "num_channels": 1, "initializer_range": 0.3, "use_absolute_embeddings": True, "num_labels": 5,
+}  # fmt: skip
+BEIT = {
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "vocab_size": 11,
+    "image_size": 12, "patch_size": 2, "num_channels": 1, "use_mask_token": True, "initializer_range": 0.3,
+    "use_relative_position_bias": True, "use_shared_relative_position_bias": True,
+}  # fmt: skip
+PVT = {
+    "hidden_sizes": [8, 8], "depths": [1, 2], "num_encoder_blocks": 2, "num_attention_heads": [2, 4], "image_size": 16,
+    "patch_sizes": [4, 2], "strides": [4, 2], "sequence_reduction_ratios": [2, 1], "mlp_ratios": [1, 2],
+    "num_channels": 1, "num_labels": 5, "initializer_range": 0.3,
+}  # fmt: skip
 LLAMA = {
     **SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 32,
@@ -60,6 +74,9 @@ MODELS = {
             dim=16, hidden_dim=24, n_layers=2, n_heads=2, max_position_embeddings=32, **SMALL
         ),
     ),
+    "swin": ("SwinForImageClassification", transformers.SwinConfig(**SWIN)),
+    "beit": ("BeitForMaskedImageModeling", transformers.BeitConfig(**BEIT)),
+    "pvt": ("PvtForImageClassification", transformers.PvtConfig(**PVT)),
     "electra": ("ElectraForPreTraining", transformers.ElectraConfig(**BERT, embedding_size=12)),
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**T5)),
     "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**T5)),
@@ -89,16 +106,20 @@ MODELS = {
 }
 
 
-PICTURES = ("resnet", "convnext", "detr")
+PICTURES = ("swin", "beit", "pvt", "resnet", "convnext", "detr")
 
 
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     if name in PICTURES:
-        given = {"pixel_values": random.normal(size=(2, 1, 24, 32)).astype(np.float32)}
-        mask = np.zeros((2, 24, 32), np.int64)
-        mask[0], mask[1, :16, :21] = 1, 1
-        return {**given, "pixel_mask": mask} if name == "detr" else given
+        if name in ("resnet", "convnext", "detr"):
+            given = {"pixel_values": random.normal(size=(2, 1, 24, 32)).astype(np.float32)}
+            mask = np.zeros((2, 24, 32), np.int64)
+            mask[0], mask[1, :16, :21] = 1, 1
+            return {**given, "pixel_mask": mask} if name == "detr" else given
+        size = MODELS[name][1].image_size
+        given = {"pixel_values": random.normal(size=(2, 1, size, size)).astype(np.float32)}
+        return {**given, "bool_masked_pos": random.random((2, 36)) < 0.4} if name == "beit" else given
     left = "Causal" in kind or "LMHead" in kind
     lengths, length = np.array([[9], [5]]), 9
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
@@ -115,10 +136,12 @@ def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
-    if name in PICTURES:  # what begins at 0, 1 or next to it says something too
+    if name in PICTURES:  # norms, tokens and tables, which begin at 0 and 1, say something too
         for each in (*model.parameters(), *model.buffers()):
-            if each.ndim in (1, 2):
-                each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
+            if each.is_floating_point() and (each.ndim == 1 or not each.any()):
+                each.data += 0.3 * torch.rand_like(each)
+            elif name == "detr" and each.ndim == 2:  # queries that are alike have no gradients to speak of
+                each.data += 0.3 * torch.randn_like(each)
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
@@ -127,9 +150,11 @@ def make(name: str) -> None:
     arrays = {f"in_{key}": value for key, value in given.items()}
     with torch.no_grad():
         for key, value in model(**tensors, output_hidden_states=True, use_cache=False).items():
+            if key == "reshaped_hidden_states":
+                continue
             if isinstance(value, tuple) and len({each.shape for each in value}) > 1:
                 arrays |= {f"out_{key}.{i}": each.numpy() for i, each in enumerate(value)}
-            elif key != "past_key_values":
+            elif key not in ("past_key_values", "loss"):
                 stacked = torch.stack(value) if isinstance(value, tuple) else value
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():

@@ -149,5 +149,5 @@ def test_configs_that_cannot_work_say_why():
         replace(encoder, block=replace(encoder.block, cross=encoder.block.attention))
     with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         replace(encoder, depth=0)
-    with pytest.raises(ValueError, match="a head needs outputs or a dense layer"):
+    with pytest.raises(ValueError, match="a head needs outputs, a dense layer or a position"):
         with_head(encoder, outputs=0)

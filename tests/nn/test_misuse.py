@@ -356,7 +356,7 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
         (CONFIG, dict(embed=32.0), "embed must be a whole number, got 32.0"),
         (CONFIG, dict(heads=True), "heads must be a whole number, got True"),
         (CONFIG, dict(gated="no"), "gated must be True or False, got 'no'"),
-        (CONFIG, dict(bias=None), "bias must be True or False, got None"),
+        (CONFIG, dict(bias=None), "bias must be True or False or a tuple of a name, got None"),
         (CONFIG, dict(dropout=float("nan")), r"dropout must be in \[0, 1\), got nan"),
         (CONFIG, dict(dropout="0.1"), "dropout must be a number, got '0.1'"),
         (CONFIG, dict(norm_eps=-1e-5), "norm_eps must be at least 0"),
