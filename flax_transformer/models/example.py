@@ -37,15 +37,20 @@ class ReadsTokens:
         return Described({"rows": rows, "length": length, "vocab": config.embedding.vocab}, rows * length, "tokens")
 
 
+IMAGE = (224, 224)
+"""Height and width of a picture, where a model is made for any."""
+
+
 class ReadsImages:
-    """What models of pictures have in common as `Measurable`s; their configs have `patches` of an image."""
+    """What models of pictures have in common as `Measurable`s; configs have `patches` of an image, or `channels`."""
 
     use = "embed"
 
     @classmethod
     def example_batch(cls, config: Any, rows: int, length: int | None = None) -> dict[str, Any]:
         """Make a batch of B pictures [H, W, C] of the size that the model is made for."""
-        shape = (rows, *config.patches.image, config.patches.channels)
+        patches = getattr(config, "patches", config)
+        shape = (rows, *getattr(patches, "image", IMAGE), patches.channels)
         return {"inputs": {"images": np.random.default_rng(0).standard_normal(shape, dtype=np.float32)}}
 
     @classmethod

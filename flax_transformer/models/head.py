@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.preset import module_of
+from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn import Precision, make_norm
 from flax_transformer.nn.check import check_hidden
@@ -156,7 +156,10 @@ class Classifier(Module):
     def example_batch(cls, config: ClassifierConfig, rows: int, length: int | None = None) -> dict[str, Any]:
         """Make a batch as the backbone's, with classes as labels: one of each row, or of every position."""
         batch = module_of(config.backbone).example_batch(config.backbone, rows, length)
-        shape = batch["labels"].shape if config.head.pool == "every" else (rows,)
+        shape = (rows,)
+        if config.head.pool == "every":
+            score = lambda model, inputs: model.output(model.hidden_states(**inputs))  # noqa: E731
+            shape = jax.eval_shape(score, abstract(config), batch["inputs"]).shape[:-1]
         labels = np.arange(math.prod(shape), dtype=np.int32).reshape(shape) % max(config.head.outputs, 1)
         return {**batch, "labels": labels, "weights": np.ones(shape, np.float32)}
 

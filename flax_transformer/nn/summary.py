@@ -82,10 +82,10 @@ def summary(tree: Any) -> Summary:
     >>> summary(nnx.eval_shape(lambda: FeedForward(cfg, rngs=nnx.Rngs(0))))
     down      float32   262,400  1.05 MB   49.9 %
       bias    256           256  1.02 kB    0.0 %  –
-      kernel  1024×256  262,144  1.05 MB   49.9 %  hidden embed
+      kernel  1024×256  262,144  1.05 MB   49.9 %  inner embed
     up        float32   263,168  1.05 MB   50.1 %
-      bias    1024        1,024   4.1 kB    0.2 %  hidden
-      kernel  256×1024  262,144  1.05 MB   49.9 %  embed hidden
+      bias    1024        1,024   4.1 kB    0.2 %  inner
+      kernel  256×1024  262,144  1.05 MB   49.9 %  embed inner
     total     float32   525,568   2.1 MB  100.0 %
     """
     root: dict = {}

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.nn import EmbeddingConfig
 from flax_transformer.nn.config import configs_in
@@ -42,10 +43,14 @@ def sized(config: Any, spec: Spec) -> Any:
     if isinstance(config, EmbeddingConfig) and spec.vocab is not None:
         changed["vocab"] = spec.vocab
         changed["multiple"] = config.multiple if spec.multiple is None else spec.multiple
+    if isinstance(config, CausalConfig) and config.outputs is not None and spec.vocab is not None:
+        changed["outputs"] = spec.vocab - (config.embedding.vocab - config.outputs)
     if isinstance(config, HeadConfig) and spec.classes:
         changed["outputs"] = len(spec.classes)
-    if spec.image is not None and {"image", "channels"} <= changed.keys():
-        changed["image"], changed["channels"] = spec.image[:2], spec.image[2]
+    if spec.image is not None:
+        said = {"image": spec.image[:2], "channels": spec.image[2]}
+        changed |= {name: value for name, value in said.items() if name in changed}
+        changed = config.fitted(changed) if hasattr(config, "fitted") else changed
     if "next_sentence" in changed:
         changed["next_sentence"] = spec.next_sentence
     return replace(config, **changed)

@@ -165,7 +165,7 @@ def _is_statistic(node: Any) -> bool:
     return is_variable(node) and not isinstance(node, nnx.Param)
 
 
-def statistics_of(model: Any) -> dict[str, jax.Array]:
+def statistics_of(model: Any) -> dict[str, Any]:
     """Give what a model holds beside parameters, by path: the values of Flax variables that are no `nnx.Param`."""
     nodes = jax.tree_util.tree_leaves_with_path(model, is_leaf=is_variable)
     return {path_name(path): leaf for path, node in nodes if _is_statistic(node) for leaf in jax.tree.leaves(node)}

@@ -15,13 +15,15 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from flax_transformer.bench import count_flops
 from flax_transformer.bench.workload import Size, forward, from_config
 from flax_transformer.decode import Greedy
-from flax_transformer.models.preset import abstract, find_preset, module_of, presets
+from flax_transformer.models.preset import abstract, find_preset, module_of
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_tiny
 from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
 from flax_transformer.nn.config import with_fields
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.linear_map import linear_map
+from tests.models.families import TEXTS
+from tests.shares import share
 
 
 def fed(config, rows, length):
@@ -244,7 +246,7 @@ def test_nothing_of_a_model_too_large_to_allocate_is_allocated():
 # Models.
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", share(TEXTS, 0, of=3))
 def test_every_preset_costs_what_its_formula_says(name):
     config = find_preset(name)()
     rows, length = 2, 32

@@ -11,8 +11,10 @@ from flax_transformer.bench.run import RefusedError, benchmark
 from flax_transformer.bench.target import find_target, find_workload
 from flax_transformer.bench.workload import Size
 from flax_transformer.hub.registry import families, find_family
-from flax_transformer.models.preset import abstract, find_preset, presets
+from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.objective import OBJECTIVES
+from tests.models.families import PICTURES, TEXTS
+from tests.shares import share
 
 GOLDEN = Path(__file__).parent.parent / "hub" / "golden"
 SMALL = Size(batch=2, length=8)
@@ -46,7 +48,7 @@ def broken():
 """
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", share(TEXTS, 0, of=3))
 def test_every_preset_is_fed_trained_and_made_to_generate(name):
     work = find_target(name, SMALL)
     model = abstract(find_preset(name)())
@@ -59,6 +61,17 @@ def test_every_preset_is_fed_trained_and_made_to_generate(name):
     if "decode" in work.programs:
         decoded = jax.eval_shape(work.decode, model, work.batch)
         assert decoded.tokens.shape == (2, 1, 8)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_preset_of_every_family_of_pictures_is_fed_and_trained(name):
+    work = find_target(name, Size(batch=2))
+    model = abstract(find_preset(name)())
+    assert jax.tree.leaves(jax.eval_shape(work.forward, model, work.batch))[0].shape[0] == 2
+    assert (work.items, work.unit) == (2, "images")
+    if "train" in work.programs:
+        loss, metrics = jax.eval_shape(work.objective, model, work.batch, key=jax.random.key(0))
+        assert loss.shape == metrics["count"].shape == ()
 
 
 @pytest.fixture
@@ -115,15 +128,17 @@ ARCHITECTURES = [
 def test_config_json_alone_makes_a_model_of_every_architecture(family, architecture, tmp_path):
     fields = json.loads((GOLDEN / family / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))
-    work = find_target(str(tmp_path), SMALL)
+    known = find_family({**fields, "architectures": [architecture]})[1]
+    pictures = known.inputs.reads == ("pictures",)
+    work = find_target(str(tmp_path), Size(batch=2) if pictures else SMALL)
     counted = work.facts(work.programs).flops
     assert counted["forward"].model > 0
     rows = [leaf.shape[0] for leaf in jax.tree.leaves(work.batch)]
     assert {*rows} == {2}
-    assert (work.items, work.unit) == (16, "tokens")
-    uses = find_family({**fields, "architectures": [architecture]})[1].uses
-    assert ("train" in work.programs) >= bool({*uses} & {*OBJECTIVES})
-    assert ("train" in work.programs) <= ({"span", "choose", "discriminate"}.isdisjoint(uses))
+    assert (work.items, work.unit) == ((2, "images") if pictures else (16, "tokens"))
+    trained = {*OBJECTIVES} - ({"fill"} if pictures else set())
+    assert ("train" in work.programs) >= bool({*known.uses} & trained)
+    assert ("train" in work.programs) <= ({"span", "choose", "discriminate"}.isdisjoint(known.uses))
     if "train" in work.programs:
         assert counted["train"].model > counted["forward"].model
 

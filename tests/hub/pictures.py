@@ -1,14 +1,15 @@
 """Models of pictures beside transformers': random weights, odd sizes."""
 
 import numpy as np
-import torch
-import transformers
 
 from tests.hub.oracle import compare
 
 
 def make(kind, config, *, seed=1, **options):
     """Make a torch model of random weights, biases and norms included."""
+    import torch
+    import transformers
+
     torch.manual_seed(seed)
     model = getattr(transformers, kind)(getattr(transformers, config)(**options))
     with torch.no_grad():

@@ -16,7 +16,7 @@ from flax_transformer.parallel import path_name
 
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = [kind for kind in families() if (GOLDEN / kind).is_dir()]
-HEAD = (r"^(score|classifier|classification_head)\.",)
+HEAD = (r"^(score|(cls_|distillation_)?classifier|classification_head|head)\.",)
 NEW = (*HEAD, r"^pre_classifier\.", r"pooler\.")
 IDS = np.array([[4, 5, 6, 7, 2], [8, 9, 4, 5, 2]])
 
@@ -53,7 +53,7 @@ FEW = [pytest.param(one, marks=() if at % 3 == 0 else pytest.mark.slow) for at, 
 
 
 def test_all_that_classify_are_here():
-    assert {kind for kind, _ in CLASSIFIERS} == set(KINDS) - {"marian"}
+    assert {kind for kind, _ in CLASSIFIERS} == set(KINDS) - {"marian", "vit_mae", "detr"}
 
 
 @pytest.mark.parametrize("folder", FEW, ids=NAMES, indirect=True)
@@ -66,7 +66,7 @@ def test_a_head_of_another_size_is_new_and_the_rest_is_kept(folder, tmp_path):
     ]
     assert kept[0].keys() == kept[1].keys()
     for name in kept[0]:
-        if not name.startswith("head.output."):
+        if "head.output." not in name:
             np.testing.assert_array_equal(kept[0][name], kept[1][name], err_msg=name)
     hub.save(after, tmp_path / "five")
     config = json.loads((tmp_path / "five" / "config.json").read_text())
@@ -78,7 +78,7 @@ def test_a_head_of_another_size_is_new_and_the_rest_is_kept(folder, tmp_path):
 
 
 @pytest.mark.parity
-@every
+@pytest.mark.parametrize("folder", [each for each in CLASSIFIERS if each[0] != "mixer"], indirect=True)
 def test_a_head_of_another_size_opens_in_transformers(folder, tmp_path):
     transformers = pytest.importorskip("transformers")
     names = {"0": "no", "1": "maybe", "2": "yes"}

@@ -301,7 +301,7 @@ def test_a_malformed_config_is_named(folder, text):
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"model_type": "mamba"}, r"model_type='mamba'; supported are bart, bert, .*gpt2.*marian"),
+        ({"model_type": "mamba"}, r"model_type='mamba'; supported are bart, beit, .*gpt2.*marian"),
         ({"model_type": ...}, "model_type=None; supported are bart"),
         ({"architectures": ["LlamaForVision"]}, r"'LlamaForVision'; supported of llama are LlamaForCausalLM, "),
         ({"architectures": []}, "must name its architecture in a list"),

@@ -9,7 +9,7 @@ from flax import nnx
 
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.encoder import MaskedLMConfig
-from flax_transformer.models.preset import find_preset, module_of
+from flax_transformer.models.preset import find_preset, module_of, presets
 from flax_transformer.nn import AttentionConfig, EmbeddingConfig
 from flax_transformer.objective import OBJECTIVES
 from tests.batch import taught
@@ -20,6 +20,13 @@ PRESETS = (
     "bert_base_uncased", "roberta_base", "distilbert_base_uncased",
     "t5_small", "t5_v1_1_small", "bart_base", "marian", "transformer_base",
 )  # fmt: skip
+TEXTS = [name for name, preset in presets().items() if ".text." in preset.__module__]
+"""Presets of models that read text."""
+PICTURES = (
+    "vit_tiny_patch16", "deit_tiny_distilled", "dinov2_small", "mae_base", "beit_base_patch16", "swin_tiny", "pvt_tiny",
+    "resnet18", "convnext_tiny", "mixer_small_patch32", "detr_resnet50",
+)  # fmt: skip
+"""A preset of each family that reads pictures."""
 
 
 def narrow(config, **changes):

@@ -13,7 +13,7 @@ from flax_transformer import hub
 from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.data.text.plain import PlainText
 from flax_transformer.models.encoder import MaskedLMConfig
-from flax_transformer.models.preset import find_preset, module_of, presets
+from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.objective import TokenLoss
@@ -63,7 +63,7 @@ def finished(text, tmp_path_factory):
     return folder, train(language_model(text), folder)
 
 
-@pytest.mark.parametrize("name", list(presets()))
+@pytest.mark.parametrize("name", families.TEXTS)
 def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
     config = find_preset(name)()
     small = sized(config, Spec(uses=(), vocab=101, multiple=64))
@@ -76,6 +76,22 @@ def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
         next_sentence=getattr(config, "next_sentence", False),
     )  # fmt: skip
     assert sized(config, own) == config
+
+
+@pytest.mark.parametrize("name", families.PICTURES)
+def test_every_preset_of_pictures_is_sized_by_the_data(name):
+    config = find_preset(name)()
+    spec = Spec(uses=("classify",), classes=("a", "b", "c"), image=(448, 448, 1))
+    small = sized(config, spec)
+    model = nnx.eval_shape(lambda: module_of(small)(small, rngs=nnx.Rngs(0)))
+    batch = module_of(small).example_batch(small, 2)
+    inputs = {name: jnp.asarray(x) for name, x in batch["inputs"].items()}
+    assert inputs["images"].shape in ((2, 448, 448, 1), (2, 224, 224, 1))
+    inputs["images"] = jnp.zeros((2, 448, 448, 1))
+    inputs |= {"mask": jnp.ones((2, 448, 448), bool)} if "mask" in inputs else {}
+    hidden = jax.eval_shape(lambda model: model.hidden_states(**inputs), model)
+    if hasattr(small, "head"):
+        assert jax.eval_shape(lambda model, hidden: model.output(hidden), model, hidden).shape == (2, 3)
 
 
 def families_tables(model):

@@ -13,6 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import (
     ConvConfig,
@@ -100,7 +101,7 @@ class ConvNextConfig:
         return ConvNext(self, rngs=rngs)
 
 
-class ConvNext(Module):
+class ConvNext(ReadsImages, Module):
     """Hidden states of pictures: the places of the last feature map, line by line."""
 
     def __init__(self, cfg: ConvNextConfig, *, rngs: nnx.Rngs):

@@ -9,10 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import Head, HeadConfig
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import ConvConfig, Precision, Trunk, TrunkConfig, every_layer, init_stack, layer
@@ -79,8 +81,20 @@ class Detections:
     """[..., Q, 4], by their centres, in shares of the picture."""
 
 
-class Detr(Module):
+class Detr(ReadsImages, Module):
     """Objects in pictures: `detr(images, mask)` gives what each query answers."""
+
+    use = "detect"
+
+    @classmethod
+    def example_batch(cls, config: DetrConfig, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B pictures that fill their places, with two objects each."""
+        batch = super().example_batch(config.backbone, rows)
+        boxes = np.tile(np.array([[0.3, 0.3, 0.2, 0.2], [0.6, 0.5, 0.4, 0.3]], np.float32), (rows, 1, 1))
+        ones = np.ones((rows, 2), np.float32)
+        labels = {"boxes": boxes, "classes": np.zeros((rows, 2), np.int32), "weights": ones}
+        mask = np.ones(batch["inputs"]["images"].shape[:-1], bool)
+        return {"inputs": {**batch["inputs"], "mask": mask}, "labels": labels, "weights": ones[:, 0]}
 
     def __init__(self, cfg: DetrConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -4,12 +4,16 @@ https://arxiv.org/abs/2105.01601).
 Axes: B batch, H W height and width in pixels, C channels, P patches, D width.
 """
 
+from dataclasses import replace
+from typing import Any
+
 import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import (
     FeedForwardConfig,
@@ -98,12 +102,18 @@ class MixerConfig(TrunkConfig):
                 f"blocks must mix the {rows}×{columns} patches of a picture, got {self.block.tokens.embed}"
             )
 
+    def fitted(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Let the blocks mix as many patches as there are, where the fields of another picture are given."""
+        rows, columns = fields["patches"].grid
+        block = fields["block"]
+        return {**fields, "block": replace(block, tokens=replace(block.tokens, embed=rows * columns))}
+
     def build(self, rngs: nnx.Rngs) -> "Mixer":
         """Make the model."""
         return Mixer(self, rngs=rngs)
 
 
-class Mixer(Module):
+class Mixer(ReadsImages, Module):
     """Hidden states of a picture's patches."""
 
     def __init__(self, cfg: MixerConfig, *, rngs: nnx.Rngs):

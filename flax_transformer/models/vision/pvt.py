@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import (
     BlockConfig,
@@ -147,7 +148,7 @@ class StageEmbedding(Module):
         return constrain(dropout(x.astype(cfg.precision.residual), rate, key), "batch", "length", None), grid
 
 
-class PVT(Module):
+class PVT(ReadsImages, Module):
     """Hidden states of the last stage's class token and patches."""
 
     def __init__(self, cfg: PVTConfig, *, rngs: nnx.Rngs):

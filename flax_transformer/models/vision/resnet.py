@@ -16,6 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import ConvConfig, Precision
 from flax_transformer.nn.batch_norm import BatchNorm, FrozenBatchNorm, Normalise, by_batch, by_running
@@ -83,7 +84,7 @@ REDUCTION = 4
 """How much narrower a bottleneck is inside."""
 
 
-class ResNet(Module):
+class ResNet(ReadsImages, Module):
     """Hidden states of pictures, the places of the last feature map; `observe` gives new batch statistics beside."""
 
     def __init__(self, cfg: ResNetConfig, *, rngs: nnx.Rngs):

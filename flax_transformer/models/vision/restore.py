@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.preset import module_of
+from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
@@ -41,6 +42,18 @@ class RestorerConfig:
 
 class Restorer(Module):
     """Pictures with masked patches in, pictures out: `model.output(model.hidden_states(images, masked=masked))`."""
+
+    use = "embed"
+
+    @classmethod
+    def example_batch(cls, config: RestorerConfig, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch as the backbone's."""
+        return module_of(config.backbone).example_batch(config.backbone, rows)
+
+    @classmethod
+    def describe_batch(cls, config: RestorerConfig, batch: dict[str, Any]) -> Described:
+        """Count B pictures."""
+        return module_of(config.backbone).describe_batch(config.backbone, batch)
 
     def __init__(self, cfg: RestorerConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -13,6 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import (
     FeedForwardConfig,
@@ -127,7 +128,7 @@ class SwinConfig:
         return Swin(self, rngs=rngs)
 
 
-class Swin(Module):
+class Swin(ReadsImages, Module):
     """Hidden states of the patches of a picture, 2×2 of them merged after each stage but the last.
 
     `ops.capture(f, "grid_states")` gives `features`, each [*B, R, C, D] of rows and columns.
