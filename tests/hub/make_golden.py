@@ -76,6 +76,10 @@ DETR = {
 
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
+    "imagegpt": (
+        "ImageGPTForCausalImageModeling",
+        transformers.ImageGPTConfig(n_positions=32, n_embd=8, n_layer=2, n_head=2, vocab_size=V, initializer_range=0.3),
+    ),
     "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**LLAMA, rope_parameters=ROPE)),
     "mistral": ("MistralForCausalLM", transformers.MistralConfig(**LLAMA, sliding_window=5, head_dim=6)),
     "qwen2": ("Qwen2ForCausalLM", transformers.Qwen2Config(**LLAMA, tie_word_embeddings=True)),

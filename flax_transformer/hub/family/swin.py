@@ -13,7 +13,7 @@ from flax_transformer.hub.picture import MASKABLE, hidden, picture_classifier, p
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig, with_head
-from flax_transformer.models.vision.restore import RestorerConfig
+from flax_transformer.models.restore import RestorerConfig
 from flax_transformer.models.vision.swin import SwinConfig, swin_tiny
 from flax_transformer.nn import with_fields
 

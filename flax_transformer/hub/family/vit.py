@@ -12,7 +12,7 @@ from flax_transformer.hub.picture import LAYERS, MASKABLE, picture_classifier, p
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig, with_head
-from flax_transformer.models.vision.restore import RestorerConfig
+from flax_transformer.models.restore import RestorerConfig
 from flax_transformer.models.vision.vit import ViTConfig, vit_encoder
 from flax_transformer.nn import with_fields
 

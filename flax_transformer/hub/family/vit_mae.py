@@ -9,7 +9,7 @@ from flax_transformer.hub.inputs import Signature
 from flax_transformer.hub.picture import LAYERS, autoencoder, autoencoder_model, plain_layers
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear, norm, parameter
-from flax_transformer.models.vision.mae import MAEConfig, mae_base
+from flax_transformer.models.vision.vit_mae import MAEConfig, mae_base
 from flax_transformer.nn import with_fields
 
 WHOLE = with_fields(mae_base(), out_bias=True)
