@@ -14,6 +14,9 @@ from flax_transformer.frozen import frozen
 from flax_transformer.ops.mask import check_broadcast
 from flax_transformer.ops.wide import wide, widen
 
+WIDEST = 2**20
+"""Channels that positions may have: their frequencies are made when a program is traced, with memory of their own."""
+
 
 def sinusoidal(positions: Int[Array, "*B T"], width: int) -> Float[Array, "*B T D"]:
     """Encode positions as sines (even channels) and cosines (odd) of wavelengths 2π to 20000π.
@@ -43,6 +46,8 @@ def sinusoidal_halves(positions: Int[Array, "*B T"], width: int) -> Float[Array,
 def _waves(positions, width):
     if width % 2:
         raise ValueError(f"sines and cosines come in pairs, so the width must be even, got {width}")
+    if width > WIDEST:
+        raise ValueError(f"the width of positions must be at most {WIDEST:,}, got {width:,}")
     # Count turns, not radians, and split the frequency: the coarse part (12 bits) times a position below 4096 is
     # exact in float32, so whole turns drop out without rounding and position 4000 is as precise as position 4.
     turns = 10000.0 ** (-np.arange(0, width, 2) / width) / (2 * math.pi)

@@ -2,10 +2,13 @@
 
 import contextlib
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 
+from flax_transformer.models.preset import abstract
+from flax_transformer.nn import with_precision
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name, tree_shardings
 from tests.contract.golden import GOLDEN, error, load, scores
 
@@ -30,6 +33,20 @@ def both(pretrained, inputs):
     }
 
 
+def doubled(tree):
+    """Turn floats into float64, so that what a mesh does otherwise than one device is not lost in rounding."""
+    return jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+
+
+def load_doubled(folder):
+    """Read a golden checkpoint and its inputs, each twice, and compute in float64."""
+    pretrained, inputs, _ = load(folder)
+    config = with_precision(pretrained.model.cfg, compute="float64", params="float64")
+    model = doubled(pretrained.model)
+    model = jax.tree.unflatten(jax.tree.structure(abstract(config)), jax.tree.leaves(model))
+    return replace(pretrained, model=model), doubled({name: jnp.concatenate([x, x]) for name, x in inputs.items()})
+
+
 def lay_out(pretrained):
     """Give a mesh and the place of every parameter on it."""
     *sizes, last = MESHES
@@ -43,8 +60,7 @@ def lay_out(pretrained):
 def main():
     found = {}
     for folder in GOLDEN:
-        pretrained, inputs, _ = load(folder)
-        inputs = {name: jnp.concatenate([x, x]) for name, x in inputs.items()}
+        pretrained, inputs = load_doubled(folder)
         expected = jax.device_get(both(pretrained, inputs))
         mesh, places = lay_out(pretrained)
         leaves = [(leaf.ndim, place) for leaf, place in zip(*map(jax.tree.leaves, (pretrained, places)), strict=True)]
@@ -60,4 +76,5 @@ def main():
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
     main()

@@ -14,8 +14,6 @@ from tests.contract.golden import GOLDEN, error, load, scores
 NEAR = 1e-5
 FIXED = {"vit_mae": ("positions",)}
 """Parameters that no gradient comes to."""
-MESH = {"detr": 5e-5}
-"""Of a detector some gradients nearly cancel: they are off by 3e-5 of their largest with the newest JAX."""
 
 
 @pytest.fixture(params=GOLDEN, ids=lambda folder: folder.name, scope="module")
@@ -107,5 +105,5 @@ def meshes():
 @pytest.mark.parametrize("name", [folder.name for folder in GOLDEN])
 def test_a_mesh_is_one_device(meshes, name):
     found = meshes[name]
-    assert found["error"] <= MESH.get(name, NEAR)
+    assert found["error"] <= 1e-11
     assert found["split"] > found["kernels"] / 2

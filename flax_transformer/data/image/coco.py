@@ -132,7 +132,7 @@ def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, i
             raise ValueError(f"{file.path}: annotation {id} must be of a known category, got category_id {category!r}")
         box = _box(file, id, item.get("bbox"), sizes[image])
         crowd = item.get("iscrowd", 0)
-        if not isinstance(crowd, int) or crowd not in (0, 1):
+        if type(crowd) is not int or crowd not in (0, 1):
             raise ValueError(f"{file.path}: the iscrowd of annotation {id} must be 0 or 1, got {crowd!r}")
         if not crowd:
             found[image].append((box, number_of[category]))
