@@ -4,6 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 TESTS ?=
+# SHAPES=1 checks every annotated shape and type at every call, which takes a fifth longer.
+SHAPES ?=
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 \
+	$(if $(SHAPES),--jaxtyping-packages=flax_transformer$(comma)beartype.beartype)
+comma := ,
 
 .PHONY: demo test slow soak lint format parity matrix clean
 
@@ -24,17 +29,17 @@ demo: $(BIN)/.demo  ## train a translator of number words and try it
 	@$(BIN)/python experiments/translate_numbers.py --workdir runs/translate_numbers
 
 test: $(BIN)/.dev  ## all tests that need no torch, but for the slow ones
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -m "not parity and not slow and not soak" $(TESTS)
+	@$(PYTEST) -m "not parity and not slow and not soak" $(TESTS)
 
 slow: $(BIN)/.dev  ## the slow tests that need no torch
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -m "slow and not parity" $(TESTS)
+	@$(PYTEST) -m "slow and not parity" $(TESTS)
 
 soak: $(BIN)/.dev  ## kill, preempt and resume a run again and again; TRIALS=24
 	@$(BIN)/python -m pytest -n 0 -m soak tests/reliability
 
 parity: $(BIN)/.dev  ## the tests against torch and transformers; Python 3.11
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,parity]' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -m parity
+	@$(PYTEST) -m parity
 
 lint: $(BIN)/.dev  ## formatting, style, and who may import whom
 	@$(BIN)/ruff format --check .

@@ -1,12 +1,13 @@
 """Checkpoints in and out: `load` a folder or hub id, `save` what `transformers` opens, `wrap` a model made here."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,8 @@ def load(
     number = dtype or _common_dtype(stored)
     config = with_precision(config, compute=number, params=number)
     fresh = lambda: module_of(config)(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
-    model = abstract(config)
+    with _named(folder / CONFIG):
+        model = abstract(config)
     entries = resolve(family.rows(architecture), model)
     deepest = max(entry.depth or 0 for entry in entries)
     if deepest > len(stored):
@@ -112,10 +114,7 @@ def load(
     tensors = fitted(entries, tensors, stated, fields) if lenient.config else tensors
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
     if differences:
-        raise ValueError(
-            f"{folder} is not a whole {fields['architectures'][0]}: {len(differences)} "
-            f"difference{'s' if len(differences) > 1 else ''}" + "".join(f"\n  {line}" for line in differences)
-        )
+        raise ValueError(f"{folder} is not a whole {fields['architectures'][0]}: {_listed(differences)}")
     model = load_model(model, entries, tensors, mesh, fresh)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
     return Pretrained(model, fields, open_tokenizer(folder), Fields.of(generation), open_image_processor(folder))
@@ -127,10 +126,22 @@ def read_model(fields: Fields, folder: Path) -> Any:
     Raises:
       ValueError: an architecture or option that is not supported; names the file.
     """
-    try:
+    with _named(folder / CONFIG):
         return find_family(fields)[1].config(fields)
+
+
+def _listed(differences: list[str]) -> str:
+    many = "s" if len(differences) > 1 else ""
+    return f"{len(differences)} difference{many}" + "".join(f"\n  {line}" for line in differences)
+
+
+@contextlib.contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Say which file is refused."""
+    try:
+        yield
     except ValueError as error:
-        raise ValueError(f"{folder / CONFIG}: {error}") from error
+        raise ValueError(f"{file}: {error}") from error
 
 
 def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:

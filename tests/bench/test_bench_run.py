@@ -218,6 +218,7 @@ print(json.dumps(record))
 """
 
 
+@pytest.mark.slow
 def test_a_mesh_splits_the_parameters_of_every_program():
     record, _ = on_eight("-c", EIGHT)
     assert record["target"]["mesh"] == {"data": 2, "pipeline": 1, "fsdp": 4, "tensor": 1, "sequence": 1}

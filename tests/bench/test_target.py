@@ -14,7 +14,7 @@ from flax_transformer.hub.registry import families, find_family
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.objective import OBJECTIVES
 from tests.models.families import PICTURES, TEXTS
-from tests.shares import share
+from tests.shares import only, share
 
 GOLDEN = Path(__file__).parent.parent / "hub" / "golden"
 SMALL = Size(batch=2, length=8)
@@ -63,7 +63,7 @@ def test_every_preset_is_fed_trained_and_made_to_generate(name):
         assert decoded.tokens.shape == (2, 1, 8)
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", share(PICTURES, 0, of=3))
 def test_a_preset_of_every_family_of_pictures_is_fed_and_trained(name):
     work = find_target(name, Size(batch=2))
     model = abstract(find_preset(name)())
@@ -124,7 +124,7 @@ ARCHITECTURES = [
 ]
 
 
-@pytest.mark.parametrize(("family", "architecture"), ARCHITECTURES)
+@pytest.mark.parametrize(("family", "architecture"), only(ARCHITECTURES, *dict(ARCHITECTURES).items()))
 def test_config_json_alone_makes_a_model_of_every_architecture(family, architecture, tmp_path):
     fields = json.loads((GOLDEN / family / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))

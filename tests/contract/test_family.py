@@ -1,5 +1,6 @@
 """What every family promises, whatever it is made of: transforms change nothing, padding and the future are unseen."""
 
+import functools
 from pathlib import Path
 
 import jax
@@ -9,14 +10,21 @@ import pytest
 from fake_devices import on_eight
 
 from flax_transformer.parallel import path_name
-from tests.contract.golden import GOLDEN, error, load, scores
+from tests.contract.golden import CORE, GOLDEN, KIN, error, load, scores
 
 NEAR = 1e-5
 FIXED = {"vit_mae": ("positions",)}
 """Parameters that no gradient comes to."""
 
 
-@pytest.fixture(params=GOLDEN, ids=lambda folder: folder.name, scope="module")
+def named(folder):
+    return folder.name
+
+
+one_of_each = pytest.mark.parametrize("golden", CORE, ids=named, indirect=True, scope="module")
+
+
+@pytest.fixture(params=GOLDEN, ids=named, scope="module")
 def golden(request):
     return load(request.param)
 
@@ -33,6 +41,7 @@ def text(golden):
     return golden
 
 
+@one_of_each
 def test_compiled_is_eager(golden, expected):
     pretrained, inputs, _ = golden
     with jax.disable_jit():
@@ -40,6 +49,7 @@ def test_compiled_is_eager(golden, expected):
     assert error({name: eager[name] for name in expected}, expected) <= NEAR
 
 
+@one_of_each
 def test_vmap_is_the_batch(golden, expected):
     pretrained, inputs, _ = golden
     rows = jax.vmap(lambda row: scores(pretrained, jax.tree.map(lambda x: x[None], row)))(inputs)
@@ -74,6 +84,7 @@ def test_the_future_is_unseen_and_the_past_is_not(text, expected):
     assert moved[:, :-1].any() != text.generates
 
 
+@one_of_each
 def test_every_parameter_learns(golden):
     """But what a key's bias adds to all products of a query alike, and what nothing of these inputs comes to."""
     pretrained, inputs, _ = golden
@@ -96,14 +107,14 @@ def real(golden, found):
     }
 
 
-@pytest.fixture(scope="module")
-def meshes():
-    return on_eight(Path(__file__).parent / "family_meshes.py")[0]
+@functools.cache
+def on_meshes(kin):
+    return on_eight(Path(__file__).parent / "family_meshes.py", *(f.name for f in GOLDEN if (f.name in KIN) == kin))[0]
 
 
 @pytest.mark.proves("every family", "shard", "data × fsdp × tensor, gradients too")
-@pytest.mark.parametrize("name", [folder.name for folder in GOLDEN])
-def test_a_mesh_is_one_device(meshes, name):
-    found = meshes[name]
+@pytest.mark.parametrize("folder", CORE, ids=named)
+def test_a_mesh_is_one_device(folder):
+    found = on_meshes(folder.name in KIN)[folder.name]
     assert found["error"] <= 1e-11
     assert found["split"] > found["kernels"] / 2

@@ -1,8 +1,6 @@
 """Presets are found by name, without a list that somebody must keep."""
 
-import jax
 import pytest
-from flax import nnx
 
 from flax_transformer.models import preset
 from flax_transformer.models.preset import find_preset, module_of, presets
@@ -16,13 +14,6 @@ def test_presets_are_found_and_helpers_are_not():
     assert {"transformer_tiny", "transformer_big"} <= set(known)
     assert not {"reorder", "_paper", "find_preset", "presets"} & set(known)
     assert list(known) == sorted(known)
-
-
-def test_every_preset_makes_a_model_without_memory():
-    for name in presets():
-        config = find_preset(name)()
-        model = nnx.eval_shape(lambda config=config: module_of(config)(config, rngs=nnx.Rngs(0)))
-        assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(model))
 
 
 def test_a_config_knows_its_module():

@@ -184,7 +184,7 @@ def test_learned_positions_have_an_end():
         Seq2Seq(cfg, rngs=nnx.Rngs(0))(jnp.ones((1, 7), int), jnp.ones((1, 2), int))
 
 
-@pytest.mark.parametrize(("tied", "norm_position"), share(product([True, False], ["pre", "post"]), 0, of=3))
+@pytest.mark.parametrize(("tied", "norm_position"), share(product([True, False], ["pre", "post"]), 0, of=4))
 def test_a_model_laid_out_for_decoding_is_the_model(norm_position, tied, batch):
     model = Seq2Seq(replace(narrow(small(), norm_position=norm_position), tied_output=tied), rngs=nnx.Rngs(0))
     source, _, lengths = batch

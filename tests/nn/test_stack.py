@@ -26,18 +26,17 @@ def errors_of(*cases):
 
 @pytest.fixture(scope="module")
 def errors():
-    return errors_of("packed rows", "a memory")
+    return errors_of("packed rows")
 
 
-@pytest.mark.parametrize("case", ["packed rows", "a memory"])
-def test_a_pipeline_gives_what_the_stack_gives(errors, case):
+def test_a_pipeline_gives_what_the_stack_gives(errors):
     """The result and every gradient, with dropout: of blocks, of x, of biases and of a memory."""
-    assert errors[case] < 1e-5
+    assert errors["packed rows"] < 1e-5
 
 
 @pytest.mark.slow
-def test_a_pipeline_gives_what_the_stack_gives_with_a_bias_for_each_row():
-    assert errors_of("a bias for each row")["a bias for each row"] < 1e-5
+def test_a_pipeline_gives_what_the_stack_gives_with_a_memory_and_with_a_bias_for_each_row():
+    assert max(errors_of("a memory", "a bias for each row").values()) < 1e-5
 
 
 def test_a_pipeline_of_short_floats_is_as_near_to_float32_as_the_stack(errors):

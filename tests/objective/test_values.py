@@ -37,7 +37,7 @@ class Contrastive(Objective):
             [{}, {"label_smoothing": 0.2}, {"z_loss": 0.01}],
         ),
         0,
-        of=2,
+        of=4,
     ),
 )
 def test_one_loss_of_tokens_is_optax_on_whole_logits_for_every_family(name, options):

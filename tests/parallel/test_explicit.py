@@ -9,8 +9,9 @@ from fake_devices import on_eight
 
 pytestmark = pytest.mark.proves("parallelism", "Explicit axes")
 
-QUICK = ("block", "lookup", "loss")
+QUICK = ("block", "loss")
 SLOW = (
+    "lookup",
     "block, with a mask", "feed-forward", "attention layer", "stack", "gradient of a stack", "xla", "blockwise",
     "products", "decoder", "decoding", "encoder-decoder", "classifier",
 )  # fmt: skip

@@ -9,7 +9,8 @@ from harness import Job, good, losses
 CARRYING = Path(__file__).parent.parent / "task" / "carrying.py"
 
 
-@pytest.mark.parametrize("kind", ["statistics", pytest.param("queue", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["statistics", "queue"])
 def test_two_processes_carry_what_one_does(tmp_path, cache, kind):
     """A checkpoint of it by both, too: a run that goes on ends with the same bits."""
     for processes in (1, 2):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.proves("many processes", "preemption, failures, full di
     [
         pytest.param({"TERMINATE": "compiling"}, (1, 2), id="compiling", marks=pytest.mark.slow),
         pytest.param({"FAULT": "terminate:0:4"}, (4, 5), id="training", marks=pytest.mark.slow),
-        pytest.param({"TERMINATE": "evaluating"}, (11,), id="evaluating"),
+        pytest.param({"TERMINATE": "evaluating"}, (11,), id="evaluating", marks=pytest.mark.slow),
     ],
 )
 def test_sigterm_saves_ends_with_code_0_and_resumes_exactly(straight, cache, tmp_path, env, steps):
@@ -58,6 +58,7 @@ def small_disk(folder, size):
         subprocess.run(["umount", "-l", folder], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(straight, cache, tmp_path):
     size = sum(path.stat().st_size for path in straight.rglob("*") if path.is_file())
     with small_disk(tmp_path / "disk", "400k") as disk:

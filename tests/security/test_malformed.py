@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 FAMILIES = tuple(f"config-{family.name}" for family in sorted((HERE.parent / "hub" / "golden").iterdir()))
 GROUPS = {
     "weights": (10, 60, 180, ("weights", "shards", "flax", "generation")),
-    "configs": (3, 72, 300, FAMILIES[::3]),
+    "configs": (1, 72, 100, FAMILIES[::3]),
     "other configs": (0, 72, 0, tuple(name for name in FAMILIES if name not in FAMILIES[::3])),
     "tokenizers": (16, 96, 300, ("tokenizer", "wordpiece", "byte-bpe", "chat", "chat-config", "own-tokenizer")),
     "image-processors": (20, 60, 30, ("preprocessor_config.json", "processor_config.json")),

@@ -93,6 +93,7 @@ def assert_same_run(one, other):
     assert left_meta == right_meta
 
 
+@pytest.mark.slow
 def test_ten_steps_a_restart_and_ten_more_equal_twenty_bit_for_bit(straight, environment, tmp_path):
     whole, _ = straight
     good(run(environment, "--workdir", tmp_path / "run", "--train.steps", 10, *TINY))

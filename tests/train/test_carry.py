@@ -91,7 +91,7 @@ def fitted(kind, folder, steps, *, evaluate=lambda state, step: {"loss": 1.0}, *
 
 
 PAIRS = [f"{kind} on {mesh}" for kind in KINDS for mesh in carriers.MESHES]
-FEW = ("statistics on data×fsdp×tensor", "teacher on data", "queue on data×fsdp×tensor", "game on data×fsdp×tensor")
+FEW = ("statistics on data×fsdp×tensor", "queue on data×fsdp×tensor", "game on data×fsdp×tensor")
 
 
 @functools.cache
