@@ -2,9 +2,11 @@
 
 import functools
 import json
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,21 +39,45 @@ def share_programs():
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 
-_START = """
-import os, runpy, sys
-from tests.fake_devices import share_programs
-share_programs()
-del sys.argv[0]
-sys.path[0] = os.path.dirname(sys.argv[0])
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
 def on_eight(*command: str | Path) -> tuple[Any, str]:
-    """Run Python with eight devices; give the JSON it printed last, and what it said on standard error."""
-    env = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    start = ["-c", _START] if str(command[0]).endswith(".py") else []
-    whole = [sys.executable, *start, *map(str, command)]
-    done = subprocess.run(whole, env=env, cwd=ROOT, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+    """Run Python with eight devices; give the JSON it printed last, and what it said on standard error.
+
+    The process is forked from one that has imported the library, and has no devices yet.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        process = _server().Process(target=_run, args=(folder, list(map(str, command))))
+        process.start()
+        process.join(1200)
+        if process.is_alive():
+            process.kill()
+        said = (Path(folder) / "err").read_text()
+        assert process.exitcode == 0, said[-3000:]
+        return json.loads((Path(folder) / "out").read_text().splitlines()[-1]), said
+
+
+@functools.cache
+def _server() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["jax", "flax_transformer.task.recipe", "tests.fake_devices"])
+    return context
+
+
+def _run(folder: str, command: list[str]) -> None:
+    """Be a process that was started with this command, and write what it says to files."""
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY), number)
+    os.environ.update(XLA_FLAGS=FLAGS, JAX_PLATFORMS="cpu")
+    os.chdir(ROOT)
+    share_programs()
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    sys.argv = command
+    try:
+        if command[0] == "-c":
+            exec(compile(command[1], "-c", "exec"), {"__name__": "__main__"})
+        else:
+            sys.path[0] = os.path.dirname(command[0])
+            runpy.run_path(command[0], run_name="__main__")
+    finally:
+        sys.stdout.flush()

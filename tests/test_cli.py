@@ -10,32 +10,19 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from flax_transformer.data.text.corpus import Numbers
-from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
-from flax_transformer.task.example import BPE, Batching
 from flax_transformer.task.experiment import train
 from flax_transformer.task.translator import Search
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
-from tests.recipe import translation
+from tests.recipe import tiny_translation
 
 ROOT = Path(__file__).parent.parent
-BLOCK = {"embed": 32, "heads": 2, "inner": 64}
-EXPERIMENT = translation(
-    model=Seq2SeqConfig(
-        embedding=EmbeddingConfig(vocab=1, embed=32),
-        encoder=TrunkConfig(block=transformer_block(**BLOCK), depth=1),
-        decoder=TrunkConfig(block=transformer_block(**BLOCK, cross=True), depth=1),
-    ),
-    data=Numbers(train=300, validation=10, test=4),
-    bpe=BPE(merges=20),
-    batch=Batching(tokens=512, buckets=1, max_tokens=64),
-    optimizer=OptimizerConfig(learning_rate=3e-3, schedule=ScheduleConfig(name="constant")),
-    train=TrainConfig(steps=12, log_every=6, eval_every=12, checkpoint_every=6, average=2),
+EXPERIMENT = tiny_translation(
     search=Search(beams=1, ratio=1.0, extra=4, batch=4),
-)
+    steps=12,
+    log_every=6,
+    eval_every=12,
+    checkpoint_every=6,
+    average=2,
+)  # fmt: skip
 SENTENCES = ["three hundred twenty-one", "seven", "four thousand two"]
 
 

@@ -10,32 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flax_transformer.data.text.corpus import Numbers
-from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
-from flax_transformer.task.example import BPE, Batching
 from flax_transformer.task.experiment import train
-from flax_transformer.task.translator import Search
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
-from tests.recipe import translation
+from tests.recipe import tiny_translation
 
-BLOCK = {"embed": 16, "heads": 2, "inner": 16}
-EXPERIMENT = translation(
-    model=Seq2SeqConfig(
-        embedding=EmbeddingConfig(vocab=1, embed=16),
-        encoder=TrunkConfig(block=transformer_block(**BLOCK), depth=2),
-        decoder=TrunkConfig(block=transformer_block(**BLOCK, cross=True), depth=1),
-    ),
-    data=Numbers(train=100, validation=10, test=6),
-    bpe=BPE(merges=20),
-    batch=Batching(tokens=512, buckets=1, max_tokens=64),
-    optimizer=OptimizerConfig(learning_rate=3e-3, schedule=ScheduleConfig(name="constant")),
-    train=TrainConfig(steps=4, log_every=2, eval_every=4, checkpoint_every=4),
-    search=Search(beams=1, ratio=0.0, extra=12, batch=8),
-    samples=3,
-)
+EXPERIMENT = tiny_translation(samples=3)
 
 
 @pytest.fixture(scope="module")

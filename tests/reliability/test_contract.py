@@ -8,17 +8,14 @@ import tiny
 from harness import arrays, copied, losses, records, saved
 
 from flax_transformer.data.text.corpus import Numbers
-from flax_transformer.models.text.transformer import transformer_tiny
-from flax_transformer.nn import with_fields
 from flax_transformer.task.evaluator import Shown, Translations
-from flax_transformer.task.example import BPE, Batching
+from flax_transformer.task.example import BPE
 from flax_transformer.task.experiment import train
-from flax_transformer.task.translator import Search
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError
-from flax_transformer.train.loop import NotFinite, TrainConfig
+from flax_transformer.train.loop import NotFinite
 from flax_transformer.train.preemption import Preempted
-from tests.recipe import translation
+from tests.recipe import tiny_translation
 
 pytestmark = pytest.mark.proves("checkpoints of runs", "resumed runs are the uninterrupted ones, bit for bit")
 
@@ -139,15 +136,7 @@ def test_preemption_in_the_middle_of_a_step_saves_after_it(done, tmp_path, monke
 
 def translator(steps):
     """A translator too small to learn anything."""
-    return translation(
-        model=with_fields(transformer_tiny(dropout=0.0), embed=16, heads=2, inner=16, depth=1),
-        data=Numbers(train=100, validation=10, test=2),
-        bpe=BPE(merges=10),
-        batch=Batching(tokens=512, buckets=1, max_tokens=64),
-        optimizer=BASE.optimizer,
-        train=TrainConfig(steps=steps, log_every=1, eval_every=2, checkpoint_every=2),
-        search=Search(beams=1),
-    )
+    return tiny_translation(steps=steps, log_every=1, eval_every=2, checkpoint_every=2)
 
 
 def test_another_tokenizer_or_other_files_are_refused(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.data.text.plain import PlainText
 from flax_transformer.models.encoder import MaskedLMConfig
 from flax_transformer.models.preset import find_preset, module_of
@@ -18,7 +17,7 @@ from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Continuations, TextLoss
-from flax_transformer.task.example import Batching, TextWindows, Vocabulary
+from flax_transformer.task.example import TextWindows, Vocabulary
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.run import open_run, open_translator
@@ -32,7 +31,7 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.models import families
 from tests.objective.test_values import Contrastive
-from tests.recipe import translation
+from tests.recipe import tiny_translation
 
 CONSTANT = OptimizerConfig(learning_rate=1e-3, schedule=ScheduleConfig(name="constant", warmup=1))
 SHORT = TrainConfig(steps=2, log_every=1, eval_every=2, checkpoint_every=2)
@@ -180,15 +179,13 @@ def test_nothing_to_begin_with_is_said(changes, text, tmp_path):
         train(language_model(text, **changes), tmp_path / "run")
 
 
+SEARCH = Search(beams=1, batch=4)
+
+
 @pytest.fixture(scope="module")
 def translated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("translator") / "run"
-    small = families.narrow(transformer_tiny())
-    recipe = translation(
-        model=small, data=Numbers(train=60, validation=8, test=3), batch=Batching(tokens=512, buckets=1, max_tokens=64),
-        search=Search(beams=1, batch=4), optimizer=CONSTANT, train=replace(SHORT, average=1),
-    )  # fmt: skip
-    return folder, train(recipe, folder)
+    return folder, train(tiny_translation(search=SEARCH), folder)
 
 
 @pytest.mark.proves("transformer", "train", "[`translate_text`](../experiments/translate_text.py)")
@@ -208,7 +205,7 @@ def test_a_translator_is_exported_as_marian_and_computes_the_same(translated):
 def test_a_translators_run_is_opened_before_and_after_it_is_exported(translated):
     folder, model = translated
     translator, search = open_translator(folder)
-    assert search == Search(beams=1, batch=4)
+    assert search == SEARCH
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(translator.model), jax.tree.leaves(model))
     assert not (folder / "export" / "pytorch_model.bin").exists()
 
