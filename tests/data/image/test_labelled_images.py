@@ -27,7 +27,7 @@ def test_every_class_is_there_and_has_no_colour_of_its_own():
 
 def test_without_a_folder_shapes_are_drawn(tmp_path):
     assert len(LabelledData(shapes=SMALL).open().splits["test"]) == 20
-    with pytest.raises(ValueError, match="must have pictures"):
+    with pytest.raises(ValueError, match="must have class folders"):
         LabelledData(root=str(tmp_path), shapes=SMALL).open()
 
 
