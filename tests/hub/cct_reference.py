@@ -25,7 +25,7 @@ def tensors(options, *, classes=5, seed=0):
         found[f"embeddings.convolutions.{i}.weight"] = 0.3 * torch.randn(widths[i + 1], widths[i], 3, 3)
     for name, shape in shapes.items():
         found[f"{name}.weight"] = 0.3 * torch.randn(shape) + (len(shape) == 1)
-        if ".attention.attention." not in name:
+        if ".attention.attention." not in name and name != "pooler.score":
             found[f"{name}.bias"] = 0.2 * torch.randn(shape[0])
     return found
 

@@ -14,7 +14,6 @@ from flax_transformer.nn import StemConfig
 PUBLISHED = {"cct_2_3x2": 0.28, "cct_4_3x2": 0.48, "cct_6_3x1": 3.23, "cct_7_3x1": 3.76}
 
 
-@pytest.mark.proves("cct", "config", "published parameter counts")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_published_sizes(name):
     count = sum(leaf.size for leaf in jax.tree.leaves(abstract(find_preset(name)())))
