@@ -27,7 +27,7 @@ EXPERIMENT = Recipe(
     ),
     family="detr",
     data=SceneData(),
-    examples=DetectionImages(rows=32, size=96, boxes=8),
+    examples=DetectionImages(rows=32, size=96),
     objective=BatchStatistics(of=DetectionLoss()),
     evaluators=(Detections(),),
     optimizer=OptimizerConfig(

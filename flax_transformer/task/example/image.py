@@ -175,7 +175,10 @@ class LabelledImages:
 
 @frozen
 class DetectionImages:
-    """Lay out a picture a row, as large as fits a square, with the boxes of what is to be seen."""
+    """Lay out a picture a row, as large as fits a square, with the boxes of what is to be seen.
+
+    A batch is as high and wide as the largest pictures are then; a square where pictures are cropped.
+    """
 
     rows: int = 16
     """Pictures a batch."""
@@ -184,8 +187,8 @@ class DetectionImages:
     shorter: tuple[int, ...] = ()
     """Pixels of the shorter side in training, one of these; the longer one has at most `size`. As large as fits if
     empty."""
-    boxes: int = 100
-    """Room for so many boxes of a picture."""
+    boxes: int | None = None
+    """Room for so many boxes of a picture; None: for as many as there are in any."""
     flip: float = 0.5
     """Share of pictures that are mirrored."""
     crop: float = 0.0
@@ -202,7 +205,7 @@ class DetectionImages:
         Flip(share=self.flip)
         Sometimes(transforms=(), share=self.crop)
         RandomResize(sizes=self.shorter or (self.size,), longest=self.size)
-        SceneRows(size=self.size, boxes=self.boxes)
+        SceneRows(size=self.size, boxes=1 if self.boxes is None else self.boxes)
         normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
 
     def open(self, data: Any, context: Context) -> Opened:
@@ -215,16 +218,11 @@ class DetectionImages:
           ValueError: a picture with more boxes than there is room for.
         """
         found = opened(data, "boxes")
-        for split, scenes in found.splits.items():
-            most = int(np.argmax([len(each) for each in scenes.objects]))
-            if len(scenes.objects[most]) > self.boxes:
-                raise ValueError(
-                    f"boxes must be at least as many as a picture has, got {self.boxes}, "
-                    f"{len(scenes.objects[most])} in {scenes.images.name(most)} ({split})"
-                )
+        room = self._room(found)
         normalise = normalised(self.mean, self.std, found.channels)
-        collate = SceneRows(size=self.size, boxes=self.boxes)
         fixed = (Resize(size=self.size, longest=self.size, resample=self.resample),)
+        frame = self._frame(found, fixed[0])
+        collate = SceneRows(size=frame, boxes=room)
         sizes = self.shorter or (self.size,)
         train = (
             Flip(share=self.flip),
@@ -234,7 +232,7 @@ class DetectionImages:
         once = partial(each_image_once, rows=self.rows, collate=collate, normalise=normalise)
         source = DecodedRows(shuffled(found.splits["train"], *train, seed=context.seed), collate)
         return Opened(
-            spec=Spec(uses=("detect",), classes=found.classes, image=(self.size, self.size, found.channels)),
+            spec=Spec(uses=("detect",), classes=found.classes, image=(*frame, found.channels)),
             batches=image_stream(source, normalise, rows=self.rows, seed=context.seed),
             validation=partial(once, found.splits["validation"], *fixed),
             test=partial(once, found.splits["test"], *fixed),
@@ -243,6 +241,27 @@ class DetectionImages:
             ),
             fields=named_classes(found.classes),
         )
+
+    def _room(self, found: ImageSet) -> int:
+        """Tell how many boxes a row has room for."""
+        most = 1
+        for split, scenes in found.splits.items():
+            number = int(np.argmax([len(each) for each in scenes.objects]))
+            most = max(most, count := len(scenes.objects[number]))
+            if self.boxes is not None and count > self.boxes:
+                raise ValueError(
+                    f"boxes must be at least as many as a picture has, got {self.boxes}, {count} in "
+                    f"{scenes.images.name(number)} ({split})"
+                )
+        return most if self.boxes is None else self.boxes
+
+    def _frame(self, found: ImageSet, fixed: Resize) -> tuple[int, int]:
+        """Give the height and width that all pictures fit in."""
+        if self.crop:
+            return self.size, self.size
+        sizes = {each.images.size(i) for each in found.splits.values() for i in range(len(each))}
+        heights, widths = zip(*(fixed.shape(*size) for size in sizes), strict=True)
+        return max(heights), max(widths)
 
 
 def opened(data: Any, kind: str) -> ImageSet:
