@@ -36,8 +36,13 @@ from flax_transformer.data.image import (
 )
 from flax_transformer.data.image.geometry import Resample
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.task.example.opened import Context, Opened, check_rows
 from flax_transformer.task.spec import Spec
+
+
+RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+"""Pillow's numbers of filters."""
 
 
 @frozen
@@ -239,6 +244,7 @@ class DetectionImages:
             held=HeldImages(
                 pictures=found.splits["test"], transforms=fixed, normalise=normalise, class_ids=found.class_ids
             ),
+            processor=self._processor(normalise),
             fields=named_classes(found.classes),
         )
 
@@ -254,6 +260,16 @@ class DetectionImages:
                     f"{scenes.images.name(number)} ({split})"
                 )
         return most if self.boxes is None else self.boxes
+
+    def _processor(self, normalise: Normalise) -> ImageProcessor:
+        """Make what prepares pictures for the finished model."""
+        return ImageProcessor.of({
+            "image_processor_type": "DetrImageProcessor",
+            "size": {"shortest_edge": self.size, "longest_edge": self.size},
+            "resample": RESAMPLING[self.resample],
+            "image_mean": list(normalise.mean),
+            "image_std": list(normalise.std),
+        })  # fmt: skip
 
     def _frame(self, found: ImageSet, fixed: Resize) -> tuple[int, int]:
         """Give the height and width that all pictures fit in."""

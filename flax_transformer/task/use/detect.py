@@ -8,12 +8,10 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.detection import post_process_object_detection
-from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.image_source import read_pictures
-from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.report.box import draw_boxes
 from flax_transformer.task.use.classify import label_names
-from flax_transformer.task.use.require import require_use
+from flax_transformer.task.use.require import image_processor_of, require_use
 
 THRESHOLD = 0.5
 
@@ -58,7 +56,7 @@ def draw_found(pretrained: Pretrained, picture: Any, found: Sequence[Found]) -> 
 
 
 def _detect(pretrained: Pretrained, picture: Any, threshold: float) -> list[Found]:
-    output = pretrained(**_processor(pretrained)(picture))
+    output = pretrained(**image_processor_of(pretrained)(picture))
     logits, boxes = (np.asarray(each, np.float32) for each in (output.logits, output.pred_boxes))
     (objects,) = post_process_object_detection(logits, boxes, [_shape(picture)], threshold=threshold)
     names = _names(pretrained)
@@ -66,14 +64,6 @@ def _detect(pretrained: Pretrained, picture: Any, threshold: float) -> list[Foun
         Found(names[objects["labels"][i]], float(objects["scores"][i]), tuple(objects["boxes"][i].tolist()))
         for i in np.argsort(-objects["scores"], kind="stable")
     ]
-
-
-def _processor(pretrained: Pretrained) -> ImageProcessor:
-    if pretrained.processor is None:
-        raise ValueError("pictures need an image processor, the checkpoint has no preprocessor_config.json")
-    if isinstance(pretrained.processor, Unreadable):
-        pretrained.processor()
-    return pretrained.processor
 
 
 def _names(pretrained: Pretrained) -> list[str]:
