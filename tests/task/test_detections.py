@@ -78,7 +78,7 @@ def test_what_is_exported_finds_what_the_run_has_measured(finished):
     assert exported.model.cfg == replace(model.cfg, backbone=replace(model.cfg.backbone, frozen=True))
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(exported.model), jax.tree.leaves(model))
     scenes = RECIPE.data.open().splits["test"]
-    found = detect(exported, [scenes.images[i] for i in range(3)], threshold=0)
+    found = detect(exported, [scenes.images[i] for i in range(3)], threshold=0.0)
     assert [len(each) for each in found] == [RECIPE.model.queries] * 3
     found = [
         {

@@ -84,13 +84,13 @@ class ShapeScenes:
         import PIL.Image
 
         rng, objects = np.random.default_rng((self.scene_seed, number, 1)), self.layout(number)
-        ground = rng.uniform(0, 255, 3)
-        pixels = np.broadcast_to(ground, (self.size, self.size, 3)).copy()
+        shape, ground = (self.size, self.size, 3), rng.uniform(0, 255, 3)
+        pixels = np.broadcast_to(ground.astype(np.float32), shape).copy()
         for box, label in zip(objects.boxes.astype(int).tolist(), objects.classes.tolist(), strict=True):
             left, top, right, bottom = box
             part = pixels[top:bottom, left:right]
             part[draw_shape(SHAPES[label], bottom - top, right - left)] = _unlike(ground, rng)
-        pixels += rng.normal(0, self.noise, pixels.shape)
+        pixels += np.float32(self.noise) * rng.standard_normal(shape, np.float32)
         return PIL.Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 

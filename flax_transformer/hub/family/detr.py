@@ -122,7 +122,7 @@ def read(fields: Fields) -> DetrConfig:
 
 
 def adopt(model: Any) -> Any:
-    """Freeze the batch norms of a model that was trained here, as those of every checkpoint are; it computes the same."""
+    """Freeze the batch norms of a model, as those of every checkpoint are; it computes the same."""
     config = getattr(model, "cfg", None)
     if not isinstance(config, DetrConfig) or not isinstance(config.backbone, ResNetConfig) or config.backbone.frozen:
         return model

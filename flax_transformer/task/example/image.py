@@ -1,11 +1,11 @@
-"""Pictures, for classifiers and detectors."""
+"""Pictures, for classifiers, and what all examples of pictures have in common."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from flax_transformer.data import shuffled
 from flax_transformer.data.examples import Transform
@@ -14,7 +14,6 @@ from flax_transformer.data.image import (
     ColourJitter,
     DecodedRows,
     Erase,
-    Flip,
     HeldRows,
     ImageRows,
     ImageSet,
@@ -23,26 +22,19 @@ from flax_transformer.data.image import (
     Normalise,
     Pictures,
     RandAugment,
-    RandomCrop,
-    RandomResize,
     RandomResizedCrop,
     Resize,
-    SceneRows,
     Scenes,
     ShiftFlip,
-    Sometimes,
     each_image_once,
     hold,
 )
-from flax_transformer.data.image.geometry import Resample
+from flax_transformer.data.image.geometry import Resample, pair
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor import image_step
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.task.example.opened import Context, Opened, check_rows
 from flax_transformer.task.spec import Spec
-
-
-RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
-"""Pillow's numbers of filters."""
 
 
 @frozen
@@ -115,15 +107,16 @@ class LabelledImages:
     rows: int = 128
     """Pictures a batch."""
     size: int | None = None
-    """Pixels of both sides; None: as the pictures are, which must all have one size."""
+    """Pixels of both sides; None: those of the checkpoint that training begins with, or as the pictures are, which must
+    all have one size."""
     keep: float = 1.0
     """Share of the shorter side that is kept of a held-out picture, from its middle."""
-    resample: Resample = "bicubic"
-    """How pixels are made where sizes change."""
-    mean: tuple[float, ...] = (0.5,)
-    """What is taken from values between 0 and 1, of each channel or one for all."""
-    std: tuple[float, ...] = (0.5,)
-    """What the rest is divided by."""
+    resample: Resample | None = None
+    """How pixels are made where sizes change; None: as the checkpoint's that training begins with, or bicubic."""
+    mean: tuple[float, ...] = ()
+    """What is taken from values between 0 and 1, of each channel or one for all; empty: the checkpoint's, or 0.5."""
+    std: tuple[float, ...] = ()
+    """What the rest is divided by; empty: the checkpoint's, or 0.5."""
     augment: Augment = Augment()
     """What is changed in training pictures."""
     memory: int = 1024
@@ -133,7 +126,8 @@ class LabelledImages:
         check_rows(self.rows, self.size or 1)
         if not 0 < self.keep <= 1:
             raise ValueError(f"keep must be in (0, 1], got {self.keep}")
-        normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
+        if self.mean or self.std:
+            normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
 
     def open(self, data: Any, context: Context) -> Opened:
         """Open the pictures; held out are the test's `HeldImages`.
@@ -141,6 +135,16 @@ class LabelledImages:
         Args:
           data: has `open()`, which gives an `ImageSet` of classes.
         """
+        return self._settled(context.processor)._open(data, context)
+
+    def _settled(self, processor: ImageProcessor | None) -> "LabelledImages":
+        """Take what is not said from a checkpoint's image processor, or what is usual."""
+        usual = {"size": None, "resample": "bicubic", "mean": (0.5,), "std": (0.5,)}
+        known = usual if processor is None else usual | seen_by(processor)
+        said = {name: getattr(self, name) for name in usual}
+        return replace(self, **{name: value or known[name] for name, value in said.items()})
+
+    def _open(self, data: Any, context: Context) -> Opened:
         found = opened(data, "classes")
         shape = shape_of(found, self.size)
         fixed = self._fixed()
@@ -153,6 +157,7 @@ class LabelledImages:
             validation=partial(once, *held["validation"]),
             test=partial(once, *held["test"]),
             held=HeldImages(pictures=found.splits["test"], transforms=fixed, normalise=normalise),
+            processor=processor_of(fixed, normalise),
             fields=named_classes(found.classes),
         )
 
@@ -178,108 +183,6 @@ class LabelledImages:
         return image_stream(source, *before, normalise, *after, rows=self.rows, seed=seed, pairs=pairs)
 
 
-@frozen
-class DetectionImages:
-    """Lay out a picture a row, as large as fits a square, with the boxes of what is to be seen.
-
-    A batch is as high and wide as the largest pictures are then; a square where pictures are cropped.
-    """
-
-    rows: int = 16
-    """Pictures a batch."""
-    size: int = 512
-    """Pixels of both sides; a picture's longer side has as many."""
-    shorter: tuple[int, ...] = ()
-    """Pixels of the shorter side in training, one of these; the longer one has at most `size`. As large as fits if
-    empty."""
-    boxes: int | None = None
-    """Room for so many boxes of a picture; None: for as many as there are in any."""
-    flip: float = 0.5
-    """Share of pictures that are mirrored."""
-    crop: float = 0.0
-    """Share of pictures that are cropped, to at least half of each side."""
-    resample: Resample = "bilinear"
-    """How pixels are made where sizes change."""
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    """What is taken from values between 0 and 1, of each channel or one for all."""
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    """What the rest is divided by."""
-
-    def __post_init__(self):
-        check_rows(self.rows, self.size)
-        Flip(share=self.flip)
-        Sometimes(transforms=(), share=self.crop)
-        RandomResize(sizes=self.shorter or (self.size,), longest=self.size)
-        SceneRows(size=self.size, boxes=1 if self.boxes is None else self.boxes)
-        normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
-
-    def open(self, data: Any, context: Context) -> Opened:
-        """Open the pictures; held out are the test's `HeldImages`.
-
-        Args:
-          data: has `open()`, which gives an `ImageSet` of boxes.
-
-        Raises:
-          ValueError: a picture with more boxes than there is room for.
-        """
-        found = opened(data, "boxes")
-        room = self._room(found)
-        normalise = normalised(self.mean, self.std, found.channels)
-        fixed = (Resize(size=self.size, longest=self.size, resample=self.resample),)
-        frame = self._frame(found, fixed[0])
-        collate = SceneRows(size=frame, boxes=room)
-        sizes = self.shorter or (self.size,)
-        train = (
-            Flip(share=self.flip),
-            Sometimes(transforms=(RandomCrop(),), share=self.crop),
-            RandomResize(sizes=sizes, longest=self.size, resample=self.resample),
-        )
-        once = partial(each_image_once, rows=self.rows, collate=collate, normalise=normalise)
-        source = DecodedRows(shuffled(found.splits["train"], *train, seed=context.seed), collate)
-        return Opened(
-            spec=Spec(uses=("detect",), classes=found.classes, image=(*frame, found.channels)),
-            batches=image_stream(source, normalise, rows=self.rows, seed=context.seed),
-            validation=partial(once, found.splits["validation"], *fixed),
-            test=partial(once, found.splits["test"], *fixed),
-            held=HeldImages(
-                pictures=found.splits["test"], transforms=fixed, normalise=normalise, class_ids=found.class_ids
-            ),
-            processor=self._processor(normalise),
-            fields=named_classes(found.classes),
-        )
-
-    def _room(self, found: ImageSet) -> int:
-        """Tell how many boxes a row has room for."""
-        most = 1
-        for split, scenes in found.splits.items():
-            number = int(np.argmax([len(each) for each in scenes.objects]))
-            most = max(most, count := len(scenes.objects[number]))
-            if self.boxes is not None and count > self.boxes:
-                raise ValueError(
-                    f"boxes must be at least as many as a picture has, got {self.boxes}, {count} in "
-                    f"{scenes.images.name(number)} ({split})"
-                )
-        return most if self.boxes is None else self.boxes
-
-    def _processor(self, normalise: Normalise) -> ImageProcessor:
-        """Make what prepares pictures for the finished model."""
-        return ImageProcessor.of({
-            "image_processor_type": "DetrImageProcessor",
-            "size": {"shortest_edge": self.size, "longest_edge": self.size},
-            "resample": RESAMPLING[self.resample],
-            "image_mean": list(normalise.mean),
-            "image_std": list(normalise.std),
-        })  # fmt: skip
-
-    def _frame(self, found: ImageSet, fixed: Resize) -> tuple[int, int]:
-        """Give the height and width that all pictures fit in."""
-        if self.crop:
-            return self.size, self.size
-        sizes = {each.images.size(i) for each in found.splits.values() for i in range(len(each))}
-        heights, widths = zip(*(fixed.shape(*size) for size in sizes), strict=True)
-        return max(heights), max(widths)
-
-
 def opened(data: Any, kind: str) -> ImageSet:
     """Open data, say how much there is, and check what is known of the pictures; raise ValueError for another kind."""
     found = data.open()
@@ -302,6 +205,44 @@ def normalised(mean: Sequence[float], std: Sequence[float], channels: int) -> No
     if {len(values) for values in every} != {channels}:
         raise ValueError(f"mean and std must be those of {channels} channels, or one for all, got {mean}, {std}")
     return Normalise(mean=every[0], std=every[1])
+
+
+def processor_of(transforms: Sequence[Transform], normalise: Normalise) -> ImageProcessor:
+    """Make the image processor that sees pictures as they were held out: resized by their shorter side, the middle cut
+    out, normalised.
+    """
+    said: dict[str, Any] = {
+        "image_processor_type": "BitImageProcessor", "do_resize": False, "do_center_crop": False,
+        "do_convert_rgb": len(normalise.mean) == 3, "image_mean": list(normalise.mean),
+        "image_std": list(normalise.std),
+    }  # fmt: skip
+    for each in transforms:
+        if isinstance(each, Resize):
+            filters = {"do_resize": True, "size": {"shortest_edge": each.size}, "resample": FILTERS[each.resample]}
+            said |= filters
+        if isinstance(each, CenterCrop):
+            height, width = pair(each.size)
+            said |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    return ImageProcessor.of(said)
+
+
+def seen_by(processor: ImageProcessor) -> dict[str, Any]:
+    """Tell how an image processor sees pictures: the size of both sides, the filter, mean and standard deviation."""
+    found: dict[str, Any] = {}
+    for each in processor.steps:
+        if isinstance(each, image_step.Resize):
+            names = {number: name for name, number in FILTERS.items()}
+            found |= {"size": min(each.size.values()), "resample": names.get(each.resample, "bicubic")}
+        elif isinstance(each, image_step.CenterCrop):
+            found["size"] = min(each.height, each.width)
+        elif isinstance(each, image_step.Normalize):
+            both = {"mean": each.mean, "std": each.std}
+            found |= {name: value if isinstance(value, tuple) else (value,) for name, value in both.items()}
+    return found
+
+
+FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+"""Pillow's numbers of filters."""
 
 
 def named_classes(classes: Sequence[str]) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def test_scenes_are_generated_where_no_folder_is_named(tmp_path):
         SceneData(root=str(tmp_path / "none")).open()
 
 
-@pytest.mark.parametrize("option", [{"train": 0}, {"objects": 0}, {"smallest": 0.01}, {"smallest": 0.6}, {"noise": -1.0}])
+@pytest.mark.parametrize(
+    "option", [{"train": 0}, {"objects": 0}, {"smallest": 0.01}, {"largest": 2.0}, {"noise": -1.0}]
+)
 def test_impossible_scenes_are_refused(option):
-    with pytest.raises(ValueError, match="scenes need|sides of boxes"):
+    with pytest.raises(ValueError, match=r"scenes need|sides of boxes"):
         ShapeScenes(**option)
