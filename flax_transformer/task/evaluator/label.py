@@ -65,9 +65,10 @@ class PictureLabels(Evaluator):
         chances, names = class_chances(finished), opened.spec.classes
         truth, told = np.asarray(opened.held.pictures.labels), chances.argmax(1)
         write_confusion(root, names, truth, told)
+        images = opened.held.pictures.images
         samples = [
             {
-                "picture": save_picture(root, str(i), seen(opened.held, i)), "source": opened.held.pictures.images.name(i),
+                "picture": save_picture(root, str(i), seen(opened.held, i)), "source": images.name(i),
                 **_told(names, truth[i], chances[i]),
                 "scores": {names[j]: float(chances[i, j]) for j in np.argsort(-chances[i], kind="stable")[:5]},
             }
