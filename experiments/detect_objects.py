@@ -1,6 +1,6 @@
 """Find objects in pictures."""
 
-from flax_transformer.data.image.scene import SceneData
+from flax_transformer.data.image import SceneData
 from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig

@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.image.scene import SceneData, ShapeScenes
+from flax_transformer.data.image import SceneData, ShapeScenes
 from flax_transformer.data.image.shape import SHAPES
 from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.resnet import ResNetConfig
@@ -21,6 +21,8 @@ from flax_transformer.task.evaluator.average_precision import average_precision
 from flax_transformer.task.example import DetectionImages
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.spec import Spec
+from flax_transformer.task.start import load_start
 from flax_transformer.task.use import detect
 from flax_transformer.train.loop import TrainConfig
 
@@ -49,7 +51,7 @@ def finished(tmp_path_factory):
     return folder, train(RECIPE, folder)
 
 
-@pytest.mark.proves("detr", "trains", "a detector of generated scenes, exported with its image processor")
+@pytest.mark.proves("detr", "train", "a detector of generated scenes, exported with its image processor")
 def test_a_run_is_tested_by_average_precision_and_keeps_pictures_with_true_and_found_boxes(finished):
     folder, _ = finished
     test = json.loads(folder.joinpath("metrics.jsonl").read_text().splitlines()[-1])
@@ -91,6 +93,16 @@ def test_what_is_exported_finds_what_the_run_has_measured(finished):
     truth = [{"labels": each.classes, "boxes": each.boxes} for each in scenes.objects]
     test = json.loads(folder.joinpath("metrics.jsonl").read_text().splitlines()[-1])
     assert average_precision(found, truth)["ap50"] == pytest.approx(test["ap50"], abs=1e-6)
+
+
+def test_training_begins_with_a_detector_of_other_classes(finished):
+    folder, model = finished
+    spec = Spec(uses=("detect",), classes=("cell", "platelet"), image=(32, 40, 3))
+    known = load_start(str(folder / "export"), spec, RECIPE.model, seed=0).model
+    assert known.cfg.classes == 2
+    assert known.scores.output.kernel.shape == (8, 3)
+    for part in ("backbone", "encoder", "boxes"):
+        jax.tree.map(np.testing.assert_array_equal, *(jax.tree.leaves(getattr(each, part)) for each in (known, model)))
 
 
 def test_the_command_prints_and_draws_what_is_found(finished, tmp_path, run):
