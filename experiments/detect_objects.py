@@ -1,4 +1,17 @@
-"""Find objects in pictures."""
+"""Find objects in pictures: shapes in generated scenes out of the box, or whatever a folder of COCO's form has boxes of.
+
+    python experiments/detect_objects.py
+    python experiments/detect_objects.py --workdir runs/cells --data.root BCCD --size 192 --upset 0.5 --crop 0.5 \\
+        --rows 16 --model.queries 40 --train.steps 8000
+    flax-transformer detect runs/detect_objects street.jpg --output boxes.png
+
+A DETR (Carion et al. 2020, https://arxiv.org/abs/2005.12872) that begins with nothing: a small ResNet whose batch norms
+learn, two layers that look at its feature map, three by which queries do. The last line says `test AP`, the mean over
+overlaps from 0.5 to 0.95, and `AP50`. The run's `export` is a checkpoint that `transformers` opens.
+
+What is lost by classes, distances and overlaps is weighed 1 : 2 : 1 here, 1 : 5 : 2 in the paper, whose backbone knew
+classes before, and an answer without an object counts 0.4, not 0.1, as of few queries few are without.
+"""
 
 from flax_transformer.data.image import SceneData
 from flax_transformer.models.vision.detr import DetrConfig
@@ -28,13 +41,13 @@ EXPERIMENT = Recipe(
     family="detr",
     data=SceneData(),
     examples=DetectionImages(rows=32, size=96),
-    objective=BatchStatistics(of=DetectionLoss()),
+    objective=BatchStatistics(of=DetectionLoss(box_weight=2.0, overlap_weight=1.0, no_object_weight=0.4)),
     evaluators=(Detections(),),
     optimizer=OptimizerConfig(
-        name="adamw", learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=200), b2=0.999, eps=1e-8,
+        name="adamw", learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=300), b2=0.999, eps=1e-8,
         weight_decay=1e-4, clip_norm=0.1,
     ),
-    train=TrainConfig(steps=10_000, log_every=100, eval_every=1000, checkpoint_every=1000),
+    train=TrainConfig(steps=10_000, log_every=100, eval_every=1000, checkpoint_every=1000, ema=0.998),
 )  # fmt: skip
 
 if __name__ == "__main__":

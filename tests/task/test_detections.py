@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -25,6 +26,9 @@ from flax_transformer.task.spec import Spec
 from flax_transformer.task.start import load_start
 from flax_transformer.task.use import detect
 from flax_transformer.train.loop import TrainConfig
+
+
+GOLDEN = Path(__file__).parent.parent / "hub" / "golden"
 
 
 def trunk(*, cross):
@@ -131,6 +135,9 @@ def test_what_cannot_work_is_said_in_a_sentence(finished, tmp_path, run):
         ((folder, picture, "--threshold", "2"), "threshold must be from 0 to 1, got 2"),
         ((folder, text), "a.txt"),
         ((folder, tmp_path / "none.png"), "none.png"),
+        ((GOLDEN / "vit", picture), "to detect objects takes a checkpoint that can"),
+        ((GOLDEN / "gpt2", picture), "to detect objects takes a checkpoint that can"),
+        ((GOLDEN / "detr", picture), "a picture needs an image processor"),
     ]:
         code, _, said = run("detect", *arguments)
         assert code == 1

@@ -3,6 +3,7 @@
 Axes: B pictures, Q answers.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -44,9 +45,8 @@ class Detections(Evaluator):
         precision = average_precision(found, truth)
         shown = np.unique(np.linspace(0, len(scenes) - 1, min(self.count, len(scenes)), dtype=int)).tolist()
         samples = [_sample(finished, scenes, i, found[i], names) for i in shown]
-        headline = (
-            f"test AP {100 * precision['ap']:.2f}, AP50 {100 * precision['ap50']:.2f} on {len(scenes):,} pictures"
-        )
+        ap, ap50 = (100 * precision.get(name, math.nan) for name in ("ap", "ap50"))
+        headline = f"test AP {ap:.2f}, AP50 {ap50:.2f} on {len(scenes):,} pictures"
         return Shown(metrics={**metrics, **precision}, samples=samples, lines=("", headline))
 
 
