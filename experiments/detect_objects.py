@@ -1,4 +1,4 @@
-"""Find objects in pictures: shapes in generated scenes out of the box, or whatever a folder of COCO's form has boxes of.
+"""Find objects in pictures: shapes in generated scenes out of the box, or what a folder of COCO's form has boxes of.
 
     python experiments/detect_objects.py
     python experiments/detect_objects.py --workdir runs/cells --data.root BCCD --size 192 --upset 0.5 --crop 0.5 \\

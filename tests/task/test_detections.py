@@ -27,7 +27,6 @@ from flax_transformer.task.start import load_start
 from flax_transformer.task.use import detect
 from flax_transformer.train.loop import TrainConfig
 
-
 GOLDEN = Path(__file__).parent.parent / "hub" / "golden"
 
 
