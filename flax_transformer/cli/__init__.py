@@ -1,6 +1,6 @@
-"""The command line, by what commands work on: `cli.run`, `cli.checkpoint`.
+"""The command line, by what commands work on: `cli.run`, `cli.checkpoint`, `cli.picture`.
 
-Only those two and what they import at their top is loaded for `--help`; a command imports what it needs when it runs.
+Only those and what they import at their top is loaded for `--help`; a command imports what it needs when it runs.
 """
 
 import sys
@@ -15,6 +15,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from flax_transformer.cli.checkpoint import answer, classify, convert, embed, fill_mask, generate
     from flax_transformer.cli.launch import launch
+    from flax_transformer.cli.picture import detect
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.run import (
         attention,
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
     runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, report, attention)
-    checkpoints = (generate, fill_mask, classify, embed, answer, convert)
+    checkpoints = (generate, fill_mask, classify, embed, answer, detect, convert)
     for command in (*runs, *checkpoints, plan, launch):
         app.command(command)
     try:

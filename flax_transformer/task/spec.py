@@ -47,6 +47,8 @@ def sized(config: Any, spec: Spec) -> Any:
         changed["outputs"] = spec.vocab - (config.embedding.vocab - config.outputs)
     if isinstance(config, HeadConfig) and spec.classes:
         changed["outputs"] = len(spec.classes)
+    if "classes" in changed and spec.classes:
+        changed["classes"] = len(spec.classes)
     if spec.image is not None:
         said = {"image": spec.image[:2], "channels": spec.image[2]}
         changed |= {name: value for name, value in said.items() if name in changed}

@@ -21,6 +21,7 @@ from flax_transformer.data.image.geometry import (
 from flax_transformer.data.image.labelled import DrawnShapes, LabelledData
 from flax_transformer.data.image.open import ImageData, open_images
 from flax_transformer.data.image.picture import Files, Held, ImageSet, Objects, Pictures, Scenes
+from flax_transformer.data.image.scene import SceneData, ShapeScenes
 from flax_transformer.data.image.stream import DecodedRows, HeldRows, ImageStream, each_image_once, hold
 
 __all__ = [
@@ -48,8 +49,10 @@ __all__ = [
     "RandomResize",
     "RandomResizedCrop",
     "Resize",
+    "SceneData",
     "SceneRows",
     "Scenes",
+    "ShapeScenes",
     "ShiftFlip",
     "Sometimes",
     "decode_image",

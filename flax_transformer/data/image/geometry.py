@@ -146,16 +146,18 @@ class RandomCrop:
 
 @frozen
 class Flip:
-    """Mirror a share of all pictures, left to right."""
+    """Mirror a share of all pictures."""
 
     share: float = 0.5
+    axis: Literal["width", "height"] = "width"
+    """Left to right, or top to bottom."""
 
     def __post_init__(self) -> None:
         check_share("share", self.share)
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
         """Mirror one picture, or not."""
-        return flipped(example) if rng.random() < self.share else example
+        return flipped(example, self.axis) if rng.random() < self.share else example
 
 
 @frozen
@@ -202,17 +204,21 @@ def cropped(example: Example, left: int, top: int, width: int, height: int) -> E
     return {**example, "boxes": boxes[kept], "classes": example["classes"][kept]}
 
 
-def flipped(example: Example) -> Example:
-    """Mirror a picture, left to right."""
+def flipped(example: Example, axis: Literal["width", "height"] = "width") -> Example:
+    """Mirror a picture, left to right or top to bottom."""
     import PIL.Image
 
     image = example["image"]
-    mirror = np.array([image.width, 0, image.width, 0], np.float32)
+    sides, order, how = {
+        "width": ([image.width, 0, image.width, 0], [2, 1, 0, 3], PIL.Image.Transpose.FLIP_LEFT_RIGHT),
+        "height": ([0, image.height, 0, image.height], [0, 3, 2, 1], PIL.Image.Transpose.FLIP_TOP_BOTTOM),
+    }[axis]
+    mirror = np.array(sides, np.float32)
 
     def move(boxes: Float[np.ndarray, "M 4"]) -> Float[np.ndarray, "M 4"]:
-        return np.abs(mirror - boxes)[:, [2, 1, 0, 3]]
+        return np.abs(mirror - boxes)[:, order]
 
-    return _moved(example, image.transpose(PIL.Image.Transpose.FLIP_LEFT_RIGHT), move)
+    return _moved(example, image.transpose(how), move)
 
 
 def pair(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+import jax
 from jaxtyping import Array, PRNGKeyArray
 
 from flax_transformer.hub.call import ModelOutput, layers_of, pictures, split_keys
@@ -14,6 +15,7 @@ from flax_transformer.hub.inputs import Inputs, Signature
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.side import SIDES
 from flax_transformer.hub.table import conv, linear, norm, parameter, under
+from flax_transformer.models.preset import abstract
 from flax_transformer.models.vision.detr import Detr, DetrConfig, detr_resnet50
 from flax_transformer.models.vision.resnet import ResNetConfig
 
@@ -119,6 +121,15 @@ def read(fields: Fields) -> DetrConfig:
     return replace(CONFIG.read(fields), classes=fields.labels)
 
 
+def adopt(model: Any) -> Any:
+    """Freeze the batch norms of a model, as those of every checkpoint are; it computes the same."""
+    config = getattr(model, "cfg", None)
+    if not isinstance(config, DetrConfig) or not isinstance(config.backbone, ResNetConfig) or config.backbone.frozen:
+        return model
+    like = abstract(replace(config, backbone=replace(config.backbone, frozen=True)))
+    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(model))
+
+
 def hidden(model: Detr, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Give hidden states of both sides."""
     keys, images, mask = split_keys(key), pictures(inputs), inputs.pixel_mask
@@ -184,5 +195,6 @@ FAMILIES = {
         ignored=(r"num_batches_tracked$",),
         renamed=RENAMED,
         settled=settled,
+        adopt=adopt,
     )
 }

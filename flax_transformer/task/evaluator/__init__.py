@@ -1,6 +1,7 @@
 """What a finished model is tested and shown by: frozen values that are called with it."""
 
 from flax_transformer.task.evaluator.damage import Restorations
+from flax_transformer.task.evaluator.detect import Detections
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.exercise import Answers
 from flax_transformer.task.evaluator.label import Labels, PictureLabels
@@ -11,6 +12,7 @@ from flax_transformer.task.evaluator.translate import Translations
 __all__ = [
     "Answers",
     "Continuations",
+    "Detections",
     "Evaluator",
     "Finished",
     "Guesses",

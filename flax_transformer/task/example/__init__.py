@@ -2,11 +2,12 @@
 
 from flax_transformer.task.example.damage import DamagedTexts, Lines
 from flax_transformer.task.example.exercise import Amount, ExerciseTexts
-from flax_transformer.task.example.image import Augment, DetectionImages, HeldImages, LabelledImages
+from flax_transformer.task.example.image import Augment, HeldImages, LabelledImages
 from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.mask import MaskedTexts, TextLines
 from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, Vocabulary, stream
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
+from flax_transformer.task.example.scene import DetectionImages
 from flax_transformer.task.example.window import TextWindows
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Pictures, for classifiers and detectors."""
+"""Pictures, for classifiers, and what all examples of pictures have in common."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from flax_transformer.data import shuffled
 from flax_transformer.data.examples import Transform
@@ -15,7 +14,6 @@ from flax_transformer.data.image import (
     ColourJitter,
     DecodedRows,
     Erase,
-    Flip,
     HeldRows,
     ImageRows,
     ImageSet,
@@ -24,14 +22,10 @@ from flax_transformer.data.image import (
     Normalise,
     Pictures,
     RandAugment,
-    RandomCrop,
-    RandomResize,
     RandomResizedCrop,
     Resize,
-    SceneRows,
     Scenes,
     ShiftFlip,
-    Sometimes,
     each_image_once,
     hold,
 )
@@ -188,78 +182,6 @@ class LabelledImages:
             source = HeldRows(pictures, seed)
         pairs = any(isinstance(change, Mix) for change in after)
         return image_stream(source, *before, normalise, *after, rows=self.rows, seed=seed, pairs=pairs)
-
-
-@frozen
-class DetectionImages:
-    """Lay out a picture a row, as large as fits a square, with the boxes of what is to be seen."""
-
-    rows: int = 16
-    """Pictures a batch."""
-    size: int = 512
-    """Pixels of both sides; a picture's longer side has as many."""
-    shorter: tuple[int, ...] = ()
-    """Pixels of the shorter side in training, one of these; the longer one has at most `size`. As large as fits if
-    empty."""
-    boxes: int = 100
-    """Room for so many boxes of a picture."""
-    flip: float = 0.5
-    """Share of pictures that are mirrored."""
-    crop: float = 0.0
-    """Share of pictures that are cropped, to at least half of each side."""
-    resample: Resample = "bilinear"
-    """How pixels are made where sizes change."""
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    """What is taken from values between 0 and 1, of each channel or one for all."""
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    """What the rest is divided by."""
-
-    def __post_init__(self):
-        check_rows(self.rows, self.size)
-        Flip(share=self.flip)
-        Sometimes(transforms=(), share=self.crop)
-        RandomResize(sizes=self.shorter or (self.size,), longest=self.size)
-        SceneRows(size=self.size, boxes=self.boxes)
-        normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
-
-    def open(self, data: Any, context: Context) -> Opened:
-        """Open the pictures; held out are the test's `HeldImages`.
-
-        Args:
-          data: has `open()`, which gives an `ImageSet` of boxes.
-
-        Raises:
-          ValueError: a picture with more boxes than there is room for.
-        """
-        found = opened(data, "boxes")
-        for split, scenes in found.splits.items():
-            most = int(np.argmax([len(each) for each in scenes.objects]))
-            if len(scenes.objects[most]) > self.boxes:
-                raise ValueError(
-                    f"boxes must be at least as many as a picture has, got {self.boxes}, "
-                    f"{len(scenes.objects[most])} in {scenes.images.name(most)} ({split})"
-                )
-        normalise = normalised(self.mean, self.std, found.channels)
-        collate = SceneRows(size=self.size, boxes=self.boxes)
-        fixed = (Resize(size=self.size, longest=self.size, resample=self.resample),)
-        sizes = self.shorter or (self.size,)
-        train = (
-            Flip(share=self.flip),
-            Sometimes(transforms=(RandomCrop(),), share=self.crop),
-            RandomResize(sizes=sizes, longest=self.size, resample=self.resample),
-        )
-        once = partial(each_image_once, rows=self.rows, collate=collate, normalise=normalise)
-        source = DecodedRows(shuffled(found.splits["train"], *train, seed=context.seed), collate)
-        return Opened(
-            spec=Spec(uses=("detect",), classes=found.classes, image=(self.size, self.size, found.channels)),
-            batches=image_stream(source, normalise, rows=self.rows, seed=context.seed),
-            validation=partial(once, found.splits["validation"], *fixed),
-            test=partial(once, found.splits["test"], *fixed),
-            held=HeldImages(
-                pictures=found.splits["test"], transforms=fixed, normalise=normalise, class_ids=found.class_ids
-            ),
-            fields=named_classes(found.classes),
-        )
 
 
 def opened(data: Any, kind: str) -> ImageSet:

@@ -1,4 +1,4 @@
-"""Checkpoints at work: text or pictures in, text, classes or vectors out."""
+"""Checkpoints at work: text or pictures in; text, classes, vectors or objects out."""
 
 from flax_transformer.task.use.answer import answer as answer
 from flax_transformer.task.use.checkpoint import convert as convert
@@ -7,6 +7,9 @@ from flax_transformer.task.use.classify import Label as Label
 from flax_transformer.task.use.classify import Word as Word
 from flax_transformer.task.use.classify import classify as classify
 from flax_transformer.task.use.classify import label_words as label_words
+from flax_transformer.task.use.detect import Found as Found
+from flax_transformer.task.use.detect import detect as detect
+from flax_transformer.task.use.detect import draw_found as draw_found
 from flax_transformer.task.use.fill import Guess as Guess
 from flax_transformer.task.use.fill import fill_mask as fill_mask
 from flax_transformer.task.use.picture import classify_pictures as classify_pictures

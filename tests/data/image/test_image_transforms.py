@@ -76,6 +76,7 @@ GEOMETRY = {
     "rectangle": RandomResizedCrop(size=(14, 10)),
     "part": RandomCrop(least=0.3),
     "mirror": Flip(share=1.0),
+    "upside down": Flip(share=1.0, axis="height"),
     "sometimes": Sometimes(transforms=(RandomCrop(), Flip()), share=0.7),
 }
 

@@ -1,0 +1,45 @@
+"""Commands on pictures: `detect`.
+
+CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on pictures.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from flax_transformer.cli.programs import keep_programs
+from flax_transformer.cli.read import Folder
+
+
+def detect(
+    checkpoint: Folder,
+    picture: Annotated[Path, tyro.conf.Positional],
+    /,
+    output: Path | None = None,
+    threshold: float = 0.5,
+    revision: str | None = None,
+) -> None:
+    """Find objects in a picture: probability, class, and left, top, right and bottom in pixels, separated by tabs.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, or run folder.
+      picture: File of a picture.
+      output: File to write the picture to with the boxes drawn in; none by default.
+      threshold: Probability above which an object counts as found.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.data.image import decode_image
+    from flax_transformer.task.use import detect as run
+    from flax_transformer.task.use import draw_found, open_checkpoint
+
+    keep_programs()
+    pretrained, image = open_checkpoint(checkpoint, revision=revision), decode_image(picture)
+    (found,) = run(pretrained, image, threshold)
+    for each in found:
+        print(f"{each.probability:.4f}\t{each.label}\t" + "\t".join(f"{side:.1f}" for side in each.box))
+    if not found:
+        print(f"nothing is found above {threshold:g}")
+    if output is not None:
+        draw_found(pretrained, image, found).save(output)
+        print(output)

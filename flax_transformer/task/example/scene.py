@@ -1,0 +1,132 @@
+"""Pictures with boxes, for detectors."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.data import shuffled
+from flax_transformer.data.image import (
+    DecodedRows,
+    Flip,
+    ImageSet,
+    Normalise,
+    RandomCrop,
+    RandomResize,
+    Resize,
+    SceneRows,
+    Sometimes,
+    each_image_once,
+)
+from flax_transformer.data.image.geometry import Resample
+from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.image import ImageProcessor
+from flax_transformer.task.example.image import FILTERS, HeldImages, image_stream, named_classes, normalised, opened
+from flax_transformer.task.example.opened import Context, Opened, check_rows
+from flax_transformer.task.spec import Spec
+
+
+@frozen
+class DetectionImages:
+    """Lay out a picture a row, as large as fits a square, with the boxes of what is to be seen.
+
+    A batch is as high and wide as the largest pictures are then; a square where pictures are cropped.
+    """
+
+    rows: int = 16
+    """Pictures a batch."""
+    size: int = 512
+    """Pixels of both sides; a picture's longer side has as many."""
+    shorter: tuple[int, ...] = ()
+    """Pixels of the shorter side in training, one of these; the longer one has at most `size`. As large as fits if
+    empty."""
+    boxes: int | None = None
+    """Room for so many boxes of a picture; None: for as many as there are in any."""
+    flip: float = 0.5
+    """Share of pictures that are mirrored."""
+    upset: float = 0.0
+    """Share of pictures that are turned upside down by mirroring."""
+    crop: float = 0.0
+    """Share of pictures that are cropped, to at least half of each side."""
+    resample: Resample = "bilinear"
+    """How pixels are made where sizes change."""
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """What is taken from values between 0 and 1, of each channel or one for all."""
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    """What the rest is divided by."""
+
+    def __post_init__(self):
+        check_rows(self.rows, self.size)
+        Flip(share=self.flip)
+        Flip(share=self.upset)
+        Sometimes(transforms=(), share=self.crop)
+        RandomResize(sizes=self.shorter or (self.size,), longest=self.size)
+        SceneRows(size=self.size, boxes=1 if self.boxes is None else self.boxes)
+        normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Open the pictures; held out are the test's `HeldImages`.
+
+        Args:
+          data: has `open()`, which gives an `ImageSet` of boxes.
+
+        Raises:
+          ValueError: a picture with more boxes than there is room for.
+        """
+        found = opened(data, "boxes")
+        room = self._room(found)
+        normalise = normalised(self.mean, self.std, found.channels)
+        fixed = (Resize(size=self.size, longest=self.size, resample=self.resample),)
+        frame = self._frame(found, fixed[0])
+        collate = SceneRows(size=frame, boxes=room)
+        sizes = self.shorter or (self.size,)
+        train = (
+            Flip(share=self.flip),
+            Flip(share=self.upset, axis="height"),
+            Sometimes(transforms=(RandomCrop(),), share=self.crop),
+            RandomResize(sizes=sizes, longest=self.size, resample=self.resample),
+        )
+        once = partial(each_image_once, rows=self.rows, collate=collate, normalise=normalise)
+        source = DecodedRows(shuffled(found.splits["train"], *train, seed=context.seed), collate)
+        return Opened(
+            spec=Spec(uses=("detect",), classes=found.classes, image=(*frame, found.channels)),
+            batches=image_stream(source, normalise, rows=self.rows, seed=context.seed),
+            validation=partial(once, found.splits["validation"], *fixed),
+            test=partial(once, found.splits["test"], *fixed),
+            held=HeldImages(
+                pictures=found.splits["test"], transforms=fixed, normalise=normalise, class_ids=found.class_ids
+            ),
+            processor=self._processor(normalise),
+            fields=named_classes(found.classes),
+        )
+
+    def _room(self, found: ImageSet) -> int:
+        """Tell how many boxes a row has room for."""
+        most = 1
+        for split, scenes in found.splits.items():
+            number = int(np.argmax([len(each) for each in scenes.objects]))
+            most = max(most, count := len(scenes.objects[number]))
+            if self.boxes is not None and count > self.boxes:
+                raise ValueError(
+                    f"boxes must be at least as many as a picture has, got {self.boxes}, {count} in "
+                    f"{scenes.images.name(number)} ({split})"
+                )
+        return most if self.boxes is None else self.boxes
+
+    def _processor(self, normalise: Normalise) -> ImageProcessor:
+        """Make what prepares pictures for the finished model."""
+        return ImageProcessor.of({
+            "image_processor_type": "DetrImageProcessor",
+            "size": {"shortest_edge": self.size, "longest_edge": self.size},
+            "resample": FILTERS[self.resample],
+            "image_mean": list(normalise.mean),
+            "image_std": list(normalise.std),
+        })  # fmt: skip
+
+    def _frame(self, found: ImageSet, fixed: Resize) -> tuple[int, int]:
+        """Give the height and width that all pictures fit in."""
+        if self.crop:
+            return self.size, self.size
+        sizes = {each.images.size(i) for each in found.splits.values() for i in range(len(each))}
+        heights, widths = zip(*(fixed.shape(*size) for size in sizes), strict=True)
+        return max(heights), max(widths)
