@@ -168,7 +168,11 @@ class _Run:
         head = getattr(model.cfg, "head", None)
         rate = {} if head is None else {"classifier_dropout": head.dropout}
         return hub.wrap(
-            model, find_use(family, *opened.spec.uses), tokenizer=own, **{**fields, **rate, **opened.fields}
+            model,
+            find_use(family, *opened.spec.uses),
+            tokenizer=own,
+            processor=opened.processor,
+            **{**fields, **rate, **opened.fields},
         )
 
     def finish(self, before: Mapping[str, float], model: Any, writer: Writer) -> None:

@@ -39,7 +39,8 @@ def write_report(
     samples = report.samples if samples is None else samples
     facts, pictures, reasons = {}, None, []
     if model is not None:
-        facts = {"parameters": f"{parameter_count(model):,}", "vocabulary": f"{tokenizer.vocab_size:,}"}
+        facts = {"parameters": f"{parameter_count(model):,}"}
+        facts |= {} if tokenizer is None else {"vocabulary": f"{tokenizer.vocab_size:,}"}
         for evaluator in evaluators:
             if evaluator.draws:
                 drawn, why = evaluator.pictures(model, tokenizer, samples or ())

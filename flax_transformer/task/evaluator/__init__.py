@@ -5,16 +5,21 @@ from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.exercise import Answers
 from flax_transformer.task.evaluator.label import Labels
 from flax_transformer.task.evaluator.mask import Guesses
+from flax_transformer.task.evaluator.pixel import Completions, PixelBits
+from flax_transformer.task.evaluator.probe import LayerProbe
 from flax_transformer.task.evaluator.text import Continuations, TextLoss
 from flax_transformer.task.evaluator.translate import Translations
 
 __all__ = [
     "Answers",
+    "Completions",
     "Continuations",
     "Evaluator",
     "Finished",
     "Guesses",
     "Labels",
+    "LayerProbe",
+    "PixelBits",
     "Restorations",
     "Shown",
     "TextLoss",

@@ -12,6 +12,7 @@ from flax_transformer.data.stream import Stream
 from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
 from flax_transformer.data.text.plain import train_characters
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.spec import Spec
 from flax_transformer.train.folder import RunFolder
@@ -36,6 +37,8 @@ class Opened:
     """What else of the test data is to be shown: texts, classes, kinds; what it is, the examples' class says."""
     published: HubTokenizer | None = None
     """The tokenizer as the exported checkpoint has it; by default as it is."""
+    processor: ImageProcessor | None = None
+    """What makes the exported checkpoint's inputs of pictures."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Of the checkpoint's config.json, besides special tokens and what the model is."""
 

@@ -1,0 +1,149 @@
+"""Pictures as sequences of colours, for language models of them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.data import shuffled
+from flax_transformer.data.examples import Arrays
+from flax_transformer.data.image import (
+    DecodedRows,
+    Draw,
+    HeldRows,
+    ImageRows,
+    Pictures,
+    Resize,
+    ShiftFlip,
+    each_image_once,
+    hold,
+)
+from flax_transformer.data.image.geometry import Resample, check_share
+from flax_transformer.data.image.palette import Palette, PaletteRows, find_palette
+from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.image import ImageProcessor
+from flax_transformer.task.example.image import image_stream, opened, shape_of
+from flax_transformer.task.example.opened import Context, Opened, check_rows
+from flax_transformer.task.spec import Spec
+
+PALETTE = "palette.json"
+"""File of a run's folder that has its colours."""
+PICTURES, PIXELS = 1 << 12, 1 << 18
+"""Pictures, and pixels of them, that colours are found by."""
+FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+"""Pillow's numbers of them."""
+ONCE = 128
+"""Rows of a batch that is looked at once."""
+
+
+@frozen
+class HeldPixels:
+    """Pictures before they become sequences."""
+
+    pictures: Mapping[str, tuple[Any, ...]]
+    """Those of each split, then the transforms that make them one size."""
+    palette: Palette
+
+    def batches(self, split: str, most: int | None = None) -> Iterator[Arrays]:
+        """Give batches of `images`, in bytes, and the numbers of their classes: each once, or so many at random."""
+        pictures, *fixed = self.pictures[split]
+        if most is not None and most < len(pictures):
+            pictures = pictures.take(np.random.default_rng(0).permutation(len(pictures))[:most])
+        return each_image_once(pictures, *fixed, rows=ONCE, collate=ImageRows(), normalise=_as_it_is)
+
+
+@frozen
+class PixelSequences:
+    """Lay out a picture a row, line after line, every pixel the number of the nearest of a few colours.
+
+    The colours are found in the training pictures and kept in the run's folder.
+    """
+
+    rows: int = 64
+    """Pictures a batch."""
+    size: int | None = 14
+    """Pixels of both sides, to which pictures are resized; None: as the pictures are, which must all have one size."""
+    colours: int = 16
+    """How many colours there are; of grey pictures, how many levels."""
+    flip: float = 0.0
+    """Share of training pictures that are mirrored."""
+    resample: Resample = "bilinear"
+    """How pixels are made where sizes change."""
+    memory: int = 1024
+    """MiB of pictures of a split at most that are decoded once and held in memory."""
+
+    def __post_init__(self):
+        check_rows(self.rows, self.size or 1)
+        check_share("flip", self.flip)
+        if not 2 <= self.colours <= 1 << 12:
+            raise ValueError(f"colours must be 2 to {1 << 12}, got {self.colours}")
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Open the pictures, find the colours or load the run's; held out is a `HeldPixels`.
+
+        Args:
+          data: has `open()`, which gives an `ImageSet` of classes.
+        """
+        found = opened(data, "classes")
+        height, width, channels = shape_of(found, self.size)
+        fixed = () if self.size is None else (Resize(size=(height, width), resample=self.resample),)
+        held = {split: _held(pictures, fixed, self.memory << 20) for split, pictures in found.splits.items()}
+        palette = _palette(context.folder.root / PALETTE, held["train"], self.colours, context.seed)
+        print(f"{len(palette)} colours, {height * width} pixels a picture", flush=True)
+        told = PaletteRows(palette=palette)
+        once = partial(each_image_once, rows=ONCE, collate=ImageRows())
+        flips = (ShiftFlip(pad=0, flip=self.flip),) if self.flip else ()
+        return Opened(
+            spec=Spec(uses=("continue",), vocab=len(palette) + 1, length=height * width),
+            batches=image_stream(_rows(*held["train"], seed=context.seed), *flips, told, rows=self.rows, seed=context.seed),
+            validation=partial(once, *held["validation"], normalise=told),
+            test=partial(once, *held["test"], normalise=told),
+            held=HeldPixels(pictures=held, palette=palette),
+            processor=processor_of(palette, (height, width), self.resample),
+        )
+
+
+def processor_of(palette: Palette, size: tuple[int, int], resample: Resample) -> ImageProcessor:
+    """Give the processor of a checkpoint, which makes sequences of pictures; it takes RGB, so grey is three times."""
+    colours = np.repeat(palette.colours, 3, axis=1) if palette.channels == 1 else np.array(palette.colours)
+    return ImageProcessor.of({
+        "image_processor_type": "ImageGPTImageProcessor", "do_resize": True, "resample": FILTERS[resample],
+        "size": {"height": size[0], "width": size[1]}, "do_normalize": True, "do_color_quantize": True,
+        "clusters": colours.tolist(),
+    })  # fmt: skip
+
+
+def _held(pictures: Pictures, fixed: tuple[Any, ...], limit: int) -> tuple[Any, ...]:
+    """Give pictures and what is to be done to them: nothing where memory holds them as they will be."""
+    kept = hold(pictures, *fixed, limit=limit)
+    return (pictures, *fixed) if kept is None else (kept,)
+
+
+def _rows(pictures: Pictures, *fixed: Any, seed: int) -> Any:
+    """Give rows to train on, in random order."""
+    if fixed or not hasattr(pictures.images, "pixels"):
+        return DecodedRows(shuffled(pictures, *fixed, seed=seed), ImageRows())
+    return HeldRows(pictures, seed)
+
+
+def _palette(path: Path, train: tuple[Any, ...], colours: int, seed: int) -> Palette:
+    """Load the run's colours, or find them in some training pictures and keep them."""
+    if path.is_file():
+        return Palette(colours=tuple(map(tuple, json.loads(path.read_text()))))
+    pictures, *fixed = train
+    rng = np.random.default_rng(seed)
+    some = pictures.take(rng.permutation(len(pictures))[:PICTURES])
+    kept = hold(some, *fixed)
+    if kept is None:
+        raise ValueError("pictures must be small and of one size to be sequences; say a size to resize them to")
+    pixels = kept.images.pixels.reshape(-1, kept.images.pixels.shape[-1])
+    palette = find_palette(pixels[rng.integers(len(pixels), size=PIXELS)], colours, seed=seed)
+    path.write_text(json.dumps(palette.colours) + "\n")
+    return palette
+
+
+def _as_it_is(batch: Arrays, draw: Draw | None = None) -> Arrays:
+    return batch
