@@ -9,6 +9,7 @@ for training, `each_image_once` for evaluation.
 from flax_transformer.data.image.batch import Draw, Erase, ImageRows, Mix, Normalise, SceneRows, ShiftFlip
 from flax_transformer.data.image.colour import ColourJitter, RandAugment
 from flax_transformer.data.image.decode import decode_image, image_size
+from flax_transformer.data.image.drawn import DrawnShapes, LabelledData
 from flax_transformer.data.image.geometry import (
     CenterCrop,
     Flip,
@@ -27,6 +28,7 @@ __all__ = [
     "ColourJitter",
     "DecodedRows",
     "Draw",
+    "DrawnShapes",
     "Erase",
     "Files",
     "Flip",
@@ -36,6 +38,7 @@ __all__ = [
     "ImageRows",
     "ImageSet",
     "ImageStream",
+    "LabelledData",
     "Mix",
     "Normalise",
     "Objects",

@@ -3,7 +3,7 @@
 from flax_transformer.task.evaluator.damage import Restorations
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.exercise import Answers
-from flax_transformer.task.evaluator.label import Labels
+from flax_transformer.task.evaluator.label import Labels, PictureLabels
 from flax_transformer.task.evaluator.mask import Guesses
 from flax_transformer.task.evaluator.pixel import Completions, PixelBits
 from flax_transformer.task.evaluator.probe import LayerProbe
@@ -19,6 +19,7 @@ __all__ = [
     "Guesses",
     "Labels",
     "LayerProbe",
+    "PictureLabels",
     "PixelBits",
     "Restorations",
     "Shown",
