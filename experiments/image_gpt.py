@@ -1,6 +1,6 @@
 """Draw pictures pixel by pixel: ImageGPT, a decoder of colours, and what it has learned of classes by that.
 
-    python experiments/image_gpt.py                                           # drawn shapes
+python experiments/image_gpt.py                                           # drawn shapes
 """
 
 from flax_transformer.data.image.drawn import DrawnShapes, LabelledData

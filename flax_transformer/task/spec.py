@@ -32,7 +32,7 @@ class Spec:
 
 
 def sized(config: Any, spec: Spec) -> Any:
-    """Give a config the sizes of the data: its vocabulary, positions, size of pictures, classes, a head for next sentences.
+    """Give a config the sizes of the data: vocabulary, positions, size of pictures, classes, a head for next sentences.
 
     >>> from flax_transformer.models.text.gpt2 import gpt2_tiny
     >>> sized(gpt2_tiny(), Spec(uses=("continue",), vocab=99)).embedding.vocab

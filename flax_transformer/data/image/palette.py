@@ -27,9 +27,9 @@ class Palette:
 
     def __post_init__(self) -> None:
         if not self.colours or len({len(colour) for colour in self.colours}) > 1 or not self.colours[0]:
-            raise ValueError(f"a palette must have colours, all of as many channels, got {str(self.colours):.60}")
+            raise ValueError(f"a palette must have colours, all of as many channels, got {self.colours!s:.60}")
         if not all(-1 <= value <= 1 for colour in self.colours for value in colour):
-            raise ValueError(f"colours must be from -1 to 1, got {str(self.colours):.60}")
+            raise ValueError(f"colours must be from -1 to 1, got {self.colours!s:.60}")
 
     def __len__(self) -> int:
         return len(self.colours)
@@ -77,9 +77,7 @@ class PaletteRows:
         return {"inputs": {"tokens": tokens}, "labels": pixels, "weights": np.ascontiguousarray(weights)}
 
 
-def find_palette(
-    pixels: UInt8[np.ndarray, "N C"], colours: int, *, seed: int = 0, rounds: int = 20
-) -> Palette:
+def find_palette(pixels: UInt8[np.ndarray, "N C"], colours: int, *, seed: int = 0, rounds: int = 20) -> Palette:
     """Find the colours that pixels are nearest to, by k-means that begins as k-means++ does; the darkest comes first.
 
     Args:

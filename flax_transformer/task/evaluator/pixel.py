@@ -137,7 +137,7 @@ CAPTION = "the half that is given, completions of it, and the picture itself"
 
 
 def strip(pictures: UInt8[np.ndarray, "R B H W C"], *, edge: int = 64, gap: int = 2) -> UInt8[np.ndarray, "_ _ C"]:
-    """Lay R rows of pictures on a white page, each pixel as a square, so that sides have about `edge` pixels or more."""
+    """Lay R rows of pictures on a white page, each pixel a square, so large that sides have `edge` pixels or more."""
     scale = -(-edge // max(pictures.shape[2:4]))
     pictures = pictures.repeat(scale, axis=2).repeat(scale, axis=3)
     R, B, H, W, C = pictures.shape

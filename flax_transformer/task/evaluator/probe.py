@@ -48,7 +48,9 @@ class LayerProbe(Evaluator):
         """Test the model."""
         held = finished.opened.held
         sizes = {"train": self.train, "test": self.test}
-        parts = [_features(finished.model, held.batches(*each), PaletteRows(palette=held.palette)) for each in sizes.items()]
+        parts = [
+            _features(finished.model, held.batches(*each), PaletteRows(palette=held.palette)) for each in sizes.items()
+        ]
         names = ["pixels", "embedding", *(f"layer {n}" for n in range(1, len(parts[0][1])))]
         labels = [classes for *_, classes in parts]
         features = zip(*([pixels, *layers] for pixels, layers, _ in parts), strict=True)

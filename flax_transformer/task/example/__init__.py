@@ -8,6 +8,7 @@ from flax_transformer.task.example.mask import MaskedTexts, TextLines
 from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, Vocabulary, stream
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
+from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.window import TextWindows
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Opened",
     "PixelSequences",
     "SentencePairs",
+    "TaughtImages",
     "TextLines",
     "TextWindows",
     "Vocabulary",

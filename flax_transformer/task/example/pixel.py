@@ -10,6 +10,7 @@ import numpy as np
 
 from flax_transformer.data import shuffled
 from flax_transformer.data.examples import Arrays
+from flax_transformer.data.identity import digest, name_function
 from flax_transformer.data.image import (
     DecodedRows,
     Draw,
@@ -25,7 +26,7 @@ from flax_transformer.data.image.geometry import Resample, check_share
 from flax_transformer.data.image.palette import Palette, PaletteRows, find_palette
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.image import ImageProcessor
-from flax_transformer.task.example.image import image_stream, opened, shape_of
+from flax_transformer.task.example.image import FILTERS, image_stream, opened, seen_by, shape_of
 from flax_transformer.task.example.opened import Context, Opened, check_rows
 from flax_transformer.task.spec import Spec
 
@@ -33,8 +34,6 @@ PALETTE = "palette.json"
 """File of a run's folder that has its colours."""
 PICTURES, PIXELS = 1 << 12, 1 << 18
 """Pictures, and pixels of them, that colours are found by."""
-FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
-"""Pillow's numbers of them."""
 ONCE = 128
 """Rows of a batch that is looked at once."""
 
@@ -59,7 +58,8 @@ class HeldPixels:
 class PixelSequences:
     """Lay out a picture a row, line after line, every pixel the number of the nearest of a few colours.
 
-    The colours are found in the training pictures and kept in the run's folder.
+    The colours are those of the checkpoint that training begins with, or found in the training pictures and kept in the
+    run's folder.
     """
 
     rows: int = 64
@@ -91,22 +91,27 @@ class PixelSequences:
         height, width, channels = shape_of(found, self.size)
         fixed = () if self.size is None else (Resize(size=(height, width), resample=self.resample),)
         held = {split: _held(pictures, fixed, self.memory << 20) for split, pictures in found.splits.items()}
-        palette = _palette(context.folder.root / PALETTE, held["train"], self.colours, context.seed)
+        if (known := context.processor) is not None:
+            palette = checkpoint_palette(known, (height, width), channels)
+        else:
+            palette = _palette(context.folder.root / PALETTE, held["train"], self.colours, context.seed)
         print(f"{len(palette)} colours, {height * width} pixels a picture", flush=True)
         told = PaletteRows(palette=palette)
         once = partial(each_image_once, rows=ONCE, collate=ImageRows())
         flips = (ShiftFlip(pad=0, flip=self.flip),) if self.flip else ()
         return Opened(
             spec=Spec(uses=("continue",), vocab=len(palette) + 1, length=height * width),
-            batches=image_stream(_rows(*held["train"], seed=context.seed), *flips, told, rows=self.rows, seed=context.seed),
+            batches=image_stream(
+                _rows(*held["train"], seed=context.seed), *flips, told, rows=self.rows, seed=context.seed
+            ),
             validation=partial(once, *held["validation"], normalise=told),
             test=partial(once, *held["test"], normalise=told),
             held=HeldPixels(pictures=held, palette=palette),
-            processor=processor_of(palette, (height, width), self.resample),
+            processor=palette_processor(palette, (height, width), self.resample),
         )
 
 
-def processor_of(palette: Palette, size: tuple[int, int], resample: Resample) -> ImageProcessor:
+def palette_processor(palette: Palette, size: tuple[int, int], resample: Resample) -> ImageProcessor:
     """Give the processor of a checkpoint, which makes sequences of pictures; it takes RGB, so grey is three times."""
     colours = np.repeat(palette.colours, 3, axis=1) if palette.channels == 1 else np.array(palette.colours)
     return ImageProcessor.of({
@@ -129,19 +134,36 @@ def _rows(pictures: Pictures, *fixed: Any, seed: int) -> Any:
     return HeldRows(pictures, seed)
 
 
+def checkpoint_palette(processor: ImageProcessor, size: tuple[int, int], channels: int) -> Palette:
+    """Take the colours of a checkpoint's image processor.
+
+    Raises:
+      ValueError: one that has none, other channels, or another size of pictures.
+    """
+    clusters = np.array(processor.config.get("clusters") or (), np.float64)
+    if not clusters.size:
+        raise ValueError("training begins with a checkpoint and its colours, its image processor has no clusters")
+    if channels == 1 and np.any(clusters != clusters[:, :1]):
+        raise ValueError("grey pictures take a checkpoint whose colours are grey, its clusters have others")
+    if (own := seen_by(processor).get("size")) is not None and size != (own, own):
+        raise ValueError(f"size must be that of the checkpoint, {own} × {own} pixels, got {size[0]} × {size[1]}")
+    return Palette(colours=tuple(tuple(row) for row in clusters[:, :channels].tolist()))
+
+
 def _palette(path: Path, train: tuple[Any, ...], colours: int, seed: int) -> Palette:
     """Load the run's colours, or find them in some training pictures and keep them."""
-    if path.is_file():
-        return Palette(colours=tuple(map(tuple, json.loads(path.read_text()))))
     pictures, *fixed = train
+    found_in = digest(pictures.fingerprint, *map(name_function, fixed), f"{colours} {seed}")
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    if known.get("found_in") == found_in:
+        return Palette(colours=tuple(map(tuple, known["colours"])))
     rng = np.random.default_rng(seed)
-    some = pictures.take(rng.permutation(len(pictures))[:PICTURES])
-    kept = hold(some, *fixed)
+    kept = hold(pictures.take(rng.permutation(len(pictures))[:PICTURES]), *fixed)
     if kept is None:
         raise ValueError("pictures must be small and of one size to be sequences; say a size to resize them to")
     pixels = kept.images.pixels.reshape(-1, kept.images.pixels.shape[-1])
     palette = find_palette(pixels[rng.integers(len(pixels), size=PIXELS)], colours, seed=seed)
-    path.write_text(json.dumps(palette.colours) + "\n")
+    path.write_text(json.dumps({"found_in": found_in, "colours": palette.colours}) + "\n")
     return palette
 
 
