@@ -77,7 +77,7 @@ def place_and_copy_bits(train: Pixels, test: Pixels) -> tuple[float, float]:
     """Give the bits a pixel by the colours of its place, one more of each, and by these mixed with the left one."""
     chances = (train.all + 1) / (train.all + 1).sum(axis=1, keepdims=True)
     inner = train.copied.sum(axis=1, keepdims=True) > 0
-    total, share = train.all[inner[:, 0]].sum(), 0.5
+    total, share = max(train.all[inner[:, 0]].sum(), 1), 0.5
     for _ in range(ROUNDS):
         share = np.sum(train.copied * share / (share + (1 - share) * chances)) / total
     share = np.where(inner, share, 0)

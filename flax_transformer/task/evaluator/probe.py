@@ -73,15 +73,15 @@ def probe(
 ) -> float:
     """Give the accuracy of a logistic regression on test pictures."""
     mean, std = train.mean(axis=0), train.std(axis=0) + 1e-6
-    train, test = (train - mean) / std, (test - mean) / std
+    train, test = (jnp.asarray((each - mean) / std) for each in (train, test))
     aside = np.arange(len(train)) % 5 == 0
     classes = int(max(labels.max(), truth.max())) + 1
-    weights = _regressions(train[~aside], labels[~aside], jnp.array(PENALTIES), classes=classes)
+    weights = _regressions(train[~aside], jnp.asarray(labels[~aside]), jnp.array(PENALTIES), classes=classes)
     right = np.array([_accuracy(each, train[aside], labels[aside]) for each in weights])
     return float(_accuracy(weights[right.argmax()], test, truth))
 
 
-def _accuracy(weights: Float[Array, "_ E"], features: Float[np.ndarray, "N D"], labels: Int[np.ndarray, " N"]) -> Array:
+def _accuracy(weights: Float[Array, "_ E"], features: Float[Array, "N D"], labels: Int[np.ndarray, " N"]) -> Array:
     return jnp.mean(_scores(weights, features).argmax(-1) == labels)
 
 

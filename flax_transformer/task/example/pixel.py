@@ -13,7 +13,6 @@ from flax_transformer.data.examples import Arrays
 from flax_transformer.data.identity import digest, name_function
 from flax_transformer.data.image import (
     DecodedRows,
-    Draw,
     HeldRows,
     ImageRows,
     Pictures,
@@ -51,7 +50,7 @@ class HeldPixels:
         pictures, *fixed = self.pictures[split]
         if most is not None and most < len(pictures):
             pictures = pictures.take(np.random.default_rng(0).permutation(len(pictures))[:most])
-        return each_image_once(pictures, *fixed, rows=ONCE, collate=ImageRows(), normalise=_as_it_is)
+        return each_image_once(pictures, *fixed, rows=ONCE, collate=ImageRows())
 
 
 @frozen
@@ -165,7 +164,3 @@ def _palette(path: Path, train: tuple[Any, ...], colours: int, seed: int) -> Pal
     palette = find_palette(pixels[rng.integers(len(pixels), size=PIXELS)], colours, seed=seed)
     path.write_text(json.dumps({"found_in": found_in, "colours": palette.colours}) + "\n")
     return palette
-
-
-def _as_it_is(batch: Arrays, draw: Draw | None = None) -> Arrays:
-    return batch
