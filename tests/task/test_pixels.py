@@ -70,9 +70,7 @@ def test_simple_models_are_those_of_counts():
     palette = Palette(colours=((-1.0,), (1.0,)))
     images = RNG.integers(0, 2, (2, 30, 2, 3, 1)).astype(np.uint8) * 255
     images[..., 1, :] = np.where(RNG.random((2, 30, 2, 1)) < 0.8, images[..., 0, :], images[..., 1, :])
-    train, test = (
-        count_pixels([{"inputs": {"images": each}, "weights": np.ones(30)}], palette) for each in images
-    )
+    train, test = (count_pixels([{"inputs": {"images": each}, "weights": np.ones(30)}], palette) for each in images)
     tokens = images[..., 0].reshape(2, 30, 6) // 255
     shares = [(1 + (tokens[0] == color).sum(0)) / 32 for color in (0, 1)]
     chances = np.stack(shares, -1)
