@@ -16,7 +16,7 @@ from flax_transformer.models.head import with_head
 from flax_transformer.models.vision.cct import cct
 from flax_transformer.models.vision.mixer import mixer
 from flax_transformer.models.vision.resnet import ResNetConfig
-from flax_transformer.models.vision.swin import swin_tiny
+from flax_transformer.models.vision.swin import swin_encoder
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import BatchStatistics, LabelLoss
@@ -51,13 +51,14 @@ CCT = cct(embed=128, heads=4, depth=4, inner=256, image=32, stem=(64,), pool=Fal
 VIT = with_fields(
     vit_encoder("tiny", 4, image=32, drop_path=0.1), embed=128, heads=4, inner=256, depth=6, out_bias=True
 )
-SWIN = swin_tiny(image=32).backbone
+SWIN = swin_encoder(48, (2, 2, 2), (2, 4, 8), image=32, patch=2, window=4)
 MIXER = replace(mixer(embed=128, depth=6, tokens=64, inner=256, image=32, patch=4), drop_path=0.1)
 RESNET = ResNetConfig(small=True, stem=16, widths=(16, 32, 64), depths=(2, 2, 2), block="basic")
 
 EXPERIMENTS = {
     "cct": experiment("cct", CCT, "weighted"),
     "vit": experiment("vit", VIT, "first"),
+    "swin": experiment("swin", SWIN, "mean"),
     "mixer": experiment("mixer", MIXER, "mean"),
     "resnet": experiment("resnet", RESNET, "mean", objective=BatchStatistics(of=LabelLoss(label_smoothing=0.1))),
 }

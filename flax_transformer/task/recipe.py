@@ -207,7 +207,7 @@ def _check_length(examples: Any, config: Any) -> None:
 
 
 def _wrapped(model: Any, architectures: list[str], said: Mapping[str, Any]) -> hub.Pretrained:
-    """Give a model its place as the first of some architectures that it can be; the first one says if it can be none."""
+    """Give a model its place as the first of some architectures that it can be; else the first says why not."""
     refused = []
     for name in architectures:
         try:

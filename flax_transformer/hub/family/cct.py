@@ -1,13 +1,15 @@
-"""Checkpoints of compact convolutional Transformers (Hassani et al. 2021): tensors named as ViT's are, and a config.json
-of our own, as `transformers` has no such model."""
+"""Checkpoints of compact convolutional Transformers (Hassani et al. 2021): tensors named as ViT's are, and a
+config.json of our own, as `transformers` has no such model."""
 
 from dataclasses import replace
 
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family.vit import blocks
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.picture import LAYERS, picture_classifier
+from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import conv, linear, norm, parameter
 from flax_transformer.models.vision.cct import cct
@@ -31,13 +33,18 @@ CONFIG = ConfigTable(
     },
 )
 
+
+def _grid(fields: Fields) -> tuple[int, int]:
+    return CONFIG.read(fields).patches.grid
+
+
 TABLE = (
     *(
         row
         for i in range(CONVOLUTIONS)
         for row in conv(f"patches.conv{i + 1}", f"embeddings.convolutions.{i}")
     ),
-    *parameter("positions", "embeddings.position_embeddings", ones=1),
+    *parameter("positions", "embeddings.position_embeddings", ones=1, fit=fitted_positions(_grid)),
     *blocks("trunk.blocks", "encoder.layer"),
     *norm("trunk.norm", "layernorm"),
 )  # fmt: skip
