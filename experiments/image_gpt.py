@@ -3,7 +3,7 @@
 python experiments/image_gpt.py                                           # drawn shapes
 """
 
-from flax_transformer.data.image.drawn import DrawnShapes, LabelledData
+from flax_transformer.data.image import DrawnShapes, LabelledData
 from flax_transformer.models.vision.imagegpt import imagegpt
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Completions, LayerProbe, PixelBits

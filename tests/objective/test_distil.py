@@ -35,7 +35,6 @@ def entropy_of(scores, classes):
     return -(WEIGHTS * log_softmax(scores)[np.arange(B), classes]).sum()
 
 
-@pytest.mark.proves("deit", "distillation", "losses by hand")
 @pytest.mark.parametrize("model", [one, two])
 def test_hard_and_soft_losses_are_those_written_out(model):
     scores = FIRST if model is one else SECOND

@@ -10,7 +10,7 @@ import pytest
 from flax_transformer.objective import DistilLoss
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.parity, pytest.mark.proves("deit", "distillation", "equal to torch, gradients too")]
+pytestmark = [pytest.mark.parity, pytest.mark.proves("deit", "parity", "distillation, gradients too")]
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])

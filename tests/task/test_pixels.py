@@ -95,8 +95,8 @@ def test_a_probe_finds_what_is_linear_and_nothing_else():
     features, labels = RNG.standard_normal((500, 6)).astype(np.float32), RNG.integers(3, size=500)
     centres = 4 * np.eye(3, 6, dtype=np.float32)
     told = features + centres[labels]
-    assert probe(told[:400], told[400:], labels[:400], labels[400:]) > 0.95
-    assert probe(features[:400], features[400:], labels[:400], labels[400:]) < 0.5
+    assert min(probe(told[:400], told[400:], labels[:400], labels[400:])) > 0.9
+    assert max(probe(features[:400], features[400:], labels[:400], labels[400:])) < 0.55
 
 
 def test_strips_have_every_picture_in_its_place():
@@ -131,14 +131,16 @@ def recipe(root, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.proves("imagegpt", "recipe", "bits a pixel, probe of every layer, completions, export")
+@pytest.mark.proves("imagegpt", "train", "[`image_gpt`](../experiments/image_gpt.py)")
 def test_a_run_measures_probes_and_completes(tmp_path, capsys):
     root = class_folders(tmp_path / "data", count=12)
     evaluators = (PixelBits(), LayerProbe(), Completions(count=2, draws_each=2))
     train(recipe(root, evaluators=evaluators), tmp_path / "run")
     test = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert test["bits_per_pixel"] == pytest.approx(np.log2(test["perplexity"]))
-    assert {f"probe_accuracy_{name}" for name in ("pixels", "embedding", "layer_1", "layer_2")} <= test.keys()
+    assert {
+        f"probe_accuracy_{name}" for name in ("pixels", "embedding", "layer_1", "layer_2", "all_layers")
+    } <= test.keys()
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert len(samples) == 2
     assert (tmp_path / "run" / samples[0]["picture"]).is_file()

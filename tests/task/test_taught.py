@@ -90,7 +90,7 @@ def test_teachers_of_other_pictures_are_refused(tmp_path, options, message):
 
 
 @pytest.mark.slow
-@pytest.mark.proves("deit", "distillation", "a run resumes bit for bit, and exports both heads")
+@pytest.mark.proves("deit", "train", "[`distil_deit`](../experiments/distil_deit.py), resumed bit for bit")
 def test_a_student_goes_on_as_if_it_had_not_stopped(tmp_path, teacher):
     encoder = with_fields(
         vit_encoder("tiny", 2, image=8, tokens=("class_token", "distillation_token")),

@@ -27,16 +27,16 @@ ROUNDS = 100
 
 @frozen
 class LayerProbe(Evaluator):
-    """Classify test pictures, which are `HeldPixels`, by the mean over positions of what each layer gives.
+    """Classify test pictures, which are `HeldPixels`, by the mean over positions of what each layer gives, and all do.
 
-    The classifier is a logistic regression, of the standardised features of so many training pictures; another has the
-    pixels themselves (Chen et al. 2020, §3.3).
+    The classifier is a logistic regression of the standardised features of so many training pictures; another has the
+    pixels themselves, as many as the model sees (Chen et al. 2020). Training pictures kept aside choose the best layer.
     """
 
     metric: ClassVar[str] = "probe_accuracy"
 
     train: int = 10_000
-    """Training pictures at most; every fifth chooses the penalty."""
+    """Training pictures at most; every fifth is kept aside to choose the penalty."""
     test: int = 10_000
     """Test pictures at most."""
 
@@ -51,11 +51,12 @@ class LayerProbe(Evaluator):
         parts = [
             _features(finished.model, held.batches(*each), PaletteRows(palette=held.palette)) for each in sizes.items()
         ]
-        names = ["pixels", "embedding", *(f"layer {n}" for n in range(1, len(parts[0][1])))]
+        names = ["pixels", "embedding", *(f"layer {n}" for n in range(1, len(parts[0][1]))), "all layers"]
         labels = [classes for *_, classes in parts]
-        features = zip(*([pixels, *layers] for pixels, layers, _ in parts), strict=True)
-        found = {name: probe(*both, *labels) for name, both in zip(names, features, strict=True)}
-        best = max(list(found)[1:], key=found.get)
+        features = zip(*([pixels, *layers, np.concatenate(layers, axis=1)] for pixels, layers, _ in parts), strict=True)
+        both = {name: probe(*each, *labels) for name, each in zip(names, features, strict=True)}
+        best = max(names[1:], key=lambda name: both[name][0])
+        found = {name: accuracy for name, (_, accuracy) in both.items()}
         rows = [(name, f"{100 * accuracy:.2f} %") for name, accuracy in found.items()]
         line = f"linear probe: {100 * found[best]:.2f} % by {best}, {100 * found['pixels']:.2f} % by pixels"
         metrics = {f"probe_accuracy_{name.replace(' ', '_')}": accuracy for name, accuracy in found.items()}
@@ -70,15 +71,15 @@ def probe(
     test: Float[np.ndarray, "_ D"],
     labels: Int[np.ndarray, " N"],
     truth: Int[np.ndarray, " _"],
-) -> float:
-    """Give the accuracy of a logistic regression on test pictures."""
+) -> tuple[float, float]:
+    """Give the accuracies of a logistic regression on training pictures kept aside, and on test pictures."""
     mean, std = train.mean(axis=0), train.std(axis=0) + 1e-6
     train, test = (jnp.asarray((each - mean) / std) for each in (train, test))
     aside = np.arange(len(train)) % 5 == 0
     classes = int(max(labels.max(), truth.max())) + 1
     weights = _regressions(train[~aside], jnp.asarray(labels[~aside]), jnp.array(PENALTIES), classes=classes)
     right = np.array([_accuracy(each, train[aside], labels[aside]) for each in weights])
-    return float(_accuracy(weights[right.argmax()], test, truth))
+    return float(right.max()), float(_accuracy(weights[right.argmax()], test, truth))
 
 
 def _accuracy(weights: Float[Array, "_ E"], features: Float[Array, "N D"], labels: Int[np.ndarray, " N"]) -> Array:
