@@ -6,6 +6,7 @@ hidden states, and `model.output(hidden)` is what logits are made of.
 """
 
 from flax_transformer.objective.detection import DetectionLoss
+from flax_transformer.objective.distil import DistilLoss
 from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, check_parts
@@ -17,6 +18,7 @@ __all__ = [
     "Batch",
     "BatchStatistics",
     "DetectionLoss",
+    "DistilLoss",
     "LabelLoss",
     "Loss",
     "MaskedLoss",

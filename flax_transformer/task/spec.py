@@ -19,6 +19,8 @@ class Spec:
     """What it can do, in the words of `hub.registration.USES`."""
     vocab: int | None = None
     """Tokens, where there are any."""
+    length: int | None = None
+    """Positions of every row, where all have as many."""
     multiple: int | None = None
     """Tables of tokens are rounded up to a multiple of this many rows; None leaves it to the config."""
     classes: tuple[str, ...] = ()
@@ -30,7 +32,7 @@ class Spec:
 
 
 def sized(config: Any, spec: Spec) -> Any:
-    """Give a config the sizes of the data: its vocabulary, size of pictures, classes, a head for next sentences.
+    """Give a config the sizes of the data: vocabulary, positions, size of pictures, classes, a head for next sentences.
 
     >>> from flax_transformer.models.text.gpt2 import gpt2_tiny
     >>> sized(gpt2_tiny(), Spec(uses=("continue",), vocab=99)).embedding.vocab
@@ -43,6 +45,8 @@ def sized(config: Any, spec: Spec) -> Any:
     if isinstance(config, EmbeddingConfig) and spec.vocab is not None:
         changed["vocab"] = spec.vocab
         changed["multiple"] = config.multiple if spec.multiple is None else spec.multiple
+    if isinstance(config, EmbeddingConfig) and spec.length is not None:
+        changed["max_length"] = spec.length
     if isinstance(config, CausalConfig) and config.outputs is not None and spec.vocab is not None:
         changed["outputs"] = spec.vocab - (config.embedding.vocab - config.outputs)
     if isinstance(config, HeadConfig) and spec.classes:

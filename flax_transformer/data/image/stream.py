@@ -4,7 +4,7 @@ Axes: B pictures, H W height and width in pixels, C channels.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +15,7 @@ from jaxtyping import Int
 
 from flax_transformer.data.examples import Arrays, Chain, Collate, Examples, Transform
 from flax_transformer.data.identity import name_function
-from flax_transformer.data.image.batch import Augment, Draw, Normalise, laid_out
+from flax_transformer.data.image.batch import Augment, Draw, laid_out
 from flax_transformer.data.image.picture import Held, Pictures
 from flax_transformer.data.stream import Stream
 
@@ -164,7 +164,11 @@ def hold(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) ->
 
 
 def each_image_once(
-    items: Sequence[Any], *transforms: Transform, rows: int, collate: Collate, normalise: Normalise
+    items: Sequence[Any],
+    *transforms: Transform,
+    rows: int,
+    collate: Collate,
+    normalise: Callable[[Arrays], Arrays] | None = None,
 ) -> Iterator[Arrays]:
     """Yield batches of every picture once, in order; rows of the last that are left over have weight 0.
 
@@ -173,7 +177,7 @@ def each_image_once(
       transforms: of examples, without random numbers.
       rows: pictures a batch.
       collate: lays out a batch.
-      normalise: the last change of a batch.
+      normalise: the last change of a batch, if any.
     """
     import grain
 
@@ -181,7 +185,8 @@ def each_image_once(
 
     def make(first: int) -> Arrays:
         numbers = range(first, first + rows)
-        return normalise(collate([change(items[n], rng) if n < count else None for n in numbers]))
+        batch = collate([change(items[n], rng) if n < count else None for n in numbers])
+        return batch if normalise is None else normalise(batch)
 
     options = grain.ReadOptions(num_threads=THREADS, prefetch_buffer_size=THREADS)
     batches: Any = iter(

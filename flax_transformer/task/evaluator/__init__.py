@@ -6,18 +6,23 @@ from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.exercise import Answers
 from flax_transformer.task.evaluator.label import Labels, PictureLabels
 from flax_transformer.task.evaluator.mask import Guesses
+from flax_transformer.task.evaluator.pixel import Completions, PixelBits
+from flax_transformer.task.evaluator.probe import LayerProbe
 from flax_transformer.task.evaluator.text import Continuations, TextLoss
 from flax_transformer.task.evaluator.translate import Translations
 
 __all__ = [
     "Answers",
+    "Completions",
     "Continuations",
     "Detections",
     "Evaluator",
     "Finished",
     "Guesses",
     "Labels",
+    "LayerProbe",
     "PictureLabels",
+    "PixelBits",
     "Restorations",
     "Shown",
     "TextLoss",

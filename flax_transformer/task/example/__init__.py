@@ -7,7 +7,9 @@ from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.mask import MaskedTexts, TextLines
 from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, Vocabulary, stream
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
+from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
+from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.window import TextWindows
 
 __all__ = [
@@ -21,12 +23,15 @@ __all__ = [
     "ExampleMaker",
     "ExerciseTexts",
     "HeldImages",
+    "HeldPixels",
     "LabelledImages",
     "LabelledTexts",
     "Lines",
     "MaskedTexts",
     "Opened",
+    "PixelSequences",
     "SentencePairs",
+    "TaughtImages",
     "TextLines",
     "TextWindows",
     "Vocabulary",

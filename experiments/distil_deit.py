@@ -1,0 +1,62 @@
+"""Let a Transformer learn from a convolutional network: DeiT, or any classifier, with a teacher.
+
+    python experiments/classify_images.py resnet --workdir runs/teacher --data.root FOLDER
+    python experiments/distil_deit.py --workdir runs/student --data.root FOLDER --teacher runs/teacher/export
+
+The first word is the student: `deit`, which has one head for the labels and one for the teacher's class (hard), or
+`vit`, whose one head learns both the labels and the teacher's distribution (soft). The teacher sees every picture as
+the student does, after all that is done to it at random; it must tell the same classes. Without `--teacher` the student
+learns from the labels alone, with both heads where there are two: what distillation is compared with.
+"""
+
+from typing import Any
+
+from flax_transformer.data.image import LabelledData
+from flax_transformer.models.head import head_of, with_head
+from flax_transformer.models.vision.deit import DistilledConfig
+from flax_transformer.models.vision.vit import vit_encoder
+from flax_transformer.nn import with_fields
+from flax_transformer.objective import DistilLoss
+from flax_transformer.task.evaluator import PictureLabels
+from flax_transformer.task.example import Augment, TaughtImages
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+
+def backbone(*tokens: str) -> Any:
+    """Give a small Transformer of patches of 4 × 4 pixels."""
+    encoder = vit_encoder("tiny", 4, image=32, tokens=tokens, drop_path=0.1)
+    return with_fields(encoder, embed=96, heads=3, inner=192, depth=4, out_bias=True)
+
+
+def experiment(family: str, model: Any, objective: DistilLoss) -> Recipe:
+    """Give the recipe for a student, whose size of pictures and classes are those of the data."""
+    return Recipe(
+        model=model,
+        family=family,
+        data=LabelledData(),
+        examples=TaughtImages(augment=Augment(shift=2, flip=0.5)),
+        objective=objective,
+        evaluators=(PictureLabels(),),
+        optimizer=OptimizerConfig(
+            name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
+            weight_decay=0.05, clip_norm=1.0,
+        ),
+        train=TrainConfig(steps=400, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
+    )  # fmt: skip
+
+
+DEIT, VIT = backbone("class_token", "distillation_token"), backbone("class_token")
+
+EXPERIMENTS = {
+    "deit": experiment("deit", DistilledConfig(backbone=DEIT, head=head_of(DEIT, outputs=2, pool="first")),
+                       DistilLoss(label_smoothing=0.1)),
+    "vit": experiment("vit", with_head(VIT, outputs=2, pool="first"),
+                      DistilLoss(kind="soft", weight=0.9, label_smoothing=0.1)),
+}  # fmt: skip
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)
