@@ -1,0 +1,91 @@
+"""What a run leaves for its page beside samples.jsonl: pictures, and which class was taken for which.
+
+A sample of a picture has `picture`, its file in the run's folder, and `source`, its name. One that was classified has
+`target`, `hypothesis` and its `score`; one in which objects were sought `size`, the width and height that boxes are
+within, `objects` with `label` and `box`, and `found` with their `score` too; any other a `caption`.
+Axes: M samples, E classes.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PICTURES = "samples"
+"""Folder of a run's that has the pictures of its samples."""
+CONFUSION = "confusion.json"
+"""File of a run's folder that counts the samples of each class by what they were taken for."""
+LONGEST = 512
+"""Pixels that a picture's longer side has at most."""
+NAME = re.compile(PICTURES + r"/[\w.-]{1,100}\.png", re.ASCII)
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def save_picture(root: Path, name: str, pixels: Any) -> str:
+    """Write the picture of a sample into a run's folder; give what the sample calls it.
+
+    Args:
+      root: the run's folder.
+      name: of letters, digits, `-` and `_`.
+      pixels: an image of Pillow, or bytes [H, W] or [H, W, C] of one or three channels.
+
+    Raises:
+      ValueError: another name.
+    """
+    import PIL.Image
+    import PIL.ImageOps
+
+    place = f"{PICTURES}/{name}.png"
+    if not NAME.fullmatch(place):
+        raise ValueError(f"the name of a picture must be of letters, digits, '-' and '_', got {name!r}")
+    if isinstance(pixels, np.ndarray):
+        pixels = PIL.Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+    image = pixels if pixels.mode in ("L", "RGB") else pixels.convert("RGB")
+    if max(image.size) > LONGEST:
+        image = PIL.ImageOps.contain(image, (LONGEST, LONGEST))
+    (root / PICTURES).mkdir(exist_ok=True)
+    image.save(root / place, optimize=True)
+    return place
+
+
+def read_picture(root: Path, place: Any) -> str | None:
+    """Give the picture of a sample as a data URL; None where there is no such PNG in the run's own folder."""
+    if not isinstance(place, str) or not NAME.fullmatch(place):
+        return None
+    path = root / place
+    if path.is_symlink() or path.parent.is_symlink() or not path.is_file():
+        return None
+    content = path.read_bytes()
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}" if content.startswith(SIGNATURE) else None
+
+
+def write_confusion(root: Path, classes: Sequence[str], truth: Sequence[int], told: Sequence[int]) -> None:
+    """Count the samples of each class by what they were taken for, into a run's folder.
+
+    Args:
+      root: the run's folder.
+      classes: their E names.
+      truth: numbers of the M true classes.
+      told: numbers of the M classes told.
+    """
+    counts = np.zeros((len(classes), len(classes)), int)
+    np.add.at(counts, (np.asarray(truth, int), np.asarray(told, int)), 1)
+    (root / CONFUSION).write_text(json.dumps({"classes": list(classes), "counts": counts.tolist()}) + "\n")
+
+
+def read_confusion(root: Path) -> dict[str, Any] | None:
+    """Give the `classes` and `counts` of a run; None where there are none, or they do not fit each other."""
+    path = root / CONFUSION
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        counts = np.array(value["counts"])
+        classes = [str(name) for name in value["classes"]]
+    except (ValueError, TypeError, KeyError):
+        return None
+    if counts.shape != (len(classes), len(classes)) or counts.dtype.kind != "i" or (counts < 0).any():
+        return None
+    return {"classes": classes, "counts": counts.tolist()}
