@@ -17,6 +17,7 @@ import numpy as np
 
 from flax_transformer.frozen import frozen
 from flax_transformer.report.attention import AttentionMaps
+from flax_transformer.report.sample import picture_sample
 
 POINTS = 1_000
 """Records of a split that the page holds; of more, one in n."""
@@ -24,8 +25,15 @@ POINTS = 1_000
 SAMPLES = 40
 """Samples that the page holds: half spread evenly, half those the model was least sure of."""
 
+SCRIPTS = ("attention.js", "samples.js", "page.js")
+"""The last one draws the page."""
+
 WEIGHTS = 2_000_000
 """Bytes of attention weights that the page holds, two a weight; pictures beyond are left out."""
+
+
+PIXELS = 6_000_000
+"""Bytes of samples' pictures that the page holds."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,10 @@ class Report:
     records: Sequence[Mapping[str, Any]] | None = None
     """As in metrics.jsonl: `step`, `split`, then metrics; None or NaN is a gap."""
     samples: Sequence[Mapping[str, Any]] | None = None
-    """As in samples.jsonl: `source`, `target`, `hypothesis`, and `tokens` with their `logprobs`."""
+    """As in samples.jsonl: `source`, `target`, `hypothesis`, and `tokens` with their `logprobs`; with a `picture`, a
+    data URL, as `report.sample` says."""
+    confusion: Mapping[str, Any] | None = None
+    """Of a classifier: names of `classes`, and `counts` of samples by true class, then by the class told."""
     pictures: Sequence[Picture] | None = None
     config: Mapping[str, Any] | None = None
     headline: str = ""
@@ -64,14 +75,15 @@ def render(report: Report) -> str:
         "facts": list(report.facts.items()),
         "headline": report.headline,
         "series": None if report.records is None else _series(report.records, notes),
-        "samples": None if report.samples is None else _samples(report.samples),
+        **_all_samples(report.samples, notes),
+        "confusion": report.confusion,
         "pictures": None if report.pictures is None else _pictures(report.pictures, notes),
         "config": report.config,
     }
     # "<" is all that could end the script element early or open a comment in it.
     text = json.dumps(_finite({**data, "notes": notes}), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     page = _part("page.html")
-    page = page.replace("{{css}}", _part("page.css")).replace("{{js}}", _part("attention.js") + _part("page.js"))
+    page = page.replace("{{css}}", _part("page.css")).replace("{{js}}", "".join(map(_part, SCRIPTS)))
     page = page.replace("{{data}}", text.replace("<", "\\u003c"))  # last, as the data may hold anything
     return page.encode("utf-8", "replace").decode("utf-8")  # half a character, cut out of its pair
 
@@ -125,6 +137,20 @@ def _short(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.6g}")
+
+
+def _all_samples(samples: Sequence[Mapping[str, Any]] | None, notes: list[str]) -> dict[str, Any]:
+    """Part samples with pictures from those without."""
+    if samples is None:
+        return {"samples": None, "images": None}
+    texts = [sample for sample in samples if "picture" not in sample]
+    images, room = [], PIXELS
+    for sample in samples:
+        if "picture" in sample and (room := room - len(sample["picture"])) > 0:
+            images.append(picture_sample(sample))
+    if left := len(samples) - len(texts) - len(images):
+        notes.append(f"{left:,} pictures are left out, to keep the page small.")
+    return {"samples": None if images and not texts else _samples(texts), "images": images or None}
 
 
 def _samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
