@@ -237,6 +237,6 @@ function configuration() {
 }
 
 page.replaceChildren();
-for (const part of [head, curves, samples, images, confusion, attention, metrics, configuration]) part();
+for (const part of [head, curves, samples, images, confusion, attention, imageAttention, metrics, configuration]) part();
 page.append(h("footer", { textContent: "Written by flax_transformer. This page needs no network." }));
 redraws.forEach((draw) => draw());

@@ -17,6 +17,7 @@ import numpy as np
 
 from flax_transformer.frozen import frozen
 from flax_transformer.report.attention import AttentionMaps
+from flax_transformer.report.image_attention import ImageAttention, packed
 from flax_transformer.report.sample import picture_sample
 
 POINTS = 1_000
@@ -25,8 +26,11 @@ POINTS = 1_000
 SAMPLES = 40
 """Samples that the page holds: half spread evenly, half those the model was least sure of."""
 
-SCRIPTS = ("attention.js", "samples.js", "page.js")
+SCRIPTS = ("attention.js", "image_attention.js", "samples.js", "page.js")
 """The last one draws the page."""
+
+SEEN = 6_000_000
+"""Bytes of attention weights over pictures that the page holds, one a weight; patches are merged until they fit."""
 
 WEIGHTS = 2_000_000
 """Bytes of attention weights that the page holds, two a weight; pictures beyond are left out."""
@@ -62,6 +66,8 @@ class Report:
     confusion: Mapping[str, Any] | None = None
     """Of a classifier: names of `classes`, and `counts` of samples by true class, then by the class told."""
     pictures: Sequence[Picture] | None = None
+    images: Sequence[ImageAttention] | None = None
+    """What heads look at in pictures."""
     config: Mapping[str, Any] | None = None
     headline: str = ""
     """The test metric that comes first."""
@@ -78,6 +84,7 @@ def render(report: Report) -> str:
         **_all_samples(report.samples, notes),
         "confusion": report.confusion,
         "pictures": None if report.pictures is None else _pictures(report.pictures, notes),
+        "seen": None if report.images is None else _seen(report.images, notes),
         "config": report.config,
     }
     # "<" is all that could end the script element early or open a comment in it.
@@ -193,6 +200,15 @@ def _pictures(pictures: Sequence[Picture], notes: list[str]) -> list[dict]:
             {"source": picture.source, "output": picture.output, "maps": [_maps(maps) for maps in picture.maps]}
         )
     return kept
+
+
+def _seen(images: Sequence[ImageAttention], notes: list[str]) -> list[dict[str, Any]]:
+    made = [packed(image, SEEN // len(images)) for image in images]
+    if (side := max((side for _, side in made), default=1)) > 1:
+        notes.append(
+            f"Attention over pictures is shown of up to {side} × {side} patches together, to keep the page small."
+        )
+    return [image for image, _ in made]
 
 
 def _maps(maps: AttentionMaps) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from flax_transformer.hub import Pretrained
+from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registration import USES
@@ -37,6 +38,19 @@ def tokenizer_of(pretrained: Pretrained) -> HubTokenizer:
     if isinstance(pretrained.tokenizer, Unreadable):
         pretrained.tokenizer()
     return pretrained.tokenizer
+
+
+def image_processor_of(pretrained: Pretrained) -> ImageProcessor:
+    """Give the checkpoint's image processor.
+
+    Raises:
+      ValueError: when it has none, or one that cannot be read.
+    """
+    if pretrained.processor is None:
+        raise ValueError("a picture needs an image processor, the checkpoint has no preprocessor_config.json")
+    if isinstance(pretrained.processor, Unreadable):
+        pretrained.processor()
+    return pretrained.processor
 
 
 def positions_of(config: Any) -> int | None:
