@@ -5,7 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flax_transformer.report import Picture, Report, read_run, save_attention, write_page
+from flax_transformer.report import (
+    ImageAttention,
+    Picture,
+    Report,
+    image_attention_figure,
+    read_run,
+    save_attention,
+    write_page,
+)
 from flax_transformer.task.attention import LONGEST, spell, token_ids
 from flax_transformer.task.evaluator.translate import has_tokens
 from flax_transformer.task.run import open_run
@@ -116,6 +124,34 @@ def write_attention(
         if layer is None or layer <= maps.weights.shape[0]:  # encoder and decoder may differ in depth
             paths.append(output / f"{maps.name.replace(' ', '-')}.png")
             save_attention(maps, paths[-1], layer=-1 if layer is None else layer - 1)
+    return paths
+
+
+def write_image_attention(
+    attention: ImageAttention, notes: Sequence[str], output: Path, *, run: str = "", layer: int | None = None
+) -> list[Path]:
+    """Write the attention over a picture: a page of every layer, and a PNG of one.
+
+    Args:
+      attention: what heads look at.
+      notes: what the reader must know.
+      output: folder to write to, made if need be.
+      run: name of the run, for the page.
+      layer: counted from 1; the last one by default.
+
+    Returns:
+      The paths, the page first.
+
+    Raises:
+      ValueError: when there is no such layer.
+    """
+    if layer is not None and layer < 1:
+        raise ValueError(f"layer must be at least 1, got {layer}")
+    figure = image_attention_figure(attention, layer=-1 if layer is None else layer)
+    output.mkdir(parents=True, exist_ok=True)
+    report = Report(title="Attention", facts={"run": run} if run else {}, notes=tuple(notes), images=[attention])
+    paths = [write_page(output / "attention.html", report), output / "attention.png"]
+    figure.savefig(paths[1])
     return paths
 
 

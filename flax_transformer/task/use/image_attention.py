@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.models.vision.patch_attention import LARGEST, PatchAttention, Tiles
@@ -52,6 +53,8 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
             f"PVT and Swin; a {name} has none such"
         )
     processor = image_processor_of(pretrained)
+    if isinstance(image, str | Path | bytes):
+        image = decode_image(image, channels=pretrained.config.get("num_channels", 3))
     pixels, given = processor.shown(image), Inputs(**processor(image))
     laid, told = _looked(pretrained, encoder, given)
     notes = [
