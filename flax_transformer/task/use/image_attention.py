@@ -29,6 +29,14 @@ def draw_file(name: str | Path, file: str | Path) -> tuple[ImageAttention, list[
     return draw_image(open_checkpoint(str(name)), file, Path(file).name)
 
 
+def encoder_of(pretrained: Pretrained) -> Any | None:
+    """Give the part of a model whose layers attend to the patches of a picture; None where there is none."""
+    at = pretrained.architecture.at.removesuffix(".")
+    encoder = operator.attrgetter(at)(pretrained.model) if at else pretrained.model
+    drawn = hasattr(encoder, "over_patches") and pretrained.architecture.inputs.needs == ("pixel_values",)
+    return encoder if drawn else None
+
+
 def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[ImageAttention, list[str]]:
     """Lay what every head looks at over a picture, and say which layers have too many patches for that.
 
@@ -45,9 +53,7 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     if "pictures" not in known.inputs.reads:
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given pictures")
-    at = known.at.removesuffix(".")
-    encoder = operator.attrgetter(at)(pretrained.model) if at else pretrained.model
-    if not hasattr(encoder, "over_patches") or known.inputs.needs != ("pixel_values",):
+    if (encoder := encoder_of(pretrained)) is None:
         raise ValueError(
             "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, BEiT, "
             f"PVT and Swin; a {name} has none such"
