@@ -66,7 +66,12 @@ def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
 
 
 def find_use(model_type: str, *uses: str) -> str:
-    """Name the architecture of a family that can do exactly this.
+    """Name the first of `find_uses`."""
+    return find_uses(model_type, *uses)[0]
+
+
+def find_uses(model_type: str, *uses: str) -> list[str]:
+    """Name the architectures of a family that can do exactly this, the usual one first.
 
     Raises:
       ValueError: a family that is not supported, or that has no such architecture; the message lists what there is.
@@ -74,8 +79,8 @@ def find_use(model_type: str, *uses: str) -> str:
     if model_type not in families():
         raise ValueError(f"no family is called {model_type!r}; supported are {', '.join(families())}")
     known = families()[model_type].architectures
-    found = next((name for name, each in known.items() if set(each.uses) == set(uses)), None)
-    if found is None:
+    found = [name for name, each in known.items() if set(each.uses) == set(uses)]
+    if not found:
         can = "; ".join(f"{name}: {', '.join(each.uses)}" for name, each in known.items())
         raise ValueError(f"no architecture of {model_type} can {' and '.join(uses)}; there are {can}")
     return found

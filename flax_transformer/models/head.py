@@ -21,7 +21,7 @@ from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
-from flax_transformer.ops import activation, dropout
+from flax_transformer.ops import activation, dropout, widen
 from flax_transformer.ops.wide import wide
 from flax_transformer.parallel.explicit import implicit
 
@@ -33,10 +33,11 @@ class HeadConfig:
     embed: int
     outputs: int
     """Classes, or 2 for the ends of an answer, 1 for choices, 0 for what comes before alone (BERT's pooler)."""
-    pool: Literal["every", "first", "last", "mean", "first and mean"] = "every"
-    """Of which position: every one, the first, the last that the caller names, the mean, or both side by side."""
+    pool: Literal["every", "first", "last", "mean", "first and mean", "weighted"] = "every"
+    """Of which position: every one, the first, the last that the caller names, the mean, the first and the mean side by
+    side, or a mean weighted by the softmax of a learned score of each position (Hassani et al. 2021)."""
     skip: int = 0
-    """How many positions the mean leaves out, or every one, from the first on."""
+    """How many positions a mean leaves out, or every one, from the first on."""
     norm: float | None = None
     """Epsilon of a LayerNorm after that; None: there is none."""
     dense: str | None = None
@@ -79,6 +80,8 @@ class Head(Module):
             self.norm = make_norm("layer", cfg.embed, eps=cfg.norm, precision=width, rngs=rngs)
         if cfg.dense is not None:
             self.dense = Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
+        if cfg.pool == "weighted":
+            self.score = Linear(cfg.embed, 1, use_bias=False, rngs=rngs, **kinds)  # a bias would change nothing
         if cfg.outputs:
             width = 2 * cfg.embed if cfg.pool == "first and mean" else cfg.embed
             self.output = Linear(width, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
@@ -91,6 +94,10 @@ class Head(Module):
             hidden = jnp.take_along_axis(hidden, last[..., None, None], axis=-2)[..., 0, :]
         elif cfg.pool == "first":
             hidden = hidden[..., 0, :]
+        elif cfg.pool == "weighted":
+            hidden = hidden[..., cfg.skip :, :]
+            share = jax.nn.softmax(self.score(hidden), axis=-2)
+            hidden = jnp.sum(share * widen(hidden), axis=-2)
         elif cfg.pool.endswith("mean"):
             mean = hidden[..., cfg.skip :, :].mean(axis=-2)
             hidden = mean if cfg.pool == "mean" else jnp.concatenate([hidden[..., 0, :], mean], axis=-1)

@@ -48,6 +48,8 @@ from flax_transformer.nn.stack import layer as layer
 from flax_transformer.nn.stack import map_stack as map_stack
 from flax_transformer.nn.stack import stack_depth as stack_depth
 from flax_transformer.nn.stack import unstack as unstack
+from flax_transformer.nn.stem import Stem as Stem
+from flax_transformer.nn.stem import StemConfig as StemConfig
 from flax_transformer.nn.summary import summary as summary
 from flax_transformer.nn.trunk import StageConfig as StageConfig
 from flax_transformer.nn.trunk import Trunk as Trunk

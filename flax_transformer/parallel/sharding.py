@@ -33,7 +33,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)(token|head)\.embedding$", ("vocab", "embed")),
     (r"(^|\.)(position|type)\.embedding$", (None, "embed")),
     (r"(^|\.)bucket\.embedding$", (None, "heads")),
-    (r"(^|\.)(dense|output|project)\.kernel$", ("embed", None)),
+    (r"(^|\.)(dense|output|project|score)\.kernel$", ("embed", None)),
     (r"(^|\.)(dense|output|project)\.bias$", (None,)),
     (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),

@@ -231,8 +231,10 @@ FAILURES = (FolderError, CheckpointError, NotFinite, ValueError, OSError)
 """What a user can mend: said in a sentence, without a traceback."""
 
 
-def launch(default: Experiment, arguments: list[str] | None = None) -> None:
+def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] | None = None) -> None:
     """Run an experiment file: read its options from the command line, train, and leave with the right exit code.
+
+    Of several experiments by name the first argument names one; without it the first is run.
 
     Options are the fields of `default`, as `--train.steps 100`, and `--workdir`; where nothing else tells the processes
     of a run about each other, `--multihost.coordinator`, `--multihost.processes` and `--multihost.index` do. A setting
@@ -242,6 +244,8 @@ def launch(default: Experiment, arguments: list[str] | None = None) -> None:
 
     arguments = sys.argv[1:] if arguments is None else arguments
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+    if isinstance(default, Mapping):
+        default, arguments = _named(default, arguments)
 
     def command(
         workdir: str = f"runs/{name}",
@@ -281,6 +285,16 @@ def launch(default: Experiment, arguments: list[str] | None = None) -> None:
             print(f"error: {error}", file=sys.stderr)
             code = 2
     multihost.leave(code)
+
+
+def _named(experiments: Mapping[str, Experiment], arguments: list[str]) -> tuple[Experiment, list[str]]:
+    """Take the experiment that the first argument names."""
+    if not arguments or arguments[0].startswith("-"):
+        return next(iter(experiments.values())), arguments
+    if arguments[0] not in experiments:
+        print(f"error: the first word must be one of {', '.join(experiments)}, got {arguments[0]!r}", file=sys.stderr)
+        multihost.leave(2)
+    return experiments[arguments[0]], arguments[1:]
 
 
 def _guard(body: Callable[[], Any]) -> int:

@@ -15,7 +15,7 @@ from flax_transformer import hub
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.convert import describe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.hub.registry import families, find_use
+from flax_transformer.hub.registry import families, find_uses
 from flax_transformer.models.preset import module_of
 from flax_transformer.objective import check_parts
 from flax_transformer.parallel import MeshConfig
@@ -26,7 +26,7 @@ from flax_transformer.task.experiment import BARE, Experiment, Task, write_sampl
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
 from flax_transformer.task.spec import longest, sized
-from flax_transformer.task.start import load_start, start_tokenizer
+from flax_transformer.task.start import load_start
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
 from flax_transformer.train.metrics import Writer
@@ -88,7 +88,7 @@ class Recipe(Experiment):
         context = Context(
             folder=folder,
             seed=self.train.seed,
-            tokenizer=start_tokenizer(self.init) if self.init else None,
+            init=self.init,
             multiple=rows_of(self.mesh) * self.train.accumulate,
         )
         opened = self.examples.open(self.data, context)
@@ -167,9 +167,8 @@ class _Run:
                 fields = {name: value for name, value in known.config.items() if name != "architectures"}
         head = getattr(model.cfg, "head", None)
         rate = {} if head is None else {"classifier_dropout": head.dropout}
-        return hub.wrap(
-            model, find_use(family, *opened.spec.uses), tokenizer=own, **{**fields, **rate, **opened.fields}
-        )
+        said = {"tokenizer": own, "processor": opened.processor, **fields, **rate, **opened.fields}
+        return _wrapped(model, find_uses(family, *opened.spec.uses), said)
 
     def finish(self, before: Mapping[str, float], model: Any, writer: Writer) -> None:
         """Export the finished model, test it and show it."""
@@ -205,6 +204,17 @@ def _check_length(examples: Any, config: Any) -> None:
     length, room = getattr(examples, "positions", None), longest(config)
     if length is not None and room is not None and length > room:
         raise ValueError(f"rows must not be longer than the positions, got length={length}, {room} positions")
+
+
+def _wrapped(model: Any, architectures: list[str], said: Mapping[str, Any]) -> hub.Pretrained:
+    """Give a model its place as the first of some architectures that it can be; else the first says why not."""
+    refused = []
+    for name in architectures:
+        try:
+            return hub.wrap(model, name, **said)
+        except ValueError as error:
+            refused.append(error)
+    raise refused[0]
 
 
 def _merged(model: Any) -> Any:

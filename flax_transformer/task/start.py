@@ -1,18 +1,19 @@
-"""The checkpoint that training begins with: its tokenizer, and its model with a head for the data at hand."""
+"""The checkpoint that training begins with: its tokenizer or image processor, its model with a head for the data."""
 
 from typing import Any
 
 from flax_transformer import hub
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
-from flax_transformer.hub.processor.open import Unreadable, open_tokenizer
+from flax_transformer.hub.processor.image import ImageProcessor
+from flax_transformer.hub.processor.open import Unreadable, open_image_processor, open_tokenizer
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.hub.registry import find_use
+from flax_transformer.hub.registry import find_uses
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.nn import BlockConfig
 from flax_transformer.nn.config import configs_in
 from flax_transformer.task.spec import Spec
 
-HEAD = (r"^classifier", r"^pre_classifier", r"pooler")
+HEAD = (r"^(cls_|distillation_|pre_)?classifier", r"^head\.", r"pooler")
 """Tensors that a pretrained encoder may lack, and a classifier has."""
 
 
@@ -30,6 +31,23 @@ def start_tokenizer(name: str) -> HubTokenizer:
     return tokenizer
 
 
+def start_processor(name: str) -> ImageProcessor:
+    """Open the image processor of a checkpoint, a folder or hub id.
+
+    Raises:
+      ValueError: when it has none, or one that cannot be read.
+    """
+    processor = open_image_processor(find_folder(name))
+    if isinstance(processor, Unreadable):
+        processor()
+    if processor is None:
+        raise ValueError(
+            f"a checkpoint must say in preprocessor_config.json how it sees pictures, {name} does not; or say it by "
+            "--size, --mean and --std"
+        )
+    return processor
+
+
 def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = False) -> hub.Pretrained:
     """Load a checkpoint as what can do what the data ask for; a head that it lacks is new.
 
@@ -44,12 +62,14 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
       ValueError: a checkpoint whose family can do no such thing.
     """
     config = read_json(find_folder(name) / CONFIG)
-    changed = _rates(config, like)
+    changed = _rates(config, like) | _pictures(config, spec, name)
     if spec.classes:
         changed |= {"num_labels": len(spec.classes), "id2label": None}
+    able = find_uses(config.get("model_type"), *spec.uses)
+    own = (config.get("architectures") or [None])[0]
     lenient = hub.Lenient(
-        architecture=find_use(config.get("model_type"), *spec.uses), config=changed,
-        initialise=HEAD if spec.classes else (), seed=seed,
+        architecture=own if own in able else able[0], config=changed, initialise=HEAD if spec.classes else (),
+        seed=seed,
     )  # fmt: skip
     return hub.load(name, dtype=None if keep else "float32", lenient=lenient)
 
@@ -69,6 +89,19 @@ def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
     if head is not None:
         rates |= dict.fromkeys(("classifier_dropout", "seq_classif_dropout"), head.dropout)
     return rates
+
+
+def _pictures(config: dict[str, Any], spec: Spec, name: str) -> dict[str, Any]:
+    """Spell the size of the data's pictures as the checkpoint's config.json does."""
+    if spec.image is None:
+        return {}
+    height, width, channels = spec.image
+    if config.get("num_channels", channels) != channels:
+        raise ValueError(
+            f"pictures must have as many channels as those of the checkpoint {name}, {config['num_channels']}, got "
+            f"{channels}"
+        )
+    return {"image_size": height if height == width else [height, width]} if "image_size" in config else {}
 
 
 def _first(config: Any, kind: type) -> Any:

@@ -18,6 +18,7 @@ from flax_transformer.data.image.geometry import (
     Resize,
     Sometimes,
 )
+from flax_transformer.data.image.labelled import DrawnShapes, LabelledData
 from flax_transformer.data.image.open import ImageData, open_images
 from flax_transformer.data.image.picture import Files, Held, ImageSet, Objects, Pictures, Scenes
 from flax_transformer.data.image.stream import DecodedRows, HeldRows, ImageStream, each_image_once, hold
@@ -27,6 +28,7 @@ __all__ = [
     "ColourJitter",
     "DecodedRows",
     "Draw",
+    "DrawnShapes",
     "Erase",
     "Files",
     "Flip",
@@ -36,6 +38,7 @@ __all__ = [
     "ImageRows",
     "ImageSet",
     "ImageStream",
+    "LabelledData",
     "Mix",
     "Normalise",
     "Objects",

@@ -74,7 +74,7 @@ class RandomResize:
 
 @frozen
 class CenterCrop:
-    """Take the middle, black where the picture is smaller."""
+    """Take the middle, as the image processors of `transformers` do; black where the picture is smaller."""
 
     size: int | tuple[int, int]
     """Pixels of both sides, or height and width."""
@@ -86,7 +86,7 @@ class CenterCrop:
         """Crop one picture."""
         height, width = pair(self.size)
         image = example["image"]
-        return cropped(example, round((image.width - width) / 2), round((image.height - height) / 2), width, height)
+        return cropped(example, (image.width - width) // 2, (image.height - height) // 2, width, height)
 
 
 @frozen

@@ -7,6 +7,7 @@ from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.picture import LAYERS, MASKABLE, picture_classifier, pooled_picture
+from flax_transformer.hub.positions import fitted_biases
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -74,6 +75,7 @@ def _naming(fields: Fields) -> ClassifierConfig:
 
 LAYER = "encoder.layer.{}"
 BIASES = "relative_position_bias.relative_position_bias_table"
+_fit = fitted_biases(vit.grid, tokens=3)
 _scales = tuple(
     row
     for number, ours in enumerate(("attention", "feedforward"), 1)
@@ -84,12 +86,12 @@ TABLE = (
     *vit.MASK_TOKEN,
     *norm("trunk.blocks.attention_residual.norm", f"{LAYER}.layernorm_before"),
     *vit.attention("trunk.blocks.attention.attention", f"{LAYER}.attention"),
-    *parameter("trunk.blocks.attention.relative.table", f"{LAYER}.attention.attention.{BIASES}"),
+    *parameter("trunk.blocks.attention.relative.table", f"{LAYER}.attention.attention.{BIASES}", fit=_fit),
     *norm("trunk.blocks.feedforward_residual.norm", f"{LAYER}.layernorm_after"),
     *linear("trunk.blocks.feedforward.up", f"{LAYER}.intermediate.dense"),
     *linear("trunk.blocks.feedforward.down", f"{LAYER}.output.dense"),
     *_scales,
-    *parameter("shared.table", f"encoder.{BIASES}"),
+    *parameter("shared.table", f"encoder.{BIASES}", fit=_fit),
     *norm("trunk.norm", "layernorm"),
 )
 RENAMED = {

@@ -12,11 +12,13 @@ from flax_transformer.hub.family.swin import inner_width, ratio_of
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES, Inputs
 from flax_transformer.hub.picture import hidden, picture_classifier
+from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.vision.pvt import PVTConfig, pvt_tiny
 from flax_transformer.nn import with_fields
+from flax_transformer.ops.resample import bilinear
 
 STAGES = 8
 """As many as a checkpoint may have; published ones have four."""
@@ -94,11 +96,12 @@ def layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple
 def _stage(i: int) -> Table:
     ours, theirs = f"stages.{i}.blocks", f"encoder.block.{i}.{{}}"
     inside, before = f"{theirs}.attention.self", f"encoder.patch_embeddings.{i}"
+    fit = fitted_positions(lambda fields: read(fields).stage_patches[i].grid, bilinear)
     return (
         *conv(f"embeddings.{i}.patches.patch", f"{before}.projection"),
         *norm(f"embeddings.{i}.norm", f"{before}.layer_norm"),
         *parameter(f"embeddings.{i}.class_token", f"{before}.cls_token", ones=1),
-        *parameter(f"embeddings.{i}.positions", f"{before}.position_embeddings", ones=1),
+        *parameter(f"embeddings.{i}.positions", f"{before}.position_embeddings", ones=1, fit=fit),
         *norm(f"{ours}.attention_residual.norm", f"{theirs}.layer_norm_1"),
         *linear(f"{ours}.attention.attention.query", f"{inside}.query"),
         *linear(f"{ours}.attention.attention.key", f"{inside}.key"),

@@ -29,7 +29,10 @@ CONFIG = ConfigTable(
         "downsample_in_first_stage": "halve_first",
         "downsample_in_bottleneck": "halve_early",
     },
+    reads=lambda fields: {"small": fields.flag("small_stem", False)},
+    writes=lambda config: {"small_stem": True} if config.small else {},
 )
+"""`small_stem` is a field of ours: `transformers` has no such stem, and refuses its kernel."""
 
 
 def table(*, counted: bool) -> Table:

@@ -10,6 +10,7 @@ from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES, Inputs
 from flax_transformer.hub.picture import MASKABLE, hidden, picture_classifier, picture_restorer
+from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -120,10 +121,14 @@ def _stage(i: int) -> Table:
     )
 
 
+def _grid(fields: Fields) -> tuple[int, int]:
+    return read(fields).patches.grid
+
+
 TABLE = (
     *conv("patches.patch", "embeddings.patch_embeddings.projection"),
     *norm("patch_norm", "embeddings.norm"),
-    *parameter("positions", "embeddings.position_embeddings", ones=1),
+    *parameter("positions", "embeddings.position_embeddings", ones=1, fit=fitted_positions(_grid)),
     *parameter("mask_token", "embeddings.mask_token", ones=1),
     *(row for i in range(STAGES) for row in _stage(i)),
     *norm("norm", "layernorm"),

@@ -9,6 +9,7 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.picture import LAYERS, MASKABLE, picture_classifier, picture_restorer, pooled_picture
+from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -56,9 +57,14 @@ def blocks(ours: str, theirs: str) -> Table:
     )
 
 
+def grid(fields: Fields) -> tuple[int, int]:
+    """Give the rows and columns of patches."""
+    return read(fields).patches.grid
+
+
 EMBEDDINGS = (
     *parameter("class_token", "embeddings.cls_token", ones=1),
-    *parameter("positions", "embeddings.position_embeddings", ones=1),
+    *parameter("positions", "embeddings.position_embeddings", ones=1, fit=fitted_positions(grid)),
     *conv("patches.patch", "embeddings.patch_embeddings.projection"),
 )
 MASK_TOKEN = parameter("mask_token", "embeddings.mask_token", ones=1)

@@ -39,6 +39,8 @@ class ResNetConfig:
     """C, of the pictures."""
     stem: int = 64
     """Channels after the stem."""
+    small: bool = False
+    """Whether the stem is a convolution of 3×3 that leaves small pictures as large as they are."""
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     """Channels after each stage."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
@@ -89,7 +91,8 @@ class ResNet(ReadsImages, Module):
 
     def __init__(self, cfg: ResNetConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
-        self.stem = ConvNorm(cfg, cfg.channels, cfg.stem, 7, 2, rngs=rngs)
+        window, stride = (3, 1) if cfg.small else (7, 2)
+        self.stem = ConvNorm(cfg, cfg.channels, cfg.stem, window, stride, rngs=rngs)
         channels = (cfg.stem, *cfg.widths)
         for i, depth in enumerate(cfg.depths):
             stride = 2 if i or cfg.halve_first else 1
@@ -105,7 +108,8 @@ class ResNet(ReadsImages, Module):
         check_images(images, self.cfg.channels)
         new: Statistics = {}
         x, new["stem"] = self.stem(images, by)
-        x = max_pool(activation(self.cfg.activation)(x), 3, stride=2, padding=1)
+        x = activation(self.cfg.activation)(x)
+        x = x if self.cfg.small else max_pool(x, 3, stride=2, padding=1)
         for i in range(len(self.cfg.depths)):
             x, new[f"stage{i + 1}"] = getattr(self, f"stage{i + 1}")(x, by)
         return x, new

@@ -266,17 +266,29 @@ def _marked(x: Float[Array, "*B T D"], grid: Grid) -> tuple[Float[Array, "*B T D
     return checkpoint_name(x.reshape(*x.shape[:-2], *grid, -1), "grid_states").reshape(x.shape), grid
 
 
-def _swin(
-    embed: int, depths: tuple[int, ...], heads: tuple[int, ...], classes: int, image: int, precision: Precision
-) -> ClassifierConfig:
+def swin_encoder(
+    embed: int, depths: tuple[int, ...], heads: tuple[int, ...], *, image: int, patch: int = 4, window: int = 7,
+    precision: Precision = FLOAT32,
+) -> SwinConfig:  # fmt: skip
+    """Give an encoder of square patches, pictures and windows.
+
+    Args:
+      embed: D of the first stage.
+      depths, heads: of each stage.
+
+    >>> swin_encoder(8, (1, 2), (2, 4), image=32).block.embed
+    16
+    """
     like = transformer_block(
         embed=embed, heads=heads[0], inner=4 * embed, norm_position="pre", activation="gelu", init_std=0.02,
         precision=precision,
     )  # fmt: skip
-    encoder = SwinConfig(
-        patches=PatchConfig(embed=embed, image=(image, image), patch=(4, 4), init_std=0.02, precision=precision),
+    return SwinConfig(
+        patches=PatchConfig(
+            embed=embed, image=(image, image), patch=(patch, patch), init_std=0.02, precision=precision
+        ),
         first=GridBlockConfig(
-            attention=WindowConfig(attention=like.attention, size=7),
+            attention=WindowConfig(attention=like.attention, size=window),
             feedforward=like.feedforward,
             residual=like.residual,
         ),
@@ -284,6 +296,12 @@ def _swin(
         stage_heads=heads,
         drop_path=0.1,
     )
+
+
+def _swin(
+    embed: int, depths: tuple[int, ...], heads: tuple[int, ...], classes: int, image: int, precision: Precision
+) -> ClassifierConfig:
+    encoder = swin_encoder(embed, depths, heads, image=image, precision=precision)
     return with_head(encoder, outputs=classes, pool="mean")
 
 

@@ -1,6 +1,6 @@
 """The Vision Transformer: an encoder of a picture's patches (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929).
 
-DeiT, DINOv2, BEiT and the encoder of MAE are choices of its config.
+DeiT, DINOv2, BEiT, CCT and the encoder of MAE are choices of its config.
 
 Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens and patches, D width.
 """
@@ -18,7 +18,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.vision.patch_attention import PatchAttention, Tiles, by_stack
-from flax_transformer.nn import Grid, PatchConfig, Precision, Trunk, TrunkConfig, transformer_block
+from flax_transformer.nn import Grid, PatchConfig, Precision, StemConfig, Trunk, TrunkConfig, transformer_block
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_rates
 from flax_transformer.nn.module import Module
@@ -33,7 +33,7 @@ FLOAT32 = Precision()
 class ViTConfig(TrunkConfig):
     """A trunk over the patches of a picture, and tokens that stand for all of it."""
 
-    patches: PatchConfig
+    patches: PatchConfig | StemConfig
     tokens: tuple[str, ...] = ("class_token",)
     """Learned vectors before the patches, each the parameter of that name: DeiT has a `distillation_token` too."""
     position: Literal["learned", "fixed", "none"] = "learned"

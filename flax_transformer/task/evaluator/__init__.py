@@ -3,7 +3,7 @@
 from flax_transformer.task.evaluator.damage import Restorations
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.exercise import Answers
-from flax_transformer.task.evaluator.label import Labels
+from flax_transformer.task.evaluator.label import Labels, PictureLabels
 from flax_transformer.task.evaluator.mask import Guesses
 from flax_transformer.task.evaluator.text import Continuations, TextLoss
 from flax_transformer.task.evaluator.translate import Translations
@@ -15,6 +15,7 @@ __all__ = [
     "Finished",
     "Guesses",
     "Labels",
+    "PictureLabels",
     "Restorations",
     "Shown",
     "TextLoss",

@@ -1,4 +1,4 @@
-"""Classifiers: how many test texts they tell, and some of them.
+"""Classifiers: how many test texts or pictures they tell, which class is taken for which, and some of them.
 
 Axes: B rows, E classes.
 """
@@ -9,9 +9,14 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from flax_transformer.data.examples import Chain
 from flax_transformer.frozen import frozen
+from flax_transformer.report.sample import save_picture, write_confusion
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
+
+KEPT = 100
+"""Samples that a run keeps at most."""
 
 
 @frozen
@@ -25,30 +30,88 @@ class Labels(Evaluator):
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
-        opened, model, test = finished.opened, finished.model, finished.opened.held
-        metrics = evaluate(finished.objective, model, opened.test())
-        chances = np.concatenate([_chances(model, batch) for batch in opened.test()])
-        names = opened.spec.classes
+        opened, test = finished.opened, finished.opened.held
+        metrics = evaluate(finished.objective, finished.model, opened.test())
+        chances, names = class_chances(finished), opened.spec.classes
         samples = [
-            {"source": test.texts[i], "target": names[test.labels[i]], "hypothesis": names[row.argmax()],
-             "score": float(row.max())}
-            for i, row in enumerate(chances)
-        ]  # fmt: skip
+            {"source": test.texts[i], **_told(names, test.labels[i], row)} for i, row in enumerate(chances[:KEPT])
+        ]
         wide = max(map(len, names))
         lines = [
             f"  {'✓' if each['hypothesis'] == each['target'] else '✗'} {each['hypothesis']:{wide}} {each['score']:.2f}"
             f"  {each['source'][:90]}"
             for each in samples[: self.count]
         ]
-        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(samples):,} sentences"
-        return Shown(metrics=metrics, samples=samples[:100], lines=("", *lines, "", headline))
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} sentences"
+        return Shown(metrics=metrics, samples=samples, lines=("", *lines, "", headline))
 
 
-def _chances(model: Any, batch: Any) -> Float[np.ndarray, "B E"]:
-    """Give each class's probability, of the rows that have tokens."""
-    return np.asarray(_probabilities(model, batch))[batch["weights"] > 0]
+@frozen
+class PictureLabels(Evaluator):
+    """Measure the accuracy on the test pictures, which are `HeldImages`; keep the most wrong and some others.
+
+    Which class was taken for which is counted in the run's confusion.json.
+    """
+
+    metric: ClassVar[str] = "accuracy"
+
+    count: int = 5
+    """Most frequent mistakes shown on the terminal."""
+
+    def __call__(self, finished: Finished) -> Shown:
+        """Test the model."""
+        opened, root = finished.opened, finished.folder.root
+        metrics = evaluate(finished.objective, finished.model, opened.test())
+        chances, names = class_chances(finished), opened.spec.classes
+        truth, told = np.asarray(opened.held.pictures.labels), chances.argmax(1)
+        write_confusion(root, names, truth.tolist(), told.tolist())
+        images = opened.held.pictures.images
+        samples = [
+            {
+                "picture": save_picture(root, str(i), seen(opened.held, i)), "source": images.name(i),
+                **_told(names, int(truth[i]), chances[i]),
+                "scores": {names[j]: float(chances[i, j]) for j in np.argsort(-chances[i], kind="stable")[:5]},
+            }
+            for i in telling(truth, chances).tolist()
+        ]  # fmt: skip
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} pictures"
+        return Shown(metrics=metrics, samples=samples, lines=("", *self._mistakes(names, truth, told), "", headline))
+
+    def _mistakes(self, names: tuple[str, ...], truth: np.ndarray, told: np.ndarray) -> list[str]:
+        """Tell the most frequent mistakes."""
+        pairs, counts = np.unique(np.stack([truth, told])[:, truth != told], axis=1, return_counts=True)
+        most = np.argsort(-counts, kind="stable")[: self.count]
+        return [
+            f"  {names[pairs[0, i]]} taken for {names[pairs[1, i]]}: {counts[i]:,} of {np.sum(truth == pairs[0, i]):,}"
+            for i in most
+        ]
+
+
+def telling(truth: np.ndarray, chances: Float[np.ndarray, "B E"]) -> np.ndarray:
+    """Choose rows to keep: wrong ones, the surest first, at most half of them, then others spread evenly."""
+    wrong = np.flatnonzero(chances.argmax(1) != truth)
+    wrong = wrong[np.argsort(-chances[wrong].max(1), kind="stable")][: KEPT // 2]
+    others = np.setdiff1d(np.arange(len(truth)), wrong)
+    count = min(KEPT - len(wrong), len(others))
+    return np.concatenate([wrong, others[np.arange(count) * len(others) // max(count, 1)]]).astype(np.int64)
+
+
+def seen(held: Any, index: int) -> Any:
+    """Give a held-out picture in the size in which a model sees it, of Pillow."""
+    change = Chain(held.transforms)
+    return change(held.pictures[index], np.random.default_rng(0))["image"]
+
+
+def class_chances(finished: Finished) -> Float[np.ndarray, "B E"]:
+    """Give each class's probability, of all test rows."""
+    batches = finished.opened.test()
+    return np.concatenate([np.asarray(_chances(finished.model, each))[each["weights"] > 0] for each in batches])
 
 
 @jax.jit
-def _probabilities(model: Any, batch: Any) -> Float[jax.Array, "B E"]:
+def _chances(model: Any, batch: Any) -> Float[jax.Array, "B E"]:
     return jax.nn.softmax(model.output(model.hidden_states(**batch["inputs"])))
+
+
+def _told(names: tuple[str, ...], label: int, chances: Float[np.ndarray, "E"]) -> dict[str, Any]:
+    return {"target": names[label], "hypothesis": names[chances.argmax()], "score": float(chances.max())}

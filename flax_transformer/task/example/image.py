@@ -1,6 +1,7 @@
 """Pictures, for classifiers and detectors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,8 +35,10 @@ from flax_transformer.data.image import (
     each_image_once,
     hold,
 )
-from flax_transformer.data.image.geometry import Resample
+from flax_transformer.data.image.geometry import Resample, pair
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor import image_step
+from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.task.example.opened import Context, Opened, check_rows
 from flax_transformer.task.spec import Spec
 
@@ -110,15 +113,16 @@ class LabelledImages:
     rows: int = 128
     """Pictures a batch."""
     size: int | None = None
-    """Pixels of both sides; None: as the pictures are, which must all have one size."""
+    """Pixels of both sides; None: those of the checkpoint that training begins with, or as the pictures are, which must
+    all have one size."""
     keep: float = 1.0
     """Share of the shorter side that is kept of a held-out picture, from its middle."""
-    resample: Resample = "bicubic"
-    """How pixels are made where sizes change."""
-    mean: tuple[float, ...] = (0.5,)
-    """What is taken from values between 0 and 1, of each channel or one for all."""
-    std: tuple[float, ...] = (0.5,)
-    """What the rest is divided by."""
+    resample: Resample | None = None
+    """How pixels are made where sizes change; None: as the checkpoint's that training begins with, or bicubic."""
+    mean: tuple[float, ...] = ()
+    """What is taken from values between 0 and 1, of each channel or one for all; empty: the checkpoint's, or 0.5."""
+    std: tuple[float, ...] = ()
+    """What the rest is divided by; empty: the checkpoint's, or 0.5."""
     augment: Augment = Augment()
     """What is changed in training pictures."""
     memory: int = 1024
@@ -128,7 +132,8 @@ class LabelledImages:
         check_rows(self.rows, self.size or 1)
         if not 0 < self.keep <= 1:
             raise ValueError(f"keep must be in (0, 1], got {self.keep}")
-        normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
+        if self.mean or self.std:
+            normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
 
     def open(self, data: Any, context: Context) -> Opened:
         """Open the pictures; held out are the test's `HeldImages`.
@@ -136,6 +141,17 @@ class LabelledImages:
         Args:
           data: has `open()`, which gives an `ImageSet` of classes.
         """
+        return self._settled(context)._open(data, context)
+
+    def _settled(self, context: Context) -> "LabelledImages":
+        """Take what is not said from a checkpoint's image processor, or what is usual."""
+        usual = {"size": None, "resample": "bicubic", "mean": (0.5,), "std": (0.5,)}
+        processor = None if self.size and self.mean and self.std else context.processor
+        known = usual if processor is None else usual | seen_by(processor)
+        said = {name: getattr(self, name) for name in usual}
+        return replace(self, **{name: value or known[name] for name, value in said.items()})
+
+    def _open(self, data: Any, context: Context) -> Opened:
         found = opened(data, "classes")
         shape = shape_of(found, self.size)
         fixed = self._fixed()
@@ -148,6 +164,7 @@ class LabelledImages:
             validation=partial(once, *held["validation"]),
             test=partial(once, *held["test"]),
             held=HeldImages(pictures=found.splits["test"], transforms=fixed, normalise=normalise),
+            processor=processor_of(fixed, normalise),
             fields=named_classes(found.classes),
         )
 
@@ -267,6 +284,44 @@ def normalised(mean: Sequence[float], std: Sequence[float], channels: int) -> No
     if {len(values) for values in every} != {channels}:
         raise ValueError(f"mean and std must be those of {channels} channels, or one for all, got {mean}, {std}")
     return Normalise(mean=every[0], std=every[1])
+
+
+def processor_of(transforms: Sequence[Transform], normalise: Normalise) -> ImageProcessor:
+    """Make the image processor that sees pictures as they were held out: resized by their shorter side, the middle cut
+    out, normalised.
+    """
+    said: dict[str, Any] = {
+        "image_processor_type": "BitImageProcessor", "do_resize": False, "do_center_crop": False,
+        "do_convert_rgb": len(normalise.mean) == 3, "image_mean": list(normalise.mean),
+        "image_std": list(normalise.std),
+    }  # fmt: skip
+    for each in transforms:
+        if isinstance(each, Resize):
+            filters = {"do_resize": True, "size": {"shortest_edge": each.size}, "resample": FILTERS[each.resample]}
+            said |= filters
+        if isinstance(each, CenterCrop):
+            height, width = pair(each.size)
+            said |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    return ImageProcessor.of(said)
+
+
+def seen_by(processor: ImageProcessor) -> dict[str, Any]:
+    """Tell how an image processor sees pictures: the size of both sides, the filter, mean and standard deviation."""
+    found: dict[str, Any] = {}
+    for each in processor.steps:
+        if isinstance(each, image_step.Resize):
+            names = {number: name for name, number in FILTERS.items()}
+            found |= {"size": min(each.size.values()), "resample": names.get(each.resample, "bicubic")}
+        elif isinstance(each, image_step.CenterCrop):
+            found["size"] = min(each.height, each.width)
+        elif isinstance(each, image_step.Normalize):
+            both = {"mean": each.mean, "std": each.std}
+            found |= {name: value if isinstance(value, tuple) else (value,) for name, value in both.items()}
+    return found
+
+
+FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+"""Pillow's numbers of filters."""
 
 
 def named_classes(classes: Sequence[str]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class MaskedTexts:
 
     def open(self, data: TextLines, context: Context) -> Opened:
         """Read the text, learn or load the tokenizer, mask tokens; held out are the lines of validation text."""
-        if context.tokenizer is not None:
+        if context.init:
             raise ValueError("pre-training begins with a new model, got a checkpoint as init")
         lines = {split: data.lines(split) for split in ("train", "validation")}
         words = (line for document in lines["train"] for line in document)

@@ -12,8 +12,10 @@ from flax_transformer.data.stream import Stream
 from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
 from flax_transformer.data.text.plain import train_characters
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.spec import Spec
+from flax_transformer.task.start import start_processor, start_tokenizer
 from flax_transformer.train.folder import RunFolder
 
 Batches = Callable[[], Iterable[Any]]
@@ -36,6 +38,8 @@ class Opened:
     """What else of the test data is to be shown: texts, classes, kinds; what it is, the examples' class says."""
     published: HubTokenizer | None = None
     """The tokenizer as the exported checkpoint has it; by default as it is."""
+    processor: ImageProcessor | None = None
+    """What makes inputs of pictures, as the exported checkpoint has it."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Of the checkpoint's config.json, besides special tokens and what the model is."""
 
@@ -46,10 +50,20 @@ class Context:
 
     folder: RunFolder
     seed: int = 0
-    tokenizer: HubTokenizer | None = None
-    """Of the checkpoint that training begins with."""
+    init: str = ""
+    """The checkpoint that training begins with, a folder or hub id; empty: a new model."""
     multiple: int = 1
     """Rows of a batch are a multiple of this where they can be, so that devices and parts have equal shares."""
+
+    @property
+    def tokenizer(self) -> HubTokenizer | None:
+        """The tokenizer of that checkpoint; None for a new model."""
+        return start_tokenizer(self.init) if self.init else None
+
+    @property
+    def processor(self) -> ImageProcessor | None:
+        """The image processor of that checkpoint; None for a new model."""
+        return start_processor(self.init) if self.init else None
 
 
 @runtime_checkable

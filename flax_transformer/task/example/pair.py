@@ -92,7 +92,7 @@ class SentencePairs:
 
     def open(self, data: Corpus, context: Context) -> Opened:
         """Read the corpus, learn or load the tokenizer, lay out the batches; held out are the test pairs."""
-        if context.tokenizer is not None:
+        if context.init:
             raise ValueError("a translator begins with a new model, got a checkpoint as init")
         try:
             corpus = {split: data.read(split) for split in ("train", "validation", "test")}

@@ -1,4 +1,4 @@
-"""Checkpoints at work: text in, text out."""
+"""Checkpoints at work: text or pictures in, text, classes or vectors out."""
 
 from flax_transformer.task.use.answer import answer as answer
 from flax_transformer.task.use.checkpoint import convert as convert
@@ -9,5 +9,7 @@ from flax_transformer.task.use.classify import classify as classify
 from flax_transformer.task.use.classify import label_words as label_words
 from flax_transformer.task.use.fill import Guess as Guess
 from flax_transformer.task.use.fill import fill_mask as fill_mask
+from flax_transformer.task.use.picture import classify_pictures as classify_pictures
+from flax_transformer.task.use.picture import embed_pictures as embed_pictures
 from flax_transformer.task.use.write import Writer as Writer
 from flax_transformer.task.use.write import WriterConfig as WriterConfig

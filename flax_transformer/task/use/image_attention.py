@@ -55,7 +55,7 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given pictures")
     if (encoder := encoder_of(pretrained)) is None:
         raise ValueError(
-            "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, BEiT, "
+            "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, BEiT, CCT, "
             f"PVT and Swin; a {name} has none such"
         )
     processor = image_processor_of(pretrained)

@@ -1,0 +1,47 @@
+"""Teach a classifier of pictures, somebody else's or your own, the classes of other pictures.
+
+    python experiments/finetune_image.py --init google/vit-base-patch16-224 --data.root FLOWERS
+    python experiments/finetune_image.py lora --init runs/classify_images/export --data.root CIFAR10 --size 32
+
+`--init` is a folder, a hub id, or the `export` of a run: `vit`, `deit`, `dinov2`, `beit`, `swin`, `pvt`, `convnext`,
+`resnet`, `mixer` or `cct`. It gets a new head for the classes of FLOWERS, which has pictures in any form; they are
+resized and normalised as the checkpoint's preprocessor_config.json says. `--size` takes another resolution, to which
+tables of positions are resampled. Statistics of batch norms stay as they are. With `lora` low-rank factors are trained
+in place of kernels, those of the head among them.
+"""
+
+from dataclasses import replace
+
+from flax_transformer.data.image import LabelledData
+from flax_transformer.objective import LabelLoss
+from flax_transformer.task.evaluator import PictureLabels
+from flax_transformer.task.example import Augment, LabelledImages
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.lora import LoraConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+WHOLE = Recipe(
+    data=LabelledData(),
+    examples=LabelledImages(rows=32, keep=0.875, augment=Augment(area=0.3, flip=0.5)),
+    objective=LabelLoss(label_smoothing=0.1),
+    evaluators=(PictureLabels(),),
+    optimizer=OptimizerConfig(
+        name="adamw", learning_rate=1e-4, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.999, eps=1e-8,
+        weight_decay=0.05, clip_norm=1.0, trainable=r"^(?!.*\.(mean|var)$)",
+    ),
+    train=TrainConfig(steps=1_000, log_every=50, eval_every=250, checkpoint_every=250),
+)  # fmt: skip
+
+LORA = replace(
+    WHOLE,
+    lora=LoraConfig(rank=8, alpha=16.0, pattern=r"(query|value|up|down|head\.output)\.kernel$"),
+    optimizer=replace(WHOLE.optimizer, learning_rate=2e-3, weight_decay=0.0, trainable=r"^lora\."),
+)
+
+EXPERIMENTS = {"whole": WHOLE, "lora": LORA}
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)

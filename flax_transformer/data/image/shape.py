@@ -1,0 +1,32 @@
+"""Shapes that fill a box, for pictures that are drawn here.
+
+Axes: H W height and width in pixels.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+Inside = Callable[[Float[np.ndarray, "H 1"], Float[np.ndarray, "1 W"]], Bool[np.ndarray, "H W"]]
+
+_SHAPES: dict[str, Inside] = {
+    "ellipse": lambda y, x: x**2 + y**2 <= 1,
+    "rectangle": lambda y, x: (abs(x) <= 1) & (abs(y) <= 1),
+    "triangle": lambda y, x: abs(x) <= (y + 1) / 2 + 1 / x.size,
+    "cross": lambda y, x: (abs(x) <= 1 / 3) | (abs(y) <= 1 / 3),
+}
+SHAPES = tuple(_SHAPES)
+
+
+def draw_shape(name: str, height: int, width: int) -> Bool[np.ndarray, "H W"]:
+    """Tell which pixels of a box a shape covers; it touches all four sides.
+
+    Args:
+      name: one of `SHAPES`.
+
+    >>> draw_shape("cross", 3, 3).astype(int).tolist()
+    [[0, 1, 0], [1, 1, 1], [0, 1, 0]]
+    """
+    y, x = ((np.arange(count) + 0.5) / count * 2 - 1 for count in (height, width))
+    return _SHAPES[name](y[:, None], x[None])
