@@ -149,7 +149,7 @@ def test_show_gives_configuration_parameters_and_metrics(run, workdir):
     assert code == 0
     assert "evaluators.0: Translations" in out
     assert "learning_rate: 0.003" in out
-    assert ["query.kernel", "1×32×2×16", "1,024", "4.1", "kB"] in [line.split()[:5] for line in out.splitlines()]
+    assert ["query.kernel", "1×16×2×8", "256", "1.02", "kB"] in [line.split()[:5] for line in out.splitlines()]
     assert "checkpoints: 6, 12" in out
     assert "validation (step 12): loss" in out
     assert "test (step 12): bleu" in out

@@ -39,6 +39,7 @@ def _small_preset_and_known_peak(monkeypatch):
     monkeypatch.setattr(preset, "presets", lambda: {"small": small, "transformer_tiny": transformer_tiny})
 
 
+@pytest.mark.slow
 def test_forward_train_and_decode_of_a_preset():
     record = benchmark("small", SMALL, steps=2)
     assert json.loads(json.dumps(record)) == record

@@ -10,7 +10,7 @@ import pytest
 from fake_devices import on_eight
 
 from flax_transformer.parallel import path_name
-from tests.contract.golden import CORE, GOLDEN, KIN, error, load, scores
+from tests.contract.golden import CORE, GOLDEN, MESHED, error, load, scores
 
 NEAR = 1e-5
 FIXED = {"vit_mae": ("positions",)}
@@ -108,13 +108,14 @@ def real(golden, found):
 
 
 @functools.cache
-def on_meshes(kin):
-    return on_eight(Path(__file__).parent / "family_meshes.py", *(f.name for f in GOLDEN if (f.name in KIN) == kin))[0]
+def on_meshes(quick):
+    names = (folder.name for folder in GOLDEN if (folder in MESHED) == quick)
+    return on_eight(Path(__file__).parent / "family_meshes.py", *names)[0]
 
 
 @pytest.mark.proves("every family", "shard", "data × fsdp × tensor, gradients too")
-@pytest.mark.parametrize("folder", CORE, ids=named)
+@pytest.mark.parametrize("folder", MESHED, ids=named)
 def test_a_mesh_is_one_device(folder):
-    found = on_meshes(folder.name in KIN)[folder.name]
+    found = on_meshes(folder in MESHED)[folder.name]
     assert found["error"] <= 1e-11
     assert found["split"] > found["kernels"] / 2

@@ -9,9 +9,8 @@ from fake_devices import on_eight
 
 pytestmark = pytest.mark.proves("parallelism", "Explicit axes")
 
-QUICK = ("block", "loss")
-SLOW = (
-    "lookup",
+CASES = (
+    "block", "lookup", "loss",
     "block, with a mask", "feed-forward", "attention layer", "stack", "gradient of a stack", "xla", "blockwise",
     "products", "decoder", "decoding", "encoder-decoder", "classifier",
 )  # fmt: skip
@@ -22,10 +21,11 @@ def run(*names):
     return on_eight(Path(__file__).parent / "explicit_axes.py", *names)[0]
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_results_layouts_and_costs_are_those_of_auto_axes(name):
     """Compiled and, as the script itself demands, called as it is. What has rows in front stays split by rows."""
-    found = run(*(QUICK if name in QUICK else SLOW))[name]
+    found = run(*CASES)[name]
     assert found["apart"] < 1e-4
     assert found["flops"] == pytest.approx(1, rel=1e-3)
     if name == "gradient of a stack":

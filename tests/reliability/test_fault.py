@@ -38,6 +38,7 @@ def test_sigterm_outside_of_training_ends_at_once(cache, tmp_path):
 
 
 @pytest.mark.usefixtures("straight")  # its first step is not compiled then, which takes time
+@pytest.mark.slow
 def test_a_hang_is_shown_and_ended(cache, tmp_path):
     (ended,) = Job(tmp_path, "--train.stall", 2, cache=cache, FAULT="hang:0:7").end()
     assert ended.code == 1

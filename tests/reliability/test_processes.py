@@ -30,6 +30,7 @@ def test_sigterm_to_one_process_saves_one_agreed_step_in_all_and_resumes_exactly
     assert records(tmp_path) == records(straight_by_two)
 
 
+@pytest.mark.slow
 def test_a_process_that_raises_ends_all_and_its_traceback_is_shown(cache, tmp_path):
     zero, one = Job(tmp_path, cache=cache, processes=2, FAULT="raise:1:7").end()
     assert (one.code, zero.code != 0) == (1, True)

@@ -154,6 +154,7 @@ def test_ctrl_c_while_the_first_step_is_compiled(environment, tmp_path):
     assert f"stopped at step {step}; the same command goes on from there" in err
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_samples_score_and_what_to_try_next(straight):
     folder, said = straight
     assert "\nexact match 0.0 % on 5 test sentences" in said
