@@ -148,7 +148,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(7, 2.2))
 left.plot(losses)
 left.set(xlabel="step", ylabel="loss")
 right.plot(100 * shares)
-right.set(xlabel="step", ylabel="accuracy in %")
+_ = right.set(xlabel="step", ylabel="accuracy in %")
 
 # %%
 test = batch(np.random.default_rng(7), 400)
@@ -232,9 +232,7 @@ for ax, title, seen in zip(axes, ("layer 1", "layer 2, shifted", "both"), (first
 swin = swin_tiny().backbone
 grids = [swin.patches.grid[0] // 2**stage for stage in range(4)]
 for i, (depth, side) in enumerate(zip(swin.depths, grids, strict=True)):
-    print(
-        f"stage {i + 1}: {depth} layers of {side}×{side} patches, in windows of {swin.first.attention.size} × {swin.first.attention.size}"
-    )
+    print(f"stage {i + 1}: {depth} layers of {side}×{side} patches, in windows of 7×7")
 
 # %% [markdown]
 # ## To a checkpoint and back
