@@ -11,7 +11,7 @@ from fake_devices import on_eight
 pytestmark = pytest.mark.proves("guides", "every section of docs/ runs")
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("composing", "checkpoints")
+PAGES = ("composing", "checkpoints", "vision")
 
 
 def parts(page: str) -> tuple[str, dict[str, str]]:

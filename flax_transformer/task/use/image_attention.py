@@ -55,8 +55,8 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given pictures")
     if (encoder := encoder_of(pretrained)) is None:
         raise ValueError(
-            "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, BEiT, CCT, "
-            f"PVT and Swin; a {name} has none such"
+            "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, BEiT, "
+            f"CCT, PVT and Swin; a {name} has none such"
         )
     processor = image_processor_of(pretrained)
     if isinstance(image, str | Path | bytes):
@@ -82,13 +82,11 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
 
 def _looked(pretrained: Pretrained, encoder: Any, given: Inputs) -> tuple[list[PatchAttention], str]:
     """Run the model where attention has its weights; give them, and what it tells the picture for."""
-    call, fields = pretrained.architecture.call, pretrained.config
-    run = lambda model, given: call(model, given, None, fields).logits  # noqa: E731
     # The mesh, even of one device, is what `attention` goes by in choosing its backend.
     with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
-        model = jax.tree.map(np.asarray, pretrained.model)
+        here = jax.tree.map(np.asarray, pretrained)
         try:
-            logits, found = jax.device_get(jax.jit(capture(run, "attention_weights"))(model, given))
+            logits, found = jax.device_get(_captured(here, given))
         except ValueError as error:
             if "capture needs a name" not in str(error):
                 raise
@@ -100,6 +98,14 @@ def _looked(pretrained: Pretrained, encoder: Any, given: Inputs) -> tuple[list[P
     chances = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
     best = int(chances.argmax())
     return laid, f"{label_names(pretrained, len(chances))[best]} {chances[best]:.2f}"
+
+
+@jax.jit
+def _captured(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[jax.Array]]:
+    """Give logits, and attention weights in the order of layers."""
+    known, fields = pretrained.architecture, pretrained.config
+    run = lambda model, given: known.call(model, given, None, fields).logits  # noqa: E731
+    return capture(run, "attention_weights")(pretrained.model, given)
 
 
 def _tiling(tiles: Tiles) -> Tiling:
