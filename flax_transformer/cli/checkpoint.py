@@ -1,6 +1,6 @@
-"""Commands on checkpoints: `generate | fill-mask | classify | answer | convert`.
+"""Commands on checkpoints: `generate | fill-mask | classify | embed | answer | convert`.
 
-CHECKPOINT is a Hugging Face folder, a hub id, an Orbax folder, or the run folder of an experiment on text.
+CHECKPOINT is a Hugging Face folder, a hub id, an Orbax folder, or the run folder of an experiment.
 """
 
 import sys
@@ -148,18 +148,18 @@ def fill_mask(
 
 
 def classify(checkpoint: Folder, texts: Texts = (), /, pair: bool = False, revision: str | None = None) -> None:
-    """Classify texts, or the words of texts, whichever the checkpoint does.
+    """Classify texts, the words of texts, or pictures, whichever the checkpoint does.
 
-    One text is answered with all classes and their probabilities; several with the best of each, one a line.
+    One is answered with all classes and their probabilities; several with the best of each, one a line.
 
     Args:
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
-      texts: Texts to classify; without them every line of standard input is one.
+      texts: Texts to classify, or files of pictures; without them every line of standard input is one.
       pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import classify as run
-    from flax_transformer.task.use import label_words, open_checkpoint
+    from flax_transformer.task.use import classify_pictures, label_words, open_checkpoint
 
     keep_programs()
     lines, seconds = list(texts) or read_lines(), None
@@ -174,15 +174,47 @@ def classify(checkpoint: Folder, texts: Texts = (), /, pair: bool = False, revis
             raise ValueError(f"a pair must be two texts, got {len(wrong)}: {' '.join(wrong)[:60]!r}")
         lines, seconds = ([parts[i] for parts in split] for i in (0, 1))
     pretrained = open_checkpoint(checkpoint, revision=revision)
+    seen = "pictures" in pretrained.architecture.inputs.reads
+    if seen and pair:
+        raise ValueError("pairs are of texts, the checkpoint reads pictures")
     if "label" in pretrained.architecture.uses and not pair:
         for i, line in enumerate(lines):
             words = label_words(pretrained, line)
             print("\n" * (i > 0) + "\n".join(f"{word.probability:.4f}\t{word.label}\t{word.text}" for word in words))
         return
-    results = run(pretrained, lines, seconds)
+    results = classify_pictures(pretrained, lines) if seen else run(pretrained, lines, seconds)
     for line, labels in zip(lines, results, strict=True):
         for label in labels if len(lines) == 1 else labels[:1]:
             print(f"{label.probability:.4f}\t{label.name}" + ("" if len(lines) == 1 else f"\t{line}"))
+
+
+def embed(
+    checkpoint: Folder, files: Texts = (), /, output: Path | None = None, revision: str | None = None
+) -> None:  # fmt: skip
+    """Give a vector for each picture: the file, a tab, and the numbers with spaces between them.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
+      files: Pictures; without them every line of standard input names one.
+      output: File of NumPy's (.npy) to write the vectors to, a row a picture, in place of printing them.
+      revision: Branch, tag or commit of a hub id.
+    """
+    import numpy as np
+
+    from flax_transformer.task.use import embed_pictures, open_checkpoint
+
+    keep_programs()
+    names = list(files) or read_lines()
+    if not names:
+        return
+    vectors = embed_pictures(open_checkpoint(checkpoint, revision=revision), names)
+    if output is not None:
+        with open(output, "wb") as file:
+            np.save(file, vectors)
+        print(f"{output}: {vectors.shape[0]:,} vectors of {vectors.shape[1]:,} numbers")
+        return
+    for name, vector in zip(names, vectors, strict=True):
+        print(f"{name}\t{' '.join(f'{value:.6g}' for value in vector)}")
 
 
 def answer(

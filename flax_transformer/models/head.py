@@ -81,7 +81,7 @@ class Head(Module):
         if cfg.dense is not None:
             self.dense = Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
         if cfg.pool == "weighted":
-            self.score = Linear(cfg.embed, 1, rngs=rngs, **kinds)
+            self.score = Linear(cfg.embed, 1, use_bias=False, rngs=rngs, **kinds)  # a bias would change nothing
         if cfg.outputs:
             width = 2 * cfg.embed if cfg.pool == "first and mean" else cfg.embed
             self.output = Linear(width, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)

@@ -34,7 +34,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)(position|type)\.embedding$", (None, "embed")),
     (r"(^|\.)bucket\.embedding$", (None, "heads")),
     (r"(^|\.)(dense|output|project|score)\.kernel$", ("embed", None)),
-    (r"(^|\.)(dense|output|project|score)\.bias$", (None,)),
+    (r"(^|\.)(dense|output|project)\.bias$", (None,)),
     (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),
     (r"(^|\.)layer_scale$", (None,)),

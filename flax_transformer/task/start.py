@@ -42,7 +42,8 @@ def start_processor(name: str) -> ImageProcessor:
         processor()
     if processor is None:
         raise ValueError(
-            f"training begins with a checkpoint and its image processor, {name} has no preprocessor_config.json"
+            f"a checkpoint must say in preprocessor_config.json how it sees pictures, {name} does not; or say it by "
+            "--size, --mean and --std"
         )
     return processor
 

@@ -8,6 +8,7 @@ Each folder of tests/hub/golden holds a checkpoint as `save_pretrained` writes i
 `generate` as `greedy` and `beams`.
 """
 
+import importlib
 import shutil
 import sys
 from pathlib import Path
@@ -175,24 +176,33 @@ def make(name: str) -> None:
     print(f"{name}: {sorted(arrays)}, {size / 1000:.0f} kB")
 
 
-def make_mixer() -> None:
-    """Of which there is none in transformers."""
-    import mixer_reference as reference
-
-    options = {
+OWN = {
+    "mixer": {
         "hidden_size": 16, "num_hidden_layers": 2, "tokens_intermediate_size": 8, "intermediate_size": 24,
         "image_size": [8, 12], "patch_size": [4, 3], "num_channels": 3,
-    }  # fmt: skip
+    },
+    "cct": {
+        "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,
+        "image_size": [9, 12], "stem_sizes": [6], "num_channels": 1, "max_pool": True,
+    },
+}  # fmt: skip
+"""Of which there are none in transformers."""
+
+
+def make_own(name: str) -> None:
+    """Make one of these by its own reference."""
+    reference, options = importlib.import_module(f"{name}_reference"), OWN[name]
     given = reference.tensors(options)
-    shutil.rmtree(GOLDEN / "mixer", ignore_errors=True)
-    reference.save(GOLDEN / "mixer", given, options)
-    images = np.random.default_rng(0).normal(size=(2, 3, 8, 12)).astype(np.float32)
+    shutil.rmtree(GOLDEN / name, ignore_errors=True)
+    reference.save(GOLDEN / name, given, options)
+    shape = (2, options["num_channels"], *options["image_size"])
+    images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     logits, layers = reference.forward(given, torch.as_tensor(images), options)
     arrays = {"in_pixel_values": images, "out_logits": logits.numpy(), "out_hidden_states": torch.stack(layers).numpy()}
-    np.savez_compressed(GOLDEN / "mixer" / "expected.npz", **arrays)
+    np.savez_compressed(GOLDEN / name / "expected.npz", **arrays)
 
 
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
-    for each in sys.argv[1:] or (*MODELS, "mixer"):
-        make_mixer() if each == "mixer" else make(each)
+    for each in sys.argv[1:] or (*MODELS, *OWN):
+        make_own(each) if each in OWN else make(each)

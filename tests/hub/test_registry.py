@@ -15,7 +15,7 @@ from flax_transformer.ops import activation
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "checkpoints.md").read_text()
 FAMILIES = families()
 START = {kind: re.sub(r"(Model|For\w+)$", "", min(family.architectures, key=len)) for kind, family in FAMILIES.items()}
-ELSEWHERE = ("mixer",)
+ELSEWHERE = ("mixer", "cct")
 """Families that are not of `transformers`."""
 
 

@@ -9,7 +9,6 @@ for training, `each_image_once` for evaluation.
 from flax_transformer.data.image.batch import Draw, Erase, ImageRows, Mix, Normalise, SceneRows, ShiftFlip
 from flax_transformer.data.image.colour import ColourJitter, RandAugment
 from flax_transformer.data.image.decode import decode_image, image_size
-from flax_transformer.data.image.drawn import DrawnShapes, LabelledData
 from flax_transformer.data.image.geometry import (
     CenterCrop,
     Flip,
@@ -19,6 +18,7 @@ from flax_transformer.data.image.geometry import (
     Resize,
     Sometimes,
 )
+from flax_transformer.data.image.labelled import DrawnShapes, LabelledData
 from flax_transformer.data.image.open import ImageData, open_images
 from flax_transformer.data.image.picture import Files, Held, ImageSet, Objects, Pictures, Scenes
 from flax_transformer.data.image.scene import SceneData, ShapeScenes

@@ -64,12 +64,12 @@ class PictureLabels(Evaluator):
         metrics = evaluate(finished.objective, finished.model, opened.test())
         chances, names = class_chances(finished), opened.spec.classes
         truth, told = np.asarray(opened.held.pictures.labels), chances.argmax(1)
-        write_confusion(root, names, truth, told)
+        write_confusion(root, names, truth.tolist(), told.tolist())
         images = opened.held.pictures.images
         samples = [
             {
                 "picture": save_picture(root, str(i), seen(opened.held, i)), "source": images.name(i),
-                **_told(names, truth[i], chances[i]),
+                **_told(names, int(truth[i]), chances[i]),
                 "scores": {names[j]: float(chances[i, j]) for j in np.argsort(-chances[i], kind="stable")[:5]},
             }
             for i in telling(truth, chances).tolist()

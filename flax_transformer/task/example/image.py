@@ -135,11 +135,12 @@ class LabelledImages:
         Args:
           data: has `open()`, which gives an `ImageSet` of classes.
         """
-        return self._settled(context.processor)._open(data, context)
+        return self._settled(context)._open(data, context)
 
-    def _settled(self, processor: ImageProcessor | None) -> "LabelledImages":
+    def _settled(self, context: Context) -> "LabelledImages":
         """Take what is not said from a checkpoint's image processor, or what is usual."""
         usual = {"size": None, "resample": "bicubic", "mean": (0.5,), "std": (0.5,)}
+        processor = None if self.size and self.mean and self.std else context.processor
         known = usual if processor is None else usual | seen_by(processor)
         said = {name: getattr(self, name) for name in usual}
         return replace(self, **{name: value or known[name] for name, value in said.items()})

@@ -1,4 +1,4 @@
-"""Checkpoints at work: texts and pictures in, what they hold out."""
+"""Checkpoints at work: text or pictures in, text, classes, boxes or vectors out."""
 
 from flax_transformer.task.use.answer import answer as answer
 from flax_transformer.task.use.checkpoint import convert as convert
@@ -12,5 +12,7 @@ from flax_transformer.task.use.detect import detect as detect
 from flax_transformer.task.use.detect import draw_found as draw_found
 from flax_transformer.task.use.fill import Guess as Guess
 from flax_transformer.task.use.fill import fill_mask as fill_mask
+from flax_transformer.task.use.picture import classify_pictures as classify_pictures
+from flax_transformer.task.use.picture import embed_pictures as embed_pictures
 from flax_transformer.task.use.write import Writer as Writer
 from flax_transformer.task.use.write import WriterConfig as WriterConfig

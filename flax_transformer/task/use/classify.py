@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.task.use.require import require_use, tokenizer_of
+from flax_transformer.task.use.require import check_texts, require_use, tokenizer_of
 
 ROWS = 32
 """Texts that are classified together."""
@@ -54,16 +54,21 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
     tokenizer = tokenizer_of(pretrained)
     if any(not text.strip() for text in texts):
         raise ValueError("a text to classify must not be empty")
+    check_texts(pretrained, texts)
     rows = ROWS if tokenizer.pad is not None else 1
     found: list[list[Label]] = []
     for i in range(0, len(texts), rows):
         inputs = tokenizer(texts[i : i + rows], None if pairs is None else pairs[i : i + rows])
         logits = np.asarray(pretrained(**inputs).logits.astype(np.float32))
-        shares = _shares(pretrained.config.get("problem_type"), logits)
-        names = label_names(pretrained, shares.shape[-1])
-        for row in shares:
-            found.append([Label(names[j], float(row[j])) for j in np.argsort(-row, kind="stable")])
+        found += ranked(pretrained, logits)
     return found
+
+
+def ranked(pretrained: Pretrained, logits: Float[np.ndarray, "R E"]) -> list[list[Label]]:
+    """Give all classes of each row, the most probable first."""
+    shares = _shares(pretrained.config.get("problem_type"), logits)
+    names = label_names(pretrained, shares.shape[-1])
+    return [[Label(names[j], float(row[j])) for j in np.argsort(-row, kind="stable")] for row in shares]
 
 
 def label_words(pretrained: Pretrained, text: str) -> list[Word]:
@@ -75,6 +80,7 @@ def label_words(pretrained: Pretrained, text: str) -> list[Word]:
     require_use(pretrained, "label")
     if not text.strip():
         raise ValueError("a text to classify must not be empty")
+    check_texts(pretrained, [text])
     tokenizer = tokenizer_of(pretrained)
     shares = np.asarray(jax.nn.softmax(pretrained(**tokenizer([text])).logits[0].astype(np.float32)))
     names = label_names(pretrained, shares.shape[-1])

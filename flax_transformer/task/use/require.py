@@ -1,7 +1,10 @@
 """What a checkpoint must be and have for a use, said at the door."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable
@@ -25,6 +28,17 @@ def require_use(pretrained: Pretrained, use: str, reads: str = "text") -> None:
         raise ValueError(f"to {USES[use]} takes a checkpoint that can, got a {name}, which can {can}")
     if reads not in known.inputs.reads:
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given {reads}")
+
+
+def check_texts(pretrained: Pretrained, texts: Sequence[str]) -> None:
+    """Refuse the name of a picture's file where a text is read.
+
+    Raises:
+      ValueError: says which.
+    """
+    for text in texts:
+        if is_image_name(text) and Path(text).is_file():
+            raise ValueError(f"a {pretrained.config['architectures'][0]} reads text, it was given the picture {text}")
 
 
 def tokenizer_of(pretrained: Pretrained) -> HubTokenizer:

@@ -51,7 +51,7 @@ class DrawnShapes:
         """Draw one picture."""
         pixels = np.empty((self.size, self.size, 3))
         pixels[:], colour = rng.uniform(0, 255, (2, 3))
-        high, wide = rng.integers(self.size // 4, self.size * 3 // 4 + 1, 2)
+        high, wide = rng.integers(self.size // 4, self.size * 3 // 4 + 1, 2).tolist()
         top, left = rng.integers(self.size - high + 1), rng.integers(self.size - wide + 1)
         pixels[top : top + high, left : left + wide][draw_shape(shape, high, wide)] = colour
         return np.clip(pixels + rng.normal(0, self.noise, pixels.shape), 0, 255).astype(np.uint8)

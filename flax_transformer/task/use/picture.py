@@ -1,0 +1,96 @@
+"""Tell what is on pictures, or give a vector for each.
+
+Axes: B pictures, C channels, H W height and width, D width.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from flax_transformer.data.image import decode_image
+from flax_transformer.hub import Pretrained
+from flax_transformer.hub.processor.image import ImageProcessor
+from flax_transformer.hub.processor.open import Unreadable
+from flax_transformer.models.head import Head
+from flax_transformer.task.use.classify import Label, ranked
+from flax_transformer.task.use.require import require_use
+
+ROWS = 32
+"""Pictures that are looked at together."""
+
+File = str | os.PathLike
+
+
+def classify_pictures(pretrained: Pretrained, files: Sequence[File]) -> list[list[Label]]:
+    """Tell what is on pictures.
+
+    Returns:
+      For each file all classes, the most probable first, as `classify` gives them.
+
+    Raises:
+      ValueError: a checkpoint of another kind or without an image processor, or a file that is no picture.
+    """
+    require_use(pretrained, "classify", "pictures")
+    rows = (pretrained(pixel_values=pixels).logits for pixels in _batches(pretrained, files))
+    return [labels for logits in rows for labels in ranked(pretrained, np.asarray(logits.astype(np.float32)))]
+
+
+def embed_pictures(pretrained: Pretrained, files: Sequence[File]) -> Float[np.ndarray, "B D"]:
+    """Give a vector for each picture: what the checkpoint's pooler or classifier makes of it, before any class.
+
+    Raises:
+      ValueError: a checkpoint that reads no pictures or has no image processor, or a file that is no picture.
+    """
+    if "pictures" not in pretrained.architecture.inputs.reads:
+        name = pretrained.config["architectures"][0]
+        raise ValueError(f"a {name} reads {' and '.join(pretrained.architecture.inputs.reads)}, it was given pictures")
+    found = [np.asarray(_vectors(pretrained, pixels)) for pixels in _batches(pretrained, files)]
+    return np.concatenate(found).astype(np.float32)
+
+
+@jax.jit
+def _vectors(pretrained: Pretrained, pixels: Float[jax.Array, "B C H W"]) -> Float[jax.Array, "B D"]:
+    head = getattr(pretrained.model, "head", None)
+    if isinstance(head, Head):
+        return head.pool(pretrained.model.hidden_states(jnp.moveaxis(pixels, 1, -1)))
+    output = pretrained(pixel_values=pixels)
+    if output.pooler_output is not None:
+        return output.pooler_output.reshape(len(pixels), -1)
+    return output.last_hidden_state.mean(axis=1)
+
+
+def picture_processor(pretrained: Pretrained) -> ImageProcessor:
+    """Give the checkpoint's image processor.
+
+    Raises:
+      ValueError: when it has none, or one that cannot be read.
+    """
+    if pretrained.processor is None:
+        raise ValueError("pictures need an image processor, the checkpoint has no preprocessor_config.json")
+    if isinstance(pretrained.processor, Unreadable):
+        pretrained.processor()
+    return pretrained.processor
+
+
+def read_picture(pretrained: Pretrained, file: File) -> Any:
+    """Decode a picture file, with as many channels as the model's pictures have.
+
+    Raises:
+      ValueError: no such file, or one that is no picture.
+    """
+    if not Path(file).is_file():
+        name = pretrained.config["architectures"][0]
+        raise ValueError(f"a {name} reads pictures, and there is no file {os.fspath(file)[:200]!r}")
+    return decode_image(file, channels=1 if pretrained.config.get("num_channels") == 1 else 3)
+
+
+def _batches(pretrained: Pretrained, files: Sequence[File]) -> Iterator[Float[np.ndarray, "B C H W"]]:
+    processor = picture_processor(pretrained)
+    for i in range(0, len(files), ROWS):
+        yield processor([read_picture(pretrained, file) for file in files[i : i + ROWS]])["pixel_values"]
