@@ -243,26 +243,37 @@ def report(workdir: Folder, /) -> None:
 
 def attention(
     checkpoint: Annotated[str, tyro.conf.Positional],
-    text: Annotated[str, tyro.conf.Positional],
+    text: Annotated[str | None, tyro.conf.Positional] = None,
     /,
+    image: Path | None = None,
     output: Path | None = None,
     layer: int | None = None,
 ) -> None:
-    """Draw what every head looks at while a model reads a text, as a page and as PNGs. Prints their paths.
+    """Draw what every head looks at while a model reads a text or sees a picture, as a page and PNGs. Prints the paths.
 
     Args:
       checkpoint: Run folder, Hugging Face folder or hub id; a translation run translates the text.
       text: Text to read.
+      image: File of a picture to look at, in place of a text.
       output: Folder to write to; "attention" in the checkpoint's folder by default, or here for a hub id.
       layer: Layer that the PNGs show, counted from 1; the last one by default.
     """
-    from flax_transformer.task.report import write_attention
-    from flax_transformer.task.use.attention import draw_text
+    from flax_transformer.task.report import write_attention, write_image_attention
 
-    picture, sample = draw_text(checkpoint, text)
+    if (text is None) == (image is None):
+        raise ValueError(f"attention is drawn of a text or of an --image, got {'neither' if text is None else 'both'}")
     own = Path(checkpoint) if Path(checkpoint).is_dir() else Path()
-    name = Path(checkpoint).resolve().name
-    for path in write_attention(picture, sample, output or own / "attention", run=name, layer=layer):
+    about = {"run": Path(checkpoint).resolve().name, "layer": layer}
+    output = output or own / "attention"
+    if image is None:
+        from flax_transformer.task.use.attention import draw_text
+
+        paths = write_attention(*draw_text(checkpoint, text), output, **about)
+    else:
+        from flax_transformer.task.use.image_attention import draw_file
+
+        paths = write_image_attention(*draw_file(checkpoint, image), output, **about)
+    for path in paths:
         print(path)
 
 

@@ -46,6 +46,11 @@ class StemConfig:
         """Rows and columns of the last feature map."""
         return self.grid_of(*self.image)
 
+    @property
+    def patch(self) -> tuple[int, int]:
+        """Height and width in pixels of what a place stands for."""
+        return (2 ** (len(self.inner) + 1),) * 2
+
     def grid_of(self, height: int, width: int) -> tuple[int, int]:
         """Give the rows and columns that a picture becomes.
 

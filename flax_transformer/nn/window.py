@@ -7,8 +7,9 @@ Axes: B batch, T positions on the grid, R C its rows and columns, W windows, S p
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.attention import AttentionConfig
@@ -90,7 +91,7 @@ class WindowAttention(Module):
         return y[..., : grid.rows, : grid.columns, :].reshape(*lead, -1, D)
 
 
-def split_windows(x: Float[Array, "*B R C D"], size: int) -> Float[Array, "*B W S D"]:
+def split_windows(x: Shaped[Array | np.ndarray, "*B R C D"], size: int) -> Shaped[Array | np.ndarray, "*B W S D"]:
     """Cut a grid into square windows, line by line.
 
     >>> split_windows(jnp.arange(8.0).reshape(2, 4, 1), 2)[..., 0]
@@ -119,3 +120,20 @@ def apart(grid: Grid, size: int, shift: Int[Array, ""] | int) -> Float[Array, "W
     regions = [(jnp.arange(side) >= side - size).astype(int) + (jnp.arange(side) >= side - shift) for side in grid]
     ids = split_windows((3 * regions[0][:, None] + regions[1])[..., None].astype(jnp.float32), size)
     return jnp.where(ids == ids.swapaxes(-1, -2), jnp.float32(0), APART)[:, None]
+
+
+def over_grid(weights: Float[np.ndarray, "W N S S"], shift: int, grid: Grid, size: int) -> Float[np.ndarray, "N T T"]:
+    """Lay attention weights of one layer's windows out over the grid, without those for what it was filled up with.
+
+    >>> over_grid(np.ones((2, 1, 1, 1)), 0, Grid(1, 2), 1)[0]
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    count, fixed = grid.rows * grid.columns, min(grid) <= size
+    size = min(size, *grid)
+    places = np.pad(np.arange(count).reshape(grid), [(0, -side % size) for side in grid], constant_values=count)
+    places = places if fixed else np.roll(places, (-shift, -shift), (0, 1))
+    ids = split_windows(places[..., None], size)[..., 0]
+    full = np.zeros((weights.shape[1], count + 1, count + 1), weights.dtype)
+    full[:, ids[:, :, None], ids[:, None, :]] = weights.swapaxes(0, 1)
+    return full[:, :count, :count]

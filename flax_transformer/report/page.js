@@ -211,67 +211,6 @@ function metrics() {
   page.append(h("div", { className: "card scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { textContent: "metric" }), ...heads.map((text) => h("th", { textContent: text })))), h("tbody", {}, ...rows))));
 }
 
-// ---- samples ---------------------------------------------------------------------------------------------------
-const tokenText = (token, i) => (token.startsWith("·") && token.length > 1 ? (i ? " " : "") + token.slice(1) : token);
-function tokens(sample) {
-  const line = h("div", { className: "tokens", tabIndex: 0, role: "group", "aria-label": "tokens; arrow keys read their probabilities" });
-  const probability = (i) => (typeof sample.logprobs[i] === "number" ? Math.exp(sample.logprobs[i]) : null);
-  const spans = sample.tokens.map((token, i) => {
-    const p = probability(i), end = /^<.*>$/.test(token);
-    const style = p === null ? "" : `background: rgba(var(--unsure), ${(0.85 * (1 - p)).toFixed(3)})`;
-    return h("span", { className: end ? "end" : "", style, textContent: end ? token : tokenText(String(token), i) });
-  });
-  let at = -1;
-  const show = (i) => {
-    spans.forEach((span, j) => span.classList.toggle("on", i === j));
-    at = i;
-    if (i < 0) return hideTip();
-    const box = spans[i].getBoundingClientRect(), p = probability(i);
-    showTip(`${sample.tokens[i]}\n` + (p === null ? "no probability" : `probability ${number(p)}\nlog-probability ${number(sample.logprobs[i])}`), box.left, box.top);
-  };
-  spans.forEach((span, i) => { span.onpointerenter = () => show(i); });
-  line.onpointerleave = line.onblur = () => show(-1);
-  line.onkeydown = (event) => {
-    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!move) return;
-    event.preventDefault();
-    show(Math.max(0, Math.min(spans.length - 1, at + move)));
-  };
-  line.append(...spans);
-  return line;
-}
-function samples() {
-  if (!data.samples) return;
-  const shown = data.samples.shown, total = data.samples.total;
-  section(total === 1 ? "Sample" : "Samples", !total ? "None: they are written when a run ends." : total > shown.length
-    ? `${shown.length} of ${total.toLocaleString("en")}: half spread evenly over the test set, half those the model was least sure of.` : "");
-  if (!total) return;
-  const mean = (sample) => { const known = sample.logprobs.filter((v) => v !== null); return known.length ? known.reduce((a, b) => a + b, 0) / known.length : 0; };
-  const list = h("div", { className: "samples" }), more = h("button", { type: "button", className: "more" });
-  let order = "spread", limit = 8;
-  const fill = () => {
-    const chosen = order === "wrong" ? shown.filter((sample) => sample.hypothesis !== sample.target) : order === "unsure" ? [...shown].sort((a, b) => mean(a) - mean(b)) : shown;
-    more.textContent = `Show all ${chosen.length}`;
-    more.hidden = chosen.length <= limit;
-    list.replaceChildren(...chosen.slice(0, limit).map((sample) => {
-      const same = sample.hypothesis === sample.target, row = [];
-      const add = (label, content, name) => row.push(h("div", { className: "label", textContent: label }), typeof content === "string" ? h("div", { className: name || "", textContent: content }) : content);
-      add("source", String(sample.source ?? ""));
-      add("output", Array.isArray(sample.tokens) && sample.tokens.length ? tokens(sample) : String(sample.hypothesis ?? ""));
-      if (typeof sample.target === "string") add("reference", same ? "✓ the same" : sample.target, same ? "same" : "");
-      return h("div", { className: "card sample" }, ...row);
-    }));
-    if (!chosen.length) list.append(h("p", { className: "lead", textContent: "None of those on this page." }));
-  };
-  more.onclick = () => { limit = Infinity; fill(); };
-  const sorts = shown.length > 1;
-  page.append(h("div", { className: "bar" },
-    sorts ? group("order of samples", [["spread", "as they come"], ["unsure", "least sure first"], ["wrong", "not as the reference"]], order, (by) => { order = by; fill(); }) : null,
-    h("span", { className: "ramp" }, "sure", h("i", { style: "background: linear-gradient(to right, transparent, rgba(var(--unsure), .85))" }), "unsure")));
-  page.append(list, more);
-  fill();
-}
-
 // ---- configuration ---------------------------------------------------------------------------------------------
 function tree(value) {
   const plain = h("dl"), inner = [];
@@ -298,6 +237,6 @@ function configuration() {
 }
 
 page.replaceChildren();
-for (const part of [head, curves, samples, attention, metrics, configuration]) part();
+for (const part of [head, curves, samples, images, confusion, attention, imageAttention, metrics, configuration]) part();
 page.append(h("footer", { textContent: "Written by flax_transformer. This page needs no network." }));
 redraws.forEach((draw) => draw());

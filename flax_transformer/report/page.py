@@ -17,6 +17,8 @@ import numpy as np
 
 from flax_transformer.frozen import frozen
 from flax_transformer.report.attention import AttentionMaps
+from flax_transformer.report.image_attention import ImageAttention, packed
+from flax_transformer.report.sample import picture_sample
 
 POINTS = 1_000
 """Records of a split that the page holds; of more, one in n."""
@@ -24,8 +26,18 @@ POINTS = 1_000
 SAMPLES = 40
 """Samples that the page holds: half spread evenly, half those the model was least sure of."""
 
+SCRIPTS = ("attention.js", "image_attention.js", "samples.js", "page.js")
+"""The last one draws the page."""
+
+SEEN = 6_000_000
+"""Bytes of attention weights over pictures that the page holds, one a weight; patches are merged until they fit."""
+
 WEIGHTS = 2_000_000
 """Bytes of attention weights that the page holds, two a weight; pictures beyond are left out."""
+
+
+PIXELS = 6_000_000
+"""Bytes of samples' pictures that the page holds."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +61,13 @@ class Report:
     records: Sequence[Mapping[str, Any]] | None = None
     """As in metrics.jsonl: `step`, `split`, then metrics; None or NaN is a gap."""
     samples: Sequence[Mapping[str, Any]] | None = None
-    """As in samples.jsonl: `source`, `target`, `hypothesis`, and `tokens` with their `logprobs`."""
+    """As in samples.jsonl: `source`, `target`, `hypothesis`, and `tokens` with their `logprobs`; with a `picture`, a
+    data URL, as `report.sample` says."""
+    confusion: Mapping[str, Any] | None = None
+    """Of a classifier: names of `classes`, and `counts` of samples by true class, then by the class told."""
     pictures: Sequence[Picture] | None = None
+    images: Sequence[ImageAttention] | None = None
+    """What heads look at in pictures."""
     config: Mapping[str, Any] | None = None
     headline: str = ""
     """The test metric that comes first."""
@@ -64,14 +81,16 @@ def render(report: Report) -> str:
         "facts": list(report.facts.items()),
         "headline": report.headline,
         "series": None if report.records is None else _series(report.records, notes),
-        "samples": None if report.samples is None else _samples(report.samples),
+        **_all_samples(report.samples, notes),
+        "confusion": report.confusion,
         "pictures": None if report.pictures is None else _pictures(report.pictures, notes),
+        "seen": None if report.images is None else _seen(report.images, notes),
         "config": report.config,
     }
     # "<" is all that could end the script element early or open a comment in it.
     text = json.dumps(_finite({**data, "notes": notes}), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     page = _part("page.html")
-    page = page.replace("{{css}}", _part("page.css")).replace("{{js}}", _part("attention.js") + _part("page.js"))
+    page = page.replace("{{css}}", _part("page.css")).replace("{{js}}", "".join(map(_part, SCRIPTS)))
     page = page.replace("{{data}}", text.replace("<", "\\u003c"))  # last, as the data may hold anything
     return page.encode("utf-8", "replace").decode("utf-8")  # half a character, cut out of its pair
 
@@ -127,6 +146,20 @@ def _short(value: Any) -> float | None:
     return float(f"{value:.6g}")
 
 
+def _all_samples(samples: Sequence[Mapping[str, Any]] | None, notes: list[str]) -> dict[str, Any]:
+    """Part samples with pictures from those without."""
+    if samples is None:
+        return {"samples": None, "images": None}
+    texts = [sample for sample in samples if "picture" not in sample]
+    images, room = [], PIXELS
+    for sample in samples:
+        if "picture" in sample and (room := room - len(sample["picture"])) > 0:
+            images.append(picture_sample(sample))
+    if left := len(samples) - len(texts) - len(images):
+        notes.append(f"{left:,} pictures are left out, to keep the page small.")
+    return {"samples": None if images and not texts else _samples(texts), "images": images or None}
+
+
 def _samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     every = max(math.ceil(len(samples) / (SAMPLES // 2)), 1)
     unsure = sorted(range(len(samples)), key=lambda i: _confidence(samples[i]))
@@ -167,6 +200,15 @@ def _pictures(pictures: Sequence[Picture], notes: list[str]) -> list[dict]:
             {"source": picture.source, "output": picture.output, "maps": [_maps(maps) for maps in picture.maps]}
         )
     return kept
+
+
+def _seen(images: Sequence[ImageAttention], notes: list[str]) -> list[dict[str, Any]]:
+    made = [packed(image, SEEN // len(images)) for image in images]
+    if (side := max((side for _, side in made), default=1)) > 1:
+        notes.append(
+            f"Attention over pictures is shown of up to {side} × {side} patches together, to keep the page small."
+        )
+    return [image for image, _ in made]
 
 
 def _maps(maps: AttentionMaps) -> dict[str, Any]:

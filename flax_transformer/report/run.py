@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.report.page import Report
+from flax_transformer.report.sample import read_confusion, read_picture
 from flax_transformer.train.folder import RunFolder, read_config
 
 
@@ -18,7 +19,7 @@ def read_run(folder: RunFolder) -> Report:
     config = read_config(folder)
     notes: list[str] = []
     records = [record for record in _lines(folder.metrics, notes) if _is_record(record)]
-    samples = _lines(folder.samples, notes)
+    samples = _pictured(folder.root, _lines(folder.samples, notes), notes)
     if not records:
         notes.append("There are no metrics yet.")
     notes += _gaps(records)
@@ -33,6 +34,7 @@ def read_run(folder: RunFolder) -> Report:
         notes=tuple(notes),
         records=records,
         samples=samples if finished else [],  # an earlier end's samples are not this run's any more
+        confusion=read_confusion(folder.root) if finished else None,
         config=config,
         headline=next((str(each["headline"]) for each in _evaluators(config) if "headline" in each), ""),
     )
@@ -69,6 +71,15 @@ def _lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     if bad:
         notes.append(f"{bad:,} line{'s' if bad > 1 else ''} of {path.name} could not be read.")
     return found
+
+
+def _pictured(root: Path, samples: list[dict[str, Any]], notes: list[str]) -> list[dict[str, Any]]:
+    """Put pictures in the place of their files' names; count those that are not there."""
+    found = [s if "picture" not in s else {**s, "picture": read_picture(root, s["picture"])} for s in samples]
+    there = [sample for sample in found if sample.get("picture", "") is not None]
+    if missing := len(found) - len(there):
+        notes.append(f"{missing:,} picture{'s' if missing > 1 else ''} of samples could not be read.")
+    return there
 
 
 def _is_record(value: dict[str, Any]) -> bool:

@@ -8,8 +8,9 @@ Axes: M samples, E classes.
 
 import base64
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,36 @@ def read_confusion(root: Path) -> dict[str, Any] | None:
     if counts.shape != (len(classes), len(classes)) or counts.dtype.kind != "i" or (counts < 0).any():
         return None
     return {"classes": classes, "counts": counts.tolist()}
+
+
+def picture_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what a page shows of a sample with a picture: what is of the right kind among its fields."""
+    texts = {name: str(sample[name]) for name in ("source", "target", "hypothesis", "caption") if name in sample}
+    shown = {"picture": sample["picture"], **texts, "score": _number(sample.get("score"))}
+    if isinstance(scores := sample.get("scores"), Mapping):
+        shown["scores"] = [[str(name), _number(value)] for name, value in scores.items()][:5]
+    size = _numbers(sample.get("size"), 2)
+    if size and min(size) > 0:
+        shown |= {"size": size, **{name: _boxes(sample.get(name)) for name in ("objects", "found")}}
+    return shown
+
+
+def _boxes(value: Any) -> list[dict[str, Any]]:
+    boxes = [each for each in value if isinstance(each, Mapping)] if isinstance(value, list | tuple) else []
+    found = [
+        {"label": str(each.get("label", "")), "score": _number(each.get("score")), "box": _numbers(each.get("box"), 4)}
+        for each in boxes
+    ]
+    return [each for each in found if each["box"]]
+
+
+def _numbers(value: Any, count: int) -> list[float] | None:
+    found = [_number(each) for each in value] if isinstance(value, list | tuple) else []
+    return found if len(found) == count and None not in found else None
+
+
+def _number(value: Any) -> float | None:
+    """Keep 4 digits of a number, and nothing of anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.4g}")

@@ -187,7 +187,7 @@ class _Run:
         metrics = {name: value for each in shown for name, value in each.metrics.items()}
         writer.write(_last_step(folder), "test", metrics)
         write_samples(folder, [sample for each in shown for sample in each.samples])
-        report = write_report(folder, recipe.evaluators, model, self.opened.tokenizer)
+        report = write_report(folder, recipe.evaluators, model, self.opened.tokenizer, pretrained=exported)
         for line in _last_words(shown, folder, report):
             print(line, flush=True)
 

@@ -5,10 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flax_transformer.report import Picture, Report, read_run, save_attention, write_page
+from flax_transformer.hub import Pretrained
+from flax_transformer.report import (
+    ImageAttention,
+    Picture,
+    Report,
+    image_attention_figure,
+    read_run,
+    save_attention,
+    write_page,
+)
 from flax_transformer.task.attention import LONGEST, spell, token_ids
+from flax_transformer.task.drawing import draw_samples
 from flax_transformer.task.evaluator.translate import has_tokens
-from flax_transformer.task.run import open_run
+from flax_transformer.task.run import EXPORT, open_run
+from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError, RunFolder, read_config, read_experiment
 from flax_transformer.train.state import parameter_count
@@ -21,15 +32,17 @@ def write_report(
     tokenizer: Any = None,
     samples: Sequence[dict] | None = None,
     notes: Sequence[str] = (),
+    pretrained: Pretrained | None = None,
 ) -> Path:
     """Write report.html of a run: its numbers, configuration and samples, and what its evaluators draw.
 
     Args:
       evaluators: of the run's recipe.
-      model: the run's; without it nothing is drawn.
-      tokenizer: the run's.
+      model: the run's; without it evaluators draw nothing.
+      tokenizer: the run's, if it has one.
       samples: in place of those in the run's folder; an empty list shows none.
       notes: what the reader must know besides.
+      pretrained: the finished model, whose attention is drawn where no evaluator does.
 
     Raises:
       FolderError: when it is no run folder.
@@ -37,7 +50,7 @@ def write_report(
     """
     report = read_run(folder)
     samples = report.samples if samples is None else samples
-    facts, pictures, reasons = {}, None, []
+    facts, pictures, images, reasons = {}, None, None, []
     if model is not None:
         facts = {"parameters": f"{parameter_count(model):,}"}
         facts |= {} if tokenizer is None else {"vocabulary": f"{tokenizer.vocab_size:,}"}
@@ -45,9 +58,12 @@ def write_report(
             if evaluator.draws:
                 drawn, why = evaluator.pictures(model, tokenizer, samples or ())
                 pictures, reasons = [*(pictures or ()), *drawn], [*reasons, *why]
+    if pretrained is not None and pictures is None:
+        pictures, images, reasons = draw_samples(pretrained, samples or ())
     report = replace(
         report, facts={**report.facts, **facts}, notes=(*report.notes, *notes, *reasons),
         samples=[_readable(sample, tokenizer) for sample in samples] if samples else None, pictures=pictures,
+        images=images,
         headline=next((each.metric for each in evaluators if each.metric), report.headline),
     )  # fmt: skip
     return write_page(folder.report, report)
@@ -69,7 +85,7 @@ def remake_report(workdir: str | Path) -> Path:
     except (FolderError, AttributeError):  # of a program that is not here; its numbers can be shown all the same
         return write_report(folder, samples=[])
     if not any(each.draws for each in evaluators):
-        return write_report(folder)
+        return write_report(folder, evaluators, **_finished(folder))
     try:
         run = open_run(workdir)
     except (FolderError, CheckpointError, ValueError) as error:
@@ -84,6 +100,17 @@ def remake_report(workdir: str | Path) -> Path:
     except (ValueError, RuntimeError, OSError) as error:
         notes = [f"There are no samples: {error}."]
     return write_report(folder, evaluators, run.model, run.tokenizer, samples, notes)
+
+
+def _finished(folder: RunFolder) -> dict[str, Any]:
+    """Open what a run ended with, where that is a checkpoint and it has samples to be drawn."""
+    if not any((folder.root / EXPORT).glob("*.safetensors")) or not read_run(folder).samples:
+        return {}
+    try:
+        pretrained = open_checkpoint(str(folder.root))
+    except (ValueError, OSError) as error:
+        return {"notes": [f"There are no pictures of attention: {error}."]}
+    return {"model": pretrained.model, "tokenizer": pretrained.tokenizer, "pretrained": pretrained}
 
 
 def write_attention(
@@ -117,6 +144,34 @@ def write_attention(
         if layer is None or layer <= maps.weights.shape[0]:  # encoder and decoder may differ in depth
             paths.append(output / f"{maps.name.replace(' ', '-')}.png")
             save_attention(maps, paths[-1], layer=-1 if layer is None else layer - 1)
+    return paths
+
+
+def write_image_attention(
+    attention: ImageAttention, notes: Sequence[str], output: Path, *, run: str = "", layer: int | None = None
+) -> list[Path]:
+    """Write the attention over a picture: a page of every layer, and a PNG of one.
+
+    Args:
+      attention: what heads look at.
+      notes: what the reader must know.
+      output: folder to write to, made if need be.
+      run: name of the run, for the page.
+      layer: counted from 1; the last one by default.
+
+    Returns:
+      The paths, the page first.
+
+    Raises:
+      ValueError: when there is no such layer.
+    """
+    if layer is not None and layer < 1:
+        raise ValueError(f"layer must be at least 1, got {layer}")
+    figure = image_attention_figure(attention, layer=-1 if layer is None else layer)
+    output.mkdir(parents=True, exist_ok=True)
+    report = Report(title="Attention", facts={"run": run} if run else {}, notes=tuple(notes), images=[attention])
+    paths = [write_page(output / "attention.html", report), output / "attention.png"]
+    figure.savefig(paths[1])
     return paths
 
 

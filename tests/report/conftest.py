@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from flax_transformer.report import write_page
+
 
 class Page:
     """A tab: what it shows, what it says, what it asks the network for."""
@@ -119,7 +121,8 @@ class Page:
 
     def requests(self):
         asked = (e for e in self.events if e.get("method") == "Network.requestWillBeSent")
-        return [event["params"]["request"]["url"] for event in asked]
+        urls = (event["params"]["request"]["url"] for event in asked)
+        return [url for url in urls if not url.startswith("data:image/")]
 
     def screenshot(self, path, *, whole=True):
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
@@ -140,3 +143,17 @@ def chromium(tmp_path_factory):
     page = Page(executable, tmp_path_factory.mktemp("profile"))
     yield page
     page.close()
+
+
+@pytest.fixture
+def show(chromium, tmp_path):
+    """Open a report; nothing may complain or be fetched."""
+
+    def open_(report, **options):
+        path = write_page(tmp_path / "report.html", report)
+        chromium.open(path, **options)
+        return chromium
+
+    yield open_
+    assert chromium.complaints() == []
+    assert chromium.requests() == [(tmp_path / "report.html").resolve().as_uri()]

@@ -155,20 +155,6 @@ def test_the_file_is_whole(tmp_path):
 # ---- in a browser ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def show(chromium, tmp_path):
-    """Open a report; nothing may complain or be fetched."""
-
-    def open_(report, **options):
-        path = write_page(tmp_path / "report.html", report)
-        chromium.open(path, **options)
-        return chromium
-
-    yield open_
-    assert chromium.complaints() == []
-    assert chromium.requests() == [(tmp_path / "report.html").resolve().as_uri()]
-
-
 def test_every_part_is_on_the_page(show):
     text = show(REPORT).text()
     parts = "numbers,37.4,BLEU,Curves,gradient norm,Samples,ein Haus,the same,Attention,caption of cross,Metrics"

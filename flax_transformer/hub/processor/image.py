@@ -16,6 +16,7 @@ from flax_transformer.hub.file import CONFIG, write_files
 from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image_kind import KINDS, OPTIONS, name_kind, read_steps
 from flax_transformer.hub.processor.image_source import read_pictures, read_pixels
+from flax_transformer.hub.processor.image_step import Normalize, Rescale
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 INSIDE = "image_processor"
@@ -97,6 +98,21 @@ class ImageProcessor:
                 pixels = step(pixels)
             done.append(pixels)
         return self.batch(done)
+
+    def shown(self, image: Any) -> np.ndarray:
+        """Give a picture as the model sees it, before its values are changed: bytes [H, W, C].
+
+        Args:
+          image: of Pillow, a file, or bytes.
+
+        Raises:
+          FileNotFoundError, ValueError: as in a call.
+        """
+        (image,) = read_pictures(image)
+        pixels = read_pixels(image, rgb=self.rgb)
+        for step in self.steps:
+            pixels = pixels if isinstance(step, Rescale | Normalize) else step(pixels)
+        return np.moveaxis(pixels, 0, -1)
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write the files that `transformers` reads, byte for byte those that it was read from, if any."""

@@ -4,16 +4,19 @@ https://arxiv.org/abs/2102.12122).
 Axes: B batch, H W height and width in pixels, C channels, T positions on a grid, D width.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.vision.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.nn import (
     BlockConfig,
     Grid,
@@ -204,6 +207,17 @@ class PVT(ReadsImages, Module):
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
         return self(images, key=key)
+
+    def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its patches."""
+        cfg, laid = self.cfg, []
+        patches = Tiles(Grid(height, width), (1, 1))
+        for i, weights in enumerate(by_stack(found, cfg.depths)):
+            stride, ratio = cfg.strides[i], cfg.reductions[i]
+            patches = patches.merged(stride, stride)
+            tokens = ("class_token",) if i == len(cfg.depths) - 1 else ()
+            laid.append(PatchAttention(f"stage {i + 1}", weights[:, 0], tokens, patches, patches.merged(ratio, ratio)))
+        return laid
 
 
 def _pvt(depths: tuple[int, ...], classes: int, image: int, precision: Precision) -> ClassifierConfig:

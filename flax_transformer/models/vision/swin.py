@@ -4,10 +4,13 @@ Axes: B batch, H W height and width in pixels, C channels, P patches, T position
 ones, D width.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -15,6 +18,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.vision.patch_attention import LARGEST, PatchAttention, Tiles, by_stack
 from flax_transformer.nn import (
     FeedForwardConfig,
     Grid,
@@ -34,6 +38,7 @@ from flax_transformer.nn.config import check_fields, check_rates
 from flax_transformer.nn.grid import check_grid
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.window import over_grid
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import resample_positions
 from flax_transformer.parallel import constrain
@@ -201,6 +206,23 @@ class Swin(ReadsImages, Module):
                 x, grid = self.merges[i](x, grid), Grid(*(-(-side // 2) for side in grid))
             found.append(_marked(x, grid))
         return found
+
+    def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its patches.
+
+        A head sees nothing beyond its window.
+        """
+        cfg, laid = self.cfg, []
+        size = cfg.patches.patch
+        patches = Tiles(Grid(-(-height // size[0]), -(-width // size[1])), size)
+        for i, stack in enumerate(by_stack(found, cfg.depths)):
+            window, few = self.stages[i].cfg.block.attention.size, math.prod(patches.grid) ** 2 <= LARGEST
+            shifts = [layer % 2 * (window // 2) for layer in range(cfg.depths[i])]
+            maps = [over_grid(*each, patches.grid, window) for each in zip(stack, shifts, strict=True)] if few else None
+            weights = None if maps is None else np.stack(maps)
+            laid.append(PatchAttention(f"stage {i + 1}", weights, (), patches, patches))
+            patches = patches.merged(2, 2, Grid(*(-(-side // 2) for side in patches.grid)))
+        return laid
 
     def __call__(
         self,

@@ -5,17 +5,20 @@ DeiT, DINOv2, BEiT, CCT and the encoder of MAE are choices of its config.
 Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens and patches, D width.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
-from flax_transformer.nn import PatchConfig, Precision, StemConfig, Trunk, TrunkConfig, transformer_block
+from flax_transformer.models.vision.patch_attention import PatchAttention, Tiles, by_stack
+from flax_transformer.nn import Grid, PatchConfig, Precision, StemConfig, Trunk, TrunkConfig, transformer_block
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_rates
 from flax_transformer.nn.module import Module
@@ -150,6 +153,13 @@ class ViT(ReadsImages, Module):
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
         return self(images, masked=masked, key=key)
+
+    def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its patches."""
+        cfg = self.cfg
+        (weights,) = by_stack(found, (cfg.depth,))
+        patches = Tiles(Grid(*cfg.patches.grid_of(height, width)), cfg.patches.patch)
+        return [PatchAttention("self", weights[:, 0], cfg.tokens, patches, patches)]
 
 
 def vit_encoder(

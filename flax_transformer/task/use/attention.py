@@ -75,6 +75,24 @@ def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None
     return _both_sides(pretrained, text, inputs, written)
 
 
+def draw_texts(pretrained: Pretrained, texts: Sequence[str]) -> list[Picture]:
+    """Make the pictures of some texts that a model with one side reads; of the first alone where none can be padded.
+
+    Raises:
+      ValueError: as `draw`.
+    """
+    tokenizer = tokenizer_of(pretrained)
+    inputs = tokenizer(texts if tokenizer.pad is not None else texts[:1])
+    weights = np.stack(_looked(pretrained, inputs)["attentions"], axis=1).astype(np.float32)
+    pictures = []
+    for text, ids, seen, own in zip(texts, inputs["input_ids"], inputs["attention_mask"], weights, strict=False):
+        places = np.flatnonzero(seen)
+        tokens = spell(tokenizer, np.asarray(ids)[places].tolist())
+        maps = AttentionMaps("self", own[:, :, places][..., places], tokens, tokens, caption=SELF)
+        pictures.append(Picture(text, "", (maps,)))
+    return pictures
+
+
 def _both_sides(pretrained: Pretrained, text: str, inputs: Mapping[str, Any], written: Sequence[int] | None) -> Picture:
     source = inputs["input_ids"][0].tolist()
     tokenizer = tokenizer_of(pretrained)

@@ -1,0 +1,59 @@
+"""What the report of a run draws: what its finished model attends to in some of the samples."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from flax_transformer.hub import Pretrained
+from flax_transformer.report import ImageAttention, Picture
+from flax_transformer.task.attention import LONGEST
+from flax_transformer.task.use.attention import draw_texts
+from flax_transformer.task.use.image_attention import draw_image, encoder_of
+
+COUNT = 3
+"""Samples that are drawn."""
+
+
+def draw_samples(
+    pretrained: Pretrained, samples: Sequence[dict[str, Any]]
+) -> tuple[list[Picture] | None, list[ImageAttention] | None, list[str]]:
+    """Draw the attention of a few samples, evenly spread over those that fit.
+
+    Args:
+      pretrained: the finished model.
+      samples: of the run; texts as `source`, pictures as data URLs.
+
+    Returns:
+      That over texts, that over pictures, each None where the model reads no such thing; and what the reader must know.
+    """
+    texts = images = None
+    notes: list[str] = []
+    try:
+        if "pictures" in pretrained.architecture.inputs.reads:
+            if encoder_of(pretrained) is not None and pretrained.processor is not None:
+                drawn = [_draw(pretrained, sample) for sample in _spread([s for s in samples if s.get("picture")])]
+                images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
+        elif _reads_alone(pretrained):
+            length = lambda text: len(pretrained.tokenizer([text])["input_ids"][0])  # noqa: E731
+            sources = [sample["source"] for sample in samples if isinstance(sample.get("source"), str)]
+            fitting = [text for text in sources if text.strip() and 0 < length(text) <= LONGEST]
+            texts = draw_texts(pretrained, _spread(fitting)) if fitting else None
+    except ValueError as error:
+        notes.append(f"There are no attention pictures: {error}.")
+    return texts, images or None, notes
+
+
+def _reads_alone(pretrained: Pretrained) -> bool:
+    """Tell whether a model reads one text at a time, and writes it on if it writes."""
+    known = pretrained.architecture
+    two = "decoder_input_ids" in known.inputs.takes or "choose" in known.uses
+    return pretrained.tokenizer is not None and not two
+
+
+def _draw(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttention, list[str]]:
+    file = base64.b64decode(sample["picture"].partition(",")[2])
+    return draw_image(pretrained, file, str(sample.get("source", "")))
+
+
+def _spread(values: list[Any]) -> list[Any]:
+    return values[:: max(-(-len(values) // COUNT), 1)][:COUNT]

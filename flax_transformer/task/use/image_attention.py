@@ -1,0 +1,106 @@
+"""What the heads of an encoder of pictures look at in one of them."""
+
+import operator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from flax_transformer.data.image import decode_image
+from flax_transformer.hub import Pretrained
+from flax_transformer.hub.inputs import Inputs
+from flax_transformer.models.vision.patch_attention import LARGEST, PatchAttention, Tiles
+from flax_transformer.ops import capture
+from flax_transformer.parallel import MeshConfig, make_mesh
+from flax_transformer.report import ImageAttention, ImageMaps, Tiling
+from flax_transformer.task.use.checkpoint import open_checkpoint
+from flax_transformer.task.use.classify import label_names
+from flax_transformer.task.use.require import image_processor_of
+
+
+def draw_file(name: str | Path, file: str | Path) -> tuple[ImageAttention, list[str]]:
+    """Draw what the heads of any checkpoint or run look at in a picture; arguments as `open_checkpoint`, `draw_image`.
+
+    Raises:
+      FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
+      ValueError: as `draw_image`, or what cannot be opened.
+    """
+    return draw_image(open_checkpoint(str(name)), file, Path(file).name)
+
+
+def encoder_of(pretrained: Pretrained) -> Any | None:
+    """Give the part of a model whose layers attend to the patches of a picture; None where there is none."""
+    at = pretrained.architecture.at.removesuffix(".")
+    encoder = operator.attrgetter(at)(pretrained.model) if at else pretrained.model
+    drawn = hasattr(encoder, "over_patches") and pretrained.architecture.inputs.needs == ("pixel_values",)
+    return encoder if drawn else None
+
+
+def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[ImageAttention, list[str]]:
+    """Lay what every head looks at over a picture, and say which layers have too many patches for that.
+
+    It runs on the CPU by the `xla` backend, as only that one has the weights.
+
+    Args:
+      image: a file, bytes, or a picture of Pillow's.
+      source: the picture's name.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: what is no picture, or a checkpoint that reads none, or has no attention over the whole of it.
+    """
+    name, known = pretrained.config["architectures"][0], pretrained.architecture
+    if "pictures" not in known.inputs.reads:
+        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given pictures")
+    if (encoder := encoder_of(pretrained)) is None:
+        raise ValueError(
+            "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, BEiT, CCT, "
+            f"PVT and Swin; a {name} has none such"
+        )
+    processor = image_processor_of(pretrained)
+    if isinstance(image, str | Path | bytes):
+        image = decode_image(image, channels=pretrained.config.get("num_channels", 3))
+    pixels, given = processor.shown(image), Inputs(**processor(image))
+    laid, told = _looked(pretrained, encoder, given)
+    notes = [
+        f"The attention of {each.name} is not drawn: {each.queries.grid} patches are too many."
+        for each in laid
+        if each.weights is None
+    ]
+    maps = [
+        ImageMaps(
+            each.name, np.asarray(each.weights, np.float32), each.tokens, *map(_tiling, (each.queries, each.keys))
+        )
+        for each in laid
+        if each.weights is not None
+    ]
+    if not maps:
+        raise ValueError(f"attention is drawn where a head has at most {LARGEST:,} weights, got more in every layer")
+    return ImageAttention(source, np.broadcast_to(pixels, (*pixels.shape[:2], 3)), tuple(maps), told), notes
+
+
+def _looked(pretrained: Pretrained, encoder: Any, given: Inputs) -> tuple[list[PatchAttention], str]:
+    """Run the model where attention has its weights; give them, and what it tells the picture for."""
+    call, fields = pretrained.architecture.call, pretrained.config
+    run = lambda model, given: call(model, given, None, fields).logits  # noqa: E731
+    # The mesh, even of one device, is what `attention` goes by in choosing its backend.
+    with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
+        model = jax.tree.map(np.asarray, pretrained.model)
+        try:
+            logits, found = jax.device_get(jax.jit(capture(run, "attention_weights"))(model, given))
+        except ValueError as error:
+            if "capture needs a name" not in str(error):
+                raise
+            rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
+            raise ValueError(f"{rule}: {error}") from error
+    laid = encoder.over_patches(found, *given.pixel_values.shape[-2:])
+    if "classify" not in pretrained.architecture.uses:
+        return laid, ""
+    chances = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
+    best = int(chances.argmax())
+    return laid, f"{label_names(pretrained, len(chances))[best]} {chances[best]:.2f}"
+
+
+def _tiling(tiles: Tiles) -> Tiling:
+    return Tiling(*tiles.grid, *tiles.size)

@@ -1,0 +1,109 @@
+"""Attention over a picture is the model's own, at the patches where it belongs, on a page that shows whose it is."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from flax_transformer import hub
+from flax_transformer.hub.processor.image import ImageProcessor
+from flax_transformer.models.vision.swin import LARGEST
+from flax_transformer.task.use import image_attention
+from flax_transformer.task.use.image_attention import draw_image
+
+pytestmark = pytest.mark.proves("report", "attention over pictures, rollout")
+
+GOLDEN = Path(__file__).parent.parent / "hub/golden"
+QUICK = ("vit", "swin")
+FAMILIES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in ("vit", "deit", "dinov2", "beit", "pvt", "swin")
+]
+
+
+def load(name):
+    """Open a tiny checkpoint, with a processor that makes pictures of 24 × 36 pixels."""
+    pretrained = hub.load(GOLDEN / name)
+    half = [0.5] * pretrained.config.get("num_channels", 3)
+    options = {"size": {"height": 24, "width": 36}, "image_mean": half, "image_std": half}
+    processor = ImageProcessor.of({"image_processor_type": "ViTImageProcessor", **options})
+    return replace(pretrained, processor=processor)
+
+
+def picture(pretrained):
+    channels = pretrained.config.get("num_channels", 3)
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 40, channels), np.uint8)
+    return PIL.Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_drawn(name):
+    pretrained = load(name)
+    image = picture(pretrained)
+    attention, notes = draw_image(pretrained, image, "noise.png")
+    assert (notes, attention.source, attention.pixels.shape) == ([], "noise.png", (24, 36, 3))
+    for maps in attention.maps:
+        np.testing.assert_allclose(maps.weights.sum(-1), 1, atol=1e-5)
+        assert maps.queries.rows * maps.queries.height <= 24 + maps.queries.height
+        if (rollout := maps.rollout()) is not None:
+            np.testing.assert_allclose(rollout.sum(-1), 1, atol=1e-5)
+    if name in ("vit", "deit", "dinov2", "beit", "pvt"):
+        theirs = pretrained(**pretrained.processor(image), output_attentions=True).attentions
+        ours = [layer for maps in attention.maps for layer in maps.weights]
+        for layer, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(layer, other[0], atol=1e-6)
+    if "classify" in pretrained.architecture.uses:
+        logits = np.asarray(pretrained(**pretrained.processor(image)).logits[0])
+        assert attention.output.startswith(f"LABEL_{logits.argmax()} ")
+
+
+def test_layers_of_too_many_patches_are_left_out_and_named(monkeypatch):
+    pretrained = load("swin")
+    monkeypatch.setattr("flax_transformer.models.vision.swin.LARGEST", 100**2)
+    attention, notes = draw_image(pretrained, picture(pretrained))
+    assert [maps.name for maps in attention.maps] == ["stage 2"]
+    assert notes == ["The attention of stage 1 is not drawn: 12×18 patches are too many."]
+    monkeypatch.setattr("flax_transformer.models.vision.swin.LARGEST", 1)
+    with pytest.raises(ValueError, match=f"a head has at most {LARGEST:,} weights, got more in every layer"):
+        draw_image(pretrained, picture(pretrained))
+
+
+@pytest.mark.parametrize(("name", "says"), [
+    ("resnet", "layers attend to its patches, as in ViT, .* a ResNetForImageClassification has none such"),
+    ("vit_mae", "layers attend to its patches, as in ViT, .* a ViTMAEForPreTraining has none such"),
+    ("bert", "a BertForPreTraining reads text, it was given pictures"),
+])  # fmt: skip
+def test_what_has_no_attention_over_a_picture_is_refused(name, says):
+    with pytest.raises(ValueError, match=says):
+        draw_image(hub.load(GOLDEN / name), "none.png")
+
+
+def test_a_checkpoint_without_a_processor_is_refused():
+    with pytest.raises(ValueError, match=r"a picture needs an image processor, .* no preprocessor_config.json"):
+        draw_image(hub.load(GOLDEN / "vit"), "none.png")
+
+
+def test_the_command_writes_a_page_and_a_figure(run, tmp_path):
+    pretrained = load("vit")
+    hub.save(pretrained, tmp_path / "vit")
+    picture(pretrained).save(tmp_path / "noise.png")
+    given = "attention", tmp_path / "vit", "--image", tmp_path / "noise.png"
+    code, out, err = run(*given, "--layer", 1)
+    folder = tmp_path / "vit/attention"
+    assert (code, out, err) == (0, f"{folder / 'attention.html'}\n{folder / 'attention.png'}\n", "")
+    assert np.asarray(PIL.Image.open(io.BytesIO((folder / "attention.png").read_bytes())).convert("L")).std() > 1
+    assert "noise.png" in (folder / "attention.html").read_text()
+    assert run(*given, "--layer", 3)[2] == "error: layer must be between 1 and 2, or count from the end, got 3\n"
+    assert run(*given, "a text")[2] == "error: attention is drawn of a text or of an --image, got both\n"
+    assert run(*given[:2])[2] == "error: attention is drawn of a text or of an --image, got neither\n"
+    assert run(*given[:3], tmp_path / "vit/config.json")[2].endswith("it is none or damaged\n")
+
+
+def test_the_door_is_the_command_s(monkeypatch, tmp_path):
+    """A run folder that trains no checkpoint is refused as it is everywhere."""
+    (tmp_path / "config.json").write_text('{"type": "here:Recipe"}')
+    with pytest.raises(ValueError, match="does not say which checkpoint it trains"):
+        image_attention.draw_file(tmp_path, "none.png")
