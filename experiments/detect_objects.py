@@ -2,7 +2,7 @@
 
     python experiments/detect_objects.py
     python experiments/detect_objects.py --workdir runs/cells --data.root BCCD --size 192 --upset 0.5 --crop 0.5 \\
-        --rows 16 --model.queries 40 --train.steps 8000
+        --rows 8 --model.queries 40 --train.steps 12000
     flax-transformer detect runs/detect_objects street.jpg --output boxes.png
 
 A DETR (Carion et al. 2020, https://arxiv.org/abs/2005.12872) that begins with nothing: a small ResNet whose batch norms
@@ -40,14 +40,14 @@ EXPERIMENT = Recipe(
     ),
     family="detr",
     data=SceneData(),
-    examples=DetectionImages(rows=32, size=96),
+    examples=DetectionImages(rows=16, size=96),
     objective=BatchStatistics(of=DetectionLoss(box_weight=2.0, overlap_weight=1.0, no_object_weight=0.4)),
     evaluators=(Detections(),),
     optimizer=OptimizerConfig(
-        name="adamw", learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=300), b2=0.999, eps=1e-8,
+        name="adamw", learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=500), b2=0.999, eps=1e-8,
         weight_decay=1e-4, clip_norm=0.1,
     ),
-    train=TrainConfig(steps=10_000, log_every=100, eval_every=1000, checkpoint_every=1000, ema=0.998),
+    train=TrainConfig(steps=20_000, log_every=200, eval_every=2_000, checkpoint_every=2_000, ema=0.999),
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
     runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, report, attention)
-    checkpoints = (generate, fill_mask, classify, embed, answer, detect, convert)
+    checkpoints = (generate, fill_mask, classify, detect, embed, answer, convert)
     for command in (*runs, *checkpoints, plan, launch):
         app.command(command)
     try:

@@ -1,6 +1,7 @@
 """A detector from generated scenes to the command: what a run keeps, what it exports, what is found and drawn."""
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,34 +17,34 @@ from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig
 from flax_transformer.nn.placed import placed_block
-from flax_transformer.objective import BatchStatistics, DetectionLoss
 from flax_transformer.task.evaluator import Detections
 from flax_transformer.task.evaluator.average_precision import average_precision
 from flax_transformer.task.example import DetectionImages
 from flax_transformer.task.experiment import train
-from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.start import load_start
 from flax_transformer.task.use import detect
 from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
 
-GOLDEN = Path(__file__).parent.parent / "hub" / "golden"
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "hub" / "golden"
 
 
 def trunk(*, cross):
     return TrunkConfig(block=placed_block(embed=8, heads=2, inner=8, cross=cross), depth=1)
 
 
-RECIPE = Recipe(
+RECIPE = replace(
+    runpy.run_path(str(ROOT / "experiments" / "detect_objects.py"))["EXPERIMENT"],
     model=DetrConfig(
         backbone=ResNetConfig(stem=4, widths=(8,), depths=(1,), block="basic"), encoder=trunk(cross=False),
         decoder=trunk(cross=True), queries=6,
     ),
-    family="detr",
     data=SceneData(shapes=ShapeScenes(train=4, held_out=3, size=40)),
     examples=DetectionImages(rows=2, size=32),
-    objective=BatchStatistics(of=DetectionLoss()),
     evaluators=(Detections(count=2),),
+    optimizer=OptimizerConfig(),
     train=TrainConfig(steps=2, log_every=2, eval_every=2, checkpoint_every=2),
 )  # fmt: skip
 
@@ -54,7 +55,7 @@ def finished(tmp_path_factory):
     return folder, train(RECIPE, folder)
 
 
-@pytest.mark.proves("detr", "train", "a detector of generated scenes, exported with its image processor")
+@pytest.mark.proves("detr", "train", "[`detect_objects`](../experiments/detect_objects.py)")
 def test_a_run_is_tested_by_average_precision_and_keeps_pictures_with_true_and_found_boxes(finished):
     folder, _ = finished
     test = json.loads(folder.joinpath("metrics.jsonl").read_text().splitlines()[-1])

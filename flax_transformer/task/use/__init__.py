@@ -1,4 +1,4 @@
-"""Checkpoints at work: text or pictures in; text, classes, vectors or objects out."""
+"""Checkpoints at work: text or pictures in, text, classes, boxes or vectors out."""
 
 from flax_transformer.task.use.answer import answer as answer
 from flax_transformer.task.use.checkpoint import convert as convert
