@@ -3,6 +3,8 @@
 Axes: B batch, H W height and width, U V those of a window, C channels, D features; I J height and width of what comes.
 """
 
+from functools import reduce
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -65,11 +67,24 @@ def max_pool(x: Float[Array, "*B H W C"], window: int, *, stride: int, padding: 
     (2, 2, 1)
     """
     check_window(x.shape, (window, window), padding=padding)
+    if platform() == "cpu" and x.dtype.itemsize >= 4:
+        return _largest_of_shifted(x, window, stride, padding)
     lead = (1,) * (x.ndim - 3)
     return jax.lax.reduce_window(
         x, -jnp.inf, jax.lax.max, (*lead, window, window, 1), (*lead, stride, stride, 1),
         [(0, 0)] * len(lead) + [(padding, padding)] * 2 + [(0, 0)],
     )  # fmt: skip
+
+
+def _largest_of_shifted(x: Array, window: int, stride: int, padding: int) -> Array:
+    """Compare shifted pictures: on CPU the gradient of XLA's windows takes five times as long, in float32."""
+    sides = [(0, 0)] * (x.ndim - 3) + [(padding, padding)] * 2 + [(0, 0)]
+    x = jnp.pad(x, sides, constant_values=-jnp.inf)
+    last = [(size - window) // stride * stride + 1 for size in x.shape[-3:-1]]
+    shifted = (
+        x[..., i : i + last[0] : stride, j : j + last[1] : stride, :] for i in range(window) for j in range(window)
+    )
+    return reduce(jnp.maximum, shifted)
 
 
 def check_window(shape: tuple[int, ...], window: tuple[int, int], *, padding: int = 0, dilation: int = 1) -> None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_transformer.ops.convolution import _each_channel, convolution, max_pool
+from flax_transformer.ops.convolution import _each_channel, _largest_of_shifted, convolution, max_pool
 
 
 def drawn(*shape, seed=0):
@@ -72,6 +72,21 @@ def test_what_is_padded_is_never_the_largest():
     np.testing.assert_array_equal(found[0, 0], x[:2, :2].max((0, 1)))
     np.testing.assert_array_equal(found[1, 1], x[1:4, 1:4].max((0, 1)))
     assert max_pool(x.astype(jnp.bfloat16), 2, stride=2).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("window", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 0)])
+def test_the_largest_of_shifted_pictures_is_that_of_windows(window, stride, padding):
+    """And so are its gradients."""
+    x = drawn(2, 8, 7, 3)
+
+    def by_windows(x):
+        sides = [(0, 0), (padding, padding), (padding, padding), (0, 0)]
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, window, window, 1), (1, stride, stride, 1), sides)
+
+    shifted = lambda x: _largest_of_shifted(x, window, stride, padding)  # noqa: E731
+    np.testing.assert_array_equal(shifted(x), by_windows(x))
+    ours, theirs = (jax.grad(lambda x, f=f: jnp.sum(jnp.sin(f(x))))(x) for f in (shifted, by_windows))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_pictures_smaller_than_a_window_are_refused():

@@ -20,6 +20,7 @@ from flax_transformer.task.experiment import launch, train
 from flax_transformer.task.recipe import _wrapped
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.use import classify, classify_pictures, embed_pictures
+from flax_transformer.task.use.require import check_texts
 from flax_transformer.train.loop import TrainConfig
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +97,9 @@ def test_what_is_no_picture_is_said(finished, run, tmp_path):
     assert "pairs are of texts, the checkpoint reads pictures" in error
     with pytest.raises(ValueError, match="to classify takes a checkpoint that can, got a GPT2LMHeadModel"):
         classify_pictures(hub.load(ROOT / "tests/hub/golden/gpt2"), [])
+    picture = next((finished / "samples").iterdir())
+    with pytest.raises(ValueError, match=r"a BertForPreTraining reads text, it was given the picture .*\.png"):
+        check_texts(hub.load(ROOT / "tests/hub/golden/bert"), ["a cat", str(picture)])
     with pytest.raises(ValueError, match="a CCTForImageClassification reads pictures, it was given text"):
         classify(hub.load(finished / "export"), ["a cat"])
 
@@ -114,7 +118,7 @@ def test_a_checkpoint_learns_at_another_resolution(finished, tmp_path, kind):
 
 
 @pytest.mark.parametrize("image", [(28, 28, 1), (32, 32, 3)])
-@pytest.mark.parametrize("name", ["cct", "vit", "swin", "mixer", "resnet"])
+@pytest.mark.parametrize("name", ["cct", "cct_2_3x2", "vit", "swin", "mixer", "resnet"])
 def test_every_model_is_sized_by_the_data_and_exported(name, image):
     recipe = experiments("classify_images")[name]
     config = sized(recipe.model, Spec(uses=("classify",), classes=("a", "b", "c"), image=image))
@@ -124,7 +128,7 @@ def test_every_model_is_sized_by_the_data_and_exported(name, image):
 
 
 def test_an_experiment_is_named_by_the_first_word(capsys):
-    for arguments, said in ((["tct"], "the first word must be one of cct, vit"), (["--help"], None)):
+    for arguments, said in ((["tct"], "the first word must be one of cct, cct_2_3x2, vit"), (["--help"], None)):
         with pytest.raises(SystemExit) as stop:
             launch(experiments("classify_images"), arguments)
         assert stop.value.code == (2 if said else 0)
