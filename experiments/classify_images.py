@@ -56,12 +56,12 @@ def experiment(family: str, backbone: Any, pool: str, **changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
-CCT = cct(embed=128, heads=4, depth=4, inner=256, image=32, stem=(64,), pool=False)
+CCT = with_fields(cct(embed=128, heads=4, depth=4, inner=256, image=32, stem=(64,), pool=False), unroll=True)
 VIT = with_fields(
-    vit_encoder("tiny", 4, image=32, drop_path=0.1), embed=128, heads=4, inner=256, depth=6, out_bias=True
+    vit_encoder("tiny", 4, image=32, drop_path=0.1), embed=128, heads=4, inner=256, depth=6, out_bias=True, unroll=True
 )
 SWIN = swin_encoder(48, (2, 2, 2), (2, 4, 8), image=32, patch=2, window=4)
-MIXER = replace(mixer(embed=128, depth=6, tokens=64, inner=256, image=32, patch=4), drop_path=0.1)
+MIXER = replace(mixer(embed=128, depth=6, tokens=64, inner=256, image=32, patch=4), drop_path=0.1, unroll=True)
 RESNET = ResNetConfig(small=True, stem=16, widths=(16, 32, 64), depths=(2, 2, 2), block="basic")
 
 LONG = {

@@ -132,8 +132,8 @@ class LabelledImages:
         check_rows(self.rows, self.size or 1)
         if not 0 < self.keep <= 1:
             raise ValueError(f"keep must be in (0, 1], got {self.keep}")
-        if self.mean or self.std:
-            normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
+        mean, std = self.mean or (0.5,), self.std or (0.5,)
+        normalised(mean, std, max(len(mean), len(std)))
 
     def open(self, data: Any, context: Context) -> Opened:
         """Open the pictures; held out are the test's `HeldImages`.
