@@ -29,7 +29,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 def backbone(*tokens: str) -> Any:
     """Give a small Transformer of patches of 4 × 4 pixels."""
     encoder = vit_encoder("tiny", 4, image=32, tokens=tokens, drop_path=0.1)
-    return with_fields(encoder, embed=96, heads=3, inner=192, depth=4, out_bias=True)
+    return with_fields(encoder, embed=96, heads=3, inner=192, depth=4, out_bias=True, unroll=True)
 
 
 def experiment(family: str, model: Any, objective: DistilLoss) -> Recipe:

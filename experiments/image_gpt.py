@@ -1,9 +1,23 @@
 """Draw pictures pixel by pixel: ImageGPT, a decoder of colours, and what it has learned of classes by that.
 
-python experiments/image_gpt.py                                           # drawn shapes
+    python experiments/image_gpt.py                                                  # drawn shapes
+    python experiments/image_gpt.py wide --workdir runs/clothes --data.root FASHION_MNIST --size 8 --train.steps 2400
+
+The first word is the model: `small`, 4 layers, 96 wide, or `wide`, 256. Pictures are resized to --size pixels a side
+and painted in --colours colours, which k-means finds; grey pictures in as many levels. A run ends with the bits a pixel
+of the test pictures, beside those of two models of counts; with a linear probe of every layer, beside one of the
+pixels; and with halves of test pictures completed, in `completions.png` of the run's folder. `export/` is a checkpoint
+that `transformers` opens, with its image processor.
+
+300 steps of `small` on 9,600 pictures of Fashion-MNIST, 14 pixels a side, 16 levels (2026-11-22): 1.454 bits a pixel;
+copying the pixel to the left 2.633, by place 2.957. A linear probe of 4,000 training pictures tells 69.4 % of 2,000
+test pictures by the third layer, 80.1 % by the pixels: such a probe takes longer training.
 """
 
+from dataclasses import replace
+
 from flax_transformer.data.image import DrawnShapes, LabelledData
+from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.vision.imagegpt import imagegpt
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Completions, LayerProbe, PixelBits
@@ -14,19 +28,28 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-EXPERIMENT = Recipe(
-    model=imagegpt(96, 3, 4, colours=16, dropout=0.0),
-    family="imagegpt",
-    data=LabelledData(shapes=DrawnShapes(size=16, noise=0.0)),
-    examples=PixelSequences(rows=32, size=14, colours=16),
-    objective=TokenLoss(chunk=8_192),
-    evaluators=(PixelBits(), LayerProbe(), Completions()),
-    optimizer=OptimizerConfig(
-        name="adamw", learning_rate=3e-3, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.1), b1=0.9,
-        b2=0.95, eps=1e-8, weight_decay=0.1, clip_norm=1.0,
-    ),
-    train=TrainConfig(steps=300, log_every=50, eval_every=300, checkpoint_every=300),
-)  # fmt: skip
+
+def experiment(model: CausalConfig, learning_rate: float) -> Recipe:
+    """Give the recipe for a model, whose colours and number of pixels are those of the data."""
+    return Recipe(
+        model=replace(model, unroll=True),
+        family="imagegpt",
+        data=LabelledData(shapes=DrawnShapes(size=16, noise=0.0)),
+        examples=PixelSequences(rows=32, size=14, colours=16),
+        objective=TokenLoss(chunk=8_192),
+        evaluators=(PixelBits(), LayerProbe(), Completions()),
+        optimizer=OptimizerConfig(
+            name="adamw", learning_rate=learning_rate, schedule=ScheduleConfig(name="cosine", warmup=30, final=0.1),
+            b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1, clip_norm=1.0,
+        ),
+        train=TrainConfig(steps=300, log_every=50, eval_every=300, checkpoint_every=300),
+    )  # fmt: skip
+
+
+EXPERIMENTS = {
+    "small": experiment(imagegpt(96, 2, 4, dropout=0.0), 3e-3),
+    "wide": experiment(imagegpt(256, 4, 4, dropout=0.0), 2e-3),
+}
 
 if __name__ == "__main__":
-    launch(EXPERIMENT)
+    launch(EXPERIMENTS)

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.proves("imagegpt", "recipe", "its export in transformers, colours and all"),
+    pytest.mark.proves("imagegpt", "parity", "the export of a run, colours and all"),
 ]
 
 
