@@ -25,7 +25,7 @@ def cct(
     (8, 8)
     """
     block = transformer_block(
-        embed=embed, heads=heads, inner=inner, norm_eps=1e-5, norm_position="pre", activation="gelu", init_std=0.02,
+        embed=embed, heads=heads, inner=inner, norm_eps=1e-5, norm_position="pre", activation="gelu",
         precision=precision,
     )  # fmt: skip
     return ViTConfig(
