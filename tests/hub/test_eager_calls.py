@@ -95,9 +95,9 @@ def test_of_every_familys_model(folder):
         cache = model.init_cache(model.encode(TOKENS), None, 8)
         assert compiled(lambda: model.step(cache, TOKENS[:, 0])) == 0
     else:
-        encoder = getattr(model, "encoder", None) or model.backbone
-        if patches := getattr(encoder.cfg, "patches", None):
-            images = jnp.ones((2, *patches.image, patches.channels))
+        encoder = model.backbone if hasattr(model, "backbone") else model.encoder
+        if (patches := getattr(encoder.cfg, "patches", None)) or hasattr(encoder.cfg, "channels"):
+            images = jnp.ones((2, *patches.image, patches.channels) if patches else (2, 32, 32, encoder.cfg.channels))
             assert compiled(lambda: encoder(images)) == 0
             return
         assert compiled(lambda: encoder(TOKENS, mask=Mask(lengths=jnp.array([6, 3])))) == 0

@@ -25,6 +25,8 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation
 from flax_transformer.ops.convolution import max_pool
+from flax_transformer.ops.eager import reused
+from flax_transformer.ops.platform import platform
 from flax_transformer.parallel.explicit import implicit
 
 FLOAT32 = Precision()
@@ -226,8 +228,15 @@ class Stage(Module):
         x, first = self.first(checkpoint_name(x, "hidden_states"), by)
         if not hasattr(self, "rest"):
             return x, {"first": first}
-        x, rest = jax.lax.scan(lambda x, block: block(x, by), x, self.rest)
+        x, rest = _in_turn(self.rest, x, by)
         return x, {"first": first, "rest": rest}
+
+
+@reused
+def _in_turn(blocks: ResNetBlock, x: Array, by: Normalise) -> tuple[Array, Statistics]:
+    # On a CPU XLA computes the gradients of a convolution in a loop tens of times slower.
+    unroll = platform() == "cpu"
+    return jax.lax.scan(lambda x, block: block(x, by), x, blocks, unroll=unroll)
 
 
 def _rows(x: Array) -> Array:
