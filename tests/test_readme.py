@@ -62,8 +62,8 @@ def test_an_experiment_takes_the_options_shown(file, capsys, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setenv("COLUMNS", "200")
+    several = getattr(module, "EXPERIMENTS", {})
     with pytest.raises(SystemExit) as stop:
-        several = getattr(module, "EXPERIMENTS", {})
         launch(several or module.EXPERIMENT, [*list(several)[:1], "--help"])
     said = capsys.readouterr().out
     assert stop.value.code == 0
