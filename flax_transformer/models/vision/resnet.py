@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -23,6 +24,7 @@ from flax_transformer.nn.batch_norm import BatchNorm, FrozenBatchNorm, Normalise
 from flax_transformer.nn.check import check_images
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.stack import layer, stack_depth
 from flax_transformer.ops import Mask, activation
 from flax_transformer.ops.convolution import max_pool
 from flax_transformer.ops.eager import reused
@@ -234,9 +236,14 @@ class Stage(Module):
 
 @reused
 def _in_turn(blocks: ResNetBlock, x: Array, by: Normalise) -> tuple[Array, Statistics]:
-    # On a CPU XLA computes the gradients of a convolution in a loop tens of times slower.
-    unroll = platform() == "cpu"
-    return jax.lax.scan(lambda x, block: block(x, by), x, blocks, unroll=unroll)
+    if platform() != "cpu":
+        return jax.lax.scan(lambda x, block: block(x, by), x, blocks)
+    # In a loop XLA on a CPU computes the gradients of a convolution tens of times slower.
+    found = []
+    for i in range(stack_depth(blocks)):
+        x, new = layer(blocks, i)(x, by)
+        found.append(new)
+    return x, jax.tree.map(lambda *each: jnp.stack(each), *found)
 
 
 def _rows(x: Array) -> Array:
