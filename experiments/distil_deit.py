@@ -6,7 +6,8 @@
 The first word is the student: `deit`, which has one head for the labels and one for the teacher's class (hard), or
 `vit`, whose one head learns both the labels and the teacher's distribution (soft). The teacher sees every picture as
 the student does, after all that is done to it at random; it must tell the same classes. Without `--teacher` the student
-learns from the labels alone, with both heads where there are two: what distillation is compared with.
+learns from the labels alone, with both heads where there are two: what distillation is compared with. That
+comparison has not been made yet.
 """
 
 from typing import Any
