@@ -15,11 +15,9 @@ from jaxtyping import Float
 
 from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.processor.image import ImageProcessor
-from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.models.head import Head
 from flax_transformer.task.use.classify import Label, ranked
-from flax_transformer.task.use.require import require_use
+from flax_transformer.task.use.require import image_processor_of, require_use
 
 ROWS = 32
 """Pictures that are looked at together."""
@@ -65,19 +63,6 @@ def _vectors(pretrained: Pretrained, pixels: Float[jax.Array, "B C H W"]) -> Flo
     return output.last_hidden_state.mean(axis=1)
 
 
-def picture_processor(pretrained: Pretrained) -> ImageProcessor:
-    """Give the checkpoint's image processor.
-
-    Raises:
-      ValueError: when it has none, or one that cannot be read.
-    """
-    if pretrained.processor is None:
-        raise ValueError("pictures need an image processor, the checkpoint has no preprocessor_config.json")
-    if isinstance(pretrained.processor, Unreadable):
-        pretrained.processor()
-    return pretrained.processor
-
-
 def read_picture(pretrained: Pretrained, file: File) -> Any:
     """Decode a picture file, with as many channels as the model's pictures have.
 
@@ -91,6 +76,6 @@ def read_picture(pretrained: Pretrained, file: File) -> Any:
 
 
 def _batches(pretrained: Pretrained, files: Sequence[File]) -> Iterator[Float[np.ndarray, "B C H W"]]:
-    processor = picture_processor(pretrained)
+    processor = image_processor_of(pretrained)
     for i in range(0, len(files), ROWS):
         yield processor([read_picture(pretrained, file) for file in files[i : i + ROWS]])["pixel_values"]
