@@ -46,6 +46,7 @@ class DetectionLoss(Objective):
     better: ClassVar[Mapping[str, str]] = {
         "loss": "lower", "class_loss": "lower", "box_loss": "lower", "overlap_loss": "lower", "count_error": "lower",
     }  # fmt: skip
+    unit: ClassVar[str] = "objects"
 
     def __post_init__(self):
         for name, value in vars(self).items():

@@ -25,6 +25,8 @@ class Objective:
     """Whether the loss of a batch is the sum of those of its rows."""
     better: ClassVar[Mapping[str, Literal["lower", "higher"]]] = {"loss": "lower"}
     """The metrics it reports, and which direction is better."""
+    unit: ClassVar[str] = "rows"
+    """What `count` counts."""
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over a batch; without a key there is no dropout."""

@@ -37,6 +37,11 @@ class BatchStatistics(Objective):
         """The metrics it reports, and which direction is better."""
         return self.of.better
 
+    @property
+    def unit(self) -> str:
+        """What `count` counts."""
+        return self.of.unit
+
     def __call__(
         self, model: Any, batch: Batch, *, key: jax.Array | None = None, carried: dict[str, jax.Array]
     ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, jax.Array]]:

@@ -31,6 +31,7 @@ class TokenLoss(Objective):
     """Tokens whose logits exist at a time; more may be faster on an accelerator, and take more memory."""
 
     better: ClassVar[Mapping[str, str]] = {"loss": "lower", "perplexity": "lower"}
+    unit: ClassVar[str] = "tokens"
 
     def __post_init__(self):
         if not 0 <= self.label_smoothing < 1:

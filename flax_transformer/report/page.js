@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const page = document.getElementById("page"), tip = document.getElementById("tip");
 const SVG = "http://www.w3.org/2000/svg";
-const NAMES = { loss: "loss", learning_rate: "learning rate", gradient_norm: "gradient norm", tokens_per_second: "tokens per second",
+const NAMES = { loss: "loss", learning_rate: "learning rate", gradient_norm: "gradient norm",
   bleu: "BLEU", chrf: "chrF", tokenized_bleu: "tokenised BLEU", exact_match: "exact match in %", sentences_per_second: "sentences per second" };
 const nameOf = (metric) => NAMES[metric] || metric.replaceAll("_", " ");
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -175,7 +175,7 @@ function chart(metric, lines, last) {
 }
 function curves() {
   if (!data.series) return;
-  const order = ["loss", "learning_rate", "gradient_norm", "tokens_per_second"], splits = Object.keys(data.series).filter((split) => split !== "test");
+  const order = ["loss", "learning_rate", "gradient_norm"], splits = Object.keys(data.series).filter((split) => split !== "test");
   const metrics = [...new Set([...order, ...splits.flatMap((split) => Object.keys(data.series[split]))])].filter((name) => name !== "step");
   const last = Math.max(0, ...splits.flatMap((split) => data.series[split].step));
   const cards = metrics.map((metric) => {

@@ -49,6 +49,8 @@ class Task:
     """A model to begin from, in place of a new one; training takes its arrays over."""
     better: Mapping[str, Literal["lower", "higher"]] = field(default_factory=lambda: {"loss": "lower"})
     """Which direction is better, of the metrics of `evaluate` that `train.monitor` may watch."""
+    unit: str = "items"
+    """What the objective counts, for the name of the speed of training."""
     step: OwnStep | None = None
     """A step of the task's own, in place of one made of its objective and the experiment's optimizer."""
 
@@ -138,6 +140,7 @@ def _fit(
         writer=writer,
         evaluation=Evaluation(_within(mesh, task.evaluate, carry), task.better),
         schedule=make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps),
+        unit=task.unit,
     )
     model = final_model(experiment, checkpoints, state, carry)
     return multihost.at_home(multihost.whole(model)) if jax.process_count() > 1 else model
@@ -264,7 +267,7 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
             multihost.start(processes)
             train(experiment, workdir)
 
-        return _guard(body)
+        return guarded(body)
 
     names = tyro.constructors.ConstructorRegistry()
 
@@ -297,7 +300,8 @@ def _named(experiments: Mapping[str, Experiment], arguments: list[str]) -> tuple
     return experiments[arguments[0]], arguments[1:]
 
 
-def _guard(body: Callable[[], Any]) -> int:
+def guarded(body: Callable[[], Any]) -> int:
+    """Do what a person has asked for; say in a sentence what kept it from its end, and give the exit code for that."""
     try:
         body()
     except FAILURES as error:

@@ -136,6 +136,7 @@ class _Run:
             finish=partial(self.finish, before),
             model=model,
             better=recipe.objective.better,
+            unit=recipe.objective.unit,
         )
 
     def init(self, key: jax.Array) -> Any:

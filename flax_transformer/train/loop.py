@@ -139,6 +139,7 @@ class _Run:
         writer: Writer,
         evaluation: Evaluation,
         schedule: Callable[[int], Any],
+        unit: str,
     ):
         meta: dict = {}
         newest = checkpoints.newest()
@@ -149,7 +150,7 @@ class _Run:
         self._checkpoints, self._writer, self._schedule = checkpoints, writer, schedule
         self._measure = evaluation.measure
         self.patience = _Patience(config, evaluation.better, meta.get("patience", {}))
-        self.window = Window(config.skip_not_finite, meta.get("skipped", 0))
+        self.window = Window(config.skip_not_finite, meta.get("skipped", 0), unit)
         self.progress = make_progress(config.steps, self.step, first=jax.process_index() == 0)
         if self.step:
             self.progress.say(f"resuming from step {self.step}")
@@ -245,6 +246,7 @@ def fit(
     writer: Writer,
     evaluation: Evaluation,
     schedule: Callable[[int], Any],
+    unit: str = "items",
 ) -> TrainState:
     """Train until `config.steps`, or until patience ends, from the newest checkpoint if there is one.
 
@@ -253,6 +255,7 @@ def fit(
       train_step: compiled; it may reuse the memory of the state it is given.
       evaluation: what gives validation metrics.
       schedule: the learning rate, to be reported.
+      unit: what the objective counts: `tokens` are reported as `tokens_per_second`.
 
     Returns:
       The last state; with `keep_best` its model, average and what is carried are those of the best evaluation.
@@ -265,7 +268,8 @@ def fit(
       Preempted: after SIGTERM to any process, with the state of one agreed step saved.
     """
     run = _Run(
-        state, batches, config, checkpoints=checkpoints, writer=writer, evaluation=evaluation, schedule=schedule
+        state, batches, config, checkpoints=checkpoints, writer=writer, evaluation=evaluation, schedule=schedule,
+        unit=unit,
     )  # fmt: skip
     stacks = checkpoints.folder.parent / f"stacks-{jax.process_index()}.txt"
     try:

@@ -69,7 +69,7 @@ class Live(Plain):
 
 
 def _label(name: str) -> str:
-    return {"tokens_per_second": "tokens/s", "learning_rate": "lr", "gradient_norm": "grad"}.get(name, name)
+    return {"learning_rate": "lr", "gradient_norm": "grad"}.get(name, name.replace("_per_second", "/s"))
 
 
 class Silent(Plain):

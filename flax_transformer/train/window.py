@@ -45,12 +45,13 @@ class Window:
     Args:
       limit: batches that may be skipped in a run.
       skipped: how many of them were before.
+      unit: what is counted, for the name of the speed.
     """
 
-    def __init__(self, limit: int = 0, skipped: int = 0):
+    def __init__(self, limit: int = 0, skipped: int = 0, unit: str = "items"):
         self._pending: list[tuple[int, dict]] = []
         self._began = time.monotonic()
-        self._limit, self.skipped = limit, skipped
+        self._limit, self.skipped, self._speed = limit, skipped, f"{unit}_per_second"
 
     def add(self, step: int, metrics: dict) -> None:
         """Take the metrics of a step."""
@@ -74,7 +75,7 @@ class Window:
         means = {n: sum(float(m[n]) * float(m["count"]) for m in good) / max(count, 1) for n in names}
         norm = sum(float(metrics["gradient_norm"]) for metrics in good) / len(good)
         skipped = {"skipped": float(self.skipped)} if self.skipped else {}
-        return {**means, "gradient_norm": norm, "tokens_per_second": count / seconds, **skipped}
+        return {**means, "gradient_norm": norm, self._speed: count / seconds, **skipped}
 
     def _is_good(self, step: int, metrics: dict) -> bool:
         bad = [name for name in WATCHED if not math.isfinite(metrics[name])]

@@ -66,6 +66,6 @@ class LabelledData(ImageData):
     shapes: DrawnShapes = field(default_factory=DrawnShapes)
     """Which ones."""
 
-    def open(self) -> ImageSet:
+    def found(self) -> ImageSet:
         """Open the folder, or draw."""
-        return super().open() if self.root else self.shapes.open()
+        return super().found() if self.root else self.shapes.open()

@@ -11,7 +11,7 @@ from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.data.image.folder import has_class_folders, inner_folder, open_folders
 from flax_transformer.data.image.idx import find_idx, open_idx
 from flax_transformer.data.image.picture import Files, ImageSet, Pictures
-from flax_transformer.data.image.split import SPLITS, hold_out, normal
+from flax_transformer.data.image.split import SPLITS, choose, hold_out, normal
 from flax_transformer.data.image.tfds import Records, find_tfds, open_tfds
 from flax_transformer.frozen import frozen
 
@@ -27,9 +27,20 @@ class ImageData:
     """Share of the training pictures, of each class, for each of validation and test that the folder lacks."""
     split_seed: int = 0
     """Which pictures these are."""
+    limit: int | None = None
+    """Training pictures that are used, of each class its share; None: all."""
 
     def open(self) -> ImageSet:
-        """Open the folder; errors as `open_images`, and names that are not as many as the classes."""
+        """Open the pictures; errors as `open_images`, names that are not as many as the classes, and as `choose`."""
+        found = self.found()
+        if self.limit is None:
+            return found
+        train = found.splits["train"]
+        chosen = choose(_names(train.images), _labels(train), self.limit, seed=self.split_seed)
+        return replace(found, splits={**found.splits, "train": train.take(chosen)})
+
+    def found(self) -> ImageSet:
+        """Open all that there are."""
         found = open_images(self.root, holdout=self.holdout, seed=self.split_seed)
         if self.names and len(self.names) != len(found.classes):
             raise ValueError(f"names must be as many as the classes, got {self.names} for {found.classes}")
@@ -86,13 +97,17 @@ def _completed(root: Path, splits: dict[str, Any], holdout: float, seed: int) ->
     missing = [split for split in SPLITS if split not in splits]
     if missing:
         train = splits["train"]
-        labels = train.labels if isinstance(train, Pictures) else np.zeros(len(train), np.int32)
         try:
-            parts = hold_out(_names(train.images), labels, missing, share=holdout, seed=seed)
+            parts = hold_out(_names(train.images), _labels(train), missing, share=holdout, seed=seed)
         except ValueError as error:
             raise ValueError(f"{root}: {error}") from error
         splits = {**splits, **{split: train.take(indices) for split, indices in parts.items()}}
     return {split: splits[split] for split in SPLITS}
+
+
+def _labels(pictures: Any) -> np.ndarray:
+    """Give each picture's class; where there are boxes, all have one."""
+    return pictures.labels if isinstance(pictures, Pictures) else np.zeros(len(pictures), np.int32)
 
 
 def _names(images: Any) -> list[str]:

@@ -134,9 +134,9 @@ class SceneData(ImageData):
     shapes: ShapeScenes = field(default_factory=ShapeScenes)
     """Which scenes are generated."""
 
-    def open(self) -> ImageSet:
+    def found(self) -> ImageSet:
         """Open the folder, or lay out the scenes."""
-        return super().open() if self.root else self.shapes.open()
+        return super().found() if self.root else self.shapes.open()
 
 
 def _scenes(scenes: ShapeScenes, numbers: Int[np.ndarray, " B"]) -> Scenes:

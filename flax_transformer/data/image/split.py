@@ -48,9 +48,7 @@ def hold_out(
     """
     if not 0 < share * len(parts) < 1:
         raise ValueError(f"holdout must be in (0, {1 / len(parts):g}) for {len(parts)} parts, got {share}")
-    places = np.array(
-        [int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]) for name in names], np.uint64
-    )
+    places = _places(names, seed)
     found: dict[str, list] = {part: [] for part in ("train", *parts)}
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -67,5 +65,25 @@ def hold_out(
     return {part: np.sort(np.concatenate(each)) for part, each in found.items()}
 
 
-def _place(seed: int, name: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8])
+def choose(names: Sequence[str], labels: Int[np.ndarray, " B"], count: int, *, seed: int) -> Int[np.ndarray, "_"]:
+    """Choose pictures, of every class its share; fewer of them are some of those that more would be.
+
+    Which ones depends on the same as in `hold_out`.
+
+    Raises:
+      ValueError: fewer than there are classes, or more than there are pictures.
+    """
+    classes, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if not len(classes) <= count <= len(names):
+        raise ValueError(f"limit must be from {len(classes)}, one of each class, to {len(names)}, got {count}")
+    order = np.lexsort((_places(names, seed), labels))
+    members = labels[order]
+    rank = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[members]
+    return np.sort(order[np.argsort((rank + 0.5) / sizes[members], kind="stable")[:count]])
+
+
+def _places(names: Sequence[str], seed: int) -> np.ndarray:
+    """Give each name a number of 64 bits."""
+    return np.array(
+        [int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8]) for name in names], np.uint64
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.image import ImageData, decode_image, open_images
-from flax_transformer.data.image.split import hold_out
+from flax_transformer.data.image.split import choose, hold_out
 from tests.data.image.image_files import (
     class_folders,
     coco,
@@ -98,6 +98,35 @@ def test_which_are_held_out_depends_on_names_and_seed_not_on_order():
     assert len(plain["test"]) == 12
     other = hold_out(named, labels, ["test"], share=0.2, seed=4)
     assert set(other["test"]) != set(plain["test"])
+
+
+def test_a_limit_takes_every_class_its_share_and_fewer_are_some_of_more():
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.repeat([0, 1, 2], [10, 40, 50]))
+    named = [f"picture {number}" for number in range(100)]
+    before: set[int] = set()
+    for count in (3, 10, 50, 100):
+        chosen = choose(named, labels, count, seed=1)
+        assert len(set(chosen.tolist())) == count
+        assert before <= set(chosen.tolist())
+        before = set(chosen.tolist())
+        shares = np.bincount(labels[chosen], minlength=3) - count * np.array([0.1, 0.4, 0.5])
+        assert np.abs(shares).max() <= 1
+    order = rng.permutation(100)
+    moved = choose([named[i] for i in order], labels[order], 50, seed=1)
+    np.testing.assert_array_equal(np.sort(order[moved]), choose(named, labels, 50, seed=1))
+    assert set(choose(named, labels, 50, seed=2)) != set(choose(named, labels, 50, seed=1))
+    for count in (2, 101):
+        with pytest.raises(ValueError, match=f"limit must be from 3, one of each class, to 100, got {count}"):
+            choose(named, labels, count, seed=1)
+
+
+def test_data_train_on_as_many_pictures_as_the_limit_says(tmp_path):
+    class_folders(tmp_path, count=10)
+    few, all_of_them = (ImageData(root=str(tmp_path), holdout=0.2, limit=limit).open() for limit in (4, None))
+    assert len(few.splits["train"]) == 4
+    assert few.splits["test"].fingerprint == all_of_them.splits["test"].fingerprint
+    assert {*names(few.splits["train"])} < {*names(all_of_them.splits["train"])}
 
 
 def test_a_folder_elsewhere_is_split_alike(tmp_path):
