@@ -1,8 +1,10 @@
 """What every config is: a frozen dataclass with keywords only, whose `help` says what its fields mean."""
 
 import ast
+import functools
 import inspect
 import itertools
+import linecache
 import textwrap
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
@@ -37,16 +39,31 @@ class _Docstring:
         return "\n".join([inspect.cleandoc(self.text), "", "Attributes:", *lines]) if lines else self.text
 
 
+@functools.cache
 def meanings(cls: type) -> dict[str, str]:
     """Give the string below each field of a class and of those it inherits from, by name, on one line each."""
     found: dict[str, str] = {}
     for kind in reversed(cls.__mro__[:-1]):
-        try:
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-        except (OSError, TypeError, SyntaxError):  # made where there is no file
-            continue
-        for field, below in itertools.pairwise(tree.body):
+        for field, below in itertools.pairwise(_body(kind)):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
                     found[name] = " ".join(meaning.split())
     return found
+
+
+def _body(cls: type) -> list[ast.stmt]:
+    """Give the statements of a class; none where there is no file to read them in."""
+    try:
+        body = _parsed(inspect.getfile(cls)).body
+    except (OSError, TypeError, SyntaxError):
+        return []
+    scopes = (ast.ClassDef, ast.FunctionDef)
+    for name in cls.__qualname__.replace(".<locals>", "").split("."):
+        body = next((each.body for each in body if isinstance(each, scopes) and each.name == name), [])
+    return body
+
+
+@functools.cache
+def _parsed(file: str) -> ast.Module:
+    """Parse a file once for all its classes, which `inspect.getsource` would do for each."""
+    return ast.parse("".join(linecache.getlines(file)))

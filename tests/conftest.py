@@ -1,6 +1,7 @@
 import io
 import os
 import shutil
+from pathlib import Path
 
 import jax
 import pytest
@@ -22,6 +23,8 @@ settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
 
 
+MAPPED = Path("/proc/self/maps")
+
 collect_ignore_glob = ["*/conftest.py"]
 """They hold no examples for doctest, which would take the one of a folder for that of another."""
 
@@ -34,11 +37,16 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not set(FIRST) & set(item.path.parts))
 
 
+MAPS = 20_000
+"""Regions of memory after which compiled programs are forgotten: each has some, and Linux grants 65,530 a process."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_functions():
-    """Free compiled programs after each file, so that a long run does not fill memory."""
+    """Free compiled programs after a file when there are many, so that a long run does not fill memory."""
     yield
-    jax.clear_caches()
+    if not MAPPED.exists() or MAPPED.read_bytes().count(b"\n") > MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture

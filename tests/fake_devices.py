@@ -21,7 +21,7 @@ PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 FLAGS = f"--xla_force_host_platform_device_count=8 {PATIENT} {QUICK}"
 CACHE = {
     "jax_compilation_cache_dir": str(ROOT / ".programs"),
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_compile_time_secs": 0.05,
     "jax_persistent_cache_min_entry_size_bytes": -1,
     "jax_persistent_cache_enable_xla_caches": "none",
 }

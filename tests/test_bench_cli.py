@@ -27,6 +27,7 @@ def test_options_are_those_of_the_library():
         ]
 
 
+@pytest.mark.slow
 def test_measure_write_and_compare(run, tmp_path):
     size = ("shallow", "--batch", 2, "--length", 4, "--vocab", 16, "--steps", 2)
     code, out, err = run("bench", *size, "--what", "forward", "--json", tmp_path / "a.json")
@@ -66,6 +67,7 @@ def test_bad_options_end_in_one_sentence(run, arguments, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_attention_is_a_target(run, tmp_path):
     code, out, err = run(
         "bench", "attention", "--lengths", 8, "--heads", 2, "--width", 8, "--causal", "--json", tmp_path / "a.json"

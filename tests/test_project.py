@@ -38,6 +38,7 @@ def test_the_version_is_one(run):
     assert re.search(rf"^version: {re.escape(ft.__version__)}$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_presets_are_listed_with_family_and_parameters(run):
     code, out, err = run("presets")
     assert (code, err) == (0, "")

@@ -4,6 +4,8 @@
 Axes: B batch, H W height and width in pixels, C channels, P places of the last feature map, D width.
 """
 
+import math
+
 import jax
 from flax import nnx
 from jaxtyping import Array, Float
@@ -20,7 +22,10 @@ from flax_transformer.parallel.explicit import implicit
 
 @frozen
 class StemConfig:
-    """Convolutions of 3×3, each with ReLU, that make a picture half as high and wide."""
+    """Convolutions of 3×3, each with ReLU, that make a picture half as high and wide.
+
+    Kernels begin as He's by what they take, so that pictures come out as strong as they went in.
+    """
 
     embed: int
     """D, the width of the residual stream and of the last convolution."""
@@ -77,7 +82,7 @@ class Stem(Module):
         for i in range(len(widths) - 1):
             layer = ConvConfig(
                 channels=widths[i], features=widths[i + 1], window=(3, 3), stride=1 if cfg.pool else 2, padding=1,
-                bias=False, precision=cfg.precision,
+                bias=False, init_std=math.sqrt(2 / (9 * widths[i])), precision=cfg.precision,
             ).build(rngs)  # fmt: skip
             setattr(self, f"conv{i + 1}", layer)
 

@@ -56,6 +56,7 @@ def test_forward_train_and_decode_of_a_preset():
     assert "recompilations" in render(record)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["forward", "decode"])
 def test_each_program_alone_in_bfloat16(what):
     record = benchmark("small", Size(batch=1, length=2, vocab=8, dtype="bfloat16"), what=(what,), steps=1)
@@ -243,6 +244,7 @@ import flax_transformer.bench.run, flax_transformer.bench.attention
 """
 
 
+@pytest.mark.slow
 def test_a_machine_with_only_jax_and_flax_can_measure():
     code = f"HEAVY = {HEAVY!r}\n{LIGHT}"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

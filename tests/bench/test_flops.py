@@ -246,7 +246,7 @@ def test_nothing_of_a_model_too_large_to_allocate_is_allocated():
 # Models.
 
 
-@pytest.mark.parametrize("name", share(TEXTS, 0, of=3))
+@pytest.mark.parametrize("name", share(TEXTS, 0, of=9))
 def test_every_preset_costs_what_its_formula_says(name):
     config = find_preset(name)()
     rows, length = 2, 32
@@ -291,7 +291,9 @@ def test_a_forward_pass_equals_a_count_by_hand(make, sizes):
     assert counted == by_hand(*sizes, V=8_000, B=3, T=32)
 
 
-@pytest.mark.parametrize("variant", [{}, {"kv_heads": 2}, {"gated": True}, {"head_width": 48}, {"bias": False}])
+@pytest.mark.parametrize(
+    "variant", share([{}, {"kv_heads": 2}, {"gated": True}, {"head_width": 48}, {"bias": False}], 1, of=4)
+)
 def test_forward_equals_what_xla_counts_without_loops(variant):
     block = transformer_block(embed=256, heads=8, inner=1024, **variant)
     config = Seq2SeqConfig(

@@ -234,6 +234,7 @@ def test_what_is_too_large_is_told_as_the_compiler_does():
     assert known.limit == CHIPS["v5e"].room
 
 
+@pytest.mark.slow
 def test_dropout_is_set_everywhere():
     """With it the loss of one batch depends on the key; without, it does not."""
     keys = [jax.random.key(seed) for seed in (1, 2)]

@@ -22,6 +22,7 @@ def named(folder):
 
 
 one_of_each = pytest.mark.parametrize("golden", CORE, ids=named, indirect=True, scope="module")
+one_of_few = pytest.mark.parametrize("golden", MESHED, ids=named, indirect=True, scope="module")
 
 
 @pytest.fixture(params=GOLDEN, ids=named, scope="module")
@@ -41,7 +42,7 @@ def text(golden):
     return golden
 
 
-@one_of_each
+@one_of_few
 def test_compiled_is_eager(golden, expected):
     pretrained, inputs, _ = golden
     with jax.disable_jit():
@@ -84,7 +85,7 @@ def test_the_future_is_unseen_and_the_past_is_not(text, expected):
     assert moved[:, :-1].any() != text.generates
 
 
-@one_of_each
+@one_of_few
 def test_every_parameter_learns(golden):
     """But what a key's bias adds to all products of a query alike, and what nothing of these inputs comes to."""
     pretrained, inputs, _ = golden

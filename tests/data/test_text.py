@@ -28,6 +28,7 @@ def test_the_standard_library_is_large_python_and_the_same_every_time():
     assert not any("class TestCase(unittest" in document for document in documents)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.text(max_size=20), max_size=8), st.floats(0.01, 0.99))
 def test_a_split_loses_nothing(documents, holdout):
@@ -115,6 +116,7 @@ def test_the_classes_of_a_folder_are_those_its_training_file_has(tmp_path):
         corpus.classes()
 
 
+@pytest.mark.slow
 def test_lines_of_code_and_comments_are_half_and_half_and_of_one_split():
     splits = [code_or_comment(split, 1_000) for split in ("train", "validation", "test")]
     assert [len(split) for split in splits] == [800, 100, 100]

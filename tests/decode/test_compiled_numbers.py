@@ -53,6 +53,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", only(KINDS, "greedy", "beam"))
 def test_a_limit_is_a_shorter_max_length_without_a_program_of_its_own(kind):
     make = KINDS[kind]
@@ -100,6 +101,7 @@ def test_sizes_are_few():
     assert all(n <= room(n) < 2 * max(n, 32) for n in range(1, 1025))
 
 
+@pytest.mark.slow
 def test_a_row_draws_the_same_in_any_batch_and_place():
     key, config = jax.random.key(8), Sampling(max_length=9, eos=(), temperature=1.5)
     draws = lambda prompt, key: sample(STEP, jnp.zeros(len(prompt), jnp.int32), prompt, key, config).tokens[:, 0]  # noqa: E731
@@ -173,6 +175,7 @@ def test_what_continues_no_hypothesis_is_none_however_long(length, alpha):
     assert (found.tokens[0, 1] == 2).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", only(KINDS, "sample", "beam"))
 def test_64_bit_types_change_no_result(kind):
     config = KINDS[kind](max_length=8, stop=((3, 4),))
@@ -187,6 +190,7 @@ def test_64_bit_types_change_no_result(kind):
             assert got.scores.dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_beams_of_a_model_search_under_64_bit_types():
 
     from flax import nnx

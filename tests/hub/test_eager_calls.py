@@ -58,6 +58,7 @@ def test_of_derivatives_of_a_stack(stack, transform):
     assert compiled(lambda: transform(loss)(1.0)) == 0
 
 
+@pytest.mark.slow
 def test_of_gradients_by_a_stack(stack):
     assert compiled(lambda: jax.grad(lambda stack: apply_stack(stack, X, key=KEY).sum())(stack)) == 0
 
@@ -83,7 +84,7 @@ def test_of_lookup_products_and_loss():
     assert compiled(lambda: chunked_cross_entropy(X, table, TOKENS, chunk=3)) == 0
 
 
-@pytest.mark.parametrize("folder", share(GOLDEN, 0, of=4), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", share(GOLDEN, 1, of=9), ids=lambda folder: folder.name)
 def test_of_every_familys_model(folder):
     model = hub.load(folder).model
     if isinstance(model, Causal):

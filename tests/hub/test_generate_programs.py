@@ -16,7 +16,7 @@ from flax_transformer.hub.settings import make_settings
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.ops.sampling import row_keys
-from tests.shares import share
+from tests.shares import only, share
 
 pytestmark = pytest.mark.proves("generation", "few programs for all lengths and settings")
 
@@ -45,7 +45,7 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize("kind", SECOND)
+@pytest.mark.parametrize("kind", only(SECOND, "sample"))
 def test_a_second_length_and_other_numbers_compile_nothing(pretrained, kind):
     first, second = SECOND[kind]
     pretrained.generate(IDS[:, :5], **first)
@@ -71,7 +71,7 @@ def test_lengths_are_few_and_waste_little():
     assert len(set(padded.tolist())) <= 4 + 2 * np.log2(4096 / 128)
 
 
-@pytest.mark.parametrize(("kind", "length"), share(product(SECOND, [1, 6, 32, 33]), 0, of=3))
+@pytest.mark.parametrize(("kind", "length"), share(product(SECOND, [1, 6, 32, 33]), 0, of=6))
 def test_what_prompts_are_padded_with_changes_nothing(pretrained, kind, length):
     """Inside a transform nothing is padded: the same tokens come out."""
     settings = {**SECOND[kind][0], "no_repeat_ngram_size": 3}
@@ -82,6 +82,7 @@ def test_what_prompts_are_padded_with_changes_nothing(pretrained, kind, length):
     np.testing.assert_array_equal(got, want[:, : got.shape[1]])
 
 
+@pytest.mark.slow
 def test_rows_draw_the_same_in_any_batch_padding_and_place(pretrained):
     settings = {"do_sample": True, "max_new_tokens": 8, "eos_token_id": ()}
     mask = np.arange(12) >= np.array([[0], [5], [9]])

@@ -49,7 +49,7 @@ def folder(request, tmp_path):
 
 NAMES = [name for _, name in CLASSIFIERS]
 every = pytest.mark.parametrize("folder", CLASSIFIERS, ids=NAMES, indirect=True)
-FEW = [pytest.param(one, marks=() if at % 6 == 0 else pytest.mark.slow) for at, one in enumerate(CLASSIFIERS)]
+FEW = [pytest.param(one, marks=() if at % 12 == 0 else pytest.mark.slow) for at, one in enumerate(CLASSIFIERS)]
 
 
 def test_all_that_classify_are_here():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flax_transformer.parallel.multihost import VARIABLES
+from tests.shares import only
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "tests/reliability/tiny.py"
@@ -75,6 +76,7 @@ def test_one_process_runs_as_if_by_itself(script):
     assert finish(job)[0] == "coordinator None\nprocesses None\nindex None\n\n"
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_ends_all_and_its_traceback_comes_last(script):
     began = time.monotonic()
     job = start(script, "--processes", 3, "--", "raise")
@@ -86,7 +88,7 @@ def test_a_process_that_fails_ends_all_and_its_traceback_comes_last(script):
     assert err.rstrip().endswith("RuntimeError: process one is broken")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(("number", "code"), only([(signal.SIGINT, 130), (signal.SIGTERM, 0)], (signal.SIGTERM, 0)))
 def test_signals_are_passed_on_so_that_all_can_save(script, number, code):
     job = start(script, "--processes", 2, "--", "wait")
     seen = ""

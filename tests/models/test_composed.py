@@ -160,6 +160,7 @@ class Recurrent(nnx.Module):
         return self.out(hidden), State(hidden)
 
 
+@pytest.mark.slow
 def test_a_recurrent_model_decodes_in_the_same_loops():
     model = nnx.eval_shape(lambda: Recurrent(rngs=nnx.Rngs(0)))
     keys = jax.random.split(jax.random.key(5), len(jax.tree.leaves(model)))
@@ -215,6 +216,7 @@ class Mixing(nnx.Module):
         return self.feedforward_residual(x, self.feedforward, key=keys[1], drop_path=drop_path)
 
 
+@pytest.mark.slow
 def test_a_trunk_of_blocks_of_ones_own_is_the_source_of_a_decoder():
     block = MixingConfig(
         residual=ResidualConfig(embed=D, norm_position="pre"), feedforward=FeedForwardConfig(embed=D, inner=24)

@@ -20,7 +20,7 @@ def _x64():
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), share(product(families.PRESETS, ["float32", "bfloat16", "float64"]), 0, of=4)
+    ("name", "kind"), share(product(families.PRESETS, ["float32", "bfloat16", "float64"]), 0, of=10)
 )
 def test_losses_and_gradients_are_of_the_models_own_kind(name, kind):
     params = "float64" if kind == "float64" else "float32"

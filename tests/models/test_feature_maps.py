@@ -104,6 +104,7 @@ def test_training_moves_statistics_and_evaluation_uses_them():
     np.testing.assert_allclose(alone["loss"], found["loss"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_detector_learns_and_its_frozen_norms_stay():
     objective = BatchStatistics(of=DetectionLoss())
     draw = np.random.default_rng(0)
@@ -123,6 +124,7 @@ def test_a_detector_learns_and_its_frozen_norms_stay():
     assert evaluate(objective, evaluated_model(state, carry), [batch])["loss"] < 0.8 * first["loss"]
 
 
+@pytest.mark.slow
 def test_what_padding_shows_is_not_seen():
     """By attention: what a convolution's window takes in beyond the edge is zero in either."""
     model, images = build(DETR), pictures(2)

@@ -8,6 +8,7 @@ from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
 from flax_transformer.ops import attention, explain_attention
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 3])
 def test_prefill_asks_of_attention_what_a_fused_kernel_serves(monkeypatch, window):
     monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")

@@ -23,6 +23,7 @@ from flax_transformer.nn import (
     with_fields,
     with_precision,
 )
+from tests.shares import only, share
 
 PUBLISHED = {
     "swin_tiny": 28_288_354, "swin_small": 49_606_258, "swin_base": 87_768_224, "swin_large": 196_532_476,
@@ -61,12 +62,12 @@ def build(config):
     return jax.jit(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))()
 
 
-@pytest.mark.parametrize(("name", "size"), PUBLISHED.items())
+@pytest.mark.parametrize(("name", "size"), share(PUBLISHED.items(), 0, of=4))
 def test_a_preset_has_the_published_number_of_parameters(name, size):
     assert sum(leaf.size for leaf in jax.tree.leaves(abstract(find_preset(name)()))) == size
 
 
-@pytest.fixture(params=SMALL)
+@pytest.fixture(params=only(SMALL, "swin"))
 def config(request):
     return SMALL[request.param]
 
@@ -89,13 +90,14 @@ def test_loops_are_scans_and_short_floats_are_near(config):
     assert np.abs(short.astype(jnp.float32) - expected).mean() < 0.1 * np.abs(expected).mean()
 
 
+@pytest.mark.slow
 def test_a_key_drops_paths_and_none_drops_nothing(config):
     model, run = build(config), jax.jit(lambda model, key: model(IMAGES[0], key=key))
     found = [run(model, key) for key in (None, *jax.random.split(jax.random.key(1), 2))]
     assert all(np.abs(found[i] - found[j]).max() > 1e-3 for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
-@pytest.mark.parametrize("name", ["swin", "beit"])
+@pytest.mark.parametrize("name", only(["swin", "beit"], "beit"))
 def test_what_is_masked_is_not_seen(name):
     model, masked = (
         build(SMALL[name]),

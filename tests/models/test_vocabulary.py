@@ -18,7 +18,7 @@ from flax_transformer.ops import chunked_scores, cross_entropy
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.translator import decode_batch
 from tests.models import families
-from tests.shares import only
+from tests.shares import only, share
 
 V, ROWS = 37, 64
 
@@ -50,6 +50,7 @@ def models(request):
     return filled(families.family("transformer_base"), tied_output=request.param, output_bias=True)
 
 
+@pytest.mark.slow
 def test_losses_smoothed_too_are_those_of_a_table_without_them(models):
     batch = families.batch(models[0].cfg, 3, 9)
     batch = jax.tree.map(lambda array: jnp.minimum(array, V - 1), batch)
@@ -70,7 +71,9 @@ def test_logits_have_the_size_of_the_vocabulary(models):
     np.testing.assert_allclose(padded, plain, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("config", [Greedy(max_length=7, eos=2), Beam(max_length=7, eos=2, beams=3, n_best=3)])
+@pytest.mark.parametrize(
+    "config", share([Greedy(max_length=7, eos=2), Beam(max_length=7, eos=2, beams=3, n_best=3)], 1, of=2)
+)
 def test_translations_are_those_of_a_table_without_them(models, config):
     inputs = families.batch(models[0].cfg, 3, 6)["inputs"]
     plain, padded, laid_out = (
@@ -134,7 +137,7 @@ def test_translation_tells_the_tokenizers_size():
 
 
 @pytest.mark.parametrize(("chunk", "there"), [(4, False), (64, True)])
-@pytest.mark.parametrize("name", ["bert_base_uncased", "gpt2", "transformer_base"])
+@pytest.mark.parametrize("name", only(["bert_base_uncased", "gpt2", "transformer_base"], "transformer_base"))
 def test_logits_of_a_whole_batch_never_exist_at_once(name, chunk, there):
     """Of masked tokens, of a text and of a translation: not in training, unless a chunk has room for all of them."""
     config = families.family(name)

@@ -52,7 +52,7 @@ def inputs(*shape, seed=7):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
-@pytest.mark.parametrize("name", share(VARIANTS, 0, of=3))
+@pytest.mark.parametrize("name", share(VARIANTS, 0, of=6))
 def test_scan_equals_loop(name):
     cfg = VARIANTS[name]
     blocks = init_stack(lambda rngs: Block(cfg, rngs=rngs), 3, key=jax.random.key(1))
@@ -66,6 +66,7 @@ def test_scan_equals_loop(name):
     np.testing.assert_allclose(unrolled, looped, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", only(["full", "dots", "offload"], "dots"))
 def test_rematerialised_gradients_are_the_same(remat):
     cfg = with_fields(SMALL, dropout=0.2)
@@ -76,7 +77,7 @@ def test_rematerialised_gradients_are_the_same(remat):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", share(VARIANTS, 1, of=3))
+@pytest.mark.parametrize("name", share(VARIANTS, 1, of=6))
 def test_vmap_equals_batch(name):
     b, x = block(VARIANTS[name]), inputs(3, 5, 16)
     np.testing.assert_allclose(jax.vmap(lambda row: b(row))(x), b(x), rtol=1e-5, atol=1e-5)

@@ -47,7 +47,7 @@ def test_selecting_hypotheses_by_ancestry_is_moving_their_rows(module, batch):
         moved, shared = moved.reorder(row), shared.reorder(row)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("batch", only([1, 4], 4))
 def test_a_mask_of_the_caller_holds_for_each_hypothesis(module, batch):
     xs, rows = inputs(batch)
     mask = Mask(
@@ -98,6 +98,7 @@ def test_one_product_for_query_key_and_value_is_three(module):
     assert hasattr(module, "query")  # the original is as it was
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", only([1, 2], 2))
 def test_a_stack_taken_apart_is_the_stack(batch):
     cfg = CONFIGS["plain"]

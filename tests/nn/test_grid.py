@@ -92,6 +92,7 @@ def test_a_bias_depends_on_the_distance_alone(token):
         np.testing.assert_array_equal(whole[:, 0, 0], table[-1])
 
 
+@pytest.mark.slow
 def test_keys_are_of_several_patches():
     patches = PatchConfig(embed=D, image=(4, 6), patch=(2, 2), channels=D)
     layer = ReducedConfig(attention=LIKE.attention, patches=patches).build(nnx.Rngs(0))
@@ -111,6 +112,7 @@ def test_keys_are_of_several_patches():
     ],
     ids=["window", "biases", "reduced"],
 )
+@pytest.mark.slow
 def test_a_stack_of_such_blocks_takes_a_grid(attention):
     block = GridBlockConfig(attention=attention, feedforward=LIKE.feedforward, residual=LIKE.residual)
     blocks = init_stack(block.build, 2, key=jax.random.key(0))

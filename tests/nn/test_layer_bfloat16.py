@@ -93,7 +93,7 @@ BLOCKS = {
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    only(product(BLOCKS, ["xla", "blockwise"]), ("pre-norm, gated, cross", "xla"), ("relative", "blockwise")),
+    only(product(BLOCKS, ["xla", "blockwise"]), ("relative", "blockwise")),
 )
 def test_loss_and_every_gradient_of_a_stack_are_those_of_float32(name, backend, monkeypatch):
     """Key biases apart, whose gradient is zero by the softmax: what is left of it is rounding in either type."""
@@ -131,7 +131,7 @@ def test_loss_and_every_gradient_of_a_stack_are_those_of_float32(name, backend, 
             for sizes in [(7, 7, 0), (5, 9, 4), (9, 5, 0), (1, 12, 6), (1, 1, 0), (0, 4, 0), (4, 0, 0)]
         ],
         1,
-        of=2,
+        of=4,
     ),
 )
 def test_a_relative_bias_is_the_bucket_of_every_distance(T, S, offset, causal):

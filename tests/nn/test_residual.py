@@ -25,6 +25,7 @@ from flax_transformer.nn import (
 )
 from flax_transformer.ops import drop_path
 from flax_transformer.ops.dropout import rows_of
+from tests.shares import only
 
 D = 8
 PLAIN = ResidualConfig(embed=D)
@@ -121,7 +122,7 @@ def test_a_rate_that_is_none_is_refused(rate):
         TrunkConfig(block=BLOCK, drop_path=rate)
 
 
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("apart", only([False, True], False))
 def test_each_layer_of_a_stack_has_its_own_rate(apart):
     """Where the rate is 0 nothing is dropped, and beside it nearly everything is."""
     blocks = init_stack(BLOCK.build, 2, key=jax.random.key(0))
@@ -144,6 +145,7 @@ def test_rates_grow_linearly_with_depth():
     np.testing.assert_array_equal(trunk(x), apply_stack(trunk.blocks, x))
 
 
+@pytest.mark.slow
 def test_every_parameter_of_a_scaled_block_learns():
     config = with_fields(BLOCK, layer_scale=1e-4, norm_position="pre", drop_path=0.2)
     grads = jax.grad(lambda b: (b(normal(2, 5, D), key=jax.random.key(0)) ** 2).sum())(Block(config, rngs=nnx.Rngs(0)))

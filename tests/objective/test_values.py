@@ -37,7 +37,7 @@ class Contrastive(Objective):
             [{}, {"label_smoothing": 0.2}, {"z_loss": 0.01}],
         ),
         0,
-        of=4,
+        of=8,
     ),
 )
 def test_one_loss_of_tokens_is_optax_on_whole_logits_for_every_family(name, options):
@@ -71,6 +71,7 @@ def test_inputs_by_name_are_what_a_call_makes_of_them(name):
     np.testing.assert_allclose(hidden[real], called[real], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "bert_base_uncased"])
 def test_packed_documents_do_not_see_each_other(name):
     model = families.build(families.family(name))

@@ -77,7 +77,7 @@ def with_gradients(attend, q, k, v, pull, mask, bias=None):
 
 @pytest.mark.parametrize(
     ("biased", "which", "name"),
-    share(product([False, True], masks(), [name for name in VARIANTS if name != "xla"]), 0, of=3),
+    share(product([False, True], masks(), [name for name in VARIANTS if name != "xla"]), 0, of=5),
 )
 def test_output_and_gradients_equal_xla(name, which, biased):
     attend = serve(name, *NEEDS.get(which, []), *(["bias"] if biased else []))

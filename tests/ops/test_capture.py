@@ -132,6 +132,7 @@ def test_compiled_equals_eager(case):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_composes_with_vmap_and_grad(case):
     stack, x, memory = case
     block = layer(stack, 0)
@@ -239,6 +240,7 @@ def test_a_name_that_marks_nothing_is_answered_with_those_that_do(f, marked):
         capture(f, "sen")(jnp.float32(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", only(["none", "full", "dots"], "full"))
 def test_the_mark_leaves_no_trace_in_what_is_compiled(remat, monkeypatch):
     model = seq2seq(remat=remat)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from flax_transformer.ops import multiply_rows, spread, take_rows
 V, D = 7, 4
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, V - 1), min_size=1, max_size=12), st.integers(0, 9))
 def test_lookups_and_products_are_plain_ones(tokens, seed):
     table = jax.random.normal(jax.random.key(seed), (V, D))

@@ -23,6 +23,7 @@ def test_it_is_as_exact_as_its_input_whatever_the_mean(mean, dtype):
     np.testing.assert_allclose(ours, exact(x, scale, bias, 1e-5), rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_derivatives_of_both_modes_and_of_second_order_are_those_of_the_formula():
     x, scale, bias = jax.random.normal(jax.random.key(0), (3, 6)), jnp.linspace(1, 2, 6), jnp.linspace(-1, 1, 6)
     with jax.enable_x64(True):

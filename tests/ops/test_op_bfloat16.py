@@ -9,6 +9,7 @@ import pytest
 from equations import equations
 
 from flax_transformer.ops import Mask, attention, dropout, layer_norm, lookup, rotary, rotary_frequencies
+from tests.shares import share
 
 KEY = jax.random.key(0)
 BACKENDS = ("xla", "blockwise")
@@ -37,7 +38,7 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", share(OPERATIONS, 0, of=3))
 def test_results_and_gradients_are_those_of_float32(name):
     operation, shapes = OPERATIONS[name]
 

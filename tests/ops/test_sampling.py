@@ -55,6 +55,7 @@ def test_largest_equals_lax_top_k(shape, dtype):
         assert (got == want).all()
 
 
+@pytest.mark.slow
 def test_filters_act_on_each_row_alone():
     logits = jnp.array(draw(1, 2, 3, 300))
     for keep in (lambda x: keep_top_k(x, 4), lambda x: keep_top_p(x, 0.6), lambda x: scale_temperature(x, 0.3)):
@@ -154,6 +155,7 @@ def test_samples_are_those_of_jax_random():
         assert (sample_logits(key, logits) == jax.vmap(jax.random.categorical)(keys, logits)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", only([jnp.float32, jnp.bfloat16, jnp.float16], jnp.bfloat16))
 def test_noise_has_bits_enough_for_a_large_vocabulary(dtype):
     """Half-precision noise has ties at its top, which the lowest tokens win, and no tail."""

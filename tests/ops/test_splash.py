@@ -64,6 +64,7 @@ for mask in masks:
 """
 
 
+@pytest.mark.slow
 def test_every_device_attends_for_its_own_rows_and_heads():
     environment = os.environ | {
         "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICK}",

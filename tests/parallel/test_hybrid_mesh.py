@@ -111,6 +111,7 @@ def test_an_abstract_mesh_has_as_many_devices_as_its_axes_make():
         abstract_mesh(MeshConfig(fsdp=4), 6)
 
 
+@pytest.mark.slow
 def test_two_processes_are_two_slices():
     """Real devices: without slices of their own, those of a process are one."""
     address = f"127.0.0.1:{free_port()}"

@@ -100,6 +100,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_training(cache, tmp_path
     assert f"error: cannot write to {tmp_path / 'run'}: [Errno 13] Permission denied" in ended.out
 
 
+@pytest.mark.slow
 def test_a_file_system_that_is_read_only_is_told_before_training(straight, cache, tmp_path):
     with small_disk(tmp_path / "disk", "4m") as disk:
         copied(straight, disk / "run")

@@ -13,6 +13,7 @@ def assert_same_losses(one, other):
     np.testing.assert_allclose(losses(one), losses(other), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_with_dropout(straight, straight_by_two):
     assert_same_losses(straight_by_two, straight)
     assert (straight_by_two / "tokenizer.json").read_text() == '{"written by": 0}'

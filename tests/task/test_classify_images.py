@@ -117,7 +117,7 @@ def test_a_checkpoint_learns_at_another_resolution(finished, tmp_path, kind):
     assert tuned.processor.config["size"] == {"shortest_edge": 14}
 
 
-@pytest.mark.parametrize("image", [(28, 28, 1), (32, 32, 3)])
+@pytest.mark.parametrize("image", [(28, 28, 1), pytest.param((32, 32, 3), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["cct", "cct_2_3x2", "vit", "swin", "mixer", "resnet"])
 def test_every_model_is_sized_by_the_data_and_exported(name, image):
     recipe = experiments("classify_images")[name]

@@ -39,6 +39,7 @@ def picture(pretrained):
     return PIL.Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_is_drawn(name):
     pretrained = load(name)

@@ -32,6 +32,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 from tests.models import families
 from tests.objective.test_values import Contrastive
 from tests.recipe import tiny_translation
+from tests.shares import share
 
 CONSTANT = OptimizerConfig(learning_rate=1e-3, schedule=ScheduleConfig(name="constant", warmup=1))
 SHORT = TrainConfig(steps=2, log_every=1, eval_every=2, checkpoint_every=2)
@@ -62,7 +63,7 @@ def finished(text, tmp_path_factory):
     return folder, train(language_model(text), folder)
 
 
-@pytest.mark.parametrize("name", families.TEXTS)
+@pytest.mark.parametrize("name", share(families.TEXTS, 0, of=3))
 def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
     config = find_preset(name)()
     small = sized(config, Spec(uses=(), vocab=101, multiple=64))
@@ -77,7 +78,7 @@ def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
     assert sized(config, own) == config
 
 
-@pytest.mark.parametrize("name", families.PICTURES)
+@pytest.mark.parametrize("name", share(families.PICTURES, 0, of=3))
 def test_every_preset_of_pictures_is_sized_by_the_data(name):
     config = find_preset(name)()
     spec = Spec(uses=("classify",), classes=("a", "b", "c"), image=(448, 448, 1))
@@ -127,6 +128,7 @@ def test_a_run_is_opened_by_what_its_folder_says(finished):
         open_translator(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("gpt2", "train", "[`finetune_lora`](../experiments/finetune_lora.py)")
 def test_factors_are_trained_beside_a_checkpoint_and_merged(finished, text, tmp_path, capsys):
     folder, model = finished

@@ -27,6 +27,7 @@ def script():
     sys.path.remove(folder)
 
 
+@pytest.mark.slow
 def test_a_series_trains_what_is_missing_and_joins_all(script, tmp_path, capsys):
     data = LabelledData(shapes=DrawnShapes(train=20, held_out=8, size=8))
     asked = script.Comparison(
@@ -48,6 +49,7 @@ def test_a_series_trains_what_is_missing_and_joins_all(script, tmp_path, capsys)
     assert read_test(RunFolder(tmp_path)) is None
 
 
+@pytest.mark.slow
 def test_every_model_has_one_budget(script):
     data = LabelledData(shapes=DrawnShapes(train=64, held_out=8, size=16))
     found = script.experiments(script.Comparison(data=data, models=("vit", "resnet"), seeds=(3,), tera=1.0, rows=32))

@@ -85,12 +85,13 @@ def tower():
     return init_stack(lambda rngs: Layer(rngs=rngs), 2, key=jax.random.key(0))
 
 
-@pytest.mark.parametrize("name", only(NAMES, "adam", "adafactor", "muon"))
+@pytest.mark.parametrize("name", only(NAMES, "muon"))
 def test_a_stack_moves_as_its_layers_apart(name):
     options = {} if name == "adam" else {"weight_decay": 0.1}
     assert_layers_move_apart(optimizer(name=name, clip_norm=1.0, **options), 2, "tower", tower())
 
 
+@pytest.mark.slow
 def test_a_stack_of_blocks_moves_as_blocks_apart():
     config = transformer_block(embed=8, heads=4, kv_heads=2, inner=12, norm="rms", gated=True, qk_norm=1e-5)
     blocks = init_stack(lambda rngs: Block(config, rngs=rngs), 3, key=jax.random.key(0))
@@ -109,11 +110,13 @@ def test_layers_that_are_arrays_alone_move_apart_in_a_stack_that_has_the_name_of
     assert_layers_move_apart(optimizer(name="adafactor"), 3, "blocks", raw)
 
 
+@pytest.mark.slow
 def test_multi_steps_and_injected_options_keep_layers_apart():
     inner = optax.inject_hyperparams(lambda rate: optax.chain(optimizer(name="adafactor"), optax.scale(rate)))(rate=0.5)
     assert_layers_move_apart(optax.MultiSteps(inner, 2).gradient_transformation(), 2, "tower", tower())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transformation", [optax.scale_by_trust_ratio(), optax.clip_by_block_rms(0.1), optax.scale_by_param_block_norm()]
 )

@@ -39,7 +39,7 @@ from flax_transformer.train.share import fill_rows
 from flax_transformer.train.state import evaluated_model, init_state
 from flax_transformer.train.step import OwnStep, jit_train_step, make_own_step, make_train_step
 from flax_transformer.train.window import skip_not_finite
-from tests.shares import only
+from tests.shares import only, share
 
 STATISTICS = batch_statistics(observed)
 
@@ -129,7 +129,16 @@ def test_what_a_teacher_and_two_optimizers_keep_lies_as_their_parameters(eight):
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("statistics", {"ema": 0.9}), ("teacher", {}), ("queue", {"accumulate": 2, "ema": 0.5}), ("game", {"ema": 0.9})],
+    share(
+        [
+            ("statistics", {"ema": 0.9}),
+            ("teacher", {}),
+            ("queue", {"accumulate": 2, "ema": 0.5}),
+            ("game", {"ema": 0.9}),
+        ],
+        0,
+        of=4,
+    ),
 )
 def test_a_run_cut_in_two_is_the_whole_run(tmp_path, kind, options):
     whole = fitted(kind, tmp_path / "whole", 6, **options)
@@ -252,6 +261,7 @@ def test_statistics_have_no_gradient_no_moments_and_are_averaged_with_the_parame
     assert evaluated_model(state, STATISTICS.carry) is state.ema
 
 
+@pytest.mark.slow
 def test_accumulation_is_one_part_after_the_other():
     """Gradients at the same parameters, statistics of each part on top of the last one's."""
     state, step = begin("statistics", accumulate=4, optimizer=optax.sgd(1.0))
@@ -410,6 +420,7 @@ def test_a_queue_is_drawn_from_the_seed_alone():
 # A step of one's own.
 
 
+@pytest.mark.slow
 def test_two_optimizers_play_as_by_hand():
     losses, state = run("game", 5, ema=0.5)
     model = carriers.players(jax.random.split(jax.random.key(0))[0])

@@ -72,6 +72,7 @@ def test_accumulation_equals_the_whole_batch(parts):
     close(others, metrics, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_accumulation_equals_the_whole_batch_for_a_translator():
     model = translator()
 

@@ -34,6 +34,7 @@ def cct(
         block=replace(block, attention=replace(block.attention, bias=False, out_bias=True)),
         depth=depth,
         drop_path=0.1,
+        table_std=0.2,
     )
 
 

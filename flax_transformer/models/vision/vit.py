@@ -20,7 +20,7 @@ from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.vision.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.nn import Grid, PatchConfig, Precision, StemConfig, Trunk, TrunkConfig, transformer_block
 from flax_transformer.nn.check import check_widths
-from flax_transformer.nn.config import check_rates
+from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, sinusoidal_grid, widen
 from flax_transformer.ops.resample import resample_positions
@@ -42,10 +42,14 @@ class ViTConfig(TrunkConfig):
     """Whether there is a learned vector for patches that are masked."""
     dropout: float = 0.0
     """After positions are added."""
+    table_std: float = 0.02
+    """Standard deviation that learned tokens and positions start with: beside much stronger patches they are slow to
+    tell."""
 
     def __post_init__(self):
         super().__post_init__()
         check_rates(self, "dropout")
+        check_at_least(self, 0, "table_std")
         check_widths(patches=self.patches.embed, block=self.block.embed)
         if self.cross:
             raise ValueError("an encoder attends to no memory, got a block with cross-attention")
@@ -70,7 +74,7 @@ class ViT(ReadsImages, Module):
         rows, columns = cfg.patches.grid
         tables = dict.fromkeys((*cfg.tokens, "mask_token")[: None if cfg.mask_token else -1], 1)
         tables |= {"positions": len(cfg.tokens) + rows * columns} if cfg.position != "none" else {}
-        init = nnx.initializers.normal(0.02)
+        init = nnx.initializers.normal(cfg.table_std)
         for name, count in tables.items():
             values = init(rngs.params(), (count, cfg.patches.embed), cfg.patches.precision.dtypes["param_dtype"])
             if name == "positions" and cfg.position == "fixed":
