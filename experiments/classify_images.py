@@ -9,14 +9,18 @@ and `test`, idx files as MNIST's, or what TFDS has prepared; pictures of several
 validation split gives a tenth of the training pictures for it, or --data.holdout.
 
     python experiments/classify_images.py cct --workdir runs/fashion --data.root FASHION_MNIST --data.holdout 0.02 \
-        --train.steps 5500 --optimizer.learning-rate 2e-3 --optimizer.schedule.warmup 300 --train.ema 0.998 \
-        --train.eval-every 1100 --train.checkpoint-every 1100
+        --train.steps 5800 --optimizer.schedule.warmup 200 --train.ema 0.998 --train.eval-every 1450 \
+        --train.checkpoint-every 1450
+
+told 92.03 % of the test pictures after 12.6 epochs, in 27 minutes of two cores (one seed, 2026-11-22). Of its training
+pictures, which are changed at random, it told 91.6 % near the end: it had not learned all it could.
 
 `cct_2_3x2` is the published model of 0.28 M parameters with 200 epochs of CIFAR-10, for an accelerator:
 
     python experiments/classify_images.py cct_2_3x2 --workdir runs/cifar200 --data.root CIFAR10 --data.holdout 0.02
 
-None of these runs has been made in full yet, so no accuracy is told here.
+which has not been run to its end. Steps of the others are by Muon: a run of 200 of them ended with 83.7 % of 1,200
+validation pictures of Fashion-MNIST, one by AdamW at a rate of 0.002 with 73.1 %.
 """
 
 from dataclasses import replace
@@ -50,7 +54,7 @@ def experiment(family: str, backbone: Any, pool: str, **changes: Any) -> Recipe:
         objective=LabelLoss(label_smoothing=0.1),
         evaluators=(PictureLabels(),),
         optimizer=OptimizerConfig(
-            name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
+            name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
             weight_decay=0.05, clip_norm=1.0,
         ),
         train=TrainConfig(steps=300, log_every=50, eval_every=150, checkpoint_every=150, ema=0.99),

@@ -122,6 +122,7 @@ def test_reorder_moves_hypotheses_and_leaves_memory(model, batch):
     np.testing.assert_allclose(model.step(moved, tokens)[0], model.step(direct, tokens)[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_decoding_a_batch_is_decoding_each_alone_and_traces_once(model, batch):
     source, _, lengths = batch
     for config in (Greedy(max_length=9, eos=2), Beam(max_length=9, eos=2, beams=3, n_best=3)):

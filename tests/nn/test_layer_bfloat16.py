@@ -91,6 +91,7 @@ BLOCKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend"),
     only(product(BLOCKS, ["xla", "blockwise"]), ("relative", "blockwise")),

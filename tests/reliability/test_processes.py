@@ -20,6 +20,7 @@ def test_two_processes_train_as_one_with_dropout(straight, straight_by_two):
     assert len((straight_by_two / "samples.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_process_saves_one_agreed_step_in_all_and_resumes_exactly(straight_by_two, cache, tmp_path):
     zero, one = good(Job(tmp_path, cache=cache, processes=2, PACE=0.5, FAULT="terminate:1:3"))
     step = saved(tmp_path)[-1]
