@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from classify_images import EXPERIMENTS
 
 from flax_transformer.bench.experiment import from_experiment
+from flax_transformer.bench.target import find_experiment
 from flax_transformer.bench.workload import Size
 from flax_transformer.data.image import LabelledData
 from flax_transformer.frozen import frozen
@@ -30,6 +30,7 @@ from flax_transformer.task.experiment import guarded
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.series import train_all
 
+RECIPES = Path(__file__).with_name("classify_images.py")
 NAMES = {"vit": "ViT", "cct": "ViT after convolutions", "swin": "Swin", "mixer": "Mixer", "resnet": "ResNet"}
 
 
@@ -59,7 +60,7 @@ def experiments(asked: Comparison) -> dict[str, Recipe]:
     available = len(asked.data.open().splits["train"])
     counts = {number: min(number, available) for number in asked.pictures}
     for model in asked.models:
-        recipe = replace(EXPERIMENTS[model], data=asked.data)
+        recipe = replace(find_experiment(RECIPES, model), data=asked.data)
         recipe = replace(recipe, examples=replace(recipe.examples, rows=asked.rows))
         flops = from_experiment(model, recipe, Size()).facts(["train"]).flops["train"].model
         steps = max(round(asked.tera * 1e12 / flops), 1)
@@ -146,7 +147,12 @@ def compare(asked: Comparison) -> None:
     print(f"\n{table(rows)}\n{root / 'comparison.png'}", flush=True)
 
 
-if __name__ == "__main__":
+def main(arguments: list[str] | None = None) -> None:
+    """Read the options from the command line, and leave with the right exit code."""
     with quietly():
-        asked = tyro.cli(Annotated[Comparison, tyro.conf.arg(name="")], description=__doc__)
+        asked = tyro.cli(Annotated[Comparison, tyro.conf.arg(name="")], args=arguments, description=__doc__)
         sys.exit(guarded(lambda: compare(asked)))
+
+
+if __name__ == "__main__":
+    main()

@@ -64,6 +64,8 @@ def test_an_experiment_takes_the_options_shown(file, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     several = getattr(module, "EXPERIMENTS", {})
     with pytest.raises(SystemExit) as stop:
+        if hasattr(module, "main"):
+            module.main(["--help"])
         launch(several or module.EXPERIMENT, [*list(several)[:1], "--help"])
     said = capsys.readouterr().out
     assert stop.value.code == 0

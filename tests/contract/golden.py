@@ -16,9 +16,7 @@ KIN = {
 }  # fmt: skip
 """Families whose models are made of the parts of another's: what costs most is tried on that one, and on all slowly."""
 CORE = only(GOLDEN, *(folder for folder in GOLDEN if folder.name not in KIN))
-MESHED = only(
-    GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "t5", "beit", "swin", "resnet", "detr"))
-)
+MESHED = only(GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "swin", "detr")))
 """Of which `make test` tries what is compiled for eight devices: their parts are those of all others."""
 OUTPUTS = (
     "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "reconstruction",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_devices import on_eight
 
-pytestmark = pytest.mark.proves("parallelism", "what compiled steps send")
+pytestmark = [pytest.mark.slow, pytest.mark.proves("parallelism", "what compiled steps send")]
 
 HERE = Path(__file__).parent
 FLOAT, DEPTH = 4, 4

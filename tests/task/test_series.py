@@ -17,14 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def script():
-    folder = str(ROOT / "experiments")
-    sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location("compare_vision", f"{folder}/compare_vision.py")
+    spec = importlib.util.spec_from_file_location("compare_vision", ROOT / "experiments/compare_vision.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(folder)
+    return module
 
 
 @pytest.mark.slow
