@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 import shlex
 import tomllib
 from pathlib import Path
@@ -60,13 +61,13 @@ def test_a_command_of_ours_takes_the_options_shown(command, run):
 def test_an_experiment_takes_the_options_shown(file, capsys, monkeypatch):
     spec = importlib.util.spec_from_file_location(Path(file).stem, ROOT / file)
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     monkeypatch.setenv("COLUMNS", "200")
     several = getattr(module, "EXPERIMENTS", {})
+    main = getattr(module, "main", lambda arguments: launch(several or module.EXPERIMENT, arguments))
     with pytest.raises(SystemExit) as stop:
-        if hasattr(module, "main"):
-            module.main(["--help"])
-        launch(several or module.EXPERIMENT, [*list(several)[:1], "--help"])
+        main([*list(several)[:1], "--help"])
     said = capsys.readouterr().out
     assert stop.value.code == 0
     assert [name for name in EXPERIMENTS[file] if not re.search(rf"{name}\b", said)] == []
