@@ -2,8 +2,8 @@
 
 import importlib.util
 import re
-import sys
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
