@@ -52,6 +52,7 @@ def test_translate_by_files(run, workdir, tmp_path):
     assert (tmp_path / "out").read_text() == run("translate", workdir, stdin=text(SENTENCES))[1]
 
 
+@pytest.mark.slow
 def test_n_best_lists_are_numbered_and_sorted(run, workdir):
     code, out, _ = run("translate", workdir, "--beam", 3, "--n-best", 2, "--length-penalty", 0.6, stdin=text(SENTENCES))
     assert code == 0

@@ -35,7 +35,7 @@ def program(page: str, title: str) -> str:
     return "\n".join(blocks(introduction) + blocks(sections[title]))
 
 
-@pytest.mark.parametrize(("page", "title"), share(SECTIONS, 0, of=5))
+@pytest.mark.parametrize(("page", "title"), share(SECTIONS, 3, of=9))
 def test_a_section_runs_and_prints_what_it_says(page, title):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

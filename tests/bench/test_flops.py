@@ -246,7 +246,7 @@ def test_nothing_of_a_model_too_large_to_allocate_is_allocated():
 # Models.
 
 
-@pytest.mark.parametrize("name", share(TEXTS, 0, of=9))
+@pytest.mark.parametrize("name", share(TEXTS, 0, of=18))
 def test_every_preset_costs_what_its_formula_says(name):
     config = find_preset(name)()
     rows, length = 2, 32

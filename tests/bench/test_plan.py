@@ -40,6 +40,7 @@ def count(name, program="train", **size):
     return find_workload(name, Size(**size)).facts((program,)).flops[program].model
 
 
+@pytest.mark.slow
 def test_flops_of_three_models_are_those_counted_by_hand():
     rows, length, D, F, L = 8, 128, 512, 2048, 6
     tokens, pairs = rows * length, rows * length**2

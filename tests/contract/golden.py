@@ -10,14 +10,8 @@ from flax_transformer import hub
 from tests.shares import only
 
 GOLDEN = sorted((Path(__file__).parent.parent / "hub/golden").iterdir())
-KIN = {
-    "roberta": "bert", "distilbert": "bert", "electra": "bert", "imagegpt": "gpt2", "mistral": "llama",
-    "qwen2": "llama", "qwen3": "llama", "mt5": "t5", "marian": "bart", "vit": "beit", "deit": "beit", "dinov2": "beit",
-}  # fmt: skip
-"""Families whose models are made of the parts of another's: what costs most is tried on that one, and on all slowly."""
-CORE = only(GOLDEN, *(folder for folder in GOLDEN if folder.name not in KIN))
-MESHED = only(GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "swin", "detr")))
-"""Of which `make test` tries what is compiled for eight devices: their parts are those of all others."""
+FEW = only(GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "swin", "detr")))
+"""Of which `make test` tries what costs most: their parts are those of most others; `make slow` tries all."""
 OUTPUTS = (
     "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "reconstruction",
     "pred_boxes",

@@ -10,7 +10,7 @@ import pytest
 from fake_devices import on_eight
 
 from flax_transformer.parallel import path_name
-from tests.contract.golden import CORE, GOLDEN, MESHED, error, load, scores
+from tests.contract.golden import FEW, GOLDEN, error, load, scores
 
 NEAR = 1e-5
 FIXED = {"vit_mae": ("positions",)}
@@ -21,8 +21,7 @@ def named(folder):
     return folder.name
 
 
-one_of_each = pytest.mark.parametrize("golden", CORE, ids=named, indirect=True, scope="module")
-one_of_few = pytest.mark.parametrize("golden", MESHED, ids=named, indirect=True, scope="module")
+one_of_few = pytest.mark.parametrize("golden", FEW, ids=named, indirect=True, scope="module")
 
 
 @pytest.fixture(params=GOLDEN, ids=named, scope="module")
@@ -50,7 +49,7 @@ def test_compiled_is_eager(golden, expected):
     assert error({name: eager[name] for name in expected}, expected) <= NEAR
 
 
-@one_of_each
+@one_of_few
 def test_vmap_is_the_batch(golden, expected):
     pretrained, inputs, _ = golden
     rows = jax.vmap(lambda row: scores(pretrained, jax.tree.map(lambda x: x[None], row)))(inputs)
@@ -110,13 +109,13 @@ def real(golden, found):
 
 @functools.cache
 def on_meshes(quick):
-    names = (folder.name for folder in GOLDEN if (folder in MESHED) == quick)
+    names = (folder.name for folder in GOLDEN if (folder in FEW) == quick)
     return on_eight(Path(__file__).parent / "family_meshes.py", *names)[0]
 
 
 @pytest.mark.proves("every family", "shard", "data × fsdp × tensor, gradients too")
-@pytest.mark.parametrize("folder", MESHED, ids=named)
+@pytest.mark.parametrize("folder", FEW, ids=named)
 def test_a_mesh_is_one_device(folder):
-    found = on_meshes(folder in MESHED)[folder.name]
+    found = on_meshes(folder in FEW)[folder.name]
     assert found["error"] <= 1e-11
     assert found["split"] > found["kernels"] / 2

@@ -69,6 +69,7 @@ def test_constraints_and_stop_sequences_hold_in_a_stream():
     assert 1 < whole.lengths.min() < whole.lengths.max() < M
 
 
+@pytest.mark.slow
 def test_a_model_streams_over_its_growing_cache():
     shallow = with_fields(transformer_tiny(23), depth=1)
     model = Seq2Seq(shallow, rngs=nnx.Rngs(0))

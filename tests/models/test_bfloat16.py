@@ -42,6 +42,7 @@ def distances(config, rows, length):
     return {"loss": abs(loss - exact) / exact, **found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", only(families.PRESETS, "t5_small"))
 def test_losses_and_all_gradients_are_near_those_of_float32(name):
     # Of ReLU's inputs two in a thousand change sign, which few tokens do not average out: 0.06 for T5 with 6 × 24.

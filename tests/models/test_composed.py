@@ -75,6 +75,7 @@ def decode(model, source, lengths, config, bos=1):
     return beam_search(step, cache, prompt, config, reorder=lambda cache, rows: cache.reorder(rows), grow=grow)
 
 
+@pytest.mark.slow
 def test_steps_of_a_model_with_another_encoder_equal_the_whole(captioner, pictures):
     source, lengths = pictures
     target = jax.random.randint(jax.random.key(2), (3, 5), 0, V)

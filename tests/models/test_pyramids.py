@@ -80,6 +80,7 @@ def test_any_leading_axes_are_rows(config):
     np.testing.assert_allclose(expected[1, 2], run(IMAGES[1, 2]), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_loops_are_scans_and_short_floats_are_near(config):
     run = jax.jit(lambda model: model(IMAGES[0, :1]))
     model, loop = build(config), build(with_fields(config, unroll=True))

@@ -87,6 +87,7 @@ def test_objects_have_no_order():
     np.testing.assert_allclose(mean(logits, boxes, turned), mean(logits, boxes, batch), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_places_without_objects_and_pictures_of_weight_zero_count_nothing():
     logits, boxes, batch = drawn()
     expected = mean(logits, boxes, batch)

@@ -139,6 +139,7 @@ def translator(steps):
     return tiny_translation(steps=steps, log_every=1, eval_every=2, checkpoint_every=2)
 
 
+@pytest.mark.slow
 def test_another_tokenizer_or_other_files_are_refused(tmp_path, monkeypatch):
     """Files whose contents change while the settings stay are seen by their fingerprint."""
     monkeypatch.setattr(Translations, "__call__", lambda *_: Shown())

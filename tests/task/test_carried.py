@@ -68,6 +68,7 @@ def test_what_is_carried_is_listed_where_it_lies(run):
     assert "carried 320 B 320 B" in lines
 
 
+@pytest.mark.slow
 def test_a_step_that_carries_is_measured():
     record = benchmark(carrying.__file__, Size(), what=("train",), steps=2)
     assert record["programs"]["train"]["step"]["median"] > 0
