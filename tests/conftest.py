@@ -1,3 +1,4 @@
+import gc
 import io
 import os
 import shutil
@@ -14,6 +15,7 @@ if not shutil.which("nvidia-smi"):
 
 os.environ["FLAX_TRANSFORMER_PROGRAMS"] = ""  # commands leave nothing behind, here and in processes that tests start
 
+gc.set_threshold(200_000, 20, 100)  # tracing makes many small objects, and few cycles
 share_programs()
 jax.config.update("jax_numpy_rank_promotion", "allow")
 

@@ -24,6 +24,7 @@ def errors_of(*cases):
     return on_eight(Path(__file__).parent / "pipelines.py", *cases)[0]
 
 
+@pytest.mark.slow
 def test_a_pipeline_gives_what_the_stack_gives():
     """The result and every gradient, with dropout: of blocks, of x and of a bias."""
     assert errors_of("packed rows")["packed rows"] < 1e-5

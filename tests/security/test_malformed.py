@@ -15,8 +15,8 @@ HERE = Path(__file__).parent
 FAMILIES = tuple(f"config-{family.name}" for family in sorted((HERE.parent / "hub" / "golden").iterdir()))
 GROUPS = {
     "weights": (10, 60, 180, ("weights", "shards", "flax", "generation")),
-    "configs": (1, 72, 40, FAMILIES[::9]),
-    "other configs": (0, 72, 0, tuple(name for name in FAMILIES if name not in FAMILIES[::9])),
+    "configs": (1, 72, 40, FAMILIES[::13]),
+    "other configs": (0, 72, 0, tuple(name for name in FAMILIES if name not in FAMILIES[::13])),
     "tokenizers": (16, 96, 300, ("tokenizer", "wordpiece", "byte-bpe", "chat", "chat-config", "own-tokenizer")),
     "image-processors": (20, 60, 30, ("preprocessor_config.json", "processor_config.json")),
     "runs": (1, 18, 400, ("run", "checkpoints", "unsealed")),
