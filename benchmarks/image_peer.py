@@ -61,7 +61,7 @@ def detr(attention: str) -> torch.nn.Module:
 FORWARD: dict[str, tuple[Callable[[str], torch.nn.Module], tuple[int, int, int], bool]] = {
     "ViT-B/16 forward": (lambda attention: vit("base", attention), (8, 224, 224), True),
     "Swin-T forward": (swin, (8, 224, 224), False),
-    "DETR-R50 forward": (detr, (2, 480, 640), True),
+    "DETR-R50 forward": (detr, (2, 480, 640), False),
 }
 """The model by its kind of attention, rows, height and width, and whether it has the fused kind."""
 
