@@ -10,7 +10,7 @@ from flax_transformer import hub
 from tests.shares import only
 
 GOLDEN = sorted((Path(__file__).parent.parent / "hub/golden").iterdir())
-FEW = only(GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "swin", "detr")))
+FEW = only(GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "swin")))
 """Of which `make test` tries what costs most: their parts are those of most others; `make slow` tries all."""
 OUTPUTS = (
     "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "reconstruction",

@@ -14,14 +14,14 @@ from tests.shares import only
 HERE = Path(__file__).parent
 FAMILIES = tuple(f"config-{family.name}" for family in sorted((HERE.parent / "hub" / "golden").iterdir()))
 GROUPS = {
-    "weights": (10, 60, 180, ("weights", "shards", "flax", "generation")),
-    "configs": (1, 72, 40, FAMILIES[::13]),
-    "other configs": (0, 72, 0, tuple(name for name in FAMILIES if name not in FAMILIES[::13])),
-    "tokenizers": (16, 96, 300, ("tokenizer", "wordpiece", "byte-bpe", "chat", "chat-config", "own-tokenizer")),
-    "image-processors": (20, 60, 30, ("preprocessor_config.json", "processor_config.json")),
+    "weights": (6, 60, 100, ("weights", "shards", "flax", "generation")),
+    "configs": (1, 72, 20, FAMILIES[::26]),
+    "other configs": (0, 72, 0, tuple(name for name in FAMILIES if name not in FAMILIES[::26])),
+    "tokenizers": (8, 96, 150, ("tokenizer", "wordpiece", "byte-bpe", "chat", "chat-config", "own-tokenizer")),
+    "image-processors": (10, 60, 15, ("preprocessor_config.json", "processor_config.json")),
     "runs": (1, 18, 400, ("run", "checkpoints", "unsealed")),
     "data": (8, 48, 150, ("tfds", "text", "arrays")),
-    "pictures": (8, 60, 60, ("images", "scenes", "idx")),
+    "pictures": (4, 60, 30, ("images", "scenes", "idx")),
 }
 """For each, how many changes of each kind, few and many, how many files the few make at least, and the corpora."""
 QUICK = ("weights", "configs", "tokenizers", "image-processors", "pictures")
