@@ -62,7 +62,7 @@ def experiment(family: str, backbone: Any, pool: str, **changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
-CCT = with_fields(cct(embed=128, heads=4, depth=4, inner=256, image=32, stem=(64,), pool=False), unroll=True)
+CCT = with_fields(cct(embed=128, heads=4, depth=5, inner=256, image=32, stem=(32, 96)), drop_path=0.0, unroll=True)
 VIT = with_fields(
     vit_encoder("tiny", 4, image=32, drop_path=0.1), embed=128, heads=4, inner=256, depth=6, out_bias=True, unroll=True
 )
