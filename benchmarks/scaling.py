@@ -2,9 +2,9 @@
 
     python benchmarks/scaling.py [SECTION …] [--init FOLDER]
 
-Sections are `decoder`, `transformer`, `families` and `experiments`; all by default. Each row is one `plan`, kept for
+Sections are `decoder`, `transformer`, `families`, `vision` and `experiments`; all by default. Each row is one `plan`, kept for
 the next call with the same code, so a second call only prints. `--init` names a checkpoint of a decoder-only language
-model, for the experiment that adapts one. Compiles about 60 programs, half a minute each on one core.
+model, for the experiment that adapts one. Compiles about 70 programs, half a minute each on one core.
 """
 
 import argparse
@@ -41,9 +41,13 @@ TRANSFORMER = (
     ("transformer_big", "v5p:2x2x4", {"fsdp": 16}), ("transformer_big", "v6e:4x4", {"fsdp": 16}),
     ("transformer_big", "tpu7x:2x2x4", {"data": 2, "fsdp": 16}),
 )  # fmt: skip
+VISION = (
+    ("vit_base_patch16", {"data": 16}, 1024), ("vit_huge_patch14", {"fsdp": 16}, 512),
+    ("swin_base", {"data": 16}, 512), ("detr_resnet50", {"data": 16}, 64),
+)  # fmt: skip
 HEAD = (
     "target", "slice, mesh", "step", "memory a device", "sent a device", "times the least", "arithmetic", "links",
-    "step, at the least", "tokens a second, at the most", "compiled in",
+    "step, at the least", "items a second, at the most", "compiled in",
 )  # fmt: skip
 
 
@@ -73,6 +77,11 @@ def cases(section: str, init: str | None) -> Iterator[Case]:
             ("llama3_2_1b", "v5e:2x2", 4), ("mistral_7b", "v5e:4x4", 16), ("mistral_7b", "v5p:2x2x1", 4)
         ):  # fmt: skip
             yield Case(target=target, topology=topology, mesh=mesh(fsdp=parts), size=size)
+    elif section == "vision":
+        for target, sizes, rows in VISION:
+            for topology in ("v5e:4x4", "v5p:2x2x4"):
+                size = {"batch": rows, "dtype": "bfloat16"}
+                yield Case(target=target, topology=topology, mesh=mesh(**sizes), size=size)
     else:
         for topology in SMALL:
             for name in EXPERIMENTS:
@@ -112,7 +121,7 @@ def of_least(found: Plan, sent: int, least: int) -> str:
 
 def main() -> None:
     """Print the sections asked for."""
-    sections = ("decoder", "transformer", "families", "experiments")
+    sections = ("decoder", "transformer", "families", "vision", "experiments")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(sections))
     parser.add_argument("--init")

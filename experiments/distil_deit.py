@@ -43,7 +43,7 @@ def experiment(family: str, model: Any, objective: DistilLoss) -> Recipe:
         objective=objective,
         evaluators=(PictureLabels(),),
         optimizer=OptimizerConfig(
-            name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
+            name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
             weight_decay=0.05, clip_norm=1.0,
         ),
         train=TrainConfig(steps=400, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
