@@ -2,9 +2,9 @@
 
     python benchmarks/scaling.py [SECTION …] [--init FOLDER]
 
-Sections are `decoder`, `transformer`, `families`, `vision` and `experiments`; all by default. Each row is one `plan`, kept for
-the next call with the same code, so a second call only prints. `--init` names a checkpoint of a decoder-only language
-model, for the experiment that adapts one. Compiles about 70 programs, half a minute each on one core.
+Sections are `decoder`, `transformer`, `families`, `vision` and `experiments`; all by default. Each row is one `plan`,
+kept for the next call with the same code, so a second call only prints. `--init` names a checkpoint of a decoder-only
+language model, for the experiment that adapts one. Compiles about 70 programs, half a minute each on one core.
 """
 
 import argparse

@@ -1,5 +1,7 @@
 """Convolutions and pooling: by hand, over any lead axes, and each channel alone on a CPU as anywhere."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +66,32 @@ def test_each_channel_alone_is_a_grouped_convolution():
     for find in (lambda f: f(x, kernel), lambda f: jax.grad(lambda *given: jnp.sum(f(*given) ** 2), (0, 1))(x, kernel)):
         ours, theirs = find(lambda x, kernel: _each_channel(x, kernel, 2)), find(grouped)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("window", "options"),
+    [((3, 3), {"padding": 1, "stride": 2}), ((1, 1), {}), ((1, 1), {"stride": 2}), ((1, 1), {"padding": 1})],
+)
+def test_derivatives_are_those_of_xla(window, options):
+    """Backward, forward and by rows."""
+    x, kernel = drawn(2, 9, 11, 4), drawn(*window, 4, 6, seed=1)
+    stride, padding = options.get("stride", 1), options.get("padding", 0)
+
+    def plain(x, kernel):
+        sides, numbers = [(padding, padding)] * 2, ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (stride, stride), sides, dimension_numbers=numbers)
+
+    def found(f):
+        loss = lambda x, kernel: jnp.sum(jnp.sin(f(x, kernel)))  # noqa: E731
+        return {
+            "value": f(x, kernel),
+            "both": jax.grad(loss, (0, 1))(x, kernel),
+            "forward": jax.jvp(loss, (x, kernel), (jnp.cos(x), jnp.sin(kernel))),
+            "rows": jax.vmap(lambda row: jax.grad(loss, 1)(row[None], kernel))(x),
+        }
+
+    ours, theirs = jax.jit(lambda: found(partial(convolution, **options)))(), jax.jit(lambda: found(plain))()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), ours, theirs)
 
 
 def test_what_is_padded_is_never_the_largest():
