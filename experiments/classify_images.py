@@ -9,11 +9,11 @@ and `test`, idx files as MNIST's, or what TFDS has prepared; pictures of several
 validation split gives a tenth of the training pictures for it, or --data.holdout.
 
     python experiments/classify_images.py cct --workdir runs/fashion --data.root FASHION_MNIST --data.holdout 0.02 \
-        --train.steps 5800 --optimizer.schedule.warmup 200 --train.ema 0.998 --train.eval-every 1450 \
-        --train.checkpoint-every 1450
+        --train.steps 6000 --train.ema 0.998 --train.eval-every 1500 --train.checkpoint-every 1500 \
+        --optimizer.schedule.warmup 200 --augment.shift 1
 
-told 92.03 % of the test pictures after 12.6 epochs, in 27 minutes of two cores (one seed, 2026-11-22). Of its training
-pictures, which are changed at random, it told 92.9 % in its last steps: it had not learned all it could.
+told 93.77 % of the test pictures after 13 epochs, in 28 minutes of two cores (one seed, 2026-11-23). With two
+convolutions, which leave 49 places in place of 16, drop path 0.1 and shifts of two pixels it was 92.03 % in as long.
 
 `cct_2_3x2` is the published model of 0.28 M parameters with 200 epochs of CIFAR-10, for an accelerator:
 
