@@ -42,8 +42,8 @@ TRANSFORMER = (
     ("transformer_big", "tpu7x:2x2x4", {"data": 2, "fsdp": 16}),
 )  # fmt: skip
 VISION = (
-    ("vit_base_patch16", {"data": 16}, 1024), ("vit_huge_patch14", {"fsdp": 16}, 512),
-    ("swin_base", {"data": 16}, 512), ("detr_resnet50", {"data": 16}, 64),
+    ("vit_base_patch16", {"data": 16}, 1024, "none"), ("vit_huge_patch14", {"fsdp": 16}, 512, "full"),
+    ("swin_base", {"data": 16}, 512, "none"), ("detr_resnet50", {"data": 16}, 64, "none"),
 )  # fmt: skip
 HEAD = (
     "target", "slice, mesh", "step", "memory a device", "sent a device", "times the least", "arithmetic", "links",
@@ -78,9 +78,9 @@ def cases(section: str, init: str | None) -> Iterator[Case]:
         ):  # fmt: skip
             yield Case(target=target, topology=topology, mesh=mesh(fsdp=parts), size=size)
     elif section == "vision":
-        for target, sizes, rows in VISION:
+        for target, sizes, rows, remat in VISION:
             for topology in ("v5e:4x4", "v5p:2x2x4"):
-                size = {"batch": rows, "dtype": "bfloat16"}
+                size = {"batch": rows, "dtype": "bfloat16", "remat": remat}
                 yield Case(target=target, topology=topology, mesh=mesh(**sizes), size=size)
     else:
         for topology in SMALL:
