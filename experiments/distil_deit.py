@@ -9,9 +9,9 @@ the student does, after all that is done to it at random; it must tell the same 
 learns from the labels alone, with both heads where there are two: what distillation is compared with.
 
 Of Fashion-MNIST's test pictures `deit`, with --data.holdout 0.02 --augment.shift 1, told 83.46, 84.85 and 83.79 % with
-a teacher of 91.65 %, and 83.09, 83.58 and 83.27 % without (seeds 0, 1 and 2; 2026-11-23): each seed is better with it, by
-0.72 in the mean, but no more than the seeds differ among themselves (standard deviations 0.73 and 0.25). `vit` has not
-been compared.
+a teacher of 91.65 %, and 83.09, 83.58 and 83.27 % without (seeds 0, 1 and 2; 2026-11-23): each seed is better with it,
+by 0.72 in the mean, but no more than the seeds differ among themselves (standard deviations 0.73 and 0.25). `vit` has
+not been compared.
 """
 
 from typing import Any
