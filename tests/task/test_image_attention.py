@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parent.parent / "hub/golden"
 QUICK = ("vit", "swin")
 FAMILIES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in ("vit", "deit", "dinov2", "beit", "pvt", "swin")
+    for name in ("vit", "deit", "dinov2", "beit", "pvt", "swin", "detr")
 ]
 
 
@@ -51,8 +51,9 @@ def test_every_family_is_drawn(name):
         assert maps.queries.rows * maps.queries.height <= 24 + maps.queries.height
         if (rollout := maps.rollout()) is not None:
             np.testing.assert_allclose(rollout.sum(-1), 1, atol=1e-5)
-    if name in ("vit", "deit", "dinov2", "beit", "pvt"):
-        theirs = pretrained(**pretrained.processor(image), output_attentions=True).attentions
+    if name != "swin":
+        output = pretrained(**pretrained.processor(image), output_attentions=True)
+        theirs = output.encoder_attentions if name == "detr" else output.attentions
         ours = [layer for maps in attention.maps for layer in maps.weights]
         for layer, other in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(layer, other[0], atol=1e-6)

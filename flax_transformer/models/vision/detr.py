@@ -4,6 +4,7 @@ Axes: B batch, H W height and width, C channels, S places of the feature map, Q 
 width, E classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import Head, HeadConfig
+from flax_transformer.models.vision.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.models.vision.resnet import ResNetConfig
-from flax_transformer.nn import ConvConfig, Precision, Trunk, TrunkConfig, every_layer, init_stack, layer
+from flax_transformer.nn import ConvConfig, Grid, Precision, Trunk, TrunkConfig, every_layer, init_stack, layer
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, Product
@@ -206,6 +208,16 @@ class Detr(ReadsImages, Module):
         """Score the classes and place the boxes, in float32 or more, from the states of queries."""
         hidden = widen(hidden)
         return Detections(self.scores(hidden), jax.nn.sigmoid(self.boxes(hidden)))
+
+    def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its places.
+
+        Those of the encoder, which come first; the decoder's queries stand at no place.
+        """
+        stride = self.cfg.backbone.stride
+        places = Tiles(Grid(-(-height // stride), -(-width // stride)), (stride, stride))
+        weights = next(by_stack(found, (self.cfg.encoder.depth,)))
+        return [PatchAttention("encoder", weights[:, 0], (), places, places)]
 
 
 def _linear(cfg: DetrConfig, outputs: int, rngs: nnx.Rngs) -> Linear:

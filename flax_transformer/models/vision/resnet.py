@@ -81,6 +81,11 @@ class ResNetConfig:
         """D, the width of the hidden states."""
         return self.widths[-1]
 
+    @property
+    def stride(self) -> int:
+        """Rows, and columns, of pixels for each of the last feature map."""
+        return (1 if self.small else 4) * 2 ** (len(self.widths) - (not self.halve_first))
+
     def build(self, rngs: nnx.Rngs) -> "ResNet":
         """Make the network."""
         return ResNet(self, rngs=rngs)

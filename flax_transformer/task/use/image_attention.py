@@ -56,7 +56,7 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     if (encoder := encoder_of(pretrained)) is None:
         raise ValueError(
             "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, BEiT, "
-            f"CCT, PVT and Swin; a {name} has none such"
+            f"CCT, PVT, Swin and DETR; a {name} has none such"
         )
     processor = image_processor_of(pretrained)
     if isinstance(image, str | Path | bytes):
