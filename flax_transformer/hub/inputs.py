@@ -53,6 +53,8 @@ class Signature:
     """Those without which it is not called."""
     takes: tuple[str, ...] = ()
     """Those that it may be given besides."""
+    colours: bool = False
+    """Whether its tokens are the colours of pixels, which an image processor makes of pictures."""
 
     def __post_init__(self):
         if unknown := set(self.needs + self.takes) - set(NAMES):
@@ -61,7 +63,7 @@ class Signature:
     @property
     def reads(self) -> tuple[str, ...]:
         """What the model reads: text, pictures."""
-        return tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
+        return ("pictures",) if self.colours else tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
 
     def check(self, model: str, given: Collection[str]) -> None:
         """Demand the inputs that are needed, and no other than may be given.
@@ -80,3 +82,4 @@ class Signature:
 TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_ids"))
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
 PICTURES = Signature(("pixel_values",))
+COLOURS = Signature(TEXT.needs, TEXT.takes, colours=True)

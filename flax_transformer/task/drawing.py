@@ -8,7 +8,7 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.report import ImageAttention, Picture
 from flax_transformer.task.attention import LONGEST
 from flax_transformer.task.use.attention import draw_texts
-from flax_transformer.task.use.image_attention import draw_image, encoder_of
+from flax_transformer.task.use.image_attention import draw_image, layout_of
 
 COUNT = 3
 """Samples that are drawn."""
@@ -30,7 +30,7 @@ def draw_samples(
     notes: list[str] = []
     try:
         if "pictures" in pretrained.architecture.inputs.reads:
-            if encoder_of(pretrained) is not None and pretrained.processor is not None:
+            if layout_of(pretrained) is not None and pretrained.processor is not None:
                 drawn = [_draw(pretrained, sample) for sample in _spread([s for s in samples if s.get("picture")])]
                 images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
         elif _reads_alone(pretrained):

@@ -11,7 +11,7 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.models.vision.swin import LARGEST
-from flax_transformer.task.use import image_attention
+from flax_transformer.task.use import classify_pictures, embed_pictures, image_attention
 from flax_transformer.task.use.image_attention import draw_image
 
 pytestmark = pytest.mark.proves("report", "attention over pictures, rollout")
@@ -60,6 +60,38 @@ def test_every_family_is_drawn(name):
     if "classify" in pretrained.architecture.uses:
         logits = np.asarray(pretrained(**pretrained.processor(image)).logits[0])
         assert attention.output.startswith(f"LABEL_{logits.argmax()} ")
+
+
+def reader_of_colours(architecture="ImageGPTForImageClassification"):
+    """Make an ImageGPT of pictures of 4 × 8 pixels in 39 colours."""
+    lenient = hub.Lenient(
+        architecture=architecture, config={"num_labels": 3}, initialise=("score",), ignore=("^lm_head",)
+    )
+    pretrained = hub.load(GOLDEN / "imagegpt", lenient=lenient)
+    clusters = np.random.default_rng(1).uniform(-1, 1, (39, 3)).tolist()
+    options = {"size": {"height": 4, "width": 8}, "clusters": clusters}
+    processor = ImageProcessor.of({"image_processor_type": "ImageGPTImageProcessor", **options})
+    return replace(pretrained, processor=processor)
+
+
+def test_colours_are_seen_where_their_pixels_are(tmp_path):
+    pretrained = reader_of_colours()
+    image = picture(pretrained)
+    attention, notes = draw_image(pretrained, image)
+    (maps,) = attention.maps
+    assert (notes, maps.queries.count, attention.pixels.shape) == ([], 32, (4, 8, 3))
+    output = pretrained(**pretrained.processor(image), output_attentions=True)
+    for layer, other in zip(maps.weights, output.attentions, strict=True):
+        np.testing.assert_allclose(layer, other[0], atol=1e-6)
+        np.testing.assert_array_equal(layer, np.tril(layer))
+    image.save(tmp_path / "noise.png")
+    (labels,) = classify_pictures(pretrained, [tmp_path / "noise.png"])
+    logits = np.asarray(output.logits[0])
+    chances = np.exp(logits) / np.exp(logits).sum()
+    assert labels[0].name == f"LABEL_{logits.argmax()}"
+    np.testing.assert_allclose(labels[0].probability, chances.max(), rtol=1e-5)
+    vectors = embed_pictures(pretrained, [tmp_path / "noise.png"])
+    np.testing.assert_allclose(vectors[0], output.last_hidden_state[0].mean(0), atol=1e-6)
 
 
 def test_layers_of_too_many_patches_are_left_out_and_named(monkeypatch):

@@ -8,7 +8,7 @@ from jaxtyping import PRNGKeyArray
 from flax_transformer.hub.call import ModelOutput, causal_hidden, causal_lm, causal_model, split_keys
 from flax_transformer.hub.family import gpt2
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.inputs import COLOURS, Inputs
 from flax_transformer.hub.registration import LOOKED_UP, Architecture, Family
 from flax_transformer.hub.table import embedding, linear
 from flax_transformer.models.causal import CausalConfig
@@ -44,12 +44,15 @@ FAMILIES = {
         model_type="imagegpt",
         architectures={
             "ImageGPTForCausalImageModeling": Architecture(
-                _writer, causal_lm, embedding("head.token", "lm_head"), uses=("continue",)
+                _writer, causal_lm, embedding("head.token", "lm_head"), uses=("continue",),
+                inputs=COLOURS,
             ),
-            "ImageGPTModel": Architecture(read, causal_model, base=True, ignored=(r"^lm_head\.",), uses=("embed",)),
+            "ImageGPTModel": Architecture(
+                read, causal_model, base=True, ignored=(r"^lm_head\.",), uses=("embed",), inputs=COLOURS
+            ),
             "ImageGPTForImageClassification": Architecture(
                 _classifier, mean_classifier, linear("head.output", "score"), at="backbone.",
-                ignored=(r"^lm_head\.",), uses=("classify",),
+                ignored=(r"^lm_head\.",), uses=("classify",), inputs=COLOURS,
             ),
         },
         table=gpt2.TABLE,

@@ -6,9 +6,13 @@ and is never written.
 """
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from flax_transformer.models.causal import CausalConfig
-from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
+from flax_transformer.models.vision.patch_attention import LARGEST, PatchAttention, Tiles, by_stack
+from flax_transformer.nn import EmbeddingConfig, Grid, Precision, transformer_block
 
 FLOAT32 = Precision()
 
@@ -42,6 +46,13 @@ def imagegpt(
         tied_output=False,
         outputs=colours,
     )  # fmt: skip
+
+
+def over_pixels(depth: int, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
+    """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its pixels."""
+    (weights,) = by_stack(found, (depth,))
+    pixels = Tiles(Grid(height, width), (1, 1))
+    return [PatchAttention("self", weights[:, 0] if weights[0, 0, 0].size <= LARGEST else None, (), pixels, pixels)]
 
 
 def imagegpt_small(*, dropout: float = 0.1, precision: Precision = FLOAT32) -> CausalConfig:

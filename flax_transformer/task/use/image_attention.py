@@ -1,6 +1,8 @@
 """What the heads of an encoder of pictures look at in one of them."""
 
 import operator
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.inputs import Inputs
+from flax_transformer.models.vision.imagegpt import over_pixels
 from flax_transformer.models.vision.patch_attention import LARGEST, PatchAttention, Tiles
 from flax_transformer.ops import capture
 from flax_transformer.parallel import MeshConfig, make_mesh
@@ -29,12 +32,14 @@ def draw_file(name: str | Path, file: str | Path) -> tuple[ImageAttention, list[
     return draw_image(open_checkpoint(str(name)), file, Path(file).name)
 
 
-def encoder_of(pretrained: Pretrained) -> Any | None:
-    """Give the part of a model whose layers attend to the patches of a picture; None where there is none."""
-    at = pretrained.architecture.at.removesuffix(".")
-    encoder = operator.attrgetter(at)(pretrained.model) if at else pretrained.model
-    drawn = hasattr(encoder, "over_patches") and pretrained.architecture.inputs.needs == ("pixel_values",)
-    return encoder if drawn else None
+def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, int], list[PatchAttention]] | None:
+    """Give what lays a model's attention weights out over a picture; None where no layers attend to its parts."""
+    known = pretrained.architecture
+    at = known.at.removesuffix(".")
+    part = operator.attrgetter(at)(pretrained.model) if at else pretrained.model
+    if known.inputs.colours:
+        return partial(over_pixels, part.cfg.depth)
+    return part.over_patches if hasattr(part, "over_patches") and known.inputs.needs == ("pixel_values",) else None
 
 
 def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[ImageAttention, list[str]]:
@@ -53,16 +58,17 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     if "pictures" not in known.inputs.reads:
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given pictures")
-    if (encoder := encoder_of(pretrained)) is None:
+    if (layout := layout_of(pretrained)) is None:
         raise ValueError(
             "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, BEiT, "
-            f"CCT, PVT, Swin and DETR; a {name} has none such"
+            f"CCT, PVT, Swin, DETR and ImageGPT; a {name} has none such"
         )
     processor = image_processor_of(pretrained)
     if isinstance(image, str | Path | bytes):
         image = decode_image(image, channels=pretrained.config.get("num_channels", 3))
     pixels, given = processor.shown(image), Inputs(**processor(image))
-    laid, told = _looked(pretrained, encoder, given)
+    found, told = _looked(pretrained, given)
+    laid = layout(found, *(pixels.shape[:2] if given.pixel_values is None else given.pixel_values.shape[-2:]))
     notes = [
         f"The attention of {each.name} is not drawn: {each.queries.grid} patches are too many."
         for each in laid
@@ -80,7 +86,7 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     return ImageAttention(source, np.broadcast_to(pixels, (*pixels.shape[:2], 3)), tuple(maps), told), notes
 
 
-def _looked(pretrained: Pretrained, encoder: Any, given: Inputs) -> tuple[list[PatchAttention], str]:
+def _looked(pretrained: Pretrained, given: Inputs) -> tuple[list[np.ndarray], str]:
     """Run the model where attention has its weights; give them, and what it tells the picture for."""
     # The mesh, even of one device, is what `attention` goes by in choosing its backend.
     with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
@@ -92,12 +98,11 @@ def _looked(pretrained: Pretrained, encoder: Any, given: Inputs) -> tuple[list[P
                 raise
             rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
             raise ValueError(f"{rule}: {error}") from error
-    laid = encoder.over_patches(found, *given.pixel_values.shape[-2:])
     if "classify" not in pretrained.architecture.uses:
-        return laid, ""
+        return found, ""
     chances = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
     best = int(chances.argmax())
-    return laid, f"{label_names(pretrained, len(chances))[best]} {chances[best]:.2f}"
+    return found, f"{label_names(pretrained, len(chances))[best]} {chances[best]:.2f}"
 
 
 @jax.jit

@@ -35,7 +35,7 @@ def classify_pictures(pretrained: Pretrained, files: Sequence[File]) -> list[lis
       ValueError: a checkpoint of another kind or without an image processor, or a file that is no picture.
     """
     require_use(pretrained, "classify", "pictures")
-    rows = (pretrained(pixel_values=pixels).logits for pixels in _batches(pretrained, files))
+    rows = (pretrained(**inputs).logits for inputs in _batches(pretrained, files))
     return [labels for logits in rows for labels in ranked(pretrained, np.asarray(logits.astype(np.float32)))]
 
 
@@ -48,18 +48,18 @@ def embed_pictures(pretrained: Pretrained, files: Sequence[File]) -> Float[np.nd
     if "pictures" not in pretrained.architecture.inputs.reads:
         name = pretrained.config["architectures"][0]
         raise ValueError(f"a {name} reads {' and '.join(pretrained.architecture.inputs.reads)}, it was given pictures")
-    found = [np.asarray(_vectors(pretrained, pixels)) for pixels in _batches(pretrained, files)]
+    found = [np.asarray(_vectors(pretrained, inputs)) for inputs in _batches(pretrained, files)]
     return np.concatenate(found).astype(np.float32)
 
 
 @jax.jit
-def _vectors(pretrained: Pretrained, pixels: Float[jax.Array, "B C H W"]) -> Float[jax.Array, "B D"]:
-    head = getattr(pretrained.model, "head", None)
-    if isinstance(head, Head):
+def _vectors(pretrained: Pretrained, inputs: dict[str, jax.Array]) -> Float[jax.Array, "B D"]:
+    head, pixels = getattr(pretrained.model, "head", None), inputs.get("pixel_values")
+    if isinstance(head, Head) and pixels is not None:
         return head.pool(pretrained.model.hidden_states(jnp.moveaxis(pixels, 1, -1)))
-    output = pretrained(pixel_values=pixels)
+    output = pretrained(**inputs)
     if output.pooler_output is not None:
-        return output.pooler_output.reshape(len(pixels), -1)
+        return output.pooler_output.reshape(len(output.pooler_output), -1)
     return output.last_hidden_state.mean(axis=1)
 
 
@@ -75,7 +75,7 @@ def read_picture(pretrained: Pretrained, file: File) -> Any:
     return decode_image(file, channels=1 if pretrained.config.get("num_channels") == 1 else 3)
 
 
-def _batches(pretrained: Pretrained, files: Sequence[File]) -> Iterator[Float[np.ndarray, "B C H W"]]:
+def _batches(pretrained: Pretrained, files: Sequence[File]) -> Iterator[dict[str, np.ndarray]]:
     processor = image_processor_of(pretrained)
     for i in range(0, len(files), ROWS):
-        yield processor([read_picture(pretrained, file) for file in files[i : i + ROWS]])["pixel_values"]
+        yield processor([read_picture(pretrained, file) for file in files[i : i + ROWS]])
