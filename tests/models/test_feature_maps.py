@@ -166,3 +166,13 @@ def test_objectives_of_objectives_survive_a_file():
 def test_what_does_not_fit_is_refused(make, rule):
     with pytest.raises(ValueError, match=rule):
         make()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"small": True}, {"halve_first": True}, {"widths": (16, 32), "depths": (1, 1)}]
+)
+def test_every_place_stands_for_as_many_rows_as_the_stride_says(options):
+    cfg = ResNetConfig(**{"depths": (1, 1, 1, 1), **options})
+    images = jax.ShapeDtypeStruct((70, 100, 3), jnp.float32)
+    found = jax.eval_shape(lambda images: cfg.build(nnx.Rngs(0)).feature_map(images), images)
+    assert found.shape[:2] == (-(-70 // cfg.stride), -(-100 // cfg.stride))
