@@ -62,10 +62,13 @@ def test_every_family_is_drawn(name):
         assert attention.output.startswith(f"LABEL_{logits.argmax()} ")
 
 
-def reader_of_colours(architecture="ImageGPTForImageClassification"):
+def reader_of_colours():
     """Make an ImageGPT of pictures of 4 × 8 pixels in 39 colours."""
     lenient = hub.Lenient(
-        architecture=architecture, config={"num_labels": 3}, initialise=("score",), ignore=("^lm_head",)
+        architecture="ImageGPTForImageClassification",
+        config={"num_labels": 3},
+        initialise=("score",),
+        ignore=("^lm_head",),
     )
     pretrained = hub.load(GOLDEN / "imagegpt", lenient=lenient)
     clusters = np.random.default_rng(1).uniform(-1, 1, (39, 3)).tolist()
