@@ -47,10 +47,10 @@ EXPERIMENT = Recipe(
     objective=BatchStatistics(of=DetectionLoss(box_weight=2.0, overlap_weight=1.0, no_object_weight=0.4)),
     evaluators=(Detections(),),
     optimizer=OptimizerConfig(
-        name="adamw", learning_rate=5e-4, schedule=ScheduleConfig(name="cosine", warmup=500), b2=0.999, eps=1e-8,
-        weight_decay=1e-4, clip_norm=0.1,
+        name="muon", learning_rate=1.5e-3, schedule=ScheduleConfig(name="cosine", warmup=300), b2=0.999, eps=1e-8,
+        weight_decay=1e-4, clip_norm=1.0,
     ),
-    train=TrainConfig(steps=20_000, log_every=200, eval_every=2_000, checkpoint_every=2_000, ema=0.999),
+    train=TrainConfig(steps=8_000, log_every=200, eval_every=2_000, checkpoint_every=2_000, ema=0.999),
 )  # fmt: skip
 
 if __name__ == "__main__":
