@@ -4,8 +4,9 @@ function unpackSeen(map) {
   if (map.at) return map;
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), codes = bytes(map.weights), most = new DataView(bytes(map.most).buffer);
   const columns = map.heads + map.rollout;
-  map.S = map.tokens.length + map.keys[0] * map.keys[1];
-  map.T = map.tokens.length + map.queries[0] * map.queries[1];
+  const count = (side) => side.tokens.length + side.rows * side.columns;
+  map.S = count(map.keys);
+  map.T = count(map.queries);
   map.names = [...Array.from({ length: map.heads }, (_, n) => `head ${n + 1}`), "mean of heads", ...(map.rollout ? ["rollout"] : [])];
   const one = (layer, n, t) => {
     const row = (layer * columns + n) * map.T + t, top = most.getFloat32(4 * row, true);
@@ -30,9 +31,9 @@ function imageAttention() {
   const canvas = h("canvas", { tabIndex: 0, role: "img", className: "seen" }), heading = h("h3"), who = h("div", { className: "bar" }), output = h("p", { className: "readout" });
   const detail = h("div", { className: "card detail narrow" }, h("div", { className: "head" }, heading), who, canvas, readout, output);
   const image = new Image(), seen = () => data.seen[state.picture], map = () => unpackSeen(seen().maps[state.stack]);
-  const tokens = () => map().tokens.length, colors = () => ["--heat-0", "--heat-1"].map((name) => css(name).split(",").map(Number));
-  const place = (index, tiles) => [Math.floor((index - tokens()) / tiles[1]), (index - tokens()) % tiles[1]];
-  const nameOfPlace = (index, tiles) => { if (index < tokens()) return map().tokens[index]; const [r, c] = place(index, tiles); return `row ${r + 1}, column ${c + 1}`; };
+  const colors = () => ["--heat-0", "--heat-1"].map((name) => css(name).split(",").map(Number));
+  const place = (index, { tokens, columns }) => [Math.floor((index - tokens.length) / columns), (index - tokens.length) % columns];
+  const nameOfPlace = (index, side) => { if (index < side.tokens.length) return side.tokens[index]; const [r, c] = place(index, side); return `row ${r + 1}, column ${c + 1}`; };
   let scale = 1;
 
   function controls() {
@@ -43,15 +44,16 @@ function imageAttention() {
     items.push(choice("head", m.names.map((name, i) => [i, name.replace(/^head /, "")]), state.head, (i) => { state.head = Number(i); pick(); }).element);
     items.push(group("how", [[true, "over the picture"], [false, "alone"]], state.over, (over) => { state.over = over; big(); }));
     bar.replaceChildren(...items);
-    const queries = [...m.tokens.map((name, i) => [i, name]), [-1, state.query < tokens() ? "a patch" : nameOfPlace(state.query, m.queries)]];
-    who.replaceChildren(group("who looks", queries, state.query < tokens() ? state.query : -1, (i) => { choose(i < 0 ? tokens() + Math.floor(m.queries[0] / 2) * m.queries[1] + Math.floor(m.queries[1] / 2) : i); }));
+    const { tokens, rows, columns } = m.queries, token = state.query < tokens.length, patch = rows * columns ? [[-1, token ? "a patch" : nameOfPlace(state.query, m.queries)]] : [];
+    const queries = [...tokens.map((name, i) => [i, name]), ...patch], middle = tokens.length + Math.floor(rows / 2) * columns + Math.floor(columns / 2);
+    who.replaceChildren(group("who looks", queries, token ? state.query : -1, (i) => choose(i < 0 ? middle : i)));
   }
   function shares(m, layer, head) {
-    const patches = m.at(layer, head, state.query).subarray(tokens());
+    const patches = m.at(layer, head, state.query).subarray(m.keys.tokens.length);
     return [patches, patches.reduce((a, b) => Math.max(a, b), 0) || 1];
   }
   function small(m, layer, head, [from, to]) {
-    const [R, C] = m.keys, element = h("canvas", { width: C, height: R }), context = element.getContext("2d"), pixels = context.createImageData(C, R);
+    const { rows: R, columns: C } = m.keys, element = h("canvas", { width: C, height: R }), context = element.getContext("2d"), pixels = context.createImageData(C, R);
     const [patches, most] = shares(m, layer, head);
     patches.forEach((value, i) => pixels.data.set([...heat(value / most, from, to), 255], 4 * i));
     context.putImageData(pixels, 0, 0);
@@ -84,26 +86,26 @@ function imageAttention() {
     context.imageSmoothingEnabled = false;
     if (state.over) context.drawImage(image, 0, 0, width, height);
     const [patches, most] = shares(m, state.layer, state.head);
-    const [R, C, high, wide] = m.keys, over = h("canvas", { width: C, height: R }), cells = over.getContext("2d"), pixels = cells.createImageData(C, R);
+    const { rows: R, columns: C, height: high, width: wide } = m.keys, over = h("canvas", { width: C, height: R }), cells = over.getContext("2d"), pixels = cells.createImageData(C, R);
     patches.forEach((value, i) => pixels.data.set(state.over ? [0, 0, 0, 224 * (1 - value / most)] : [...heat(value / most, from, to), 255], 4 * i));
     cells.putImageData(pixels, 0, 0);
     context.drawImage(over, 0, 0, C * wide, R * high);
     context.fillStyle = state.over ? "rgba(0, 0, 0, .88)" : css("--card"); // what no patch covers
     context.fillRect(C * wide, 0, Math.max(0, width - C * wide), height);
     context.fillRect(0, R * high, Math.min(width, C * wide), Math.max(0, height - R * high));
-    if (state.query >= tokens()) {
-      const [r, c] = place(state.query, m.queries), [, , tall, broad] = m.queries;
+    if (state.query >= m.queries.tokens.length) {
+      const [r, c] = place(state.query, m.queries), { height: tall, width: broad } = m.queries;
       context.strokeStyle = css("--validation"); context.lineWidth = 2.5 / scale;
       context.strokeRect(c * broad, r * tall, Math.min(broad, width - c * broad), Math.min(tall, height - r * tall));
     }
     heading.textContent = `${m.name}, layer ${state.layer + 1}, ${m.names[state.head]}`;
-    canvas.setAttribute("aria-label", `${heading.textContent}: what ${nameOfPlace(state.query, m.queries)} looks at; arrow keys choose a patch`);
+    canvas.setAttribute("aria-label", `${heading.textContent}: what ${nameOfPlace(state.query, m.queries)} looks at; arrow keys choose who looks`);
     output.textContent = [seen().source, seen().output].filter(Boolean).join(": ");
     say();
   }
   function say(key) {
-    const m = map(), weights = m.at(state.layer, state.head, state.query), to = weights.subarray(tokens()).reduce((a, b) => a + b, 0);
-    const others = m.tokens.map((name, i) => `, the ${name} by ${weights[i].toFixed(3)}`).join("");
+    const m = map(), weights = m.at(state.layer, state.head, state.query), to = weights.subarray(m.keys.tokens.length).reduce((a, b) => a + b, 0);
+    const others = m.keys.tokens.map((name, i) => `, the ${name} by ${weights[i].toFixed(3)}`).join("");
     readout.replaceChildren(h("b", { textContent: nameOfPlace(state.query, m.queries) }), ` looks at patches by ${to.toFixed(3)}${others}`);
     return key === undefined ? "" : `${nameOfPlace(key, m.keys)}\nweight ${number(weights[key])}`;
   }
@@ -111,9 +113,9 @@ function imageAttention() {
     state.query = query;
     controls(); heads(); big();
   }
-  const under = (event, tiles) => {
-    const box = canvas.getBoundingClientRect(), r = Math.floor((event.clientY - box.top) / scale / tiles[2]), c = Math.floor((event.clientX - box.left) / scale / tiles[3]);
-    return r < 0 || c < 0 || r >= tiles[0] || c >= tiles[1] ? -1 : tokens() + r * tiles[1] + c;
+  const under = (event, side) => {
+    const box = canvas.getBoundingClientRect(), r = Math.floor((event.clientY - box.top) / scale / side.height), c = Math.floor((event.clientX - box.left) / scale / side.width);
+    return r < 0 || c < 0 || r >= side.rows || c >= side.columns ? -1 : side.tokens.length + r * side.columns + c;
   };
   canvas.addEventListener("pointermove", (event) => {
     const key = under(event, map().keys);
@@ -126,8 +128,10 @@ function imageAttention() {
     const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (!move) return;
     event.preventDefault();
-    const [R, C] = map().queries, [r, c] = state.query < tokens() ? [0, 0] : place(state.query, map().queries).map((value, i) => Math.max(0, Math.min((i ? C : R) - 1, value + move[i])));
-    choose(tokens() + r * C + c);
+    const side = map().queries, { tokens, rows: R, columns: C } = side;
+    if (!(R * C)) return choose(Math.max(0, Math.min(tokens.length - 1, state.query + move[0] + move[1])));
+    const [r, c] = state.query < tokens.length ? [0, 0] : place(state.query, side).map((value, i) => Math.max(0, Math.min((i ? C : R) - 1, value + move[i])));
+    choose(tokens.length + r * C + c);
   });
   function all() {
     const m = map();

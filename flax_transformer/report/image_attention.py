@@ -14,44 +14,45 @@ from jaxtyping import Float, UInt8
 
 
 class Tiling(NamedTuple):
-    """Patches of a picture, from its upper left corner."""
+    """Patches of a picture, from its upper left corner, and the tokens that come before them."""
 
     rows: int
     columns: int
     height: int
     """Of a patch, in pixels."""
     width: int
+    tokens: tuple[str, ...] = ()
+    """Names of what stands at no place of the picture."""
 
     @property
     def count(self) -> int:
-        """How many patches there are."""
-        return self.rows * self.columns
+        """How many tokens and patches there are."""
+        return len(self.tokens) + self.rows * self.columns
 
     def merged(self, side: int) -> "Tiling":
         """Give as large patches as are so many rows and columns of these; at the edges they may be smaller."""
-        return Tiling(-(-self.rows // side), -(-self.columns // side), side * self.height, side * self.width)
+        rows, columns = -(-self.rows // side), -(-self.columns // side)
+        return Tiling(rows, columns, side * self.height, side * self.width, self.tokens)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageMaps:
     """What every head of some layers looks at in a picture.
 
-    >>> tiles = Tiling(1, 2, 8, 8)
-    >>> ImageMaps("self", np.full((1, 2, 3, 3), 1 / 3), tokens=("class",), queries=tiles, keys=tiles).rollout().shape
+    >>> tiles = Tiling(1, 2, 8, 8, tokens=("class",))
+    >>> ImageMaps("self", np.full((1, 2, 3, 3), 1 / 3), queries=tiles, keys=tiles).rollout().shape
     (1, 3, 3)
     """
 
     name: str
     weights: Float[np.ndarray, "L N T S"]
-    tokens: tuple[str, ...]
-    """What stands before the patches, both among those that look and those that are looked at."""
     queries: Tiling
-    """The patches that look."""
+    """What looks."""
     keys: Tiling
-    """The patches that are looked at."""
+    """What is looked at."""
 
     def __post_init__(self):
-        given, fits = self.weights.shape, tuple(len(self.tokens) + each.count for each in (self.queries, self.keys))
+        given, fits = self.weights.shape, (self.queries.count, self.keys.count)
         if len(given) != 4 or given[2:] != fits:
             raise ValueError(f"attention weights must be [layers, heads, {fits[0]}, {fits[1]}], got {given}")
 
@@ -74,10 +75,9 @@ class ImageMaps:
         """Make one patch of `side` rows and columns: what it looks at is their mean, what is looked at their sum."""
         if side == 1:
             return self
-        tokens = len(self.tokens)
-        weights = _pooled(self.weights, 3, tokens, self.keys, side, mean=False)
-        weights = _pooled(weights, 2, tokens, self.queries, side, mean=True)
-        return ImageMaps(self.name, weights, self.tokens, self.queries.merged(side), self.keys.merged(side))
+        weights = _pooled(self.weights, 3, self.keys, side, mean=False)
+        weights = _pooled(weights, 2, self.queries, side, mean=True)
+        return ImageMaps(self.name, weights, self.queries.merged(side), self.keys.merged(side))
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ def image_attention_figure(attention: ImageAttention, *, layer: int = -1, query:
     every = range(maps.weights.shape[2])
     if query is not None and query not in every:
         raise ValueError(f"query must be between 0 and {len(every) - 1}, got {query}")
-    who = ([0] if maps.tokens else every) if query is None else [query]
+    who = ([0] if maps.queries.tokens else every) if query is None else [query]
     rows = [(f"head {n + 1}", weights) for n, weights in enumerate(maps.weights[at])]
     rows.append(("mean of heads", maps.weights[at].mean(0)))
     rollout = maps.rollout()
@@ -140,14 +140,14 @@ def image_attention_figure(attention: ImageAttention, *, layer: int = -1, query:
         axes.set_title(name, fontsize=9)
     for axes in figure.axes:
         axes.set_axis_off()
-    name = "the mean of all patches" if query is None and not maps.tokens else _name(maps, who[0])
+    name = "the mean of all patches" if query is None and not maps.queries.tokens else _name(maps.queries, who[0])
     figure.suptitle(f"{maps.name} attention, layer {at + 1} of {len(maps.weights)}, of {name}", fontsize=10)
     return figure
 
 
 def spotlight(pixels: np.ndarray, weights: Float[np.ndarray, "S"], maps: ImageMaps) -> Float[np.ndarray, "H W 3"]:
     """Darken a picture but where there are weights; patches that are looked at most stay as they are."""
-    keys, patches = maps.keys, weights[len(maps.tokens) :]
+    keys, patches = maps.keys, weights[len(maps.keys.tokens) :]
     light = patches.reshape(keys.rows, keys.columns) / max(patches.max(), 1e-12)
     light = np.repeat(np.repeat(light, keys.height, 0), keys.width, 1)[: pixels.shape[0], : pixels.shape[1]]
     seen = np.zeros(pixels.shape[:2])
@@ -155,16 +155,18 @@ def spotlight(pixels: np.ndarray, weights: Float[np.ndarray, "S"], maps: ImageMa
     return pixels / 255 * (0.12 + 0.88 * seen[..., None])
 
 
-def _name(maps: ImageMaps, query: int) -> str:
-    if query < len(maps.tokens):
-        return f"the {maps.tokens[query].replace('_', ' ')}"
-    row, column = divmod(query - len(maps.tokens), maps.queries.columns)
+def _name(queries: Tiling, query: int) -> str:
+    if query < len(queries.tokens):
+        return f"the {queries.tokens[query].replace('_', ' ')}"
+    row, column = divmod(query - len(queries.tokens), queries.columns)
     return f"the patch in row {row + 1}, column {column + 1}"
 
 
-def _pooled(weights: np.ndarray, axis: int, tokens: int, tiles: Tiling, side: int, *, mean: bool) -> np.ndarray:
+def _pooled(weights: np.ndarray, axis: int, tiles: Tiling, side: int, *, mean: bool) -> np.ndarray:
     """Add up, or average, squares of patches along one axis of attention weights."""
-    first, patches = np.split(weights, [tokens], axis)
+    if not tiles.rows * tiles.columns:
+        return weights
+    first, patches = np.split(weights, [len(tiles.tokens)], axis)
     shape = weights.shape
     patches = patches.reshape(*shape[:axis], tiles.rows, tiles.columns, *shape[axis + 1 :])
     for place, length in ((axis, tiles.rows), (axis + 1, tiles.columns)):
@@ -194,8 +196,7 @@ def packed(attention: ImageAttention, room: int) -> tuple[dict[str, Any], int]:
         sides[most] += 1
         depth, heads = attention.maps[most].weights.shape[:2]
         queries, keys = (
-            len(attention.maps[most].tokens) + tiles.merged(sides[most]).count
-            for tiles in (attention.maps[most].queries, attention.maps[most].keys)
+            tiles.merged(sides[most]).count for tiles in (attention.maps[most].queries, attention.maps[most].keys)
         )
         sizes[most] = depth * heads * queries * keys
     file = io.BytesIO()
@@ -212,18 +213,21 @@ def _packed_maps(maps: ImageMaps, side: int) -> dict[str, Any]:
     small, rollout = maps.merged(side), maps.rollout()
     weights = small.weights
     if rollout is not None:
-        through = ImageMaps(maps.name, rollout[:, None], maps.tokens, maps.queries, maps.keys).merged(side)
+        through = ImageMaps(maps.name, rollout[:, None], maps.queries, maps.keys).merged(side)
         weights = np.concatenate([weights, through.weights], axis=1)
     most = weights.max(-1).astype("<f4")
     shares = np.sqrt(weights / np.maximum(most, np.finfo(np.float32).tiny)[..., None])
     return {
         "name": maps.name,
-        "tokens": [token.replace("_", " ") for token in maps.tokens],
         "layers": weights.shape[0],
         "heads": maps.weights.shape[1],
         "rollout": rollout is not None,
-        "queries": small.queries,
-        "keys": small.keys,
+        "queries": _packed_side(small.queries),
+        "keys": _packed_side(small.keys),
         "most": base64.b64encode(most.tobytes()).decode(),
         "weights": base64.b64encode(np.round(255 * shares).astype(np.uint8).tobytes()).decode(),
     }
+
+
+def _packed_side(tiles: Tiling) -> dict[str, Any]:
+    return {**tiles._asdict(), "tokens": [token.replace("_", " ") for token in tiles.tokens]}

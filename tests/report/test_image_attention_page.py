@@ -13,13 +13,13 @@ from flax_transformer.report.image_attention import packed
 pytestmark = pytest.mark.proves("report", "attention over pictures, rollout")
 
 random = np.random.default_rng(0)
-TILES = Tiling(3, 4, 8, 6)
+BARE = Tiling(3, 4, 8, 6)
+TILES = BARE._replace(tokens=("class_token",))
 
 
-def made(layers=2, heads=3, tokens=("class_token",), queries=TILES, keys=TILES):
-    shape = layers, heads, len(tokens) + queries.count, len(tokens) + keys.count
-    weights = random.random(shape, np.float32) ** 3
-    return ImageMaps("self", weights / weights.sum(-1, keepdims=True), tokens, queries, keys)
+def made(layers=2, heads=3, queries=TILES, keys=TILES, name="self"):
+    weights = random.random((layers, heads, queries.count, keys.count), np.float32) ** 3
+    return ImageMaps(name, weights / weights.sum(-1, keepdims=True), queries, keys)
 
 
 def attention(*maps, size=(26, 25)):
@@ -31,13 +31,13 @@ def test_rollout_is_the_product_of_halved_means():
     first, second = (0.5 * (layer.mean(0) + np.eye(13)) for layer in maps.weights)
     np.testing.assert_allclose(maps.rollout(), [first, second @ first], atol=1e-6)
     np.testing.assert_allclose(maps.rollout().sum(-1), 1, atol=1e-6)
-    assert made(keys=Tiling(1, 2, 16, 12)).rollout() is None
+    assert made(keys=Tiling(1, 2, 16, 12, ("class_token",))).rollout() is None
 
 
 def test_merged_patches_look_as_their_mean_and_are_looked_at_as_their_sum():
     maps = made()
     merged = maps.merged(2)
-    assert merged.queries == merged.keys == Tiling(2, 2, 16, 12)
+    assert merged.queries == merged.keys == Tiling(2, 2, 16, 12, ("class_token",))
     np.testing.assert_allclose(merged.weights.sum(-1), 1, atol=1e-6)
     block = [1 + 4 * row + column for row in (0, 1) for column in (2, 3)]
     lower = [1 + 4 * 2 + column for column in (0, 1)]
@@ -59,10 +59,10 @@ def test_weights_are_kept_to_a_hundredth_of_the_most_in_their_row():
 
 def test_patches_are_merged_until_they_fit_and_it_says_so(monkeypatch):
     monkeypatch.setattr("flax_transformer.report.page.SEEN", 6_000)
-    large, small = made(queries=Tiling(9, 9, 2, 2), keys=Tiling(9, 9, 2, 2)), made()
+    large, small = made(queries=Tiling(9, 9, 2, 2), keys=Tiling(9, 9, 2, 2)), made(queries=BARE, keys=BARE)
     page = render(Report(title="x", images=[attention(large, small)]))
     maps = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))["seen"][0]["maps"]
-    assert [each["keys"][:2] for each in maps] == [[5, 5], [3, 4]]
+    assert [(each["keys"]["rows"], each["keys"]["columns"]) for each in maps] == [(5, 5), (3, 4)]
     assert "of up to 2 × 2 patches together" in page
 
 
@@ -88,12 +88,12 @@ def test_a_figure_has_every_head_and_says_whose_it_is():
     ]
     assert figure.get_suptitle() == "self attention, layer 1 of 2, of the patch in row 2, column 2"
     assert "of the class token" in image_attention_figure(attention(made())).get_suptitle()
-    assert "mean of all patches" in image_attention_figure(attention(made(tokens=()))).get_suptitle()
+    assert "mean of all patches" in image_attention_figure(attention(made(queries=BARE, keys=BARE))).get_suptitle()
 
 
 def test_weights_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"must be \[layers, heads, 13, 13\], got \(1, 1, 12, 13\)"):
-        ImageMaps("self", np.zeros((1, 1, 12, 13), np.float32), ("class_token",), TILES, TILES)
+        ImageMaps("self", np.zeros((1, 1, 12, 13), np.float32), TILES, TILES)
 
 
 CANVAS = "document.querySelector('canvas.seen')"
@@ -107,7 +107,7 @@ def brightness(page, x, y):
 
 def test_a_patch_is_chosen_by_a_click_and_by_keys(show):
     maps = made()
-    page = show(Report(title="x", images=[attention(maps), attention(made(tokens=()))]))
+    page = show(Report(title="x", images=[attention(maps), attention(made(queries=BARE, keys=BARE))]))
     assert "class token looks at patches by" in page.text()
     page.click("[aria-label='layer 1, head 2']")
     x, y = page.middle("canvas.seen", 9 / 25, 12 / 26)
@@ -130,8 +130,33 @@ def test_a_patch_is_chosen_by_a_click_and_by_keys(show):
     assert brightness(page, 3, 3) == pytest.approx(strong, abs=4)
 
 
+def test_queries_that_stand_nowhere_are_chosen_by_name(show):
+    found = Tiling(0, 0, 1, 1, ("dog 0.98", "cat 0.71", "cat 0.55"))
+    maps = made(queries=found, keys=BARE, name="decoder")
+    page = show(Report(title="x", images=[attention(made(queries=BARE, keys=BARE), maps)]))
+    assert "dog 0.98 looks at patches by" in page.text()
+    assert page.run("document.querySelector('[aria-label=\"who looks\"]').innerText.includes('a patch')") is False
+    page.click("[aria-label='who looks'] button:nth-child(3)")
+    assert "cat 0.55 looks at patches by" in page.text()
+    page.run(f"{CANVAS}.focus()")
+    for key in ("ArrowRight", "ArrowLeft"):
+        page.press(key)
+    assert "cat 0.71 looks at patches by" in page.text()
+    page.click("[aria-label='layer 2, head 1']")
+    page.click("[aria-label='how'] button:nth-child(2)")
+    patches = maps.weights[1, 0, 1]
+    assert brightness(page, 3, 3) == pytest.approx(255 + (12 - 255) * np.sqrt(patches[0] / patches.max()), abs=4)
+
+
+def test_queries_alone_are_kept_as_they_are_when_patches_are_merged():
+    maps = made(queries=Tiling(0, 0, 1, 1, ("dog", "cat")), keys=TILES)
+    merged = maps.merged(2)
+    assert (merged.queries.tokens, merged.queries.count, merged.keys.count) == (("dog", "cat"), 2, 5)
+    np.testing.assert_allclose(merged.weights[..., 1:].sum(-1), maps.weights[..., 1:].sum(-1), rtol=1e-5)
+
+
 def test_every_stack_and_picture_can_be_chosen(show):
-    coarse = ImageMaps("stage 1", made(1, 2, (), TILES, Tiling(1, 2, 16, 12)).weights, (), TILES, Tiling(1, 2, 16, 12))
+    coarse = made(1, 2, BARE, Tiling(1, 2, 16, 12), name="stage 1")
     page = show(Report(title="x", images=[attention(coarse, made())]), width=360, dark=True)
     assert page.run("document.documentElement.scrollWidth") <= 360
     page.click("[aria-label='stack of layers'] button:nth-child(1)")

@@ -11,6 +11,7 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.models.vision.swin import LARGEST
+from flax_transformer.report import image_attention_figure
 from flax_transformer.task.use import classify_pictures, embed_pictures, image_attention
 from flax_transformer.task.use.image_attention import draw_image
 
@@ -54,12 +55,35 @@ def test_every_family_is_drawn(name):
     if name != "swin":
         output = pretrained(**pretrained.processor(image), output_attentions=True)
         theirs = output.encoder_attentions if name == "detr" else output.attentions
-        ours = [layer for maps in attention.maps for layer in maps.weights]
+        drawn = attention.maps[:1] if name == "detr" else attention.maps
+        ours = [layer for maps in drawn for layer in maps.weights]
         for layer, other in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(layer, other[0], atol=1e-6)
     if "classify" in pretrained.architecture.uses:
         logits = np.asarray(pretrained(**pretrained.processor(image)).logits[0])
         assert attention.output.startswith(f"LABEL_{logits.argmax()} ")
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 1.0])
+def test_what_found_an_object_is_named_by_it(monkeypatch, threshold):
+    """Of a detector's queries those that found something look, the surest first; if none did, the surest alone."""
+    monkeypatch.setattr(image_attention, "THRESHOLD", threshold)
+    pretrained = load("detr")
+    image = picture(pretrained)
+    attention, _ = draw_image(pretrained, image)
+    output = pretrained(**pretrained.processor(image), output_attentions=True)
+    logits = np.asarray(output.logits[0])
+    chances = (np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))[:, :-1]
+    order = np.argsort(-chances.max(-1), kind="stable")
+    sure = [i for i in order if chances[i].max() >= threshold]
+    names = [f"LABEL_{chances[i].argmax()} {chances[i].max():.2f}" for i in sure or order[:1]]
+    decoder = attention.maps[1]
+    assert decoder.queries.tokens == tuple(names)
+    assert attention.output == (", ".join(names) if sure else "nothing found")
+    for layer, other in zip(decoder.weights, output.cross_attentions, strict=True):
+        np.testing.assert_allclose(layer, other[0][:, sure or order[:1]], atol=1e-6)
+    title = image_attention_figure(attention).get_suptitle()
+    assert title == f"decoder attention, layer 2 of 2, of the {names[0].replace('_', ' ')}"
 
 
 def reader_of_colours():

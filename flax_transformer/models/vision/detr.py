@@ -212,12 +212,18 @@ class Detr(ReadsImages, Module):
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its places.
 
-        Those of the encoder, which come first; the decoder's queries stand at no place.
+        First the encoder's, then what the queries of the decoder, which stand at no place, see of its memory.
         """
-        stride = self.cfg.backbone.stride
+        cfg, stride = self.cfg, self.cfg.backbone.stride
         places = Tiles(Grid(-(-height // stride), -(-width // stride)), (stride, stride))
-        weights = next(by_stack(found, (self.cfg.encoder.depth,)))
-        return [PatchAttention("encoder", weights[:, 0], (), places, places)]
+        queries = Tiles(Grid(0, 0), (1, 1), tuple(f"query {i + 1}" for i in range(cfg.queries)))
+        values = iter(found)
+        (encoder,) = by_stack(values, (cfg.encoder.depth,))
+        (decoder,) = by_stack(list(values)[1::2], (cfg.decoder.depth,))  # a layer's queries see each other first
+        return [
+            PatchAttention("encoder", encoder[:, 0], places, places),
+            PatchAttention("decoder", decoder[:, 0], queries, places),
+        ]
 
 
 def _linear(cfg: DetrConfig, outputs: int, rngs: nnx.Rngs) -> Linear:

@@ -52,7 +52,7 @@ def over_pixels(depth: int, found: Sequence[np.ndarray], height: int, width: int
     """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its pixels."""
     (weights,) = by_stack(found, (depth,))
     pixels = Tiles(Grid(height, width), (1, 1))
-    return [PatchAttention("self", weights[:, 0] if weights[0, 0, 0].size <= LARGEST else None, (), pixels, pixels)]
+    return [PatchAttention("self", weights[:, 0] if weights[0, 0, 0].size <= LARGEST else None, pixels, pixels)]
 
 
 def imagegpt_small(*, dropout: float = 0.1, precision: Precision = FLOAT32) -> CausalConfig:

@@ -3,7 +3,7 @@
 Axes: L layers, B pictures, N heads, T tokens and patches that look, S those that are looked at, H W pixels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,16 +16,18 @@ LARGEST = 1 << 21
 
 
 class Tiles(NamedTuple):
-    """Patches of a picture, from its upper left corner."""
+    """Patches of a picture, from its upper left corner, and the tokens that come before them."""
 
     grid: Grid
     size: tuple[int, int]
     """Height and width of each, in pixels."""
+    tokens: tuple[str, ...] = ()
+    """Names of what stands at no place of the picture."""
 
     def merged(self, rows: int, columns: int, grid: Grid | None = None) -> "Tiles":
         """Give those that are made of some rows and columns of them each; without a grid of as many as are whole."""
         grid = Grid(self.grid.rows // rows, self.grid.columns // columns) if grid is None else grid
-        return Tiles(grid, (rows * self.size[0], columns * self.size[1]))
+        return Tiles(grid, (rows * self.size[0], columns * self.size[1]), self.tokens)
 
 
 class PatchAttention(NamedTuple):
@@ -34,13 +36,13 @@ class PatchAttention(NamedTuple):
     name: str
     weights: Float[np.ndarray, "L N T S"] | None
     """None where there would be more than `LARGEST`."""
-    tokens: tuple[str, ...]
-    """Those before the patches, on both sides."""
     queries: Tiles
+    """What looks."""
     keys: Tiles
+    """What is looked at."""
 
 
-def by_stack(found: Sequence[np.ndarray], depths: Sequence[int]) -> Iterator[Float[np.ndarray, "L B N T S"]]:
+def by_stack(found: Iterable[np.ndarray], depths: Sequence[int]) -> Iterator[Float[np.ndarray, "L B N T S"]]:
     """Give an array for each stack of layers, of values marked in a loop over them or one by one.
 
     >>> [x.shape for x in by_stack([np.zeros((2, 1, 4, 3, 3)), *2 * [np.zeros((1, 4, 3, 3))]], (2, 2))]

@@ -215,8 +215,9 @@ class PVT(ReadsImages, Module):
         for i, weights in enumerate(by_stack(found, cfg.depths)):
             stride, ratio = cfg.strides[i], cfg.reductions[i]
             patches = patches.merged(stride, stride)
-            tokens = ("class_token",) if i == len(cfg.depths) - 1 else ()
-            laid.append(PatchAttention(f"stage {i + 1}", weights[:, 0], tokens, patches, patches.merged(ratio, ratio)))
+            if i == len(cfg.depths) - 1:
+                patches = patches._replace(tokens=("class_token",))
+            laid.append(PatchAttention(f"stage {i + 1}", weights[:, 0], patches, patches.merged(ratio, ratio)))
         return laid
 
 

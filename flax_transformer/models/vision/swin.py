@@ -220,7 +220,7 @@ class Swin(ReadsImages, Module):
             shifts = [layer % 2 * (window // 2) for layer in range(cfg.depths[i])]
             maps = [over_grid(*each, patches.grid, window) for each in zip(stack, shifts, strict=True)] if few else None
             weights = None if maps is None else np.stack(maps)
-            laid.append(PatchAttention(f"stage {i + 1}", weights, (), patches, patches))
+            laid.append(PatchAttention(f"stage {i + 1}", weights, patches, patches))
             patches = patches.merged(2, 2, Grid(*(-(-side // 2) for side in patches.grid)))
         return laid
 

@@ -162,8 +162,8 @@ class ViT(ReadsImages, Module):
         """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its patches."""
         cfg = self.cfg
         (weights,) = by_stack(found, (cfg.depth,))
-        patches = Tiles(Grid(*cfg.patches.grid_of(height, width)), cfg.patches.patch)
-        return [PatchAttention("self", weights[:, 0], cfg.tokens, patches, patches)]
+        patches = Tiles(Grid(*cfg.patches.grid_of(height, width)), cfg.patches.patch, cfg.tokens)
+        return [PatchAttention("self", weights[:, 0], patches, patches)]
 
 
 def vit_encoder(

@@ -1,7 +1,8 @@
 """What the heads of an encoder of pictures look at in one of them."""
 
+import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import ImageAttention, ImageMaps, Tiling
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.classify import label_names
+from flax_transformer.task.use.detect import THRESHOLD
 from flax_transformer.task.use.require import image_processor_of
 
 
@@ -67,17 +69,17 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     if isinstance(image, str | Path | bytes):
         image = decode_image(image, channels=pretrained.config.get("num_channels", 3))
     pixels, given = processor.shown(image), Inputs(**processor(image))
-    found, told = _looked(pretrained, given)
+    output, found = _looked(pretrained, given)
+    told, answers = _told(pretrained, output)
     laid = layout(found, *(pixels.shape[:2] if given.pixel_values is None else given.pixel_values.shape[-2:]))
+    laid = [_answering(each, answers) for each in laid]
     notes = [
         f"The attention of {each.name} is not drawn: {each.queries.grid} patches are too many."
         for each in laid
         if each.weights is None
     ]
     maps = [
-        ImageMaps(
-            each.name, np.asarray(each.weights, np.float32), each.tokens, *map(_tiling, (each.queries, each.keys))
-        )
+        ImageMaps(each.name, np.asarray(each.weights, np.float32), *map(_tiling, (each.queries, each.keys)))
         for each in laid
         if each.weights is not None
     ]
@@ -86,23 +88,18 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     return ImageAttention(source, np.broadcast_to(pixels, (*pixels.shape[:2], 3)), tuple(maps), told), notes
 
 
-def _looked(pretrained: Pretrained, given: Inputs) -> tuple[list[np.ndarray], str]:
-    """Run the model where attention has its weights; give them, and what it tells the picture for."""
+def _looked(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[np.ndarray]]:
+    """Run the model where attention has its weights; give them beside its output."""
     # The mesh, even of one device, is what `attention` goes by in choosing its backend.
     with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
         here = jax.tree.map(np.asarray, pretrained)
         try:
-            logits, found = jax.device_get(_captured(here, given))
+            return jax.device_get(_captured(here, given))
         except ValueError as error:
             if "capture needs a name" not in str(error):
                 raise
             rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
             raise ValueError(f"{rule}: {error}") from error
-    if "classify" not in pretrained.architecture.uses:
-        return found, ""
-    chances = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
-    best = int(chances.argmax())
-    return found, f"{label_names(pretrained, len(chances))[best]} {chances[best]:.2f}"
 
 
 @jax.jit
@@ -113,5 +110,29 @@ def _captured(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[jax.Arra
     return capture(run, "attention_weights")(pretrained.model, given)
 
 
+def _told(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
+    """Say what a model tells a picture for, and name the answers of one that finds objects, the surest first."""
+    uses = pretrained.architecture.uses
+    if not {"classify", "detect"} & set(uses):
+        return "", {}
+    chances = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
+    if "classify" in uses:
+        best = int(chances.argmax())
+        return f"{label_names(pretrained, len(chances))[best]} {chances[best]:.2f}", {}
+    names, likely = label_names(pretrained, chances.shape[-1] - 1), chances[:, :-1]
+    order = np.argsort(-likely.max(-1), kind="stable")
+    sure = [int(i) for i in order if likely[i].max() >= THRESHOLD]
+    answers = {i: f"{names[likely[i].argmax()]} {likely[i].max():.2f}" for i in sure or order[:1].tolist()}
+    return ", ".join(answers[i] for i in sure) or "nothing found", answers
+
+
+def _answering(laid: PatchAttention, answers: Mapping[int, str]) -> PatchAttention:
+    """Keep the queries that found something, under the names of that, where those that look are queries."""
+    if laid.weights is None or not answers or math.prod(laid.queries.grid):
+        return laid
+    queries = laid.queries._replace(tokens=tuple(answers.values()))
+    return laid._replace(weights=laid.weights[..., list(answers), :], queries=queries)
+
+
 def _tiling(tiles: Tiles) -> Tiling:
-    return Tiling(*tiles.grid, *tiles.size)
+    return Tiling(*tiles.grid, *tiles.size, tiles.tokens)
