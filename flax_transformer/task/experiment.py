@@ -16,7 +16,7 @@ import jax
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.command import quietly
-from flax_transformer.train.carry import NOTHING, Carry, Objective, alone, carry_of
+from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze
 from flax_transformer.train.folder import FolderError, RunFolder, open_folder
@@ -197,8 +197,7 @@ def final_model(experiment: Experiment, checkpoints: Checkpoints, state: TrainSt
     steps = checkpoints.steps()[-experiment.train.average :]
     if experiment.train.ema or len(steps) < 2:
         return evaluated_model(state, carry)
-    join = None if carry.whole is alone else carry.whole
-    return average_models(checkpoints, state.model, steps, carried=state.carried, join=join)
+    return average_models(checkpoints, state.model, steps, carry, state.carried)
 
 
 def _introduce(folder: RunFolder, parameters: int, mesh: Any) -> None:

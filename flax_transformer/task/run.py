@@ -2,12 +2,16 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from flax_transformer.data.text import Tokenizer, load_tokenizer
 from flax_transformer.models.preset import abstract
 from flax_transformer.task.translator import Search, Translator
+from flax_transformer.train.carry import carry_of, new_carried
 from flax_transformer.train.checkpoint import Checkpoints, average_models
 from flax_transformer.train.config import from_json, parse_object, to_json
 from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
@@ -27,7 +31,9 @@ class Run:
 
     recipe: Any
     model: Any
-    tokenizer: Tokenizer
+    """As it is evaluated, with the statistics of batch norms, say, that training carries."""
+    tokenizer: Tokenizer | None
+    """None where the run reads no text."""
 
 
 def write_model_config(folder: RunFolder, config: Any) -> None:
@@ -50,9 +56,7 @@ def open_run(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -> Run:
     path = folder.root / MODEL
     if not path.is_file():
         raise FolderError(f"{workdir} does not say what its model is: it has no {MODEL}")
-    if not folder.tokenizer.is_file():
-        raise FolderError(f"{workdir} has no tokenizer.json; was the run stopped before it began?")
-    tokenizer = load_tokenizer(folder.tokenizer)
+    tokenizer = load_tokenizer(folder.tokenizer) if folder.tokenizer.is_file() else None
     try:
         model = abstract(from_json(parse_object(path.read_bytes(), path), packages))
     except (ValueError, TypeError) as error:
@@ -63,7 +67,9 @@ def open_run(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -> Run:
             raise FolderError(f"{workdir} has no checkpoint yet")
         if recipe.train.ema:
             return Run(recipe, checkpoints.restore({"ema": model})[0]["ema"], tokenizer)
-        return Run(recipe, average_models(checkpoints, model, steps), tokenizer)
+        carry = carry_of(recipe.objective)
+        carried = jax.eval_shape(partial(new_carried, carry), model, jax.random.key(0))
+        return Run(recipe, average_models(checkpoints, carry.trained(model), steps, carry, carried), tokenizer)
 
 
 def open_translator(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -> tuple[Translator, Search]:
@@ -78,4 +84,6 @@ def open_translator(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -
     if search is None:
         raise FolderError(f"{workdir} is not a translation run: nothing in its recipe translates")
     run = open_run(workdir, packages)
+    if run.tokenizer is None:
+        raise FolderError(f"{workdir} has lost its {RunFolder(Path(workdir)).tokenizer.name}")
     return Translator(run.model, run.tokenizer), search

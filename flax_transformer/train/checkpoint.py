@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from flax_transformer.parallel import path_name
 from flax_transformer.parallel.multihost import agreed, whole
+from flax_transformer.train.carry import NOTHING, Carry, alone
 
 
 class CheckpointError(RuntimeError):
@@ -374,24 +374,24 @@ def _with_keys(tree: Any) -> dict[str, Any]:
 
 
 def average_models(
-    checkpoints: Checkpoints, model: Any, steps: list[int], *, carried: Any = None, join: Callable | None = None
+    checkpoints: Checkpoints, model: Any, steps: list[int], carry: Carry = NOTHING, carried: Any = None
 ) -> Any:
     """Average the parameters of several checkpoints, in float32 (Vaswani et al. 2017, §6.1).
 
     Args:
       model: the structure to fill, arrays or abstract.
       steps: which checkpoints.
+      carry: how what is carried belongs to the model: the average is of the whole.
       carried: the structure of what is carried beside it.
-      join: `join(model, carried) -> model`, as `Carry.whole`, where the average is to be of what it makes.
     """
     if not steps:
         raise ValueError("averaging needs at least one checkpoint, got none")
-    wanted = {"model": model} if join is None else {"model": model, "carried": carried}
+    wanted = {"model": model} if carry.whole is alone else {"model": model, "carried": carried}
     total = None
     for step in steps:
         restored, _ = checkpoints.restore(wanted, step)
-        one = restored["model"] if join is None else join(restored["model"], restored["carried"])
+        one = carry.whole(restored["model"], restored.get("carried"))
         wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), whole(one))
         total = wide if total is None else jax.tree.map(np.add, total, wide)
-    like = model if join is None else join(model, carried)
+    like = carry.whole(model, carried)
     return jax.tree.map(lambda leaf, like: jax.numpy.asarray(leaf / len(steps), like.dtype), total, like)

@@ -15,9 +15,11 @@ from flax_transformer.hub.registry import find_uses
 from flax_transformer.models.head import with_head
 from flax_transformer.models.preset import abstract
 from flax_transformer.models.vision.cct import cct
+from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.task.evaluator.label import KEPT, telling
 from flax_transformer.task.experiment import launch, train
 from flax_transformer.task.recipe import _wrapped
+from flax_transformer.task.run import open_run
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.use import classify, classify_pictures, embed_pictures
 from flax_transformer.task.use.require import check_texts
@@ -125,6 +127,19 @@ def test_every_model_is_sized_by_the_data_and_exported(name, image):
     exported = _wrapped(abstract(config), find_uses(recipe.family, "classify"), {})
     assert exported.config["num_channels"] == image[2]
     assert exported.config["num_labels"] == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"average": 2}])
+def test_a_run_of_pictures_is_opened_with_its_statistics(tmp_path, options):
+    """A ResNet's running means and variances are carried beside its parameters, and belong to the model."""
+    network = ResNetConfig(stem=4, widths=(4,), depths=(1,), block="basic", small=True)
+    recipe = short(experiments("classify_images")["resnet"], model=with_head(network, outputs=2, pool="mean"))
+    recipe = replace(recipe, train=replace(recipe.train, eval_every=1, checkpoint_every=1, ema=0.0, **options))
+    model = train(recipe, tmp_path)
+    run = open_run(tmp_path)
+    assert run.tokenizer is None
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(run.model), jax.tree.leaves(model))
+    assert jax.tree.structure(run.model) == jax.tree.structure(model)
 
 
 def test_an_experiment_is_named_by_the_first_word(capsys):

@@ -359,8 +359,7 @@ def test_an_average_of_checkpoints_is_of_whole_models(tmp_path):
             checkpoints.save(at, state, {})
             checkpoints.wait()
             seen.append(jax.tree.map(np.asarray, evaluated_model(state, STATISTICS.carry)))
-        join = STATISTICS.carry.whole
-        model = average_models(checkpoints, state.model, [0, 1], carried=state.carried, join=join)
+        model = average_models(checkpoints, state.model, [0, 1], STATISTICS.carry, state.carried)
     same(model, jax.tree.map(lambda a, b: (a + b) / 2, *seen), rtol=1e-6)
 
 
