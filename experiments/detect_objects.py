@@ -2,18 +2,20 @@
 
     python experiments/detect_objects.py
     python experiments/detect_objects.py --workdir runs/cells --data.root BCCD --size 192 --upset 0.5 --crop 0.5 \\
-        --rows 8 --model.queries 40 --train.steps 12000
+        --rows 8 --model.queries 40 --train.steps 6000 --train.eval-every 1000
     flax-transformer detect runs/detect_objects street.jpg --output boxes.png
 
 A DETR (Carion et al. 2020, https://arxiv.org/abs/2005.12872) that begins with nothing: a small ResNet whose batch norms
 learn, two layers that look at its feature map, three by which queries do. The last line says `test AP`, the mean over
 overlaps from 0.5 to 0.95, and `AP50`. The run's `export` is a checkpoint that `transformers` opens.
 
+On two cores (seed 0, 2026-11-23): on 500 drawn scenes AP 91.57 and AP50 99.50, in 31 minutes; on the 72 test pictures
+of blood cells (BCCD) AP 35.94 and AP50 63.73, in 39 minutes; each with another training beside it.
+
 What is lost by classes, distances and overlaps is weighed 1 : 2 : 1 here, 1 : 5 : 2 in the paper, whose backbone knew
-classes before, and an answer without an object counts 0.4, not 0.1, as of few queries few are without.
-On scenes of 48 pixels with at most 3 shapes, 1,500 steps of 16, that gave 24.1 AP and 58.3 AP50 on 64 test pictures,
-the paper's weights 8.0 and 18.6 (one seed, chosen on these pictures, 2026-11-22). The runs above have not been made in
-full yet.
+classes before, and an answer without an object counts 0.4, not 0.1, as of few queries few are without. Muon learns it
+in fewer steps than AdamW: after 1,200 steps of scenes it had AP 29.0 on 64 pictures, AdamW of the rate 5e-4, clipped to
+0.1, AP 4.2. Twice Muon's rate is too much for norms behind their sublayers.
 """
 
 from flax_transformer.data.image import SceneData

@@ -255,7 +255,11 @@ def write_tensors(folder: Path, sizes: Mapping[str, int], make: Callable[[str], 
     if len(shards) > 1:
         files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     for file, names in zip(files, shards, strict=True):
-        save_file({name: make(name) for name in names}, folder / file, metadata={"format": "pt"})
+        path = folder / file
+        path.touch()
+        readers = path.stat().st_mode  # those of every new file, and not its owner alone, as safetensors has it
+        save_file({name: make(name) for name in names}, path, metadata={"format": "pt"})
+        path.chmod(readers)
     if len(shards) > 1:
         where = {name: file for file, names in zip(files, shards, strict=True) for name in names}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}

@@ -156,7 +156,7 @@ def _all_samples(samples: Sequence[Mapping[str, Any]] | None, notes: list[str]) 
         if "picture" in sample and (room := room - len(sample["picture"])) > 0:
             images.append(picture_sample(sample))
     if left := len(samples) - len(texts) - len(images):
-        notes.append(f"{left:,} pictures are left out, to keep the page small.")
+        notes.append(f"Pictures left out, to keep the page small: {left:,}.")
     return {"samples": None if images and not texts else _samples(texts), "images": images or None}
 
 

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.parallel import path_name, tree_shardings
-from flax_transformer.train.carry import NOTHING, Carry, is_variable, new_carried
+from flax_transformer.train.carry import NOTHING, Carry, is_variable, new_carried, without_statistics
 
 
 @runtime_checkable
@@ -213,5 +213,5 @@ def init_state(
 
 
 def parameter_count(tree: Any) -> int:
-    """Count the numbers in a model; works on abstract ones."""
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+    """Count the numbers in a model, but for its statistics, as papers do; works on abstract ones."""
+    return sum(leaf.size for leaf in jax.tree.leaves(without_statistics(tree)))

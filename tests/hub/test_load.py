@@ -84,6 +84,8 @@ def test_a_saved_model_comes_back(wrapped, saved):
     assert back.config["mine"] == {"kept": [1, None]}
     np.testing.assert_array_equal(back(input_ids=IDS).logits, wrapped(input_ids=IDS).logits)
     assert sorted(path.name for path in saved.iterdir()) == ["config.json", "model.safetensors"]
+    config, weights = sorted(saved.iterdir())
+    assert weights.stat().st_mode == config.stat().st_mode, "who may read the one may read the other"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

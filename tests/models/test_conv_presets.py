@@ -4,7 +4,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.preset import find_preset, module_of
-from flax_transformer.train.carry import statistics_of, without_statistics
+from flax_transformer.train.carry import statistics_of
 from flax_transformer.train.state import parameter_count
 
 MILLIONS = {
@@ -22,11 +22,11 @@ def made(name):
 @pytest.mark.parametrize("name", MILLIONS)
 def test_presets_have_the_published_sizes(name):
     """Statistics of batches are no parameters."""
-    assert round(parameter_count(without_statistics(made(name))) / 1e6, 2) == MILLIONS[name]
+    assert round(parameter_count(made(name)) / 1e6, 2) == MILLIONS[name]
 
 
 def test_a_detector_has_the_published_size():
     """As transformers counts: factors of frozen norms are no parameters."""
     model = made("detr_resnet50")
-    assert parameter_count(without_statistics(model)) == 41_524_768
+    assert parameter_count(model) == 41_524_768
     assert sum(leaf.size for leaf in statistics_of(model).values()) == 4 * 26_560
