@@ -66,11 +66,15 @@ class Recipe(Experiment):
         super().__post_init__()
         check_parts(self.objective, self.train.accumulate, "train.accumulate")
         watched = self.train.keep_best or self.train.patience is not None
-        if watched and self.train.monitor not in self.objective.better:
-            known = ", ".join(self.objective.better)
-            raise ValueError(f"train.monitor must be one of {known}, got {self.train.monitor!r}")
+        if watched and self.train.monitor not in self.better:
+            raise ValueError(f"train.monitor must be one of {', '.join(self.better)}, got {self.train.monitor!r}")
         if not self.init:
             _check_length(self.examples, self.model)
+
+    @property
+    def better(self) -> dict[str, str]:
+        """Which direction is better, of the metrics of validation that `train.monitor` may watch."""
+        return {**self.objective.better, **{each.metric: each.better for each in self.evaluators if each.validates}}
 
     @property
     def exports(self) -> bool:
@@ -132,12 +136,19 @@ class _Run:
             init=self.init,
             objective=objective,
             batches=self.opened.batches,
-            evaluate=lambda model, step: evaluate(recipe.objective, _merged(model), self.opened.validation()),
+            evaluate=lambda model, step: self.validate(_merged(model)),
             finish=partial(self.finish, before),
             model=model,
-            better=recipe.objective.better,
+            better=recipe.better,
             unit=recipe.objective.unit,
         )
+
+    def validate(self, model: Any) -> dict[str, float]:
+        """Measure a model on validation data."""
+        held, metrics = self.opened.validation, {}
+        for evaluator in self.recipe.evaluators:
+            metrics |= evaluator.validate(model, held()) if evaluator.validates else {}
+        return {**evaluate(self.recipe.objective, model, held()), **metrics}
 
     def init(self, key: jax.Array) -> Any:
         """Make a new model."""

@@ -9,10 +9,16 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "parallel"))
 import eight_devices
+from flax import nnx
+from test_detections import RECIPE
 
 from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, make_mesh, tree_shardings
 from flax_transformer.task.evaluate import _sums, evaluate
+from flax_transformer.task.evaluator.detect import _found
+from flax_transformer.task.example.opened import Context
+from flax_transformer.task.spec import sized
+from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.share import fill_rows
 
 MESHES = {
@@ -21,6 +27,20 @@ MESHES = {
     "fsdp": MeshConfig(data=1, fsdp=8),
     "data×pipeline": MeshConfig(data=2, pipeline=4),
 }
+
+
+def boxes():
+    """Give where a detector finds objects, on one device and on meshes that its three pictures do not fit."""
+    opened = RECIPE.examples.open(RECIPE.data, Context(folder=RunFolder(Path())))
+    config = sized(RECIPE.model, opened.spec)
+    model = jax.jit(lambda: config.build(nnx.Rngs(0)))()
+    find = lambda model: [each["boxes"].tolist() for batch in opened.validation() for each in _found(model, batch)]  # noqa: E731
+    yield "one", find(model)
+    for name in ("data", "data×fsdp×tensor"):
+        mesh = make_mesh(MESHES[name])
+        with jax.set_mesh(mesh):
+            parted = jax.device_put(model, tree_shardings(model, mesh))
+            yield name, find(parted)
 
 
 def main():
@@ -38,6 +58,7 @@ def main():
             flops = _sums.lower(TokenLoss(), parted, fill_rows(batches[0])).compile().cost_analysis()["flops"]
             rows = [len(fill_rows(batch)["labels"]) for batch in batches]
         result[name] = {**found, "share": float(flops / alone), "rows": rows}
+    result["boxes"] = dict(boxes())
     print(json.dumps(jax.tree.map(lambda x: x.item() if isinstance(x, np.generic) else x, result)))
 
 

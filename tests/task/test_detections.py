@@ -83,9 +83,18 @@ def test_what_is_exported_finds_what_the_run_has_measured(finished):
     exported = hub.load(folder / "export")
     assert exported.model.cfg == replace(model.cfg, backbone=replace(model.cfg.backbone, frozen=True))
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(exported.model), jax.tree.leaves(model))
-    scenes = RECIPE.data.open().splits["test"]
-    found = detect(exported, [scenes.images[i] for i in range(3)], threshold=0.0)
-    assert [len(each) for each in found] == [RECIPE.model.queries] * 3
+    records = [json.loads(line) for line in folder.joinpath("metrics.jsonl").read_text().splitlines()]
+    for split in ("validation", "test"):
+        scenes = RECIPE.data.open().splits[split]
+        found = detect(exported, [scenes.images[i] for i in range(3)], threshold=0.0)
+        assert [len(each) for each in found] == [RECIPE.model.queries] * 3
+        record = next(each for each in records if each["split"] == split)
+        again = average_precision(*in_pixels(found, scenes))
+        assert {name: record[name] for name in again} == pytest.approx(again, abs=1e-6)
+
+
+def in_pixels(found, scenes):
+    """Give what was found and what is there as `average_precision` takes them."""
     found = [
         {
             "scores": np.array([one.probability for one in each]),
@@ -94,9 +103,18 @@ def test_what_is_exported_finds_what_the_run_has_measured(finished):
         }
         for each in found
     ]
-    truth = [{"labels": each.classes, "boxes": each.boxes} for each in scenes.objects]
-    test = json.loads(folder.joinpath("metrics.jsonl").read_text().splitlines()[-1])
-    assert average_precision(found, truth)["ap50"] == pytest.approx(test["ap50"], abs=1e-6)
+    return found, [{"labels": each.classes, "boxes": each.boxes} for each in scenes.objects]
+
+
+def test_training_may_end_with_the_detector_of_the_best_validation(tmp_path, capsys):
+    config = TrainConfig(steps=3, log_every=1, eval_every=1, checkpoint_every=1, keep_best=True, monitor="ap")
+    train(replace(RECIPE, train=config), tmp_path)
+    records = [json.loads(line) for line in tmp_path.joinpath("metrics.jsonl").read_text().splitlines()]
+    seen = [each["ap"] for each in records if each["split"] == "validation"]
+    best = seen.index(max(seen)) + 1
+    assert best == 3 or f"the final model is that of step {best}, the best by ap" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"train.monitor must be one of loss, .*, ap, got 'accuracy'"):
+        replace(RECIPE, train=replace(config, monitor="accuracy"))
 
 
 def test_training_begins_with_a_detector_of_other_classes(finished):

@@ -4,7 +4,7 @@ Axes: B pictures, Q answers.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -13,10 +13,13 @@ import numpy as np
 from flax_transformer.data.image import Objects, Scenes
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.detection import post_process_object_detection
+from flax_transformer.ops.boxes import to_corners
+from flax_transformer.parallel import multihost
 from flax_transformer.report.sample import save_picture
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator.average_precision import average_precision
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
+from flax_transformer.train.share import fill_rows
 
 LEAST = 0.05
 """Score from which on samples keep what was found."""
@@ -26,15 +29,21 @@ MOST = 50
 
 @frozen
 class Detections(Evaluator):
-    """Measure the average precision on the test pictures, and keep what was found in some, evenly spread.
+    """Measure the average precision while training and on the test pictures; keep what was found in some of these.
 
     Held out are `HeldImages` of `Scenes`.
     """
 
     metric: ClassVar[str] = "ap"
+    validates: ClassVar[bool] = True
 
     count: int = 24
-    """Pictures kept for the report."""
+    """Pictures kept for the report, evenly spread."""
+
+    def validate(self, model: Any, batches: Iterable[Any]) -> dict[str, float]:
+        """Measure the average precision on validation pictures, of boxes as the batches have them."""
+        pairs = [pair for batch in batches for pair in zip(_found(model, batch), _there(batch), strict=True)]
+        return average_precision(*map(list, zip(*pairs, strict=True)))
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
@@ -52,10 +61,22 @@ class Detections(Evaluator):
 
 def _found(model: Any, batch: Any) -> Iterator[dict[str, np.ndarray]]:
     """Give what is found in each picture of a batch, the class that each answer is surest of, in pixels."""
-    answers = _answers(model, batch["inputs"])
+    answers = multihost.whole(_answers(model, fill_rows(batch["inputs"])))
     sizes = [tuple(size) for size in batch["labels"]["sizes"].tolist()]
-    every = post_process_object_detection(answers.logits, answers.boxes, sizes, threshold=0.0)
+    logits, boxes = (np.asarray(part)[: len(sizes)] for part in (answers.logits, answers.boxes))
+    every = post_process_object_detection(logits, boxes, sizes, threshold=0.0)
     return (each for each, weight in zip(every, batch["weights"], strict=True) if weight > 0)
+
+
+def _there(batch: Any) -> Iterator[dict[str, np.ndarray]]:
+    """Give the objects in each picture of a batch, in pixels."""
+    labels = batch["labels"]
+    corners = np.asarray(to_corners(labels["boxes"])) * labels["sizes"][:, None, [1, 0, 1, 0]]
+    for boxes, classes, real, weight in zip(
+        corners, labels["classes"], labels["weights"], batch["weights"], strict=True
+    ):
+        if weight > 0:
+            yield {"labels": classes[real > 0], "boxes": boxes[real > 0]}
 
 
 @jax.jit

@@ -1,6 +1,6 @@
 """What every evaluator is given, and what it gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
@@ -47,6 +47,8 @@ class Evaluator:
     better: ClassVar[Literal["lower", "higher"]] = "higher"
     """Which direction of it is better."""
 
+    validates: ClassVar[bool] = False
+    """Whether it measures `metric` during training too, so that `train.monitor` may watch it."""
     exported: ClassVar[bool] = False
     """Whether it tests the checkpoint that is exported, to generate with it, say."""
     draws: ClassVar[bool] = False
@@ -55,6 +57,10 @@ class Evaluator:
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         raise NotImplementedError
+
+    def validate(self, model: Any, batches: Iterable[Any]) -> Mapping[str, float]:
+        """Measure a model on validation data, on the mesh in context; every process is asked. Nothing by default."""
+        return {}
 
     def preview(self, data: Any, model: Any, tokenizer: Any) -> tuple[list[dict], str]:
         """Give samples of a run that has none yet, and a note on where they are from; none by default.
