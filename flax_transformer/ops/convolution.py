@@ -82,12 +82,24 @@ def max_pool(x: Float[Array, "*B H W C"], window: int, *, stride: int, padding: 
 
 
 def _largest_of_shifted(x: Array, window: int, stride: int, padding: int) -> Array:
-    """Compare shifted pictures: on CPU the gradient of XLA's windows takes five times as long, in float32."""
-    sides = [(0, 0)] * (x.ndim - 3) + [(padding, padding)] * 2 + [(0, 0)]
-    x = jnp.pad(x, sides, constant_values=-jnp.inf)
-    last = [(size - window) // stride * stride + 1 for size in x.shape[-3:-1]]
+    """Compare shifted pictures, down and then across: on CPU the gradient of XLA's windows takes ten times as long."""
+    return _largest_along(_largest_along(x, -3, window, stride, padding), -2, window, stride, padding)
+
+
+def _largest_along(x: Array, axis: int, window: int, stride: int, padding: int) -> Array:
+    """Take the largest of each window along one axis, whose places are split by what is left after dividing by the
+    stride: then all shifts are of whole places, and the gradient joins its parts in place of adding them up.
+    """
+    axis += x.ndim
+    count = (x.shape[axis] + 2 * padding - window) // stride + 1
+    groups = -(-((count - 1) * stride + window) // stride)
+    sides = [(0, 0, 0)] * x.ndim
+    sides[axis] = (padding, groups * stride - x.shape[axis] - padding, 0)
+    x = jax.lax.pad(x, jnp.array(-jnp.inf, x.dtype), sides)
+    x = x.reshape(*x.shape[:axis], groups, stride, *x.shape[axis + 1 :])
+    parts = [part.squeeze(axis + 1) for part in jax.lax.split(x, [1] * stride, axis + 1)]
     shifted = (
-        x[..., i : i + last[0] : stride, j : j + last[1] : stride, :] for i in range(window) for j in range(window)
+        jax.lax.slice_in_dim(parts[i % stride], i // stride, i // stride + count, axis=axis) for i in range(window)
     )
     return reduce(jnp.maximum, shifted)
 

@@ -102,7 +102,9 @@ def test_what_is_padded_is_never_the_largest():
     assert max_pool(x.astype(jnp.bfloat16), 2, stride=2).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize(("window", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 0)])
+@pytest.mark.parametrize(
+    ("window", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 0), (5, 2, 2), (2, 3, 0), (4, 3, 1)]
+)
 def test_the_largest_of_shifted_pictures_is_that_of_windows(window, stride, padding):
     """And so are its gradients."""
     x = drawn(2, 8, 7, 3)
@@ -115,6 +117,8 @@ def test_the_largest_of_shifted_pictures_is_that_of_windows(window, stride, padd
     np.testing.assert_array_equal(shifted(x), by_windows(x))
     ours, theirs = (jax.grad(lambda x, f=f: jnp.sum(jnp.sin(f(x))))(x) for f in (shifted, by_windows))
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    slope = jnp.sum(jnp.cos(shifted(x)) * jax.jvp(shifted, (x,), (jnp.cos(x),))[1])
+    np.testing.assert_allclose(slope, jnp.sum(ours * jnp.cos(x)), rtol=1e-5, atol=1e-5)
 
 
 def test_pictures_smaller_than_a_window_are_refused():
