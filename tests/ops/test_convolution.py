@@ -102,9 +102,10 @@ def test_what_is_padded_is_never_the_largest():
     assert max_pool(x.astype(jnp.bfloat16), 2, stride=2).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize(
-    ("window", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 0), (5, 2, 2), (2, 3, 0), (4, 3, 1)]
-)
+WINDOWS = [(3, 2, 1), (2, 2, 0), (3, 1, 0), (5, 2, 2), (2, 3, 0), (4, 3, 1)]
+
+
+@pytest.mark.parametrize(("window", "stride", "padding"), WINDOWS)
 def test_the_largest_of_shifted_pictures_is_that_of_windows(window, stride, padding):
     """And so are its gradients."""
     x = drawn(2, 8, 7, 3)
