@@ -1,7 +1,8 @@
 """Draw pictures pixel by pixel: ImageGPT, a decoder of colours, and what it has learned of classes by that.
 
     python experiments/image_gpt.py                                                  # drawn shapes
-    python experiments/image_gpt.py wide --workdir runs/clothes --data.root FASHION_MNIST --size 8 --train.steps 2400
+    python experiments/image_gpt.py wide --workdir runs/pixels --data.root CIFAR10 --size 8 --colours 64 \\
+        --train.steps 2400
 
 The first word is the model: `small`, 4 layers, 96 wide, or `wide`, 256. Pictures are resized to --size pixels a side
 and painted in --colours colours, which k-means finds; grey pictures in as many levels. A run ends with the bits a pixel
@@ -9,9 +10,14 @@ of the test pictures, beside those of two models of counts; with a linear probe 
 pixels; and with halves of test pictures completed, in `completions.png` of the run's folder. `export/` is a checkpoint
 that `transformers` opens, with its image processor.
 
-300 steps of `small` on 9,600 pictures of Fashion-MNIST, 14 pixels a side, 16 levels (2026-11-22): 1.454 bits a pixel;
-copying the pixel to the left 2.633, by place 2.957. A linear probe of 4,000 training pictures tells 69.4 % of 2,000
-test pictures by the third layer, 80.1 % by the pixels: such a probe takes longer training.
+2,400 steps of `wide`, with --optimizer.schedule.warmup 100 (seed 0, 2026-11-23), and linear probes of 10,000 training
+pictures on 10,000 test pictures:
+
+- CIFAR-10, 8 pixels a side, 64 colours: 2.943 bits a pixel; copying the pixel to the left 4.847, by place 5.708. The
+  probe tells 41.55 % by all layers, 39.61 % by the pixels.
+- Fashion-MNIST, 8 pixels a side, 16 levels: 1.346 bits a pixel; copying 2.995, by place 3.185. The probe tells 79.12 %
+  by all layers, 80.33 % by the pixels. Clothes all lie in one place, of which means over places know nothing: perhaps
+  that is why.
 """
 
 from dataclasses import replace
