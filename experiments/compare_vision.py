@@ -8,7 +8,15 @@ Each run has a folder of its own. A series that was cut off goes on where it was
 pictures or seeds makes those runs alone. What came out is written to `comparison.json`, `comparison.md` and, as a
 figure, `comparison.png`.
 
-With the whole series of Fashion-MNIST (45 runs) no result is told here: it has not been made in full.
+Of Fashion-MNIST's test pictures, by the command above with --seeds 0 (15 of its 45 runs, about 5 minutes each on two
+cores with other work beside, 2026-11-23; the other seeds have not been run):
+
+                            steps  1,000 pictures  5,000 pictures  54,000 pictures
+    ViT                       334            79.7            79.4             80.1
+    ViT after convolutions    659            83.0            88.7             90.2
+    Swin                      323            83.2            83.3             84.2
+    Mixer                     604            80.9            85.2             85.8
+    ResNet                    843            84.7            90.2             91.4
 """
 
 import json
