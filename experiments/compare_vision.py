@@ -127,7 +127,7 @@ def draw(rows: list[dict[str, Any]], path: Path, tera: float) -> None:
     """Draw accuracy over the number of training pictures, a line a model."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(8.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for model in dict.fromkeys(row["model"] for row in rows):
         points = sorted((row for row in rows if row["model"] == model), key=lambda row: row["pictures"])
@@ -141,7 +141,7 @@ def draw(rows: list[dict[str, Any]], path: Path, tera: float) -> None:
     axes.minorticks_off()
     axes.set(xlabel="training pictures", ylabel="test accuracy, %", title=f"{tera:g} TFLOP of training a run")
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside right upper")
     figure.savefig(path, dpi=150)
 
 
