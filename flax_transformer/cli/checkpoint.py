@@ -248,7 +248,10 @@ def answer(
     keep_programs()
     if (context is None) == (file is None):
         raise ValueError("the passage is given by either --context or --file")
-    passage = file.read_text(encoding="utf-8") if context is None else context
+    try:
+        passage = file.read_text(encoding="utf-8") if context is None else context
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} must be text in UTF-8: {error}") from error
     if n_best < 1:
         raise ValueError(f"n-best must be at least 1, got {n_best}")
     options = AnswerConfig(n_best=max(n_best, 20), max_answer_length=max_answer_length, threshold=no_answer_threshold)

@@ -27,6 +27,8 @@ function imageAttention() {
     + "Every map has its own scale. Rollout follows attention through all layers up to the chosen one." : "No pictures.");
   if (!data.seen.length) return;
   const state = { picture: 0, stack: data.seen[0].maps.length - 1, layer: 0, head: 0, query: 0, over: true };
+  const middle = ({ tokens, rows, columns }) => tokens.length + Math.floor(rows / 2) * columns + Math.floor(columns / 2);
+  const first = (side) => (side.tokens.length ? 0 : middle(side));
   const bar = h("div", { className: "bar" }), overview = h("div", { className: "card overview wide" }), readout = h("p", { className: "readout", "aria-live": "polite" });
   const canvas = h("canvas", { tabIndex: 0, role: "img", className: "seen" }), heading = h("h3"), who = h("div", { className: "bar" }), output = h("p", { className: "readout" });
   const detail = h("div", { className: "card detail narrow" }, h("div", { className: "head" }, heading), who, canvas, readout, output);
@@ -39,14 +41,14 @@ function imageAttention() {
   function controls() {
     const m = map(), items = [], at = seen();
     if (data.seen.length > 1) items.push(choice("picture", data.seen.map((p, i) => [i, p.source || i + 1]), state.picture, (i) => { state.picture = Number(i); load(); }).element);
-    if (at.maps.length > 1) items.push(group("stack of layers", at.maps.map((one, i) => [i, one.name]), state.stack, (i) => { state.stack = i; state.query = 0; state.layer = Infinity; all(); }));
+    if (at.maps.length > 1) items.push(group("stack of layers", at.maps.map((one, i) => [i, one.name]), state.stack, (i) => { state.stack = i; state.query = first(map().queries); state.layer = Infinity; all(); }));
     items.push(choice("layer", Array.from({ length: m.layers }, (_, i) => [i, i + 1]), state.layer, (i) => { state.layer = Number(i); pick(); }).element);
     items.push(choice("head", m.names.map((name, i) => [i, name.replace(/^head /, "")]), state.head, (i) => { state.head = Number(i); pick(); }).element);
     items.push(group("how", [[true, "over the picture"], [false, "alone"]], state.over, (over) => { state.over = over; big(); }));
     bar.replaceChildren(...items);
     const { tokens, rows, columns } = m.queries, token = state.query < tokens.length, patch = rows * columns ? [[-1, token ? "a patch" : nameOfPlace(state.query, m.queries)]] : [];
-    const queries = [...tokens.map((name, i) => [i, name]), ...patch], middle = tokens.length + Math.floor(rows / 2) * columns + Math.floor(columns / 2);
-    who.replaceChildren(group("who looks", queries, token ? state.query : -1, (i) => choose(i < 0 ? middle : i)));
+    const queries = [...tokens.map((name, i) => [i, name]), ...patch];
+    who.replaceChildren(group("who looks", queries, token ? state.query : -1, (i) => choose(i < 0 ? middle(m.queries) : i)));
   }
   function shares(m, layer, head) {
     const patches = m.at(layer, head, state.query).subarray(m.keys.tokens.length);
@@ -146,6 +148,7 @@ function imageAttention() {
     all();
   }
   state.layer = map().layers - 1;
+  state.query = first(map().queries);
   state.head = map().heads;
   page.append(bar, h("div", { className: "attention" }, overview, detail));
   load();

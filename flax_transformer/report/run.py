@@ -75,7 +75,8 @@ def _lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 def _pictured(root: Path, samples: list[dict[str, Any]], notes: list[str]) -> list[dict[str, Any]]:
     """Put pictures in the place of their files' names; count those that are not there."""
-    found = [s if "picture" not in s else {**s, "picture": read_picture(root, s["picture"])} for s in samples]
+    files = "picture", "whole"
+    found = [{**s, **{name: read_picture(root, s[name]) for name in files if name in s}} for s in samples]
     there = [sample for sample in found if sample.get("picture", "") is not None]
     if missing := len(found) - len(there):
         notes.append(f"{missing:,} picture{'s' if missing > 1 else ''} of samples could not be read.")

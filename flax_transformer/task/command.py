@@ -5,6 +5,7 @@ import glob
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 
 DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*", "/dev/nvidia*", "/dev/dxg", "/dev/kfd")
@@ -19,6 +20,7 @@ def quietly() -> Iterator[None]:
       SystemExit: with 141, as for other programs, once nobody reads on.
     """
     settle_platform()
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; `data.image.decode` refuses it
     try:
         try:
             yield

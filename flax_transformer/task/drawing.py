@@ -2,13 +2,16 @@
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
 from flax_transformer.report import ImageAttention, Picture
 from flax_transformer.task.attention import LONGEST
 from flax_transformer.task.use.attention import draw_texts
 from flax_transformer.task.use.image_attention import draw_image, layout_of
+from flax_transformer.task.use.require import image_processor_of
 
 COUNT = 3
 """Samples that are drawn."""
@@ -21,7 +24,7 @@ def draw_samples(
 
     Args:
       pretrained: the finished model.
-      samples: of the run; texts as `source`, pictures as data URLs.
+      samples: of the run; texts as `source`, pictures as data URLs, `whole` where `picture` is a page of several.
 
     Returns:
       That over texts, that over pictures, each None where the model reads no such thing; and what the reader must know.
@@ -51,8 +54,12 @@ def _reads_alone(pretrained: Pretrained) -> bool:
 
 
 def _draw(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttention, list[str]]:
-    file = base64.b64decode(sample["picture"].partition(",")[2])
-    return draw_image(pretrained, file, str(sample.get("source", "")))
+    file = base64.b64decode(sample.get("whole", sample["picture"]).partition(",")[2])
+    image = decode_image(file, channels=pretrained.config.get("num_channels", 3))
+    processor = image_processor_of(pretrained)
+    if processor.shown(image).shape[1::-1] == image.size:  # it is as the model sees it: resized and cropped already
+        pretrained = replace(pretrained, processor=processor.updated(do_resize=False, do_center_crop=False))
+    return draw_image(pretrained, image, str(sample.get("source", "")))
 
 
 def _spread(values: list[Any]) -> list[Any]:

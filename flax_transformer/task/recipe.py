@@ -25,7 +25,7 @@ from flax_transformer.task.example.opened import Context, Opened
 from flax_transformer.task.experiment import BARE, Experiment, Task, write_samples
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
-from flax_transformer.task.spec import longest, sized
+from flax_transformer.task.spec import Spec, longest, sized
 from flax_transformer.task.start import load_start
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
@@ -100,6 +100,7 @@ class Recipe(Experiment):
         if known is not None:
             _check_length(self.examples, known.model.cfg)
         config = sized(self.model, opened.spec) if known is None else known.model.cfg
+        _check_objects(opened.spec, config)
         run = _Run(self, folder, opened, config, known)
         if self.lora is None:
             run.describe()
@@ -216,6 +217,17 @@ def _check_length(examples: Any, config: Any) -> None:
     length, room = getattr(examples, "positions", None), longest(config)
     if length is not None and room is not None and length > room:
         raise ValueError(f"rows must not be longer than the positions, got length={length}, {room} positions")
+
+
+def _check_objects(spec: Spec, config: Any) -> None:
+    """Refuse pictures of more objects than a model has queries."""
+    queries = getattr(config, "queries", None)
+    if spec.objects is not None and queries is not None and spec.objects[0] > queries:
+        most, name = spec.objects
+        raise ValueError(
+            f"a picture must not have more objects than the model has queries (--model.queries), got {most} in {name}, "
+            f"{queries} queries"
+        )
 
 
 def _wrapped(model: Any, architectures: list[str], said: Mapping[str, Any]) -> hub.Pretrained:

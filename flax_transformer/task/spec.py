@@ -29,6 +29,8 @@ class Spec:
     """Whether there are sentences that follow each other."""
     image: tuple[int, int, int] | None = None
     """Height, width and channels of pictures, where there are any."""
+    objects: tuple[int, str] | None = None
+    """The most objects of a picture, where they are to be found, and the picture's name."""
 
 
 def sized(config: Any, spec: Spec) -> Any:

@@ -7,7 +7,7 @@ from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable, open_image_processor, open_tokenizer
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.hub.registry import find_uses
+from flax_transformer.hub.registry import find_architecture, find_uses
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.nn import BlockConfig
 from flax_transformer.nn.config import configs_in
@@ -67,6 +67,9 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
         changed |= {"num_labels": len(spec.classes), "id2label": None}
     able = find_uses(config.get("model_type"), *spec.uses)
     own = (config.get("architectures") or [None])[0]
+    reads, given = find_architecture(able[0])[1].inputs.reads, "text" if spec.image is None else "pictures"
+    if given not in reads:
+        raise ValueError(f"the checkpoint {name} reads {' and '.join(reads)}, the data are {given}")
     lenient = hub.Lenient(
         architecture=own if own in able else able[0], config=changed, initialise=HEAD if spec.classes else (),
         seed=seed,

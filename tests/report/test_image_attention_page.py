@@ -161,4 +161,5 @@ def test_every_stack_and_picture_can_be_chosen(show):
     assert page.run("document.documentElement.scrollWidth") <= 360
     page.click("[aria-label='stack of layers'] button:nth-child(1)")
     assert "stage 1, layer 1" in page.text()
+    assert "row 2, column 3 looks at patches by" in page.text()  # the middle, where no token looks
     assert "rollout" not in page.run("document.querySelector('.heads').innerText")

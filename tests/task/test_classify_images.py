@@ -22,7 +22,7 @@ from flax_transformer.task.recipe import _wrapped
 from flax_transformer.task.run import open_run
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.use import classify, classify_pictures, embed_pictures
-from flax_transformer.task.use.require import check_texts
+from flax_transformer.task.use.require import tokenizer_of
 from flax_transformer.train.loop import TrainConfig
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ def test_what_is_no_picture_is_said(finished, run, tmp_path):
         classify_pictures(hub.load(ROOT / "tests/hub/golden/gpt2"), [])
     picture = next((finished / "samples").iterdir())
     with pytest.raises(ValueError, match=r"a BertForPreTraining reads text, it was given the picture .*\.png"):
-        check_texts(hub.load(ROOT / "tests/hub/golden/bert"), ["a cat", str(picture)])
+        tokenizer_of(hub.load(ROOT / "tests/hub/golden/bert"), "a cat", str(picture))
     with pytest.raises(ValueError, match="a CCTForImageClassification reads pictures, it was given text"):
         classify(hub.load(finished / "export"), ["a cat"])
 

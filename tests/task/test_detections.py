@@ -106,6 +106,16 @@ def in_pixels(found, scenes):
     return found, [{"labels": each.classes, "boxes": each.boxes} for each in scenes.objects]
 
 
+def test_more_objects_than_queries_are_refused_by_the_picture_before_training(tmp_path):
+    most = max(len(each) for split in RECIPE.data.open().splits.values() for each in split.objects)
+    few = replace(RECIPE, model=replace(RECIPE.model, queries=most - 1))
+    says = rf"than the model has queries \(--model.queries\), got {most} in scene \d+ \(\w+\), {most - 1} queries"
+    with pytest.raises(ValueError, match=says):
+        train(few, tmp_path)
+    assert not (tmp_path / "checkpoints").is_dir() or not list((tmp_path / "checkpoints").iterdir())
+    assert not (tmp_path / "export").exists()
+
+
 def test_training_may_end_with_the_detector_of_the_best_validation(tmp_path, capsys):
     config = TrainConfig(steps=3, log_every=1, eval_every=1, checkpoint_every=1, keep_best=True, monitor="ap")
     train(replace(RECIPE, train=config), tmp_path)
@@ -125,6 +135,12 @@ def test_training_begins_with_a_detector_of_other_classes(finished):
     assert known.scores.output.kernel.shape == (8, 3)
     for part in ("backbone", "encoder", "boxes"):
         jax.tree.map(np.testing.assert_array_equal, *(jax.tree.leaves(getattr(each, part)) for each in (known, model)))
+
+
+def test_pictures_are_nothing_for_a_checkpoint_that_reads_text():
+    spec = Spec(uses=("classify",), classes=("cell", "platelet"), image=(32, 40, 3))
+    with pytest.raises(ValueError, match=r"bert reads text, the data are pictures"):
+        load_start(str(GOLDEN / "bert"), spec, None, seed=0)
 
 
 def test_the_command_prints_and_draws_what_is_found(finished, tmp_path, run):

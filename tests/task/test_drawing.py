@@ -59,6 +59,24 @@ def test_a_text_that_is_not_read_is_said_to_be_none():
     assert said[2][0].startswith("There are no attention pictures: ")
 
 
+def test_a_picture_that_was_resized_and_cropped_is_not_so_again():
+    """Of a sheet of several pictures the whole one is drawn."""
+    options = {"size": {"shortest_edge": 16}, "do_center_crop": True, "crop_size": {"height": 12, "width": 12}}
+    processor = ImageProcessor.of({"image_processor_type": "ViTImageProcessor", **HALF, **options})
+    pretrained = replace(hub.load(GOLDEN / "vit"), processor=processor)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 12, 12), np.uint8)
+    sheet, whole = (data_url(each) for each in (np.concatenate(pixels, axis=1), pixels[0]))
+    for sample in ({"picture": whole}, {"picture": sheet, "whole": whole}):
+        _, (drawn,), _ = draw_samples(pretrained, [sample])
+        np.testing.assert_array_equal(drawn.pixels[..., 0], pixels[0])
+
+
+def data_url(pixels):
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(file, "png")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
 def test_a_run_of_pictures_shows_what_it_looks_at(tmp_path):
     recipe = Recipe(
         family="vit", init="x", data=ImageData(root="."), examples=LabelledImages(), objective=LabelLoss(),
@@ -71,7 +89,8 @@ def test_a_run_of_pictures_shows_what_it_looks_at(tmp_path):
     hub.save(replace(hub.load(GOLDEN / "vit"), processor=PROCESSOR), tmp_path / "export")
     page = remake_report(tmp_path).read_text()
     (seen,) = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["seen"]
-    assert (seen["source"], seen["maps"][0]["keys"][:2]) == ("noise", [3, 3])
+    keys = seen["maps"][0]["keys"]
+    assert (seen["source"], keys["rows"], keys["columns"]) == ("noise", 3, 3)
     shown = PIL.Image.open(io.BytesIO(base64.b64decode(seen["picture"].partition(",")[2])))
     expected = PIL.Image.fromarray(pixels).resize((12, 12), PIL.Image.Resampling.BILINEAR).convert("RGB")
     np.testing.assert_array_equal(np.asarray(shown), np.asarray(expected))

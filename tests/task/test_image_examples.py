@@ -1,6 +1,8 @@
 """Pictures as examples of a recipe: what is opened, what models are sized by, a small one that learns."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,8 +12,10 @@ import optax
 import pytest
 from flax import nnx
 
+from flax_transformer import hub
 from flax_transformer.data.image import ImageData
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.objective import LabelLoss
 from flax_transformer.ops import cross_entropy, soft_cross_entropy
 from flax_transformer.task.evaluate import evaluate
@@ -19,7 +23,7 @@ from flax_transformer.task.example import Augment, DetectionImages, LabelledImag
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.folder import RunFolder
-from tests.data.image.image_files import class_folders, coco, coco_folder, idx_folder, write_image
+from tests.data.image.image_files import class_folders, coco, coco_folder, idx_folder, pixels, write_image
 
 
 @pytest.fixture
@@ -74,7 +78,10 @@ def test_grey_pictures_keep_their_size_and_channel(tmp_path, context):
 def test_scenes_are_laid_out_with_their_boxes(tmp_path, context):
     examples = DetectionImages(rows=2, size=32, shorter=(12, 20), boxes=3, crop=0.5)
     found = opened(examples, coco_folder(tmp_path / "data"), context)
-    assert found.spec == Spec(uses=("detect",), classes=("cell", "Zelle für Zelle"), image=(32, 32, 3))
+    most, crowded = found.spec.objects
+    assert (most, crowded.endswith("train2017/2.png (train)")) == (2, True)
+    spec = Spec(uses=("detect",), classes=("cell", "Zelle für Zelle"), image=(32, 32, 3))
+    assert replace(found.spec, objects=None) == spec
     batch = first(found.batches)
     assert batch["inputs"]["mask"].shape == (2, 32, 32)
     assert batch["labels"]["boxes"].shape == (2, 3, 4)
@@ -98,6 +105,36 @@ def test_scenes_are_laid_out_with_their_boxes(tmp_path, context):
 def test_pictures_that_do_not_fit_are_refused(tmp_path, context, examples, make, message):
     with pytest.raises(ValueError, match=message):
         opened(examples, make(tmp_path / "data"), context)
+
+
+def test_pictures_of_several_sizes_need_one_to_be_said(tmp_path, context):
+    """Before anything is trained, wherever the odd picture lies."""
+    for split in ("train", "test"):
+        root = class_folders(tmp_path / "data" / split).parent
+    write_image(root / "test" / "dog" / "3.png", pixels(0, 4, 9))
+    with pytest.raises(
+        ValueError, match=r"must have one size, or get it by --size: .* has 8 × 6, .*test/dog/3.png 9 × 4"
+    ):
+        opened(LabelledImages(), root, context)
+    opened(LabelledImages(size=8), root, context)
+
+
+def test_pictures_of_other_channels_than_the_checkpoint_s_are_refused(tmp_path, context):
+    half = [0.5, 0.5, 0.5]
+    options = {"size": {"height": 8, "width": 8}, "image_mean": half, "image_std": half}
+    processor = ImageProcessor.of({"image_processor_type": "ViTImageProcessor", **options})
+    golden = Path(__file__).parents[1] / "hub" / "golden" / "vit"
+    hub.save(replace(hub.load(golden), processor=processor), tmp_path / "vit")
+    with pytest.raises(ValueError, match=r"as many channels as those of the checkpoint \S+vit, 3, got 1"):
+        opened(LabelledImages(), idx_folder(tmp_path / "data"), replace(context, init=str(tmp_path / "vit")))
+
+
+def test_pictures_without_objects_are_refused(tmp_path, context):
+    root = coco_folder(tmp_path / "data")
+    path = root / "annotations" / "instances_train2017.json"
+    path.write_text(json.dumps({**coco(), "annotations": []}))
+    with pytest.raises(ValueError, match=r"must have objects, got none in .*png \(train\) and all others"):
+        opened(DetectionImages(), root, context)
 
 
 def test_boxes_of_every_split_are_counted(tmp_path, context):

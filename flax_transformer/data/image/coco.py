@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -113,6 +114,8 @@ def _categories(file: Annotations) -> dict[int, str]:
     for id, name in names.items():
         if not isinstance(name, str) or not name:
             raise ValueError(f"{file.path}: category {id} must have a name, got {name!r}")
+        if twice := [other for other in names if other < id and names[other] == name]:
+            raise ValueError(f"{file.path}: the names of categories must differ, got {name!r} for {twice[0]} and {id}")
     return names
 
 
@@ -178,6 +181,9 @@ def _size(file: Annotations, id: int, image: Mapping[str, Any]) -> tuple[int, in
 def _find_files(root: Path, split: str, file: Annotations, images: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Find the folder that has a split's pictures, and all of them in it."""
     names = [_name(file, id, image) for id, image in images.items()]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{file.path}: the pictures must differ, got {count} images of {name}")
     top, beside = _plain(root), [path for path in sorted(root.glob("*/")) if split_of(path.name) == split]
     inner = [path for path in sorted(root.glob("images/*/")) if split_of(path.name) == split]
     here = [*beside, *inner, *(file.path.parent / place for place in _PLACES), root]

@@ -29,6 +29,9 @@ def open_folders(root: Path) -> Found:
             raise ValueError(f"{root} must have a folder train beside {', '.join(splits)}")
         pictures, classes = _read(root)
         return {"train": pictures}, classes
+    if len(splits) < len(folders) and all(map(_images, folders.values())):  # classes, of which one is named so
+        pictures, classes = _read(root)
+        return {"train": pictures}, classes
     if len(splits) < len(folders) or _images(root):
         other = min([*(folders.keys() - splits.keys()), *_images(root)])
         raise ValueError(f"{root} must have folders of splits alone, as it has {', '.join(splits)}, got {other}")

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.data.examples import Example, Transform
+from flax_transformer.data.image.decode import MAX_PIXELS
 from flax_transformer.frozen import frozen
 
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -185,6 +186,11 @@ def resized(example: Example, size: tuple[int, int], resample: Resample) -> Exam
     image, (height, width) = example["image"], size
     if image.size == (width, height):
         return example
+    if height * width > MAX_PIXELS:
+        raise ValueError(
+            f"a resized picture must have at most {MAX_PIXELS:,} pixels, got {width} × {height} of {image.width} × "
+            f"{image.height}"
+        )
     scale = np.array([width / image.width, height / image.height] * 2, np.float32)
     filter = PIL.Image.Resampling[resample.upper()]
     return _moved(example, image.resize((width, height), filter), lambda boxes: boxes * scale)

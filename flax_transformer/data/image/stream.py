@@ -137,7 +137,11 @@ def hold(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) ->
     change, rng, images = Chain(transforms), np.random.default_rng(0), pictures.images
 
     def read(index: int) -> np.ndarray:
-        return np.asarray(change({"image": images[index]}, rng)["image"])
+        image = images[index]
+        try:
+            return np.asarray(change({"image": image}, rng)["image"])
+        except ValueError as error:
+            raise ValueError(f"{images.name(index)}: {error}") from error
 
     first = read(0)
     if first.nbytes * len(images) > limit:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import Head, HeadConfig
-from flax_transformer.models.vision.patch_attention import PatchAttention, Tiles, by_stack
+from flax_transformer.models.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import ConvConfig, Grid, Precision, Trunk, TrunkConfig, every_layer, init_stack, layer
 from flax_transformer.nn.check import check_widths

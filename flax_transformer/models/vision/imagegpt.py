@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flax_transformer.models.causal import CausalConfig
-from flax_transformer.models.vision.patch_attention import LARGEST, PatchAttention, Tiles, by_stack
+from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Tiles, by_stack
 from flax_transformer.nn import EmbeddingConfig, Grid, Precision, transformer_block
 
 FLOAT32 = Precision()

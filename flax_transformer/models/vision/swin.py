@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
-from flax_transformer.models.vision.patch_attention import LARGEST, PatchAttention, Tiles, by_stack
+from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Tiles, by_stack
 from flax_transformer.nn import (
     FeedForwardConfig,
     Grid,

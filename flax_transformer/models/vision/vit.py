@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
-from flax_transformer.models.vision.patch_attention import PatchAttention, Tiles, by_stack
+from flax_transformer.models.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.nn import Grid, PatchConfig, Precision, StemConfig, Trunk, TrunkConfig, transformer_block
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates

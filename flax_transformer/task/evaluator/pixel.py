@@ -125,7 +125,7 @@ class Completions(Evaluator):
         save_pixels(strip(pages), root / COMPLETIONS)
         samples = [
             {"picture": save_picture(root, f"completion-{i}", strip(pages[:, i : i + 1].transpose(1, 0, 2, 3, 4))),
-             "source": f"test picture {i}", "caption": CAPTION}
+             "whole": save_picture(root, f"whole-{i}", images[i]), "source": f"test picture {i}", "caption": CAPTION}
             for i in range(len(true))
         ]  # fmt: skip
         return Shown(samples=samples, lines=("", f"{len(true)} halves completed: {root / COMPLETIONS}"))

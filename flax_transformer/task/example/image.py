@@ -147,6 +147,11 @@ class LabelledImages:
 
     def _open(self, data: Any, context: Context) -> Opened:
         found = opened(data, "classes")
+        if context.init and len(self.mean) not in (1, found.channels):
+            raise ValueError(
+                f"pictures must have as many channels as those of the checkpoint {context.init}, {len(self.mean)}, got "
+                f"{found.channels}"
+            )
         shape = shape_of(found, self.size)
         fixed = self._fixed()
         normalise = normalised(self.mean, self.std, found.channels)
@@ -195,8 +200,24 @@ def opened(data: Any, kind: str) -> ImageSet:
 
 
 def shape_of(found: ImageSet, size: int | None) -> tuple[int, int, int]:
-    """Give the height, width and channels that pictures get."""
-    width, height = found.splits["train"].images.size(0) if size is None else (size, size)
+    """Give the height, width and channels that pictures get.
+
+    Raises:
+      ValueError: pictures of several sizes, where none is said; names one of each.
+    """
+    if size is not None:
+        return size, size, found.channels
+    first = found.splits["train"].images
+    known = first.size(0)
+    for pictures in found.splits.values():
+        for i in range(len(pictures)):
+            if (other := pictures.images.size(i)) != known:
+                one, two = (f"{width} × {height}" for width, height in (known, other))
+                raise ValueError(
+                    f"pictures must have one size, or get it by --size: {first.name(0)} has {one}, "
+                    f"{pictures.images.name(i)} {two}"
+                )
+    width, height = known
     return height, width, found.channels
 
 

@@ -74,7 +74,8 @@ class DetectionImages:
           ValueError: a picture with more boxes than there is room for.
         """
         found = opened(data, "boxes")
-        room = self._room(found)
+        most, crowded = _most(found)
+        room = self._room(most, crowded)
         normalise = normalised(self.mean, self.std, found.channels)
         fixed = (Resize(size=self.size, longest=self.size, resample=self.resample),)
         frame = self._frame(found, fixed[0])
@@ -89,7 +90,7 @@ class DetectionImages:
         once = partial(each_image_once, rows=self.rows, collate=collate, normalise=normalise)
         source = DecodedRows(shuffled(found.splits["train"], *train, seed=context.seed), collate)
         return Opened(
-            spec=Spec(uses=("detect",), classes=found.classes, image=(*frame, found.channels)),
+            spec=Spec(uses=("detect",), classes=found.classes, image=(*frame, found.channels), objects=(most, crowded)),
             batches=image_stream(source, normalise, rows=self.rows, seed=context.seed),
             validation=partial(once, found.splits["validation"], *fixed),
             test=partial(once, found.splits["test"], *fixed),
@@ -100,17 +101,10 @@ class DetectionImages:
             fields=named_classes(found.classes),
         )
 
-    def _room(self, found: ImageSet) -> int:
+    def _room(self, most: int, crowded: str) -> int:
         """Tell how many boxes a row has room for."""
-        most = 1
-        for split, scenes in found.splits.items():
-            number = int(np.argmax([len(each) for each in scenes.objects]))
-            most = max(most, count := len(scenes.objects[number]))
-            if self.boxes is not None and count > self.boxes:
-                raise ValueError(
-                    f"boxes must be at least as many as a picture has, got {self.boxes}, {count} in "
-                    f"{scenes.images.name(number)} ({split})"
-                )
+        if self.boxes is not None and most > self.boxes:
+            raise ValueError(f"boxes must be at least as many as a picture has, got {self.boxes}, {most} in {crowded}")
         return most if self.boxes is None else self.boxes
 
     def _processor(self, normalise: Normalise) -> ImageProcessor:
@@ -130,3 +124,19 @@ class DetectionImages:
         sizes = {each.images.size(i) for each in found.splits.values() for i in range(len(each))}
         heights, widths = zip(*(fixed.shape(*size) for size in sizes), strict=True)
         return max(heights), max(widths)
+
+
+def _most(found: ImageSet) -> tuple[int, str]:
+    """Find the picture with the most objects.
+
+    Raises:
+      ValueError: none in the pictures to train on.
+    """
+    every = {}
+    for split, scenes in found.splits.items():
+        number = int(np.argmax([len(each) for each in scenes.objects]))
+        every[split] = len(scenes.objects[number]), f"{scenes.images.name(number)} ({split})"
+    most, name = every["train"]
+    if not most:
+        raise ValueError(f"pictures to train on must have objects, got none in {name} and all others")
+    return max(every.values())

@@ -37,7 +37,7 @@ def answer(
       ValueError: a checkpoint of another kind, an empty question or passage, or a question that fills the window.
     """
     require_use(pretrained, "span")
-    tokenizer = tokenizer_of(pretrained)
+    tokenizer = tokenizer_of(pretrained, question, context)
     if not question.strip() or not context.strip():
         raise ValueError("a question and a passage must not be empty")
     limits = [limit for limit in (tokenizer.model_max_length, positions_of(pretrained.model.cfg)) if limit]

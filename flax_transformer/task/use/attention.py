@@ -59,7 +59,7 @@ def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None
       ValueError: a text that is empty or too long to draw, a checkpoint that reads no text, or one that attends by a
         function that does not show its weights.
     """
-    tokenizer = tokenizer_of(pretrained)
+    tokenizer = tokenizer_of(pretrained, text)
     if not text.strip():
         raise ValueError(f"the sentence must not be empty, got {text!r}")
     inputs = tokenizer([text])

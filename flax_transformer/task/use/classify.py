@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.task.use.require import check_texts, require_use, tokenizer_of
+from flax_transformer.task.use.require import require_use, tokenizer_of
 
 ROWS = 32
 """Texts that are classified together."""
@@ -51,10 +51,9 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
       ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
     """
     require_use(pretrained, "classify")
-    tokenizer = tokenizer_of(pretrained)
+    tokenizer = tokenizer_of(pretrained, *texts)
     if any(not text.strip() for text in texts):
         raise ValueError("a text to classify must not be empty")
-    check_texts(pretrained, texts)
     rows = ROWS if tokenizer.pad is not None else 1
     found: list[list[Label]] = []
     for i in range(0, len(texts), rows):
@@ -80,8 +79,7 @@ def label_words(pretrained: Pretrained, text: str) -> list[Word]:
     require_use(pretrained, "label")
     if not text.strip():
         raise ValueError("a text to classify must not be empty")
-    check_texts(pretrained, [text])
-    tokenizer = tokenizer_of(pretrained)
+    tokenizer = tokenizer_of(pretrained, text)
     shares = np.asarray(jax.nn.softmax(pretrained(**tokenizer([text])).logits[0].astype(np.float32)))
     names = label_names(pretrained, shares.shape[-1])
     pieces = tokenizer.engine.encode(text)

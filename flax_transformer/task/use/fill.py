@@ -33,7 +33,7 @@ def fill_mask(pretrained: Pretrained, text: str, top: int = 5) -> list[list[Gues
       ValueError: a checkpoint of another kind, a text without a mask, or one longer than the positions.
     """
     require_use(pretrained, "fill")
-    tokenizer = tokenizer_of(pretrained)
+    tokenizer = tokenizer_of(pretrained, text)
     if tokenizer.mask is None:
         raise ValueError("to fill in masks takes a mask token, the checkpoint's tokenizer has none")
     if top < 1:

@@ -13,8 +13,8 @@ import numpy as np
 from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.inputs import Inputs
+from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Tiles
 from flax_transformer.models.vision.imagegpt import over_pixels
-from flax_transformer.models.vision.patch_attention import LARGEST, PatchAttention, Tiles
 from flax_transformer.ops import capture
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import ImageAttention, ImageMaps, Tiling

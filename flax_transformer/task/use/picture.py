@@ -56,7 +56,8 @@ def embed_pictures(pretrained: Pretrained, files: Sequence[File]) -> Float[np.nd
 def _vectors(pretrained: Pretrained, inputs: dict[str, jax.Array]) -> Float[jax.Array, "B D"]:
     head, pixels = getattr(pretrained.model, "head", None), inputs.get("pixel_values")
     if isinstance(head, Head) and pixels is not None:
-        return head.pool(pretrained.model.hidden_states(jnp.moveaxis(pixels, 1, -1)))
+        vectors = head.pool(pretrained.model.hidden_states(jnp.moveaxis(pixels, 1, -1)))
+        return vectors if vectors.ndim == 2 else vectors.mean(axis=1)
     output = pretrained(**inputs)
     if output.pooler_output is not None:
         return output.pooler_output.reshape(len(output.pooler_output), -1)

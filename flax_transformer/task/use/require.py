@@ -1,6 +1,5 @@
 """What a checkpoint must be and have for a use, said at the door."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +29,19 @@ def require_use(pretrained: Pretrained, use: str, reads: str = "text") -> None:
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given {reads}")
 
 
-def check_texts(pretrained: Pretrained, texts: Sequence[str]) -> None:
-    """Refuse the name of a picture's file where a text is read.
+def tokenizer_of(pretrained: Pretrained, *texts: str) -> HubTokenizer:
+    """Give the checkpoint's tokenizer, for some texts.
 
     Raises:
-      ValueError: says which.
+      ValueError: when it reads no text, has no tokenizer or one that cannot be read, or a text is the name of a
+        picture's file.
     """
+    name, reads = pretrained.config["architectures"][0], pretrained.architecture.inputs.reads
+    if "text" not in reads:
+        raise ValueError(f"a {name} reads {' and '.join(reads)}, it was given text")
     for text in texts:
         if is_image_name(text) and Path(text).is_file():
-            raise ValueError(f"a {pretrained.config['architectures'][0]} reads text, it was given the picture {text}")
-
-
-def tokenizer_of(pretrained: Pretrained) -> HubTokenizer:
-    """Give the checkpoint's tokenizer.
-
-    Raises:
-      ValueError: when it has none, or one that cannot be read.
-    """
+            raise ValueError(f"a {name} reads text, it was given the picture {text}")
     if pretrained.tokenizer is None:
         raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files")
     if isinstance(pretrained.tokenizer, Unreadable):

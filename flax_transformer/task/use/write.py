@@ -146,7 +146,7 @@ class Writer:
         return TextStream(tokenizer_of(self.pretrained), tuple(before)[-CONTEXT:], self.chosen.ends, self.config.stop)
 
     def _inputs(self, prompts: Sequence[str]) -> tuple[Int[np.ndarray, "B T"], Int[np.ndarray, "B T"]]:
-        tokenizer = tokenizer_of(self.pretrained)
+        tokenizer = tokenizer_of(self.pretrained, *prompts)
         empty = [i for i, prompt in enumerate(prompts, start=1) if not prompt.strip("\r\n" if self.continues else None)]
         if empty or not prompts:
             raise ValueError("a prompt must not be empty" + (f", number {empty[0]} is" if len(prompts) > 1 else ""))

@@ -62,6 +62,11 @@ def test_folders_may_be_nested_and_named_as_people_name_them(tmp_path):
     assert sum(len(each) for each in found.splits.values()) == 16
 
 
+def test_a_class_may_be_called_as_a_split_is(tmp_path):
+    class_folders(tmp_path, classes=("bus", "car", "train"))
+    assert open_images(tmp_path).classes == ("bus", "car", "train")
+
+
 def test_names_that_file_systems_write_in_two_ways_are_one_class(tmp_path):
     class_folders(tmp_path / "train", classes=(unicodedata.normalize("NFC", "Grüße"), "x"))
     class_folders(tmp_path / "test", classes=(unicodedata.normalize("NFD", "Grüße"), "x"))
@@ -397,6 +402,8 @@ COCO = {
     "a rooted picture": (changed("images", 0, file_name="/etc/x.png"), "must lie within its folder"),
     "a crowd of words": (changed("annotations", 0, iscrowd="no"), "iscrowd of annotation 2 must be 0 or 1, got 'no'"),
     "no size": (changed("images", 0, width=0), "image 10 must have a width and height of pixels, got 0, 6"),
+    "a picture twice": (changed("images", 1, file_name="0.png"), r"pictures must differ, got 2 images of 0\.png"),
+    "a category's name doubled": (changed("categories", 1, name="cell"), "must differ, got 'cell' for 1 and 4"),
     "an item that is none": (lambda file: file["annotations"].append(3), "annotations must be an object, got 3"),
 }  # fmt: skip
 

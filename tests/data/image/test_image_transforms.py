@@ -356,3 +356,9 @@ def test_colours_change_by_the_factor_drawn():
     assert min(values) in range(50, 56)
     assert max(values) in range(145, 151)
     assert math.isclose(np.mean(list(values)), 100, abs_tol=5)
+
+
+def test_a_thin_picture_is_not_made_a_large_one():
+    thin = {"image": PIL.Image.new("L", (1_000_000, 1))}
+    with pytest.raises(ValueError, match=r"at most 89,478,485 pixels, got 224000000 × 224 of 1000000 × 1"):
+        Resize(size=224)(thin, np.random.default_rng(0))
