@@ -2,10 +2,13 @@
 
 import contextlib
 import io
+import json
 
 import numpy as np
+import PIL.Image
 import pytest
 
+from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.task.evaluator.average_precision import average_precision
 
 coco = pytest.importorskip("pycocotools.coco")
@@ -75,3 +78,28 @@ def test_every_number_is_that_of_pycocotools(classes, crowds, spread, seed):
     assert ours.keys() == expected.keys()
     for name in expected:
         np.testing.assert_allclose(ours[name], expected[name], rtol=0, atol=1e-9, err_msg=name)
+
+
+def test_a_json_file_with_crowds_is_scored_as_pycocotools_does(tmp_path):
+    """By the areas and crowds that the file tells, through what a run is tested on."""
+    found, truth = scene(np.random.default_rng(7), 3, 0.4, 0.1)
+    side, number, annotations = 800, 0, []
+    for i, each in enumerate(truth):
+        each["boxes"] = each["boxes"].round(2)  # as a file has them
+        PIL.Image.new("L", (side, side)).save(tmp_path / f"{i}.png")
+        for box, label, area, crowd in zip(
+            wide(each["boxes"]), *(each[n] for n in ("labels", "areas", "crowd")), strict=True
+        ):
+            number += 1
+            annotations.append({"id": number, "image_id": i, "category_id": int(label), "bbox": box,
+                                "area": float(area), "iscrowd": int(crowd)})  # fmt: skip
+    images = [{"id": i, "file_name": f"{i}.png", "width": side, "height": side} for i in range(len(truth))]
+    categories = [{"id": i, "name": f"class {i}"} for i in range(4)]
+    file = {"images": images, "annotations": annotations, "categories": categories}
+    (tmp_path / "train.json").write_text(json.dumps(file))
+    splits, _, _ = open_coco(tmp_path, find_coco(tmp_path))
+    ours = average_precision(found, [each.truth() for each in splits["train"].objects])
+    expected = theirs(found, truth, 3)
+    assert ours.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(ours[name], expected[name], rtol=0, atol=1e-6, err_msg=name)

@@ -4,10 +4,10 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def open_coco(
 ) -> tuple[dict[str, Scenes], tuple[str, ...], tuple[int, ...]]:
     """Look at the annotations of all splits: the scenes, the names of the classes and their ids, in the ids' order.
 
-    A box is left, top, width and height in pixels; those of crowds (`iscrowd`) are left out. Pictures are looked for
+    A box is left, top, width and height in pixels; those of crowds (`iscrowd`) are kept apart. Pictures are looked for
     beside the json file, in `images` and in folders named as the split is.
 
     Raises:
@@ -137,14 +137,29 @@ def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, i
         crowd = item.get("iscrowd", 0)
         if type(crowd) is not int or crowd not in (0, 1):
             raise ValueError(f"{file.path}: the iscrowd of annotation {id} must be 0 or 1, got {crowd!r}")
-        if not crowd:
-            found[image].append((box, number_of[category]))
+        area = item.get("area")
+        area = (box[2] - box[0]) * (box[3] - box[1]) if area is None else area
+        if not _is_number(area) or area < 0:
+            raise ValueError(f"{file.path}: the area of annotation {id} must be a number of pixels, got {area!r}")
+        found[image].append(_Annotated(box, number_of[category], area, bool(crowd)))
     return Scenes(files, [_objects(each) for each in found.values()], np.array(list(images), np.int64))
 
 
-def _objects(found: Iterable[tuple[list[float], int]]) -> Objects:
-    boxes, classes = zip(*found, strict=True) if found else ((), ())
-    return Objects(np.array(boxes, np.float32).reshape(-1, 4), np.array(classes, np.int32))
+class _Annotated(NamedTuple):
+    box: list[float]
+    label: int
+    area: float
+    crowd: bool
+
+
+def _objects(found: Sequence[_Annotated]) -> Objects:
+    one, many = ([each for each in found if each.crowd is crowd] for crowd in (False, True))
+    return replace(_laid_out(one), crowds=_laid_out(many) if many else None)
+
+
+def _laid_out(found: Sequence[_Annotated]) -> Objects:
+    boxes = np.array([each.box for each in found], np.float32).reshape(-1, 4)
+    return Objects(boxes, np.array([each.label for each in found], np.int32), np.array([each.area for each in found]))
 
 
 def _box(file: Annotations, id: int, box: Any, size: tuple[int, int]) -> list[float]:

@@ -147,9 +147,25 @@ class Objects:
     boxes: Float[np.ndarray, "M 4"]
     """Left, top, right and bottom, in pixels."""
     classes: Int[np.ndarray, " M"]
+    areas: Float[np.ndarray, " M"] | None = None
+    """Pixels that each covers, where that is known; None takes their boxes'."""
+    crowds: "Objects | None" = None
+    """Boxes around many, of which nothing is learned; a test asks for none of them, and forgives any."""
 
     def __len__(self) -> int:
         return len(self.classes)
+
+    def truth(self) -> dict[str, np.ndarray]:
+        """Give what a test goes by: `labels`, `boxes`, `areas`, and which are a `crowd`."""
+        every = [self] if self.crowds is None else [self, self.crowds]
+        sides = [each.boxes[:, 2:] - each.boxes[:, :2] for each in every]
+        areas = [side.prod(-1) if each.areas is None else each.areas for each, side in zip(every, sides, strict=True)]
+        return {
+            "labels": np.concatenate([each.classes for each in every]),
+            "boxes": np.concatenate([each.boxes for each in every]),
+            "areas": np.concatenate(areas),
+            "crowd": np.arange(sum(map(len, every))) >= len(self),
+        }
 
 
 @dataclass(frozen=True, eq=False)

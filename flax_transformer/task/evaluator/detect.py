@@ -41,7 +41,7 @@ class Detections(Evaluator):
     """Pictures kept for the report, evenly spread."""
 
     def validate(self, model: Any, batches: Iterable[Any]) -> dict[str, float]:
-        """Measure the average precision on validation pictures, of boxes as the batches have them."""
+        """Measure the average precision on validation pictures, by the boxes alone, without crowds."""
         pairs = [pair for batch in batches for pair in zip(_found(model, batch), _there(batch), strict=True)]
         return average_precision(*map(list, zip(*pairs, strict=True)))
 
@@ -50,8 +50,7 @@ class Detections(Evaluator):
         opened, scenes, names = finished.opened, finished.opened.held.pictures, finished.opened.spec.classes
         metrics = evaluate(finished.objective, finished.model, opened.test())
         found = [each for batch in opened.test() for each in _found(finished.model, batch)]
-        truth = [{"labels": each.classes, "boxes": each.boxes} for each in scenes.objects]
-        precision = average_precision(found, truth)
+        precision = average_precision(found, [each.truth() for each in scenes.objects])
         shown = np.unique(np.linspace(0, len(scenes) - 1, min(self.count, len(scenes)), dtype=int)).tolist()
         samples = [_sample(finished, scenes, i, found[i], names) for i in shown]
         ap, ap50 = (100 * precision.get(name, math.nan) for name in ("ap", "ap50"))

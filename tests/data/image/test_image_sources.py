@@ -197,17 +197,21 @@ def test_the_pictures_of_coco_may_lie_behind_a_link(tmp_path):
     assert len(open_images(tmp_path / "data").splits["train"]) == 4
 
 
-def test_crowds_are_left_out_and_boxes_are_cut_off_by_what_was_rounded(tmp_path):
+def test_crowds_are_kept_apart_and_boxes_are_cut_off_by_what_was_rounded(tmp_path):
     coco_folder(tmp_path)
     path = tmp_path / "annotations" / "instances_train2017.json"
     file = coco()
     file["annotations"] = [
-        {"id": 1, "image_id": 10, "category_id": 1, "bbox": [-0.2, 1, 8.5, 5.4]},
+        {"id": 1, "image_id": 10, "category_id": 1, "bbox": [-0.2, 1, 8.5, 5.4], "area": 30.5},
         {"id": 2, "image_id": 10, "category_id": 1, "bbox": [0, 0, 4, 4], "iscrowd": 1},
     ]
     path.write_text(json.dumps(file))
     objects = [each for split in open_images(tmp_path).splits.values() for each in split.objects if len(each)]
     assert [each.boxes.tolist() for each in objects] == [[[0, 1, 8, 6]]]
+    truth = {name: each.tolist() for name, each in objects[0].truth().items()}
+    assert truth == {
+        "labels": [0, 0], "boxes": [[0, 1, 8, 6], [0, 0, 4, 4]], "areas": [30.5, 16], "crowd": [False, True],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("boxes", [False, True])
@@ -401,6 +405,7 @@ COCO = {
     "a picture elsewhere": (changed("images", 0, file_name="../../x.png"), "must lie within its folder"),
     "a rooted picture": (changed("images", 0, file_name="/etc/x.png"), "must lie within its folder"),
     "a crowd of words": (changed("annotations", 0, iscrowd="no"), "iscrowd of annotation 2 must be 0 or 1, got 'no'"),
+    "an area of words": (changed("annotations", 0, area="big"), "area of annotation 2 must be a number of pixels, got"),
     "no size": (changed("images", 0, width=0), "image 10 must have a width and height of pixels, got 0, 6"),
     "a picture twice": (changed("images", 1, file_name="0.png"), r"pictures must differ, got 2 images of 0\.png"),
     "a category's name doubled": (changed("categories", 1, name="cell"), "must differ, got 'cell' for 1 and 4"),
