@@ -5,9 +5,9 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -141,25 +141,14 @@ def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, i
         area = (box[2] - box[0]) * (box[3] - box[1]) if area is None else area
         if not _is_number(area) or area < 0:
             raise ValueError(f"{file.path}: the area of annotation {id} must be a number of pixels, got {area!r}")
-        found[image].append(_Annotated(box, number_of[category], area, bool(crowd)))
+        found[image].append((box, number_of[category], area, bool(crowd)))
     return Scenes(files, [_objects(each) for each in found.values()], np.array(list(images), np.int64))
 
 
-class _Annotated(NamedTuple):
-    box: list[float]
-    label: int
-    area: float
-    crowd: bool
-
-
-def _objects(found: Sequence[_Annotated]) -> Objects:
-    one, many = ([each for each in found if each.crowd is crowd] for crowd in (False, True))
-    return replace(_laid_out(one), crowds=_laid_out(many) if many else None)
-
-
-def _laid_out(found: Sequence[_Annotated]) -> Objects:
-    boxes = np.array([each.box for each in found], np.float32).reshape(-1, 4)
-    return Objects(boxes, np.array([each.label for each in found], np.int32), np.array([each.area for each in found]))
+def _objects(found: Sequence[tuple[list[float], int, float, bool]]) -> Objects:
+    boxes, classes, areas, crowd = zip(*found, strict=True) if found else ((),) * 4
+    boxes = np.array(boxes, np.float32).reshape(-1, 4)
+    return Objects.told(boxes, np.array(classes, np.int32), np.array(areas, float), np.array(crowd, bool))
 
 
 def _box(file: Annotations, id: int, box: Any, size: tuple[int, int]) -> list[float]:

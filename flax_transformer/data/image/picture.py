@@ -4,7 +4,7 @@ Axes: B pictures, H W height and width in pixels, C channels, M boxes of a pictu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -151,6 +151,15 @@ class Objects:
     """Pixels that each covers, where that is known; None takes their boxes'."""
     crowds: "Objects | None" = None
     """Boxes around many, of which nothing is learned; a test asks for none of them, and forgives any."""
+
+    @classmethod
+    def told(cls, boxes: Any, classes: Any, areas: Any, crowd: Any) -> "Objects":
+        """Make them of annotations of which some are of crowds; areas may be None."""
+
+        def part(kept: np.ndarray) -> Objects:
+            return cls(boxes[kept], classes[kept], None if areas is None else areas[kept])
+
+        return replace(part(~crowd), crowds=part(crowd) if crowd.any() else None)
 
     def __len__(self) -> int:
         return len(self.classes)

@@ -156,6 +156,7 @@ def _scenes(images: Records, label: str, objects: str, box: str) -> Scenes:
                 f"a box must have an area within the picture, got {shares[wrong][0].tolist()} in {images.name(index)}"
             )
         boxes = shares[:, [1, 0, 3, 2]] * np.array([width, height, width, height], np.float32)
-        single = ~np.array(record[objects].get("is_crowd", [False] * len(boxes)), bool)
-        found.append(Objects(boxes[single], np.array(record[objects][label], np.int32).reshape(-1)[single]))
+        classes, areas = np.array(record[objects][label], np.int32).reshape(-1), record[objects].get("area")
+        crowd = np.array(record[objects].get("is_crowd", [False] * len(boxes)), bool)
+        found.append(Objects.told(boxes, classes, None if areas is None else np.array(areas, float), crowd))
     return Scenes(images, found, np.arange(len(images)))
