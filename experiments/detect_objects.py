@@ -15,7 +15,7 @@ of blood cells (BCCD) AP 35.94 and AP50 63.73, in 39 minutes; each with another 
 What is lost by classes, distances and overlaps is weighed 1 : 2 : 1 here, 1 : 5 : 2 in the paper, whose backbone knew
 classes before, and an answer without an object counts 0.4, not 0.1, as of few queries few are without. Muon learns it
 in fewer steps than AdamW: after 1,200 steps of scenes it had AP 29.0 on 64 pictures, AdamW of the rate 5e-4, clipped to
-0.1, AP 4.2. Twice Muon's rate is too much for norms behind their sublayers.
+0.1, AP 4.2. A rate of 3e-3 is too much: on scenes of 48 pixels, after 1,500 steps, AP 15.0 where AdamW had 24.1.
 """
 
 from flax_transformer.data.image import SceneData

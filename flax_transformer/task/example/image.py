@@ -135,23 +135,23 @@ class LabelledImages:
         Args:
           data: has `open()`, which gives an `ImageSet` of classes.
         """
-        return self._settled(context)._open(data, context)
+        found = opened(data, "classes")
+        return self._settled(context, found.channels)._open(found, context)
 
-    def _settled(self, context: Context) -> "LabelledImages":
+    def _settled(self, context: Context, channels: int) -> "LabelledImages":
         """Take what is not said from a checkpoint's image processor, or what is usual."""
         usual = {"size": None, "resample": "bicubic", "mean": (0.5,), "std": (0.5,)}
         processor = None if self.size and self.mean and self.std else context.processor
         known = usual if processor is None else usual | seen_by(processor)
+        if not self.mean and len(known["mean"]) not in (1, channels):
+            raise ValueError(
+                f"pictures must have as many channels as those of the checkpoint {context.init}, {len(known['mean'])}, "
+                f"got {channels}"
+            )
         said = {name: getattr(self, name) for name in usual}
         return replace(self, **{name: value or known[name] for name, value in said.items()})
 
-    def _open(self, data: Any, context: Context) -> Opened:
-        found = opened(data, "classes")
-        if context.init and len(self.mean) not in (1, found.channels):
-            raise ValueError(
-                f"pictures must have as many channels as those of the checkpoint {context.init}, {len(self.mean)}, got "
-                f"{found.channels}"
-            )
+    def _open(self, found: ImageSet, context: Context) -> Opened:
         shape = shape_of(found, self.size)
         fixed = self._fixed()
         normalise = normalised(self.mean, self.std, found.channels)
