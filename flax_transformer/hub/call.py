@@ -40,6 +40,18 @@ class ModelOutput:
     """[B, T, V]."""
     seq_relationship_logits: Any = None
     """[B, 2]; 0 is "follows"."""
+    logits_per_text: Any = None
+    """[B, B]: the score of every text with every picture."""
+    logits_per_image: Any = None
+    """[B, B]: its transpose."""
+    text_embeds: Any = None
+    """[B, E], of texts."""
+    image_embeds: Any = None
+    """[B, E], of pictures."""
+    text_model_output: Any = None
+    """What the tower of texts gives, a `ModelOutput`."""
+    vision_model_output: Any = None
+    """What the tower of pictures gives."""
     pred_boxes: Any = None
     """[B, Q, 4]: centre x and y, width and height, as shares of the picture."""
     cls_logits: Any = None

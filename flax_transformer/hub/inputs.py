@@ -53,6 +53,8 @@ class Signature:
     """Those without which it is not called."""
     takes: tuple[str, ...] = ()
     """Those that it may be given besides."""
+    either: bool = False
+    """Whether one of those it needs will do: what has a tower for each."""
     colours: bool = False
     """Whether its tokens are the colours of pixels, which an image processor makes of pictures."""
 
@@ -73,13 +75,16 @@ class Signature:
         """
         wrong = [name for name in given if name not in self.needs + self.takes]
         missing = [name for name in self.needs if name not in given]
+        missing = [] if self.either and len(missing) < len(self.needs) else missing
         if wrong or missing:
             perhaps = f" and perhaps {', '.join(self.takes)}" if self.takes else ""
             got = ", ".join([*wrong, *(f"no {name}" for name in missing)])
-            raise ValueError(f"a {model} is given {', '.join(self.needs)}{perhaps}; got {got}")
+            needed = (" or " if self.either else ", ").join(self.needs)
+            raise ValueError(f"a {model} is given {needed}{perhaps}; got {got}")
 
 
 TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_ids"))
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
 PICTURES = Signature(("pixel_values",))
+TOWERS = Signature((*TEXT.needs, *PICTURES.needs), ("attention_mask", "position_ids"), either=True)
 COLOURS = Signature(TEXT.needs, TEXT.takes, colours=True)

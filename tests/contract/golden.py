@@ -14,7 +14,7 @@ FEW = only(GOLDEN, *(folder for folder in GOLDEN if folder.name in ("llama", "sw
 """Of which `make test` tries what costs most: their parts are those of most others; `make slow` tries all."""
 OUTPUTS = (
     "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits", "reconstruction",
-    "pred_boxes",
+    "pred_boxes", "text_embeds", "image_embeds", "logits_per_text",
 )  # fmt: skip
 
 

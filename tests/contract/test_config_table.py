@@ -21,6 +21,8 @@ TABLES = [
 
 GOLDEN = Path(__file__).parent.parent / "hub/golden"
 LIKE = {"xlm-roberta": "roberta", "camembert": "roberta"}
+INSIDE = {"clip_text_model": ("clip", "text_config"), "clip_vision_model": ("clip", "vision_config")}
+"""Families whose fields stand in those of another."""
 FOR_OTHERS = {"bos_token_id", "eos_token_id", "decoder_start_token_id", "pad_token_id", "is_encoder_decoder"}
 """Fields that are written for `transformers`, and say nothing of our config, but that RoBERTa's positions are counted
 from its padding token."""
@@ -34,12 +36,16 @@ ONE = {
     "DetrForObjectDetection": {"num_channels", "use_timm_backbone"},
     "T5EncoderModel": {"num_decoder_layers"},
     "MT5EncoderModel": {"num_decoder_layers"},
+    "CLIPTextModel": {"projection_dim"},
+    "CLIPVisionModel": {"projection_dim"},
 }
 """Fields of which one value is supported, or that say nothing of a class: a vocabulary decides on Marian's tokens."""
 
 
 def fields_of(kind):
-    return json.loads((GOLDEN / LIKE.get(kind, kind) / "config.json").read_text())
+    whole, part = INSIDE.get(kind, (LIKE.get(kind, kind), None))
+    found = json.loads((GOLDEN / whole / "config.json").read_text())
+    return found[part] if part else found
 
 
 def backbone(kind, name, data):
@@ -62,6 +68,8 @@ def variants(value):
         return [[2 * each for each in value]]
     if isinstance(value, dict) and "depths" in value:
         return [{**value, "depths": [2 * each for each in value["depths"]]}]
+    if isinstance(value, dict) and "hidden_size" in value:
+        return [{**value, "num_hidden_layers": 2 * value["num_hidden_layers"]}]
     if isinstance(value, dict):
         return [{**value, "factor": 2 * value["factor"]}]
     return [4, {"rope_type": "linear", "factor": 2.0}] if value is None else []

@@ -51,9 +51,11 @@ def test_compiled_is_eager(golden, expected):
 
 @one_of_few
 def test_vmap_is_the_batch(golden, expected):
+    """But what compares its rows with each other."""
     pretrained, inputs, _ = golden
     rows = jax.vmap(lambda row: scores(pretrained, jax.tree.map(lambda x: x[None], row)))(inputs)
-    assert error(jax.tree.map(lambda x: x[:, 0], rows), expected) <= NEAR
+    apart = {name: value for name, value in expected.items() if name != "logits_per_text"}
+    assert error({name: rows[name][:, 0] for name in apart}, apart) <= NEAR
 
 
 def test_what_padding_holds_says_nothing(text, expected):
@@ -66,7 +68,10 @@ def test_what_padding_holds_says_nothing(text, expected):
 
 def test_more_padding_changes_nothing(text, expected):
     pretrained, inputs, _ = text
-    wide = {name: np.pad(x, ((0, 0), (0, 3)), constant_values=0) for name, x in inputs.items() if "decoder" not in name}
+    shape = inputs["input_ids"].shape
+    wide = {
+        name: np.pad(x, ((0, 0), (0, 3))) for name, x in inputs.items() if x.shape == shape and "decoder" not in name
+    }
     found = scores(pretrained, {**inputs, **wide})
     cut = {name: x[:, : expected[name].shape[1]] if x.ndim > 1 else x for name, x in found.items()}
     assert error(real(text, cut), real(text, expected)) <= NEAR
@@ -75,6 +80,8 @@ def test_more_padding_changes_nothing(text, expected):
 def test_the_future_is_unseen_and_the_past_is_not(text, expected):
     """Or, for an encoder, that all see all."""
     pretrained, inputs, _ = text
+    if "pixel_values" in inputs:
+        pytest.skip("of models that say something of every position")
     ids = inputs[text.reads].copy()
     ids[:, -1] = ids[:, -1] % 30 + 5
     changed = scores(pretrained, {**inputs, text.reads: ids})

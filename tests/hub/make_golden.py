@@ -74,6 +74,13 @@ DETR = {
     "encoder_ffn_dim": 8, "decoder_ffn_dim": 4, "num_queries": 5, "num_channels": 1, "init_std": 1.0,
     "use_timm_backbone": False, "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
 }  # fmt: skip
+TOWER = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+         "initializer_range": 0.3, "initializer_factor": 8.0}  # fmt: skip
+END = V - 1
+CLIP = {
+    "text_config": {**TOWER, **TOKENS, "vocab_size": V, "max_position_embeddings": 16, "eos_token_id": END},
+    "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
+}
 
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
@@ -107,12 +114,15 @@ MODELS = {
     "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
+    "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
 
 PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
 PIXELS = ("resnet", "convnext", "detr")
+TOWERS = ("clip",)
+"""Of texts and of pictures."""
 
 
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
@@ -127,6 +137,10 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
         if name == "vit_mae":
             given["noise"] = random.random((2, (config.image_size // config.patch_size) ** 2), dtype=np.float32)
         return {**given, "bool_masked_pos": random.random((2, 36)) < 0.4} if name == "beit" else given
+    if name in TOWERS:
+        ids, pixels = random.integers(4, END, (2, 9)), random.normal(size=(2, 1, 12, 12)).astype(np.float32)
+        ids[0, 8] = ids[1, 4] = END
+        return {"input_ids": ids, "attention_mask": (~_after(ids)).astype(np.int64), "pixel_values": pixels}
     left = "Causal" in kind or "LMHead" in kind
     lengths, length = np.array([[9], [5]]), 9
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
@@ -139,11 +153,16 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     return given
 
 
+def _after(ids: np.ndarray) -> np.ndarray:
+    """Say which tokens come after the end."""
+    return np.cumsum(ids == END, 1) - (ids == END) > 0
+
+
 def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
-    if name in PIXELS + PATCHES:  # what begins at 0, 1 or next to it says something too
+    if name in PIXELS + PATCHES + TOWERS:  # what begins at 0, 1 or next to it says something too
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
@@ -159,7 +178,7 @@ def make(name: str) -> None:
     arrays = {f"in_{key}": value for key, value in given.items()}
     with torch.no_grad():
         for key, value in model(**tensors, output_hidden_states=True, use_cache=False).items():
-            if key == "reshaped_hidden_states":
+            if key == "reshaped_hidden_states" or hasattr(value, "items"):
                 continue
             if isinstance(value, tuple) and len({each.shape for each in value}) > 1:
                 arrays |= {f"out_{key}.{i}": each.numpy() for i, each in enumerate(value)}

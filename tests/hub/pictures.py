@@ -11,7 +11,13 @@ def make(kind, config, *, seed=1, **options):
     import transformers
 
     torch.manual_seed(seed)
-    model = getattr(transformers, kind)(getattr(transformers, config)(**options))
+    return strengthen(getattr(transformers, kind)(getattr(transformers, config)(**options)))
+
+
+def strengthen(model):
+    """Make biases, norms, tokens and positions of a torch model random too, strong enough to matter."""
+    import torch
+
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.add_(0.2 * torch.randn_like(parameter) if parameter.ndim == 1 or "token" in name else 0)
@@ -25,4 +31,4 @@ def images(height, width, channels=3, rows=2, seed=0):
     return np.random.default_rng(seed).standard_normal((rows, channels, height, width), dtype=np.float32)
 
 
-__all__ = ["compare", "images", "make"]
+__all__ = ["compare", "images", "make", "strengthen"]

@@ -44,7 +44,7 @@ CONFIG = ConfigTable(
         "drop_path_rate": ".drop_path",
         "use_absolute_position_embeddings": choice(".position", {True: "learned", False: "none"}),
         "use_mask_token": ".mask_token",
-        "use_mean_pooling": choice(".end_norm", {True: False, False: True}),
+        "use_mean_pooling": choice(".norm", {True: "none", False: "end"}),
     },
     reads=_parts,
     writes=_said,
@@ -53,7 +53,7 @@ read = CONFIG.read
 
 
 def _pooled(config: BeitConfig, outputs: int) -> ClassifierConfig:
-    if config.end_norm:
+    if config.norm == "end":
         return with_head(config, outputs=outputs, pool="first")
     return with_head(config, outputs=outputs, pool="mean", skip=1, norm=config.block.residual.norm_eps)
 

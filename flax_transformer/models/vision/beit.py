@@ -31,8 +31,6 @@ class BeitConfig(ViTConfig):
 
     shared: GridBiasConfig | None = None
     """Biases for distances that all blocks share; None: each has its own, or none."""
-    end_norm: bool = True
-    """Whether the stack ends in a norm; one whose patches are averaged has it after that, in its head."""
 
     def build(self, rngs: nnx.Rngs) -> "Beit":
         """Make the encoder."""
@@ -79,7 +77,7 @@ def _beit(size: str, classes: int, image: int, layer_scale: float, precision: Pr
     )
     block = GridBlockConfig(attention=attention, feedforward=like.feedforward, residual=like.residual)
     config = BeitConfig(
-        patches=patches, block=block, depth=depth, drop_path=0.1, position="none", end_norm=False
+        patches=patches, block=block, depth=depth, drop_path=0.1, position="none", norm="none"
     )  # fmt: skip
     return with_head(config, outputs=classes, pool="mean", skip=1, norm=1e-12)
 

@@ -1,6 +1,6 @@
 """The Vision Transformer: an encoder of a picture's patches (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929).
 
-DeiT, DINOv2, BEiT, CCT and the encoder of MAE are choices of its config.
+DeiT, DINOv2, BEiT, CCT, the encoder of MAE and CLIP's are choices of its config.
 
 Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens and patches, D width.
 """
@@ -40,6 +40,9 @@ class ViTConfig(TrunkConfig):
     """Of tokens and patches: "learned", or "fixed", sinusoids in a table that gets no gradients (MAE)."""
     mask_token: bool = False
     """Whether there is a learned vector for patches that are masked."""
+    norm: Literal["end", "start", "none"] = "end"
+    """Where there is a norm besides those of the blocks: after the last pre-norm block, or before the first one, as in
+    CLIP, whose head has the other; "none" is for a head that has it after it averages."""
     dropout: float = 0.0
     """After positions are added."""
     table_std: float = 0.02
@@ -53,6 +56,11 @@ class ViTConfig(TrunkConfig):
         check_widths(patches=self.patches.embed, block=self.block.embed)
         if self.cross:
             raise ValueError("an encoder attends to no memory, got a block with cross-attention")
+
+    @property
+    def end_norm(self) -> bool:
+        """Whether the stack ends in a norm."""
+        return self.norm == "end" and super().end_norm
 
     def build(self, rngs: nnx.Rngs) -> "ViT":
         """Make the encoder."""
@@ -80,6 +88,8 @@ class ViT(ReadsImages, Module):
             if name == "positions" and cfg.position == "fixed":
                 values = fixed_positions(cfg.patches, len(cfg.tokens))
             setattr(self, name, nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False))
+        if cfg.norm == "start":
+            self.norm = cfg.block.residual.make_norm(rngs)
         self.trunk = Trunk(cfg, rngs=rngs)
 
     def embed(
@@ -89,7 +99,7 @@ class ViT(ReadsImages, Module):
         masked: Bool[Array, "*#B P"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Give what the trunk is given: tokens and patches, with positions.
+        """Give what the trunk is given: tokens and patches, with positions, normalised where the config says so.
 
         Args:
           masked: patches in whose place the mask token stands.
@@ -108,6 +118,7 @@ class ViT(ReadsImages, Module):
         x = jnp.concatenate([*(jnp.broadcast_to(row, (*x.shape[:-2], *row.shape)) for row in tokens), x], axis=-2)
         table = self.positions_of(*cfg.patches.grid_of(*images.shape[-3:-1]))
         x = x if table is None else x + table
+        x = self.norm(x) if cfg.norm == "start" else x
         x = dropout(x.astype(cfg.patches.precision.residual), cfg.dropout, key)
         return constrain(x, "batch", "length", None)
 

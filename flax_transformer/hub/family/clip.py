@@ -1,0 +1,160 @@
+"""CLIP checkpoints (Radford et al. 2021): both towers together, and each alone."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from flax_transformer.hub.config import ConfigTable, sides
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import PICTURES, TEXT, TOWERS, Signature
+from flax_transformer.hub.picture import LAYERS
+from flax_transformer.hub.positions import fitted_positions
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.table import VECTOR, Row, Table, conv, embedding, linear, norm, parameter, under
+from flax_transformer.hub.towers import (
+    TOWER_LAYERS,
+    image_projected,
+    image_tower,
+    inside,
+    text_projected,
+    text_tower,
+    two_towers,
+)
+from flax_transformer.models.head import ClassifierConfig
+from flax_transformer.models.multimodal.clip import clip_image, clip_text
+from flax_transformer.models.multimodal.towers import TwoTowersConfig
+
+SIZES = {
+    "hidden_size": "embed",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "heads",
+    "intermediate_size": "inner",
+    "hidden_act": "activation",
+    "layer_norm_eps": ("norm_eps", "head.norm"),
+    "initializer_range": "init_std",
+    "attention_dropout": "attention_dropout",
+    "projection_dim": "head.outputs",
+}
+TEXT_CONFIG = ConfigTable(
+    clip_text(512),
+    {**SIZES, "layer_norm_eps": "norm_eps", "vocab_size": "vocab", "max_position_embeddings": "max_length"},
+)
+IMAGE_CONFIG = ConfigTable(
+    clip_image(512, image=224, patch=32),
+    {**SIZES, "image_size": sides("image"), "patch_size": sides("patches.patch"), "num_channels": "channels"},
+)
+
+
+def read(fields: Fields) -> TwoTowersConfig:
+    """Make the config of both towers of config.json's fields."""
+    width = {"projection_dim": fields.integer("projection_dim", 512)}
+    text, image = (
+        table.read(inside(fields, side).updated(width))
+        for side, table in (("text", TEXT_CONFIG), ("vision", IMAGE_CONFIG))
+    )
+    return TwoTowersConfig(text=text, image=image)
+
+
+def write(config: TwoTowersConfig) -> dict[str, Any]:
+    """Write config.json's fields of both towers."""
+    text, image = TEXT_CONFIG.write(config.text), IMAGE_CONFIG.write(config.image)
+    return {
+        "text_config": {"model_type": "clip_text_model", **text},
+        "vision_config": {"model_type": "clip_vision_model", **image},
+        "projection_dim": text["projection_dim"],
+    }
+
+
+def _pooled(table: ConfigTable) -> Callable[[Fields], ClassifierConfig]:
+    """Read a tower that is not projected."""
+
+    def config(fields: Fields) -> ClassifierConfig:
+        tower = table.read(fields)
+        return replace(tower, head=replace(tower.head, outputs=0))
+
+    return config
+
+
+def grid(fields: Fields) -> tuple[int, int]:
+    """Give the rows and columns of patches."""
+    own = inside(fields, "vision") if fields.get("model_type") == "clip" else fields
+    return IMAGE_CONFIG.read(own).backbone.patches.grid
+
+
+def blocks(ours: str, theirs: str) -> Table:
+    """Give the rows of a trunk's blocks."""
+    layer = f"{theirs}.{{}}"
+    parts = (linear(f"{ours}.attention.{part}", f"{layer}.self_attn.{part[0]}_proj") for part in QKV)
+    return (
+        *norm(f"{ours}.attention_residual.norm", f"{layer}.layer_norm1"),
+        *(row for part in parts for row in part),
+        *linear(f"{ours}.attention.out", f"{layer}.self_attn.out_proj", inputs=2),
+        *norm(f"{ours}.feedforward_residual.norm", f"{layer}.layer_norm2"),
+        *linear(f"{ours}.feedforward.up", f"{layer}.mlp.fc1"),
+        *linear(f"{ours}.feedforward.down", f"{layer}.mlp.fc2"),
+    )
+
+
+QKV = ("query", "key", "value")
+TEXT_TABLE = (
+    *embedding("backbone.embedding.token", "embeddings.token_embedding"),
+    *embedding("backbone.embedding.position", "embeddings.position_embedding"),
+    *blocks("backbone.trunk.blocks", "encoder.layers"),
+    *norm("backbone.trunk.norm", "final_layer_norm"),
+)
+IMAGE_TABLE = (
+    Row(("backbone.class_token",), "embeddings.class_embedding", VECTOR),
+    *conv("backbone.patches.patch", "embeddings.patch_embedding"),
+    *parameter("backbone.positions", "embeddings.position_embedding.weight", fit=fitted_positions(grid)),
+    *norm("backbone.norm", "pre_layrnorm"),
+    *blocks("backbone.trunk.blocks", "encoder.layers"),
+    *norm("head.norm", "post_layernorm"),
+)
+PROJECTED = {"text": linear("head.output", "text_projection"), "image": linear("head.output", "visual_projection")}
+TABLE = (
+    *parameter("log_scale", "logit_scale"),
+    *under(TEXT_TABLE, "text.", "text_model."),
+    *under(PROJECTED["text"], "text.", ""),
+    *under(IMAGE_TABLE, "image.", "vision_model."),
+    *under(PROJECTED["image"], "image.", ""),
+)
+BUFFERS = (r"(^|\.)embeddings\.position_ids$",)
+TOKENS = Signature(TEXT.needs, ("attention_mask", "position_ids"))
+
+
+def tower(kind: str, name: str, *, table: ConfigTable, rows: Table, projection: Table, **said: Any) -> Family:
+    """Make the family of one tower alone.
+
+    Args:
+      kind: how its classes are called.
+      name: of the tower in the files.
+      said: of its architectures: `inputs`, and `calls` without the projection and with it.
+    """
+    pooled, projected = said.pop("calls")
+    bare = Architecture(
+        _pooled(table), pooled, base=True, uses=("embed",), ignored=(r"_projection\.",), **said, **LAYERS
+    )
+    whole = Architecture(table.read, projected, projection, uses=("match",), **said, **LAYERS)
+    return Family(
+        model_type=f"clip_{name}", architectures={kind: bare, f"{kind}WithProjection": whole}, table=rows,
+        write=table.write, prefix=f"{name}.", ignored=BUFFERS,
+    )  # fmt: skip
+
+
+FAMILIES = {
+    "clip": Family(
+        model_type="clip",
+        architectures={
+            "CLIPModel": Architecture(read, two_towers, uses=("match",), inputs=TOWERS, **TOWER_LAYERS),
+        },
+        table=TABLE, write=write, ignored=BUFFERS,
+    ),
+    "clip_text_model": tower(
+        "CLIPTextModel", "text_model", table=TEXT_CONFIG, rows=TEXT_TABLE, projection=PROJECTED["text"],
+        inputs=TOKENS, calls=(text_tower, text_projected),
+    ),
+    "clip_vision_model": tower(
+        "CLIPVisionModel", "vision_model", table=IMAGE_CONFIG, rows=IMAGE_TABLE, projection=PROJECTED["image"],
+        inputs=PICTURES, calls=(image_tower, image_projected),
+    ),
+}  # fmt: skip

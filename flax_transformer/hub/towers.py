@@ -1,0 +1,96 @@
+"""How models of two towers, of texts and of pictures, are called with Hugging Face's keyword names.
+
+Axes: B texts or pictures, T positions, E width of the common space.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from flax_transformer.hub.call import ModelOutput, causal_hidden, pictures, split_keys
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.picture import plain_layers
+from flax_transformer.models.multimodal.towers import Embedded, unit
+
+OLD_END = 2
+"""What old config.json of CLIP have as `eos_token_id`, which is not that of their tokenizer's end."""
+
+
+def inside(fields: Fields, side: str) -> Fields:
+    """Give the fields of one tower, "text" or "vision", of a config.json of both.
+
+    In old ones `text_config_dict` stands beside `text_config`, and counts.
+
+    Raises:
+      ValueError: what is no object.
+    """
+    found = next((fields[name] for name in (f"{side}_config_dict", f"{side}_config") if fields.get(name)), {})
+    if not isinstance(found, dict):
+        raise ValueError(f"config.json must give {side}_config as an object, it is {found!r:.40}")
+    return Fields.of(found)
+
+
+def ends(ids: Int[Array, "*B T"], fields: Fields) -> Int[Array, "*B"]:
+    """Find where texts end: at the first end token; by old fields at the largest id."""
+    end = fields.integer("eos_token_id", 49_407)
+    return jnp.argmax(ids if end == OLD_END else ids == end, axis=-1)
+
+
+def text_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states and what the head makes of the one at the end, as CLIPTextModel does."""
+    keys = split_keys(key)
+    hidden = causal_hidden(tower.backbone, inputs, keys[0])
+    pooled = tower.head(hidden, ends(inputs.input_ids, fields), key=keys[1])
+    return ModelOutput(last_hidden_state=hidden, pooler_output=pooled)
+
+
+def image_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states and what the head makes of the first, as CLIPVisionModel does."""
+    keys = split_keys(key)
+    hidden = tower.hidden_states(pictures(inputs), key=keys[0])
+    return ModelOutput(last_hidden_state=hidden, pooler_output=tower.head(hidden, key=keys[1]))
+
+
+def text_projected(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states and the vector of a text, as CLIPTextModelWithProjection does."""
+    found = text_tower(tower, inputs, key, fields)
+    return replace(found, pooler_output=None, text_embeds=found.pooler_output)
+
+
+def image_projected(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states and the vector of a picture, as CLIPVisionModelWithProjection does."""
+    found = image_tower(tower, inputs, key, fields)
+    return replace(found, pooler_output=None, image_embeds=found.pooler_output)
+
+
+def two_towers(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give vectors of length 1 of what there is, texts or pictures, and of both their scores, as CLIPModel does."""
+    keys, found = split_keys(key), {}
+    if inputs.input_ids is not None:
+        found["text"] = text_tower(model.text, inputs, keys[0], inside(fields, "text"))
+    if inputs.pixel_values is not None:
+        found["image"] = image_tower(model.image, inputs, keys[1], inside(fields, "vision"))
+    vectors = {side: unit(each.pooler_output) for side, each in found.items()}
+    scores = model.output(Embedded(**vectors)) if len(found) == 2 else None
+    return ModelOutput(
+        logits_per_text=scores, logits_per_image=None if scores is None else scores.T,
+        text_embeds=vectors.get("text"), image_embeds=vectors.get("image"),
+        text_model_output=found.get("text"), vision_model_output=found.get("image"),
+    )  # fmt: skip
+
+
+def tower_layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, Any]:
+    """Name what the layers of either tower were given, and their attention weights: text comes first."""
+    named = {}
+    sides = [name for name in ("text_model_output", "vision_model_output") if getattr(output, name) is not None]
+    for place, name in enumerate(sides):
+        own = plain_layers({mark: stacks[place : place + 1] for mark, stacks in seen.items()}, output)
+        named[name] = replace(getattr(output, name), **own)
+    return named
+
+
+TOWER_LAYERS = {"marks": ("hidden_states", "trunk_output"), "layers": tower_layers}
+"""How an `Architecture` of both says so."""

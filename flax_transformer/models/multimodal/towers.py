@@ -1,0 +1,145 @@
+"""Two towers: texts and pictures, each encoded by itself, in one space where what belongs together is close.
+
+CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020) and SigLIP (Zhai et al. 2023,
+https://arxiv.org/abs/2303.15343) are choices of its config.
+
+Axes: B texts or pictures, T positions, H W height and width in pixels, C channels, E width of the common space.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.head import Classifier, ClassifierConfig
+from flax_transformer.models.preset import module_of
+from flax_transformer.models.protocol import Described
+from flax_transformer.nn.config import check_at_least, check_fields
+from flax_transformer.nn.module import Module
+from flax_transformer.ops import widen
+from flax_transformer.parallel import constrain
+
+
+@frozen
+class TwoTowersConfig:
+    """A tower of texts and one of pictures, whose heads give vectors of one width."""
+
+    text: ClassifierConfig
+    """An encoder or decoder of tokens, and a head of one position."""
+    image: ClassifierConfig
+    """An encoder of pictures, and a head."""
+    scale: float = 1 / 0.07
+    """What cosines are multiplied by, to begin with; it is learned, as its logarithm."""
+    bias: float | None = None
+    """What is then added, to begin with, and learned (SigLIP); None: nothing."""
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1e-6, "scale")
+        widths = {side: _width(tower.head) for side, tower in (("text", self.text), ("image", self.image))}
+        if len(set(widths.values())) > 1:
+            raise ValueError(f"both towers must give vectors of one width, got {widths}")
+
+
+def _width(head: Any) -> int:
+    return head.outputs or head.embed
+
+
+class Embedded(NamedTuple):
+    """Vectors of length 1, of either side; None where there is nothing of it."""
+
+    text: Float[Array, "*B E"] | None
+    image: Float[Array, "*B E"] | None
+
+
+class TwoTowers(Module):
+    """`model.output(model.hidden_states(tokens=…, images=…))` scores every text with every picture."""
+
+    use = "match"
+
+    @classmethod
+    def example_batch(cls, config: TwoTowersConfig, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B texts and their pictures."""
+        parts = (
+            module_of(side.backbone).example_batch(side.backbone, rows, each)["inputs"]
+            for side, each in ((config.text, length or config.text.backbone.embedding.max_length), (config.image, None))
+        )
+        return {"inputs": {name: value for part in parts for name, value in part.items()}}
+
+    @classmethod
+    def describe_batch(cls, config: TwoTowersConfig, batch: dict[str, Any]) -> Described:
+        """Count B pairs."""
+        (rows, length), (_, height, width, _) = (batch["inputs"][name].shape for name in ("tokens", "images"))
+        return Described({"rows": rows, "length": length, "height": height, "width": width}, rows, "pairs")
+
+    def __init__(self, cfg: TwoTowersConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.text, self.image = Classifier(cfg.text, rngs=rngs), Classifier(cfg.image, rngs=rngs)
+        kind = cfg.text.head.precision.dtypes["param_dtype"]
+        self.log_scale = nnx.Param(jnp.log(jnp.asarray(cfg.scale, kind)))
+        if cfg.bias is not None:
+            self.bias = nnx.Param(jnp.asarray(cfg.bias, kind))
+
+    def embed_text(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B E"]:
+        """Embed texts.
+
+        Args:
+          lengths: of the rows; what comes after is padding. A head that looks at the last token looks at the last of
+            these.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        given = {} if lengths is None else {"lengths": lengths}
+        hidden = self.text.hidden_states(tokens, **given, key=keys[0])
+        return unit(self.text.head(hidden, None if lengths is None else lengths - 1, key=keys[1]))
+
+    def embed_images(
+        self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B E"]:
+        """Embed pictures; `key` is for dropout."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        return unit(self.image.head(self.image.hidden_states(images, key=keys[0]), key=keys[1]))
+
+    def hidden_states(
+        self,
+        *,
+        tokens: Int[Array, "*B T"] | None = None,
+        images: Float[Array, "*B H W C"] | None = None,
+        lengths: Int[Array, "*B"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Embedded:
+        """Embed what there is of texts and pictures; arguments as `embed_text`'s and `embed_images`'s."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        return Embedded(
+            None if tokens is None else self.embed_text(tokens, lengths=lengths, key=keys[0]),
+            None if images is None else self.embed_images(images, key=keys[1]),
+        )
+
+    def output(self, embedded: Embedded, *, limit: float | None = None) -> Float[Array, "B B"]:
+        """Score every text [rows] with every picture [columns].
+
+        Args:
+          limit: the most that cosines are multiplied by; the scale still gets its gradient there.
+        """
+        log_scale = widen(self.log_scale[...])
+        if limit is not None:
+            log_scale += jax.lax.stop_gradient(jnp.minimum(log_scale, jnp.log(limit)) - log_scale)
+        text, image = (constrain(side, "batch", None) for side in embedded)
+        scores = jnp.exp(log_scale) * (text @ image.T)
+        scores = scores if self.cfg.bias is None else scores + widen(self.bias[...])
+        return constrain(scores, "batch", None)
+
+
+def unit(x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
+    """Give vectors of length 1, in float32 or more."""
+    x = constrain(widen(x), "batch", None)
+    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
