@@ -68,17 +68,16 @@ def image_projected(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields
 
 def two_towers(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Give vectors of length 1 of what there is, texts or pictures, and of both their scores, as CLIPModel does."""
-    keys, found = split_keys(key), {}
+    keys, text, image = split_keys(key), None, None
     if inputs.input_ids is not None:
-        found["text"] = text_tower(model.text, inputs, keys[0], inside(fields, "text"))
+        text = text_tower(model.text, inputs, keys[0], inside(fields, "text"))
     if inputs.pixel_values is not None:
-        found["image"] = image_tower(model.image, inputs, keys[1], inside(fields, "vision"))
-    vectors = {side: unit(each.pooler_output) for side, each in found.items()}
-    scores = model.output(Embedded(**vectors)) if len(found) == 2 else None
+        image = image_tower(model.vision, inputs, keys[1], inside(fields, "vision"))
+    vectors = Embedded(*(None if side is None else unit(side.pooler_output) for side in (text, image)))
+    scores = None if None in (text, image) else model.output(vectors)
     return ModelOutput(
-        logits_per_text=scores, logits_per_image=None if scores is None else scores.T,
-        text_embeds=vectors.get("text"), image_embeds=vectors.get("image"),
-        text_model_output=found.get("text"), vision_model_output=found.get("image"),
+        logits_per_text=scores, logits_per_image=None if scores is None else scores.T, text_embeds=vectors.first,
+        image_embeds=vectors.second, text_model_output=text, vision_model_output=image,
     )  # fmt: skip
 
 

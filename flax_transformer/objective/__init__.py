@@ -5,6 +5,7 @@ takes its inputs by name, so that an objective knows no family: `model.hidden_st
 hidden states, and `model.output(hidden)` is what logits are made of.
 """
 
+from flax_transformer.objective.contrast import ContrastiveLoss, SigmoidLoss
 from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.distil import DistilLoss
 from flax_transformer.objective.label import LabelLoss
@@ -17,12 +18,14 @@ __all__ = [
     "OBJECTIVES",
     "Batch",
     "BatchStatistics",
+    "ContrastiveLoss",
     "DetectionLoss",
     "DistilLoss",
     "LabelLoss",
     "Loss",
     "MaskedLoss",
     "Objective",
+    "SigmoidLoss",
     "TokenLoss",
     "check_parts",
 ]
@@ -34,5 +37,6 @@ OBJECTIVES: dict[str, Objective] = {
     "classify": LabelLoss(),
     "label": LabelLoss(),
     "detect": DetectionLoss(),
+    "match": ContrastiveLoss(),
 }
 """What trains a model, where nothing else is said, by what it can do: a word of `hub.registration.USES`."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.models.multimodal.clip import clip_image, clip_text
+from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.towers import Embedded, TwoTowers, TwoTowersConfig
 from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.train.state import parameter_count
@@ -17,7 +17,7 @@ PUBLISHED = {
 }  # fmt: skip
 SMALL = TwoTowersConfig(
     text=clip_text(6, vocab=20, embed=8, heads=2, depth=1, length=9),
-    image=clip_image(6, image=8, patch=4, embed=8, heads=2, depth=1),
+    vision=clip_vision(6, image=8, patch=4, embed=8, heads=2, depth=1),
 )
 
 
@@ -42,13 +42,13 @@ def test_scores_are_cosines_times_the_scale(model, inputs):
     for side in embedded:
         np.testing.assert_allclose(jnp.linalg.norm(side, axis=-1), 1, rtol=1e-6)
     scale = SMALL.scale
-    np.testing.assert_allclose(model.output(embedded), scale * embedded.text @ embedded.image.T, rtol=1e-5)
+    np.testing.assert_allclose(model.output(embedded), scale * embedded.first @ embedded.second.T, rtol=1e-5)
 
 
 def test_a_limit_bounds_the_scale_and_not_its_gradient(model, inputs):
     embedded = model.hidden_states(**inputs)
     limited = model.output(embedded, limit=2.0)
-    np.testing.assert_allclose(limited, 2 * embedded.text @ embedded.image.T, rtol=1e-5)
+    np.testing.assert_allclose(limited, 2 * embedded.first @ embedded.second.T, rtol=1e-5)
     gradient = jax.grad(lambda m: jnp.sum(m.output(embedded, limit=2.0) ** 2))(model).log_scale[...]
     np.testing.assert_allclose(gradient, 2 * jnp.sum(limited**2), rtol=1e-5)
 
@@ -62,12 +62,12 @@ def test_what_comes_after_a_text_says_nothing(model, inputs):
 
 
 def test_one_side_alone(model, inputs):
-    assert model.hidden_states(images=inputs["images"]).text is None
+    assert model.hidden_states(images=inputs["images"]).first is None
     both = model.hidden_states(**inputs)
-    np.testing.assert_allclose(model.hidden_states(images=inputs["images"]).image, both.image, rtol=1e-6)
+    np.testing.assert_allclose(model.hidden_states(images=inputs["images"]).second, both.second, rtol=1e-6)
     assert isinstance(both, Embedded)
 
 
 def test_towers_of_two_widths_are_refused():
-    with pytest.raises(ValueError, match="must give vectors of one width, got {'text': 6, 'image': 5}"):
-        TwoTowersConfig(text=SMALL.text, image=clip_image(5, image=8, patch=4, embed=8, heads=2, depth=1))
+    with pytest.raises(ValueError, match=r"of one width, got \{'text': 6, 'vision': 5\}"):
+        TwoTowersConfig(text=SMALL.text, vision=clip_vision(5, image=8, patch=4, embed=8, heads=2, depth=1))

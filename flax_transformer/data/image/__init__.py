@@ -7,6 +7,8 @@ for training, `each_image_once` for evaluation.
 """
 
 from flax_transformer.data.image.batch import Draw, Erase, ImageRows, Mix, Normalise, SceneRows, ShiftFlip
+from flax_transformer.data.image.captioned import CaptionData, Captioned
+from flax_transformer.data.image.captioned_shape import CaptionedShapes, ShapeCaptions
 from flax_transformer.data.image.colour import ColourJitter, RandAugment
 from flax_transformer.data.image.decode import decode_image, image_size
 from flax_transformer.data.image.geometry import (
@@ -23,8 +25,12 @@ from flax_transformer.data.image.open import ImageData, open_images
 from flax_transformer.data.image.picture import Files, Held, ImageSet, Objects, Pictures, Scenes
 from flax_transformer.data.image.scene import SceneData, ShapeScenes
 from flax_transformer.data.image.stream import DecodedRows, HeldRows, ImageStream, each_image_once, hold
+from flax_transformer.data.image.twin import TwinData, Twins
 
 __all__ = [
+    "CaptionData",
+    "Captioned",
+    "CaptionedShapes",
     "CenterCrop",
     "ColourJitter",
     "DecodedRows",
@@ -52,9 +58,12 @@ __all__ = [
     "SceneData",
     "SceneRows",
     "Scenes",
+    "ShapeCaptions",
     "ShapeScenes",
     "ShiftFlip",
     "Sometimes",
+    "TwinData",
+    "Twins",
     "decode_image",
     "each_image_once",
     "hold",

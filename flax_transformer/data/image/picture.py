@@ -209,11 +209,11 @@ class Scenes(Sequence[Any]):
 class ImageSet:
     """Pictures to train on and held-out ones."""
 
-    kind: Literal["classes", "boxes"]
+    kind: Literal["classes", "boxes", "captions", "twins"]
     """What is known of each picture."""
-    splits: Mapping[str, Pictures | Scenes]
-    """`train`, `validation` and `test`."""
-    classes: tuple[str, ...]
+    splits: Mapping[str, Any]
+    """`train`, `validation` and `test`: `Pictures` of classes, `Scenes` of boxes, `Captioned`, `Twins`."""
+    classes: tuple[str, ...] = ()
     channels: int = 3
     class_ids: tuple[int, ...] = ()
     """The numbers of the classes in the data set's own files, where they have any."""

@@ -76,7 +76,7 @@ class HeldRows:
         indices = np.empty(len(numbers), np.int64)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            indices[here] = _order(count, self.seed, epoch)[places[here]]
+            indices[here] = order(count, self.seed, epoch)[places[here]]
         weights = np.ones(len(numbers), np.float32)
         return laid_out(self.pictures.images.pixels[indices], self.pictures.labels[indices], weights)
 
@@ -203,6 +203,6 @@ def each_image_once(
 
 
 @lru_cache(maxsize=4)
-def _order(count: int, seed: int, epoch: int) -> Int[np.ndarray, "_"]:
+def order(count: int, seed: int, epoch: int) -> Int[np.ndarray, "_"]:
     """Shuffle the numbers below a count."""
     return np.random.default_rng((seed, epoch)).permutation(count)

@@ -19,10 +19,10 @@ import numpy as np
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, BOS, EOS, UNK = range(4)
-MASK = "<mask>"
+MASK, END = "<mask>", "<|endoftext|>"
 _END = "</w>"
 _GROWTH = 10_000
-_RESERVED = re.compile("|".join(re.escape(text) for text in (*SPECIAL, MASK, _END)))
+_RESERVED = re.compile("|".join(re.escape(text) for text in (*SPECIAL, MASK, END, _END)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,14 @@ class Tokenizer:
         # A hidden word begins with its space, so the space before the mask is the mask's.
         inner.add_special_tokens([tokenizers.AddedToken(MASK, lstrip=True, normalized=False, special=True)])
         return replace(self, inner=inner, mask=inner.token_to_id(MASK))
+
+    def with_end(self) -> "Tokenizer":
+        """Give a copy with one more special token, the last, which ends texts: CLIP finds the end by the largest id."""
+        import tokenizers
+
+        inner = tokenizers.Tokenizer.from_str(self.json())
+        inner.add_special_tokens([tokenizers.AddedToken(END, normalized=False, special=True)])
+        return replace(self, inner=inner, eos=inner.token_to_id(END))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Turn texts into token ids, without begin or end marks."""

@@ -21,7 +21,7 @@ from flax_transformer.hub.towers import (
     two_towers,
 )
 from flax_transformer.models.head import ClassifierConfig
-from flax_transformer.models.multimodal.clip import clip_image, clip_text
+from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.towers import TwoTowersConfig
 
 SIZES = {
@@ -40,7 +40,7 @@ TEXT_CONFIG = ConfigTable(
     {**SIZES, "layer_norm_eps": "norm_eps", "vocab_size": "vocab", "max_position_embeddings": "max_length"},
 )
 IMAGE_CONFIG = ConfigTable(
-    clip_image(512, image=224, patch=32),
+    clip_vision(512, image=224, patch=32),
     {**SIZES, "image_size": sides("image"), "patch_size": sides("patches.patch"), "num_channels": "channels"},
 )
 
@@ -52,12 +52,12 @@ def read(fields: Fields) -> TwoTowersConfig:
         table.read(inside(fields, side).updated(width))
         for side, table in (("text", TEXT_CONFIG), ("vision", IMAGE_CONFIG))
     )
-    return TwoTowersConfig(text=text, image=image)
+    return TwoTowersConfig(text=text, vision=image)
 
 
 def write(config: TwoTowersConfig) -> dict[str, Any]:
     """Write config.json's fields of both towers."""
-    text, image = TEXT_CONFIG.write(config.text), IMAGE_CONFIG.write(config.image)
+    text, image = TEXT_CONFIG.write(config.text), IMAGE_CONFIG.write(config.vision)
     return {
         "text_config": {"model_type": "clip_text_model", **text},
         "vision_config": {"model_type": "clip_vision_model", **image},
@@ -115,8 +115,8 @@ TABLE = (
     *parameter("log_scale", "logit_scale"),
     *under(TEXT_TABLE, "text.", "text_model."),
     *under(PROJECTED["text"], "text.", ""),
-    *under(IMAGE_TABLE, "image.", "vision_model."),
-    *under(PROJECTED["image"], "image.", ""),
+    *under(IMAGE_TABLE, "vision.", "vision_model."),
+    *under(PROJECTED["image"], "vision.", ""),
 )
 BUFFERS = (r"(^|\.)embeddings\.position_ids$",)
 TOKENS = Signature(TEXT.needs, ("attention_mask", "position_ids"))
@@ -147,7 +147,7 @@ FAMILIES = {
         architectures={
             "CLIPModel": Architecture(read, two_towers, uses=("match",), inputs=TOWERS, **TOWER_LAYERS),
         },
-        table=TABLE, write=write, ignored=BUFFERS,
+        table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",
     ),
     "clip_text_model": tower(
         "CLIPTextModel", "text_model", table=TEXT_CONFIG, rows=TEXT_TABLE, projection=PROJECTED["text"],

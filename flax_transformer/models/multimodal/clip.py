@@ -50,7 +50,7 @@ def clip_text(
     return with_head(backbone, outputs=width, pool="last", bias=False)
 
 
-def clip_image(
+def clip_vision(
     width: int, *, image: int, patch: int, embed: int = 768, heads: int = 12, depth: int = 12, **options: Any
 ) -> ClassifierConfig:
     """Give the tower of pictures: a ViT with a norm before its blocks, whose class token is projected.
@@ -77,7 +77,7 @@ def _clip(image: int, patch: int, vocab: int, precision: Precision, *, large: bo
     width = 768 if large else 512
     return TwoTowersConfig(
         text=clip_text(width, vocab=vocab, precision=precision, **text),
-        image=clip_image(width, image=image, patch=patch, precision=precision, **picture),
+        vision=clip_vision(width, image=image, patch=patch, precision=precision, **picture),
     )
 
 

@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.head import Classifier, ClassifierConfig
+from flax_transformer.models.head import Classifier, ClassifierConfig, HeadConfig
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import check_at_least, check_fields
@@ -29,7 +29,7 @@ class TwoTowersConfig:
 
     text: ClassifierConfig
     """An encoder or decoder of tokens, and a head of one position."""
-    image: ClassifierConfig
+    vision: ClassifierConfig
     """An encoder of pictures, and a head."""
     scale: float = 1 / 0.07
     """What cosines are multiplied by, to begin with; it is learned, as its logarithm."""
@@ -39,23 +39,49 @@ class TwoTowersConfig:
     def __post_init__(self):
         check_fields(self)
         check_at_least(self, 1e-6, "scale")
-        widths = {side: _width(tower.head) for side, tower in (("text", self.text), ("image", self.image))}
+        widths = {side: _width(tower.head) for side, tower in (("text", self.text), ("vision", self.vision))}
         if len(set(widths.values())) > 1:
             raise ValueError(f"both towers must give vectors of one width, got {widths}")
 
 
-def _width(head: Any) -> int:
+def _width(head: HeadConfig) -> int:
     return head.outputs or head.embed
 
 
 class Embedded(NamedTuple):
     """Vectors of length 1, of either side; None where there is nothing of it."""
 
-    text: Float[Array, "*B E"] | None
-    image: Float[Array, "*B E"] | None
+    first: Float[Array, "*B E"] | None
+    """Of texts."""
+    second: Float[Array, "*B E"] | None
+    """Of pictures."""
 
 
-class TwoTowers(Module):
+class Matcher(Module):
+    """What scores pairs by cosines, times a scale that is learned as its logarithm."""
+
+    def init_scale(self, scale: float, bias: float | None, like: HeadConfig) -> None:
+        """Make what cosines are multiplied by, and what is then added, of the kind of a head's parameters."""
+        kind = like.precision.dtypes["param_dtype"]
+        self.log_scale = nnx.Param(jnp.log(jnp.asarray(scale, kind)))
+        if bias is not None:
+            self.bias = nnx.Param(jnp.asarray(bias, kind))
+
+    def output(self, embedded: Embedded, *, limit: float | None = None) -> Float[Array, "B B"]:
+        """Score every first half [rows] with every second [columns].
+
+        Args:
+          limit: the most that cosines are multiplied by; the scale still gets its gradient there.
+        """
+        log_scale = widen(self.log_scale[...])
+        if limit is not None:
+            log_scale += jax.lax.stop_gradient(jnp.minimum(log_scale, jnp.log(limit)) - log_scale)
+        first, second = (constrain(side, "batch", None) for side in embedded)
+        scores = jnp.exp(log_scale) * (first @ second.T)
+        return constrain(scores + widen(self.bias[...]) if hasattr(self, "bias") else scores, "batch", None)
+
+
+class TwoTowers(Matcher):
     """`model.output(model.hidden_states(tokens=…, images=…))` scores every text with every picture."""
 
     use = "match"
@@ -65,7 +91,10 @@ class TwoTowers(Module):
         """Make a batch of B texts and their pictures."""
         parts = (
             module_of(side.backbone).example_batch(side.backbone, rows, each)["inputs"]
-            for side, each in ((config.text, length or config.text.backbone.embedding.max_length), (config.image, None))
+            for side, each in (
+                (config.text, length or config.text.backbone.embedding.max_length),
+                (config.vision, None),
+            )
         )
         return {"inputs": {name: value for part in parts for name, value in part.items()}}
 
@@ -77,11 +106,8 @@ class TwoTowers(Module):
 
     def __init__(self, cfg: TwoTowersConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
-        self.text, self.image = Classifier(cfg.text, rngs=rngs), Classifier(cfg.image, rngs=rngs)
-        kind = cfg.text.head.precision.dtypes["param_dtype"]
-        self.log_scale = nnx.Param(jnp.log(jnp.asarray(cfg.scale, kind)))
-        if cfg.bias is not None:
-            self.bias = nnx.Param(jnp.asarray(cfg.bias, kind))
+        self.text, self.vision = Classifier(cfg.text, rngs=rngs), Classifier(cfg.vision, rngs=rngs)
+        self.init_scale(cfg.scale, cfg.bias, cfg.text.head)
 
     def embed_text(
         self,
@@ -107,7 +133,7 @@ class TwoTowers(Module):
     ) -> Float[Array, "*B E"]:
         """Embed pictures; `key` is for dropout."""
         keys = (None, None) if key is None else jax.random.split(key)
-        return unit(self.image.head(self.image.hidden_states(images, key=keys[0]), key=keys[1]))
+        return unit(self.vision.head(self.vision.hidden_states(images, key=keys[0]), key=keys[1]))
 
     def hidden_states(
         self,
@@ -123,20 +149,6 @@ class TwoTowers(Module):
             None if tokens is None else self.embed_text(tokens, lengths=lengths, key=keys[0]),
             None if images is None else self.embed_images(images, key=keys[1]),
         )
-
-    def output(self, embedded: Embedded, *, limit: float | None = None) -> Float[Array, "B B"]:
-        """Score every text [rows] with every picture [columns].
-
-        Args:
-          limit: the most that cosines are multiplied by; the scale still gets its gradient there.
-        """
-        log_scale = widen(self.log_scale[...])
-        if limit is not None:
-            log_scale += jax.lax.stop_gradient(jnp.minimum(log_scale, jnp.log(limit)) - log_scale)
-        text, image = (constrain(side, "batch", None) for side in embedded)
-        scores = jnp.exp(log_scale) * (text @ image.T)
-        scores = scores if self.cfg.bias is None else scores + widen(self.bias[...])
-        return constrain(scores, "batch", None)
 
 
 def unit(x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:

@@ -8,6 +8,7 @@ from flax_transformer.task.evaluator.label import Labels, PictureLabels
 from flax_transformer.task.evaluator.mask import Guesses
 from flax_transformer.task.evaluator.pixel import Completions, PixelBits
 from flax_transformer.task.evaluator.probe import LayerProbe
+from flax_transformer.task.evaluator.retrieval import Retrieval
 from flax_transformer.task.evaluator.text import Continuations, TextLoss
 from flax_transformer.task.evaluator.translate import Translations
 
@@ -24,6 +25,7 @@ __all__ = [
     "PictureLabels",
     "PixelBits",
     "Restorations",
+    "Retrieval",
     "Shown",
     "TextLoss",
     "Translations",

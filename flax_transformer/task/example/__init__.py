@@ -1,15 +1,18 @@
 """How data become examples and batches: frozen values with `open`, which an experiment names beside its data."""
 
+from flax_transformer.task.example.captioned import CaptionedImages
 from flax_transformer.task.example.damage import DamagedTexts, Lines
 from flax_transformer.task.example.exercise import Amount, ExerciseTexts
 from flax_transformer.task.example.image import Augment, HeldImages, LabelledImages
 from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.mask import MaskedTexts, TextLines
+from flax_transformer.task.example.matched import HeldMatches
 from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, Vocabulary, stream
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
 from flax_transformer.task.example.taught import TaughtImages
+from flax_transformer.task.example.twin import TwinImages
 from flax_transformer.task.example.window import TextWindows
 
 __all__ = [
@@ -17,12 +20,14 @@ __all__ = [
     "Amount",
     "Augment",
     "Batching",
+    "CaptionedImages",
     "Context",
     "DamagedTexts",
     "DetectionImages",
     "ExampleMaker",
     "ExerciseTexts",
     "HeldImages",
+    "HeldMatches",
     "HeldPixels",
     "LabelledImages",
     "LabelledTexts",
@@ -34,6 +39,7 @@ __all__ = [
     "TaughtImages",
     "TextLines",
     "TextWindows",
+    "TwinImages",
     "Vocabulary",
     "stream",
 ]

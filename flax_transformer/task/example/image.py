@@ -159,7 +159,7 @@ class LabelledImages:
         once = partial(each_image_once, rows=max(self.rows, 128), collate=ImageRows(), normalise=normalise)
         return Opened(
             spec=Spec(uses=("classify",), classes=found.classes, image=shape),
-            batches=self._stream(found, shape, normalise, context.seed),
+            batches=self._stream(found.splits["train"], shape, normalise, context.seed, classes=len(found.classes)),
             validation=partial(once, *held["validation"]),
             test=partial(once, *held["test"]),
             held=HeldImages(pictures=found.splits["test"], transforms=fixed, normalise=normalise),
@@ -177,16 +177,19 @@ class LabelledImages:
         kept = hold(pictures, *fixed, limit=self.memory << 20)
         return (pictures, *fixed) if kept is None else (kept,)
 
-    def _stream(self, found: ImageSet, shape: tuple[int, int, int], normalise: Normalise, seed: int) -> ImageStream:
-        pictures, *fixed = self._held(found.splits["train"], () if self.augment.area else self._fixed())
+    def _stream(
+        self, pictures: Pictures, shape: tuple[int, int, int], normalise: Normalise, seed: int, *told: Any, classes: int
+    ) -> ImageStream:
+        """Stream pictures to train on; `told` changes batches before all else."""
+        pictures, *fixed = self._held(pictures, () if self.augment.area else self._fixed())
         each = (*fixed, *self.augment.examples(shape[:2], self.resample))
-        before, after = self.augment.batches(len(found.classes))
+        before, after = self.augment.batches(classes)
         if each or not hasattr(pictures.images, "pixels"):
             source: Any = DecodedRows(shuffled(pictures, *each, seed=seed), ImageRows())
         else:
             source = HeldRows(pictures, seed)
         pairs = any(isinstance(change, Mix) for change in after)
-        return image_stream(source, *before, normalise, *after, rows=self.rows, seed=seed, pairs=pairs)
+        return image_stream(source, *told, *before, normalise, *after, rows=self.rows, seed=seed, pairs=pairs)
 
 
 def opened(data: Any, kind: str) -> ImageSet:
@@ -195,7 +198,7 @@ def opened(data: Any, kind: str) -> ImageSet:
     if found.kind != kind:
         raise ValueError(f"the pictures must have {kind}, they have {found.kind}")
     counts = ", ".join(f"{len(pictures):,} {split}" for split, pictures in found.splits.items())
-    print(f"pictures: {counts}; {len(found.classes):,} classes", flush=True)
+    print(f"pictures: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
     return found
 
 

@@ -1,0 +1,70 @@
+r"""Learn which caption belongs to which picture (CLIP), or which two pictures show the same thing.
+
+    python experiments/contrast.py                                                     # drawn shapes, with captions
+    python experiments/contrast.py captions --workdir runs/flickr --data.root FLICKR8K --size 96
+    python experiments/contrast.py twins --workdir runs/emoji --data.root EMOJI
+
+The first word says what pairs are. `captions`: a folder of pictures and of files of JSON lines, `train.jsonl` and
+perhaps others of `validation` and `test`, a line of `{"image": "…", "captions": ["…", …]}` each. `twins`: a folder of
+two folders whose pictures have the same names. What is missing is held out of the training pairs.
+
+Without a folder it is shapes of six colours, and the test has six combinations of a colour and a shape that no training
+picture has; `--data.shapes.no-unseen` lets the training pictures have them too.
+"""
+
+from typing import Any
+
+from flax_transformer.data.image import ShapeCaptions, TwinData
+from flax_transformer.models.head import with_head
+from flax_transformer.models.multimodal.clip import clip_text, clip_vision
+from flax_transformer.models.multimodal.siamese import SiameseConfig
+from flax_transformer.models.multimodal.towers import TwoTowersConfig
+from flax_transformer.models.vision.cct import cct
+from flax_transformer.nn import with_fields
+from flax_transformer.objective import ContrastiveLoss
+from flax_transformer.task.evaluator import Retrieval
+from flax_transformer.task.example import Augment, CaptionedImages, TwinImages
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+WIDTH = 128
+CLIP = with_fields(
+    TwoTowersConfig(
+        text=clip_text(WIDTH, vocab=300, embed=128, heads=4, depth=3, length=32),
+        vision=clip_vision(WIDTH, image=32, patch=4, embed=128, heads=4, depth=4),
+    ),
+    unroll=True,
+)
+STEM = with_fields(cct(embed=128, heads=4, depth=4, inner=256, image=64, stem=(32, 64)), unroll=True)
+
+
+def experiment(**parts: Any) -> Recipe:
+    """Give a recipe, whose sizes of pictures and vocabulary are those of the data."""
+    common = {
+        "objective": ContrastiveLoss(),
+        "evaluators": (Retrieval(),),
+        "optimizer": OptimizerConfig(
+            name="muon", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
+            weight_decay=0.05, clip_norm=1.0,
+        ),
+        "train": TrainConfig(steps=300, log_every=50, eval_every=150, checkpoint_every=150, ema=0.99),
+    }  # fmt: skip
+    return Recipe(**{**common, **parts})
+
+
+EXPERIMENTS = {
+    "captions": experiment(
+        model=CLIP, family="clip", data=ShapeCaptions(), examples=CaptionedImages(augment=Augment(shift=2))
+    ),
+    "twins": experiment(
+        model=SiameseConfig(tower=with_head(STEM, outputs=WIDTH, pool="weighted", bias=False)),
+        data=TwinData(root="EMOJI"),
+        examples=TwinImages(augment=Augment(area=0.6, jitter=0.4)),
+    ),
+}
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)

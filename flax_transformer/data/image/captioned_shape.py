@@ -1,0 +1,140 @@
+"""Generated pictures with captions: a shape of some colour each, on noisy ground.
+
+Axes: B pictures, H W height and width in pixels.
+"""
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from flax_transformer.data.identity import digest
+from flax_transformer.data.image.captioned import CaptionData, Captioned
+from flax_transformer.data.image.picture import ImageSet
+from flax_transformer.data.image.shape import SHAPES, draw_shape
+from flax_transformer.data.image.split import SPLITS
+from flax_transformer.frozen import frozen
+
+COLOURS = {
+    "red": (215, 40, 40), "green": (50, 160, 60), "blue": (50, 80, 210), "yellow": (235, 215, 50),
+    "purple": (140, 50, 170), "orange": (245, 140, 30),
+}  # fmt: skip
+KINDS = tuple(product(COLOURS, SHAPES))
+"""Every colour with every shape."""
+PATTERNS = ("a {} {}", "a picture of a {} {}", "one {} {} on plain ground", "here is a {} {}")
+
+
+@frozen
+class CaptionedShapes:
+    """Pictures of one shape of one colour, of which some combinations are the test's; the same ones of a seed."""
+
+    train: int = 4_000
+    """Pictures to train on."""
+    held_out: int = 500
+    """Pictures of validation, and as many of test."""
+    tested: int = 6
+    """Combinations of a colour and a shape that test pictures have."""
+    unseen: bool = True
+    """Whether no other pictures have them."""
+    size: int = 32
+    """Pixels of both sides."""
+    noise: float = 20.0
+    """Standard deviation of what is added to every value, of 255."""
+    drawing_seed: int = 0
+    """Which pictures these are."""
+
+    def __post_init__(self) -> None:
+        if min(self.train, self.held_out) < 1 or self.size < 8 or min(self.noise, self.drawing_seed) < 0:
+            raise ValueError(
+                "shapes are drawn in at least 1 picture a split, of at least 8 pixels, without negative noise or seed: "
+                f"got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.drawing_seed}"
+            )
+        if not 1 <= self.tested <= len(KINDS) // 2:
+            raise ValueError(f"tested must be from 1 to {len(KINDS) // 2} combinations, got {self.tested}")
+
+    def open(self) -> ImageSet:
+        """Lay out all pictures, which are drawn when they are asked for; the classes are one caption of each kind."""
+        counts = (self.train, self.held_out, self.held_out)
+        ends = np.cumsum(counts)
+        splits = {}
+        for split, count, end in zip(SPLITS, counts, ends, strict=True):
+            numbers = np.arange(end - count, end)
+            drawn = np.random.default_rng((self.drawing_seed, end)).choice(self.kinds(split), count)
+            of, patterns = [KINDS[kind] for kind in drawn], PATTERNS if split == "train" else PATTERNS[:1]
+            captions = [tuple(pattern.format(*kind) for pattern in patterns) for kind in of]
+            splits[split] = Captioned(DrawnKinds(self, numbers, of), captions)
+        return ImageSet("captions", splits, tuple(PATTERNS[0].format(*kind) for kind in KINDS))
+
+    def kinds(self, split: str) -> Int[np.ndarray, "_"]:
+        """Give the numbers of the combinations that pictures of a split have.
+
+        Those of the test are chosen so that each of their colours and shapes is in other combinations too.
+        """
+        steps = np.arange(self.tested)
+        colours, shapes = steps % len(COLOURS), (steps + steps // len(COLOURS) + self.drawing_seed) % len(SHAPES)
+        tested = colours * len(SHAPES) + shapes
+        if split == "test":
+            return np.sort(tested)
+        return np.array([kind for kind in range(len(KINDS)) if not self.unseen or kind not in tested])
+
+    def draw(self, number: int, kind: tuple[str, str]) -> Any:
+        """Draw a picture of Pillow's."""
+        import PIL.Image
+
+        rng, (colour, shape) = np.random.default_rng((self.drawing_seed, number, 1)), kind
+        pixels = np.empty((self.size, self.size, 3))
+        pixels[:] = rng.uniform(90, 250)
+        high, wide = rng.integers(self.size // 3, self.size * 3 // 4 + 1, 2).tolist()
+        top, left = rng.integers(self.size - high + 1), rng.integers(self.size - wide + 1)
+        pixels[top : top + high, left : left + wide][draw_shape(shape, high, wide)] = COLOURS[colour]
+        pixels += rng.normal(0, self.noise, pixels.shape)
+        return PIL.Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnKinds:
+    """Generated pictures by their numbers."""
+
+    shapes: CaptionedShapes
+    numbers: Int[np.ndarray, " B"]
+    of: list[tuple[str, str]]
+    """The colour and the shape of each."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.shapes.draw(int(self.numbers[index]), self.of[index])
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which pictures they are."""
+        return digest(repr(self.shapes), self.numbers.astype(np.int64))
+
+    def name(self, index: int) -> str:
+        """Say which picture it is."""
+        return f"drawn picture {self.numbers[index]}"
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Give the width and height, which all share."""
+        return self.shapes.size, self.shapes.size
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "DrawnKinds":
+        """Pick some."""
+        return DrawnKinds(self.shapes, self.numbers[indices], [self.of[index] for index in indices])
+
+
+@frozen
+class ShapeCaptions(CaptionData):
+    """Pictures with captions: of a folder, or drawn shapes where no folder is named."""
+
+    root: str = ""
+    """Folder of pictures and files of captions; empty: shapes are drawn."""
+    shapes: CaptionedShapes = field(default_factory=CaptionedShapes)
+    """Which ones."""
+
+    def open(self) -> ImageSet:
+        """Open the folder, or draw."""
+        return super().open() if self.root else self.shapes.open()

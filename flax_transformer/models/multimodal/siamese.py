@@ -1,0 +1,75 @@
+"""One tower for both halves of a pair, as pictures of the same thing (Bromley et al. 1993; Chen et al. 2020,
+https://arxiv.org/abs/2002.05709).
+
+Axes: B pairs, H W height and width in pixels, C channels, E width of the common space.
+"""
+
+from typing import Any
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.head import Classifier, ClassifierConfig
+from flax_transformer.models.multimodal.towers import Embedded, Matcher, unit
+from flax_transformer.models.preset import module_of
+from flax_transformer.models.protocol import Described
+from flax_transformer.nn.config import check_at_least, check_fields
+
+
+@frozen
+class SiameseConfig:
+    """A tower, whose head gives vectors."""
+
+    tower: ClassifierConfig
+    """An encoder of pictures, and a head."""
+    scale: float = 1 / 0.07
+    """What cosines are multiplied by, to begin with; it is learned, as its logarithm."""
+    bias: float | None = None
+    """What is then added, to begin with, and learned; None: nothing."""
+
+    def __post_init__(self):
+        check_fields(self)
+        check_at_least(self, 1e-6, "scale")
+
+
+class Siamese(Matcher):
+    """`model.output(model.hidden_states(images=…, others=…))` scores every picture with every other."""
+
+    use = "match"
+
+    @classmethod
+    def example_batch(cls, config: SiameseConfig, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B pairs."""
+        make = module_of(config.tower.backbone).example_batch
+        images = make(config.tower.backbone, 2 * rows, length)["inputs"]["images"]
+        return {"inputs": {"images": images[:rows], "others": images[rows:]}}
+
+    @classmethod
+    def describe_batch(cls, config: SiameseConfig, batch: dict[str, Any]) -> Described:
+        """Count B pairs."""
+        rows, height, width, _ = batch["inputs"]["images"].shape
+        return Described({"rows": rows, "height": height, "width": width}, rows, "pairs")
+
+    def __init__(self, cfg: SiameseConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        self.tower = Classifier(cfg.tower, rngs=rngs)
+        self.init_scale(cfg.scale, cfg.bias, cfg.tower.head)
+
+    def embed(self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B E"]:
+        """Embed pictures; `key` is for dropout."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        return unit(self.tower.head(self.tower.hidden_states(images, key=keys[0]), key=keys[1]))
+
+    def hidden_states(
+        self,
+        *,
+        images: Float[Array, "*B H W C"] | None = None,
+        others: Float[Array, "*B H W C"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Embedded:
+        """Embed what there is of both halves; `key` is for dropout."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        sides = zip((images, others), keys, strict=True)
+        return Embedded(*(None if side is None else self.embed(side, key=each) for side, each in sides))

@@ -1,0 +1,80 @@
+"""Pairs, each told from all others of its batch: texts and pictures, or two pictures of one thing.
+
+Axes: B pairs.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from flax_transformer.frozen import frozen
+from flax_transformer.objective.objective import Batch, Loss, Objective
+
+
+@frozen
+class ContrastiveLoss(Objective):
+    """Sum over pairs the cross-entropy of finding the other half among those of the batch, the mean of both ways
+    (Radford et al. 2021, https://arxiv.org/abs/2103.00020).
+
+    The model scores every half with every other, `model.output(model.hidden_states(**inputs), limit=…)` [B, B]. On a
+    mesh these are the pairs of all devices. A pair of weight 0 is nobody's other half.
+    """
+
+    limit: float = 100.0
+    """The most that cosines are multiplied by."""
+
+    separable: ClassVar[bool] = False
+    better: ClassVar[Mapping[str, str]] = {"loss": "lower", "forth": "higher", "back": "higher"}
+    unit: ClassVar[str] = "pairs"
+
+    def __post_init__(self):
+        if not self.limit > 0:
+            raise ValueError(f"limit must be positive, got {self.limit}")
+
+    def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
+        """Sum the loss over the pairs of a batch; `forth` and `back` are how many first guesses are right."""
+        scores = model.output(model.hidden_states(**batch["inputs"], key=key), limit=self.limit)
+        present = _present(batch, scores)
+        own = jnp.diagonal(scores)
+        total, right = jnp.zeros((), scores.dtype), {}
+        for name, axis in (("forth", 1), ("back", 0)):
+            others = jnp.where(jnp.expand_dims(present, 1 - axis), scores, -jnp.inf)
+            total += jnp.sum(jnp.where(present, jax.nn.logsumexp(others, axis=axis) - own, 0.0)) / 2
+            right[name] = jnp.sum(present & (own >= others.max(axis)), dtype=jnp.float32)
+        return total, {"count": jnp.sum(present, dtype=jnp.float32), **right}
+
+
+@frozen
+class SigmoidLoss(Objective):
+    """Sum over pairs the cross-entropy of telling whether two halves belong together, of every half with every other
+    (Zhai et al. 2023, https://arxiv.org/abs/2303.15343).
+
+    The model is as `ContrastiveLoss` has it, but that its scores are logits by themselves: it learns what is added to
+    them.
+    """
+
+    separable: ClassVar[bool] = False
+    better: ClassVar[Mapping[str, str]] = {"loss": "lower", "forth": "higher", "back": "higher"}
+    unit: ClassVar[str] = "pairs"
+
+    def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
+        """Sum the loss over the pairs of a batch; metrics as `ContrastiveLoss`'s."""
+        scores = model.output(model.hidden_states(**batch["inputs"], key=key))
+        present = _present(batch, scores)
+        own, both = jnp.eye(len(scores), dtype=bool), present[:, None] & present
+        losses = jax.nn.softplus(jnp.where(own, -scores, scores))
+        others = jnp.where(both, scores, -jnp.inf)
+        right = {
+            name: jnp.sum(present & (jnp.diagonal(scores) >= others.max(axis)), dtype=jnp.float32)
+            for name, axis in (("forth", 1), ("back", 0))
+        }
+        return jnp.sum(jnp.where(both, losses, 0.0)), {"count": jnp.sum(present, dtype=jnp.float32), **right}
+
+
+def _present(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, " B"]:
+    """Say which pairs are there."""
+    weights = batch.get("weights")
+    return jnp.ones(len(scores), bool) if weights is None else weights > 0

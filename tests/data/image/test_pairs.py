@@ -1,0 +1,155 @@
+"""Pictures with captions and pairs of pictures: what is found in a folder, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from flax_transformer.data.image import CaptionData, CaptionedShapes, TwinData
+from flax_transformer.data.image.captioned_shape import COLOURS, KINDS
+from flax_transformer.data.image.shape import SHAPES
+from tests.data.image.image_files import pixels, write_image
+
+
+def lines(path, *said):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{each if isinstance(each, str) else json.dumps(each)}\n" for each in said))
+
+
+def captions(root, count=12, name="captions.jsonl", place="images", **more):
+    for number in range(count):
+        write_image(root / place / f"{number}.png", pixels(number))
+    said = [{"image": f"{number}.png", "captions": [f"picture {number}", "a picture"]} for number in range(count)]
+    lines(root / name, *said, *more.get("said", ()))
+    return root
+
+
+def test_pictures_and_their_captions_are_found_and_parted(tmp_path):
+    found = CaptionData(root=str(captions(tmp_path)), holdout=0.25).open()
+    assert {split: len(each) for split, each in found.splits.items()} == {"train": 6, "validation": 3, "test": 3}
+    names = [name for each in found.splits.values() for name in each.images.names]
+    assert sorted(names) == sorted(f"images/{number}.png" for number in range(12))
+    for each in found.splits.values():
+        for number, name in enumerate(each.images.names):
+            row = name.removeprefix("images/").removesuffix(".png")
+            assert each[number]["captions"] == (f"picture {row}", "a picture")
+            np.testing.assert_array_equal(np.asarray(each[number]["image"]), pixels(int(row)))
+
+
+@pytest.mark.parametrize("line", [{"file_name": "0.png", "text": "one"}, {"image": "0.png", "caption": "one"}])
+def test_splits_have_their_files_and_lines_their_words(tmp_path, line):
+    for number in range(3):
+        write_image(tmp_path / f"{number}.png", pixels(number))
+    lines(tmp_path / "train.jsonl", line, "")
+    lines(tmp_path / "dev.jsonl", {**line, next(iter(line)): "1.png"})
+    lines(tmp_path / "test.jsonl", {**line, next(iter(line)): "2.png"})
+    found = CaptionData(root=str(tmp_path)).open()
+    assert [each.images.names for each in found.splits.values()] == [["0.png"], ["1.png"], ["2.png"]]
+    assert found.splits["test"].captions == [("one",)]
+
+
+GOOD = {"image": "0.png", "captions": ["one"]}
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        (["{"], "line 1 must be JSON"),
+        (["[]"], "line 1 must be an object with image and captions"),
+        ([GOOD, {"captions": ["one"]}], "line 2 must name its picture as image, got None"),
+        ([{"image": "0.png"}], r"line 1: the picture 0\.png must have captions, texts that are not empty, got None"),
+        ([{"image": "0.png", "captions": []}], r"must have captions, texts that are not empty, got \[\]"),
+        ([{"image": "0.png", "captions": ["one", " "]}], "must have captions, texts that are not empty"),
+        ([{"image": "../0.png", "caption": "one"}], r"the picture must lie within the folder, got '\.\./0\.png'"),
+        ([{"image": "/0.png", "caption": "one"}], "the picture must lie within the folder"),
+        ([GOOD, {"image": "x.png", "caption": "one"}], r"line 2: the picture x\.png must be there"),
+        ([{"image": "x.png", "caption": "one"}], r"line 1: the picture x\.png must be there, it is in no folder of"),
+        ([GOOD, GOOD], r"the pictures must differ, got 0\.png in lines 1 and 2"),
+        ([], "must have at least one line, got none"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, said, rule):
+    write_image(tmp_path / "0.png")
+    lines(tmp_path / "train.jsonl", *said)
+    with pytest.raises(ValueError, match=rule) as error:
+        CaptionData(root=str(tmp_path)).open()
+    assert "train.jsonl" in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_bad_folders_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="must be a folder of pictures and their captions"):
+        CaptionData(root=str(tmp_path / "none")).open()
+    with pytest.raises(ValueError, match="must have captions in a file of JSON lines"):
+        CaptionData(root=str(tmp_path)).open()
+    write_image(tmp_path / "0.png")
+    lines(tmp_path / "test.jsonl", GOOD)
+    with pytest.raises(ValueError, match="must have captions of a split train, got those of test"):
+        CaptionData(root=str(tmp_path)).open()
+    lines(tmp_path / "train.jsonl", GOOD)
+    with pytest.raises(ValueError, match=r"splits must have different pictures, 0\.png is in"):
+        CaptionData(root=str(tmp_path)).open()
+    lines(tmp_path / "more.jsonl", GOOD)
+    with pytest.raises(ValueError, match=r"more\.jsonl must name its split"):
+        CaptionData(root=str(tmp_path)).open()
+    (tmp_path / "more.jsonl").unlink()
+    lines(tmp_path / "training.jsonl", GOOD)
+    with pytest.raises(ValueError, match="a split must have one file of captions"):
+        CaptionData(root=str(tmp_path)).open()
+
+
+def twins(root, names=("a.png", "b.png", "c.png", "d.png"), sides=("one", "two")):
+    for side in sides:
+        for name in names:
+            write_image(root / side / name, pixels(len(side + name) + ord(name[0]) + ord(side[0])))
+    return root
+
+
+def test_pictures_of_two_folders_are_paired_by_name(tmp_path):
+    found = TwinData(root=str(twins(tmp_path)), holdout=0.25).open()
+    assert {split: len(each) for split, each in found.splits.items()} == {"train": 2, "validation": 1, "test": 1}
+    for each in found.splits.values():
+        names = zip(each.images.names, each.others.names, strict=True)
+        assert all(first == f"one/{second.removeprefix('two/')}" for first, second in names)
+
+
+def test_pictures_without_their_twin_are_refused(tmp_path):
+    write_image(twins(tmp_path) / "two" / "e.png")
+    with pytest.raises(ValueError, match=r"two/e\.png must have a picture of its name in one, it has none"):
+        TwinData(root=str(tmp_path)).open()
+    write_image(tmp_path / "three" / "a.png")
+    with pytest.raises(ValueError, match="must have two folders of pictures, got one, three, two"):
+        TwinData(root=str(tmp_path)).open()
+    with pytest.raises(FileNotFoundError, match="must be a folder of two folders of pictures"):
+        TwinData(root=str(tmp_path / "none")).open()
+
+
+@pytest.mark.parametrize("tested", [1, 6, 12])
+def test_tested_combinations_are_unseen_but_not_their_parts(tested):
+    shapes = CaptionedShapes(train=200, held_out=20, tested=tested)
+    found = shapes.open()
+    seen, unseen = ({KINDS[kind] for kind in shapes.kinds(split)} for split in ("train", "test"))
+    assert len(unseen) == tested
+    assert not seen & unseen
+    assert {colour for colour, _ in seen} == set(COLOURS)
+    assert {shape for _, shape in seen} == set(SHAPES)
+    for split, kinds in (("train", seen), ("validation", seen), ("test", unseen)):
+        said = {caption.split(" ", 1)[1] for caption, *_ in found.splits[split].captions}
+        assert said <= {" ".join(kind) for kind in kinds}
+    assert {KINDS[kind] for kind in CaptionedShapes(tested=tested, unseen=False).kinds("train")} == set(KINDS)
+
+
+def test_a_drawn_picture_is_what_its_caption_says():
+    found = CaptionedShapes(train=30, held_out=5, noise=0.0).open().splits["train"]
+    for number in range(30):
+        colour = COLOURS[found.captions[number][0].split()[1]]
+        image = np.asarray(found[number]["image"])
+        share = np.mean((image == colour).all(-1))
+        assert 0.02 < share < 0.8
+        np.testing.assert_array_equal(image, np.asarray(found.images[number]))
+
+
+@pytest.mark.parametrize("options", [{"tested": 0}, {"tested": 13}, {"size": 7}, {"train": 0}, {"noise": -1.0}])
+def test_impossible_shapes_are_refused(options):
+    with pytest.raises(ValueError, match=f"got.* {next(iter(options.values()))}|, {next(iter(options.values()))}"):
+        CaptionedShapes(**options)

@@ -1,0 +1,85 @@
+"""Losses of pairs: worked out by hand, without absent pairs, of the whole batch on any mesh."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fake_devices import on_eight
+
+from flax_transformer.models.multimodal.towers import Embedded, Matcher, unit
+from flax_transformer.objective import ContrastiveLoss, SigmoidLoss, check_parts
+
+
+class Given(Matcher):
+    """A model whose inputs are its vectors."""
+
+    def __init__(self, scale, bias=None):
+        self.log_scale = jnp.log(jnp.float32(scale))
+        if bias is not None:
+            self.bias = jnp.float32(bias)
+
+    def hidden_states(self, *, first, second, key=None):
+        return Embedded(unit(first), unit(second))
+
+
+def pairs(count=5, seed=0):
+    first, second = np.random.default_rng(seed).normal(size=(2, count, 4)).astype(np.float32)
+    return {"first": first, "second": second + first}
+
+
+def scored(model, inputs):
+    first, second = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in inputs.values())
+    return np.exp(float(model.log_scale)) * first @ second.T
+
+
+def test_the_contrastive_loss_is_the_mean_of_both_ways():
+    model, inputs = Given(7.0), pairs()
+    total, metrics = ContrastiveLoss()(model, {"inputs": inputs})
+    scores = scored(model, inputs)
+    ways = [np.log(np.exp(each).sum(1)) - np.diag(each) for each in (scores, scores.T)]
+    np.testing.assert_allclose(total, np.mean(ways, axis=0).sum(), rtol=1e-5)
+    assert metrics["count"] == 5
+    assert metrics["forth"] == (scores.argmax(1) == np.arange(5)).sum()
+    assert metrics["back"] == (scores.argmax(0) == np.arange(5)).sum()
+
+
+def test_the_sigmoid_loss_is_of_every_half_with_every_other():
+    model, inputs = Given(7.0, -2.0), pairs()
+    total, metrics = SigmoidLoss()(model, {"inputs": inputs})
+    logits = scored(model, inputs) - 2
+    belong = np.eye(5, dtype=bool)
+    chances = 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(total, -np.log(np.where(belong, chances, 1 - chances)).sum(), rtol=1e-5)
+    assert metrics["count"] == 5
+
+
+@pytest.mark.parametrize("objective", [ContrastiveLoss(), SigmoidLoss()])
+def test_an_absent_pair_is_nobodys_half(objective):
+    model, inputs = Given(7.0, -2.0), pairs()
+    weights = np.array([1, 0, 1, 1, 0], np.float32)
+    there = {name: x[weights > 0] for name, x in inputs.items()}
+    expected = jax.value_and_grad(objective, has_aux=True)(model, {"inputs": there})
+    found = jax.value_and_grad(objective, has_aux=True)(model, {"inputs": inputs, "weights": weights})
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+
+
+def test_the_scale_is_limited_in_the_contrastive_loss():
+    free, limited = (ContrastiveLoss(limit=limit)(Given(50.0), {"inputs": pairs()})[0] for limit in (1e6, 3.0))
+    assert not np.allclose(free, limited)
+    np.testing.assert_allclose(limited, ContrastiveLoss()(Given(3.0), {"inputs": pairs()})[0], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"limit must be positive, got 0\.0"):
+        ContrastiveLoss(limit=0.0)
+
+
+@pytest.mark.parametrize("objective", [ContrastiveLoss(), SigmoidLoss()])
+def test_a_batch_is_not_cut(objective):
+    with pytest.raises(ValueError, match="compares the rows of a batch, which must stay whole, got parts=2"):
+        check_parts(objective, 2, "parts")
+
+
+@pytest.mark.proves("contrastive and sigmoid losses", "shard", "loss and gradients, eight devices as one")
+def test_eight_devices_compare_all_pairs():
+    for name, errors in on_eight(Path(__file__).parent / "eight_contrasts.py")[0].items():
+        assert max(errors.values()) <= 1e-5, (name, errors)
