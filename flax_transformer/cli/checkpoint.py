@@ -147,7 +147,14 @@ def fill_mask(
             print(f"{guess.probability:.4f}\t{guess.token}\t{guess.text}")
 
 
-def classify(checkpoint: Folder, texts: Texts = (), /, pair: bool = False, revision: str | None = None) -> None:
+def classify(
+    checkpoint: Folder,
+    texts: Texts = (),
+    /,
+    pair: bool = False,
+    among: tuple[str, ...] = (),
+    revision: str | None = None,
+) -> None:
     """Classify texts, the words of texts, or pictures, whichever the checkpoint does.
 
     One is answered with all classes and their probabilities; several with the best of each, one a line.
@@ -156,10 +163,11 @@ def classify(checkpoint: Folder, texts: Texts = (), /, pair: bool = False, revis
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
       texts: Texts to classify, or files of pictures; without them every line of standard input is one.
       pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
+      among: Texts to choose among, for a checkpoint that matches pictures and texts, in place of classes.
       revision: Branch, tag or commit of a hub id.
     """
+    from flax_transformer.task.use import choose, classify_pictures, label_words, open_checkpoint
     from flax_transformer.task.use import classify as run
-    from flax_transformer.task.use import classify_pictures, label_words, open_checkpoint
 
     keep_programs()
     lines, seconds = list(texts) or read_lines(), None
@@ -182,7 +190,10 @@ def classify(checkpoint: Folder, texts: Texts = (), /, pair: bool = False, revis
             words = label_words(pretrained, line)
             print("\n" * (i > 0) + "\n".join(f"{word.probability:.4f}\t{word.label}\t{word.text}" for word in words))
         return
-    results = classify_pictures(pretrained, lines) if seen else run(pretrained, lines, seconds)
+    if among:
+        results = choose(pretrained, lines, among)
+    else:
+        results = classify_pictures(pretrained, lines) if seen else run(pretrained, lines, seconds)
     for line, labels in zip(lines, results, strict=True):
         for label in labels if len(lines) == 1 else labels[:1]:
             print(f"{label.probability:.4f}\t{label.name}" + ("" if len(lines) == 1 else f"\t{line}"))

@@ -1,4 +1,4 @@
-"""Commands on pictures: `detect`.
+"""Commands on pictures: `detect | search`.
 
 CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on pictures.
 """
@@ -43,3 +43,30 @@ def detect(
     if output is not None:
         draw_found(pretrained, image, found).save(output)
         print(output)
+
+
+def search(
+    checkpoint: Folder,
+    query: Annotated[str, tyro.conf.Positional],
+    folder: Annotated[Path, tyro.conf.Positional],
+    /,
+    top: int = 10,
+    index: Path | None = None,
+    revision: str | None = None,
+) -> None:
+    """Find pictures of a folder by a text, or by a picture: cosine and file, separated by a tab, the best first.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, or run folder, of a model that matches pictures and texts.
+      query: What is to be seen, or the file of a picture that others are to be like.
+      folder: Pictures, also those of folders in it.
+      top: Pictures at most.
+      index: File that keeps what the model makes of the pictures; .embeddings.npz in the folder by default.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.use import open_checkpoint
+    from flax_transformer.task.use import search as run
+
+    keep_programs()
+    for hit in run(open_checkpoint(checkpoint, revision=revision), query, folder, top=top, index=index):
+        print(f"{hit.score:.4f}\t{hit.file}")

@@ -68,7 +68,7 @@ def check_pictures(inputs: Inputs, fields: Fields) -> None:
     """
     if (pixels := inputs.pixel_values) is None:
         return
-    channels = fields.get("num_channels", pixels.shape[1] if pixels.ndim == 4 else "C")
+    channels = fields.channels or (pixels.shape[1] if pixels.ndim == 4 else "C")
     if pixels.ndim != 4 or pixels.shape[1] != channels or 0 in pixels.shape:
         raise ValueError(f"pixel_values must be [B, {channels}, H, W], channels before rows, got {list(pixels.shape)}")
     if not jnp.issubdtype(pixels.dtype, jnp.floating):

@@ -90,6 +90,12 @@ class Fields(Mapping):
         names = self.data.get("id2label")
         return len(names) if isinstance(names, dict) else self.integer("num_labels", 2)
 
+    @property
+    def channels(self) -> int | None:
+        """How many channels pictures have, where it is said, be it of one tower of several."""
+        inner = self.data.get("vision_config")
+        return (inner if isinstance(inner, dict) else self.data).get("num_channels")
+
     def relabelled(self, changes: Mapping[str, Any]) -> "Fields":
         """Give a copy with some fields changed, in which what is said of classes agrees.
 

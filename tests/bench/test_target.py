@@ -135,7 +135,9 @@ def test_config_json_alone_makes_a_model_of_every_architecture(family, architect
     assert counted["forward"].model > 0
     rows = [leaf.shape[0] for leaf in jax.tree.leaves(work.batch)]
     assert {*rows} == {2}
-    assert (work.items, work.unit) == ((2, "images") if pictures else (16, "tokens"))
+    reads = ("colours",) if known.inputs.colours else known.inputs.reads
+    items = {("colours",): (64, "tokens"), ("pictures",): (2, "images"), ("text", "pictures"): (2, "pairs")}
+    assert (work.items, work.unit) == items.get(reads, (16, "tokens"))
     trained = {*OBJECTIVES} - ({"fill"} if pictures else set())
     assert ("train" in work.programs) >= bool({*known.uses} & trained)
     assert ("train" in work.programs) <= ({"span", "choose", "discriminate"}.isdisjoint(known.uses))

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -17,11 +18,13 @@ from flax_transformer.task.evaluator.retrieval import best_ranks, embedded, stri
 from flax_transformer.task.example import Augment, CaptionedImages, TwinImages
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
+from flax_transformer.task.use import choose, match, search
+from flax_transformer.task.use.match import INDEX
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.data.image.image_files import pixels, write_image
-from tests.task.test_classify_images import experiments
+from tests.task.test_classify_images import ROOT, experiments
 
 SMALL = {"embed": 8, "heads": 2, "depth": 1}
 SHAPES = ShapeCaptions(shapes=CaptionedShapes(train=40, held_out=12, size=8))
@@ -144,3 +147,94 @@ def test_a_strip_frames_what_is_right():
     assert row[0, 0].tolist() == [255, 255, 255]
     assert row[0, 27].tolist() == [40, 160, 70]
     assert row[0, 42].tolist() == [215, 60, 50]
+
+
+@pytest.fixture
+def searched(finished):
+    folder, _ = finished
+    return hub.load(folder / "export"), folder
+
+
+@pytest.fixture
+def album(tmp_path):
+    for number in range(5):
+        write_image(tmp_path / "album" / ("in" if number % 2 else ".") / f"{number}.png", pixels(number, 8, 8))
+    write_image(tmp_path / "album" / ".hidden" / "9.png", pixels(9, 8, 8))
+    return tmp_path / "album"
+
+
+@pytest.mark.parametrize("name", ["captions"], indirect=True)
+class TestSearch:
+    def test_the_nearest_pictures_come_first(self, searched, album):
+        pretrained, _ = searched
+        hits = search(pretrained, "a red cross", album, top=3)
+        files = sorted(path for path in album.rglob("*.png") if ".hidden" not in path.parts)
+        inputs = pretrained.tokenizer(["a red cross"])
+        given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        both = pretrained(**given, **pretrained.processor(files))
+        cosines = np.asarray(both.text_embeds @ both.image_embeds.T)[0]
+        order = np.argsort(-cosines)[:3]
+        assert [hit.file for hit in hits] == [files[i] for i in order]
+        np.testing.assert_allclose([hit.score for hit in hits], cosines[order], rtol=1e-5)
+
+    def test_a_picture_is_most_like_itself(self, searched, album):
+        best = search(searched[0], str(album / "2.png"), album)[0]
+        assert best.file == album / "2.png"
+        assert best.score == pytest.approx(1, abs=1e-5)
+
+    def test_vectors_are_kept_and_those_of_changed_pictures_made_anew(self, searched, album, monkeypatch):
+        made = []
+        inner = match.embed_pictures
+        monkeypatch.setattr(match, "embed_pictures", lambda p, files: made.extend(files) or inner(p, files))
+        first = search(searched[0], "a red cross", album)
+        assert len(made) == 5
+        assert search(searched[0], "a red cross", album) == first
+        assert len(made) == 5
+        write_image(album / "2.png", pixels(77, 8, 8), optimize=True)
+        (album / "0.png").unlink()
+        again = search(searched[0], "a red cross", album)
+        assert made[5:] == [album / "2.png"]
+        (album / INDEX).unlink()
+        assert search(searched[0], "a red cross", album) == again
+
+    def test_what_cannot_be_searched_is_refused(self, searched, album, tmp_path):
+        pretrained, _ = searched
+        search(pretrained, "a red cross", album)
+        other = replace(pretrained, model=jax.tree.map(lambda x: x + 1, pretrained.model))
+        with pytest.raises(ValueError, match=r"embeddings\.npz has the vectors of another checkpoint; delete it"):
+            search(other, "a red cross", album)
+        (tmp_path / "index").write_bytes(b"nothing")
+        for query, options, rule in (
+            ("a cross", {"index": tmp_path / "index"}, "must be a file of vectors that a search wrote"),
+            (" ", {}, "texts to match must be there and not empty"),
+            ("a cross", {"top": 0}, "top must be at least 1, got 0"),
+        ):
+            with pytest.raises(ValueError, match=rule):
+                search(pretrained, query, album, **options)
+        with pytest.raises(FileNotFoundError, match="must be a folder of pictures, there is none"):
+            search(pretrained, "a cross", tmp_path / "none")
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(ValueError, match="must have pictures, got none"):
+            search(pretrained, "a cross", tmp_path / "empty")
+        with pytest.raises(ValueError, match="to match pictures and texts takes a checkpoint that can, got a ViTFor"):
+            search(hub.load(ROOT / "tests/hub/golden/vit"), "a cross", album)
+
+    def test_texts_are_chosen_among_by_the_scale_of_the_model(self, searched, album, run):
+        pretrained, folder = searched
+        texts, file = ["a red cross", "a blue ellipse", "one green triangle on plain ground"], album / "2.png"
+        inputs = pretrained.tokenizer(texts)
+        given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        logits = pretrained(**given, **pretrained.processor([file])).logits_per_image[0]
+        chances = dict(zip(texts, np.asarray(jax.nn.softmax(logits)).tolist(), strict=True))
+        (told,) = choose(pretrained, [file], texts)
+        assert [each.name for each in told] == sorted(texts, key=chances.get, reverse=True)
+        np.testing.assert_allclose(
+            [each.probability for each in told], sorted(chances.values(), reverse=True), rtol=1e-4
+        )
+        code, out, _ = run("classify", folder, file, "--among", *texts)
+        assert code == 0
+        assert [line.split("\t")[1] for line in out.splitlines()] == [each.name for each in told]
+        code, out, _ = run("search", folder, "a red cross", album, "--top", "2")
+        assert (code, len(out.splitlines())) == (0, 2)
+        with pytest.raises(ValueError, match="to choose takes at least two texts, got 'a cat'"):
+            choose(pretrained, [file], ["a cat"])

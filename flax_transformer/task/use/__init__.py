@@ -12,6 +12,10 @@ from flax_transformer.task.use.detect import detect as detect
 from flax_transformer.task.use.detect import draw_found as draw_found
 from flax_transformer.task.use.fill import Guess as Guess
 from flax_transformer.task.use.fill import fill_mask as fill_mask
+from flax_transformer.task.use.match import Hit as Hit
+from flax_transformer.task.use.match import choose as choose
+from flax_transformer.task.use.match import embed_texts as embed_texts
+from flax_transformer.task.use.match import search as search
 from flax_transformer.task.use.picture import classify_pictures as classify_pictures
 from flax_transformer.task.use.picture import embed_pictures as embed_pictures
 from flax_transformer.task.use.write import Writer as Writer

@@ -59,6 +59,8 @@ def _vectors(pretrained: Pretrained, inputs: dict[str, jax.Array]) -> Float[jax.
         vectors = head.pool(pretrained.model.hidden_states(jnp.moveaxis(pixels, 1, -1)))
         return vectors if vectors.ndim == 2 else vectors.mean(axis=1)
     output = pretrained(**inputs)
+    if output.image_embeds is not None:
+        return output.image_embeds
     if output.pooler_output is not None:
         return output.pooler_output.reshape(len(output.pooler_output), -1)
     return output.last_hidden_state.mean(axis=1)
@@ -73,7 +75,7 @@ def read_picture(pretrained: Pretrained, file: File) -> Any:
     if not Path(file).is_file():
         name = pretrained.config["architectures"][0]
         raise ValueError(f"a {name} reads pictures, and there is no file {os.fspath(file)[:200]!r}")
-    return decode_image(file, channels=1 if pretrained.config.get("num_channels") == 1 else 3)
+    return decode_image(file, channels=1 if pretrained.config.channels == 1 else 3)
 
 
 def _batches(pretrained: Pretrained, files: Sequence[File]) -> Iterator[dict[str, np.ndarray]]:

@@ -1,0 +1,155 @@
+"""Pictures by what is said of them: which of some texts tells a picture, which pictures of a folder a text tells.
+
+Axes: B texts, N pictures, E width of the common space, T tokens.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from flax_transformer.data.identity import digest
+from flax_transformer.data.image.decode import is_image_name
+from flax_transformer.hub import Pretrained
+from flax_transformer.task.use.classify import Label
+from flax_transformer.task.use.picture import File, embed_pictures
+from flax_transformer.task.use.require import positions_of, require_use, tokenizer_of
+
+INDEX = ".embeddings.npz"
+"""File that keeps the vectors of a folder's pictures."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A picture that was found."""
+
+    file: Path
+    score: float
+    """Cosine, from -1 to 1."""
+
+
+def embed_texts(pretrained: Pretrained, texts: Sequence[str]) -> Float[np.ndarray, "B E"]:
+    """Give a vector of length 1 for each text; one longer than the model has positions is cut.
+
+    Raises:
+      ValueError: a checkpoint of another kind or without a tokenizer, or no text.
+    """
+    require_use(pretrained, "match")
+    if not texts or not all(text.strip() for text in texts):
+        raise ValueError("texts to match must be there and not empty")
+    config = pretrained.model.cfg
+    room = positions_of(getattr(config, "text", config))
+    inputs = tokenizer_of(pretrained, *texts)(list(texts), max_length=room, truncate=True)
+    vectors = np.asarray(pretrained(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).text_embeds)
+    return _unit(vectors)
+
+
+def choose(pretrained: Pretrained, files: Sequence[File], texts: Sequence[str]) -> list[list[Label]]:
+    """Tell which of some texts says what is on a picture, without having learned them as classes.
+
+    Returns:
+      For each file all texts, the most probable first.
+
+    Raises:
+      ValueError: as `embed_texts` and `embed_pictures`, or one text alone.
+    """
+    if len(set(texts)) < 2:
+        raise ValueError(f"to choose takes at least two texts, got {', '.join(map(repr, texts)) or 'none'}")
+    pictures, said = _unit(embed_pictures(pretrained, files)), embed_texts(pretrained, texts)
+    scale = float(np.exp(np.asarray(pretrained.model.log_scale[...], np.float32)))
+    logits = scale * pictures @ said.T
+    chances = np.exp(logits - logits.max(1, keepdims=True))
+    chances /= chances.sum(1, keepdims=True)
+    return [[Label(texts[i], float(row[i])) for i in np.argsort(-row, kind="stable")] for row in chances]
+
+
+def search(
+    pretrained: Pretrained, query: str, folder: str | os.PathLike, *, top: int = 10, index: Path | None = None
+) -> list[Hit]:
+    """Find the pictures of a folder, and of those in it, that a text tells, or that are most like a picture.
+
+    Vectors are kept in a file and computed once; those of pictures that are new or have changed are computed anew.
+
+    Args:
+      query: a text, or a picture's file.
+      top: pictures at most; the best are given, exactly.
+      index: the file; `.embeddings.npz` in the folder by default.
+
+    Raises:
+      FileNotFoundError: no such folder.
+      ValueError: a folder without pictures, vectors of another checkpoint, or what `embed_texts` refuses.
+    """
+    require_use(pretrained, "match", "pictures")
+    if top < 1:
+        raise ValueError(f"top must be at least 1, got {top}")
+    root = Path(folder).expanduser()
+    seen = is_image_name(query) and Path(query).is_file()
+    asked = _unit(embed_pictures(pretrained, [query])) if seen else embed_texts(pretrained, [query])
+    names, vectors = indexed(pretrained, root, root / INDEX if index is None else index)
+    scores = vectors @ asked[0]
+    best = np.argsort(-scores, kind="stable")[:top]
+    return [Hit(root / names[i], float(scores[i])) for i in best]
+
+
+def indexed(pretrained: Pretrained, root: Path, index: Path) -> tuple[list[str], Float[np.ndarray, "N E"]]:
+    """Give the pictures below a folder and their vectors, of length 1, and keep them in a file."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root} must be a folder of pictures, there is none")
+    files = sorted(path for path in root.rglob("*") if path.is_file() and _is_shown(path.relative_to(root)))
+    if not files:
+        raise ValueError(f"{root} must have pictures, got none")
+    stamps = {path.relative_to(root).as_posix(): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
+    model, known = _name(pretrained), _read(index)
+    if known is not None and known[0] != model:
+        raise ValueError(f"{index} has the vectors of another checkpoint; delete it, or name another file by --index")
+    kept = {} if known is None else {name: row for name, stamp, row in known[1] if stamps.get(name) == stamp}
+    fresh = [name for name in stamps if name not in kept]
+    if fresh:
+        found = _unit(embed_pictures(pretrained, [root / name for name in fresh]))
+        kept |= dict(zip(fresh, found, strict=True))
+    vectors = np.stack([kept[name] for name in stamps])
+    if fresh or known is None or len(known[1]) != len(stamps):
+        said = json.dumps({"model": model, "pictures": list(stamps.items())})
+        part = index.with_name(f"{index.name}.part")
+        with part.open("wb") as file:
+            np.savez(file, said=np.frombuffer(said.encode(), np.uint8), vectors=vectors)
+        part.replace(index)
+    return list(stamps), vectors
+
+
+def _is_shown(path: Path) -> bool:
+    return is_image_name(path.name) and not any(part.startswith(".") for part in path.parts)
+
+
+def _name(pretrained: Pretrained) -> str:
+    """Name a checkpoint by all that its vectors depend on."""
+    leaves = (np.asarray(leaf) for leaf in jax.tree.leaves(pretrained.model))
+    seen = "" if pretrained.processor is None else json.dumps(pretrained.processor.config, sort_keys=True, default=str)
+    return digest(pretrained.config.text, seen, *(leaf.view(np.uint8) if leaf.ndim else leaf for leaf in leaves))
+
+
+def _read(index: Path) -> tuple[str, list[tuple[str, list[int], np.ndarray]]] | None:
+    """Read what is kept; None where there is nothing.
+
+    Raises:
+      ValueError: a file that is no such index.
+    """
+    if not index.is_file():
+        return None
+    try:
+        with np.load(index, allow_pickle=False) as arrays:
+            said, vectors = json.loads(arrays["said"].tobytes()), arrays["vectors"]
+        rows = [(name, stamp, vector) for (name, stamp), vector in zip(said["pictures"], vectors, strict=True)]
+        return said["model"], rows
+    except Exception as error:
+        raise ValueError(f"{index} must be a file of vectors that a search wrote: {error}") from error
+
+
+def _unit(x: Float[np.ndarray, "N E"]) -> Float[np.ndarray, "N E"]:
+    x = np.asarray(x, np.float32)
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
