@@ -3,18 +3,20 @@
 Axes: B texts or pictures, T positions, E width of the common space.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, causal_hidden, pictures, split_keys
+from flax_transformer.hub.call import ModelOutput, causal_hidden, encoder_hidden, pictures, split_keys
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.picture import plain_layers
 from flax_transformer.models.multimodal.towers import Embedded, unit
 
+Tower = Callable[..., ModelOutput]
 OLD_END = 2
 """What old config.json of CLIP have as `eos_token_id`, which is not that of their tokenizer's end."""
 
@@ -66,11 +68,24 @@ def image_projected(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields
     return replace(found, pooler_output=None, image_embeds=found.pooler_output)
 
 
-def two_towers(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give vectors of length 1 of what there is, texts or pictures, and of both their scores, as CLIPModel does."""
+def last_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states and what the head makes of the very last, padding or not, as SiglipTextModel does."""
+    keys = split_keys(key)
+    hidden = encoder_hidden(tower.backbone, inputs, keys[0])
+    return ModelOutput(last_hidden_state=hidden, pooler_output=tower.head(hidden, key=keys[1]))
+
+
+def two_towers(
+    model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields, *, texts: Tower = text_tower
+) -> ModelOutput:
+    """Give vectors of length 1 of what there is, texts or pictures, and of both their scores, as CLIPModel does.
+
+    Args:
+      texts: how the tower of texts is called.
+    """
     keys, text, image = split_keys(key), None, None
     if inputs.input_ids is not None:
-        text = text_tower(model.text, inputs, keys[0], inside(fields, "text"))
+        text = texts(model.text, inputs, keys[0], inside(fields, "text"))
     if inputs.pixel_values is not None:
         image = image_tower(model.vision, inputs, keys[1], inside(fields, "vision"))
     vectors = Embedded(*(None if side is None else unit(side.pooler_output) for side in (text, image)))
@@ -91,5 +106,11 @@ def tower_layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str,
     return named
 
 
+def first_stack(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, Any]:
+    """Name what the layers of the tower were given, without those of a head that attends."""
+    return plain_layers({mark: stacks[:1] for mark, stacks in seen.items()}, output)
+
+
+ALONE = {"marks": ("hidden_states", "trunk_output"), "layers": first_stack}
 TOWER_LAYERS = {"marks": ("hidden_states", "trunk_output"), "layers": tower_layers}
-"""How an `Architecture` of both says so."""
+"""How an `Architecture` of one tower, and of both, says so."""

@@ -66,6 +66,15 @@ class HeadConfig:
         if self.dense is not None:
             activation(self.dense)
 
+    @property
+    def width(self) -> int:
+        """How wide what it gives is."""
+        return self.outputs or self.embed * (2 if self.pool == "first and mean" else 1)
+
+    def build(self, rngs: nnx.Rngs) -> "Head":
+        """Make the head."""
+        return Head(self, rngs=rngs)
+
 
 class Head(Module):
     """Scores from hidden states."""
@@ -133,7 +142,8 @@ class ClassifierConfig:
 
     backbone: Any
     """The config of an `Encoder`, a `Causal` or a `Seq2Seq`."""
-    head: HeadConfig
+    head: Any
+    """A `HeadConfig`, or one that makes something else of hidden states, by `build(rngs)`."""
 
 
 def with_head(backbone: Any, **head: Any) -> ClassifierConfig:
@@ -178,7 +188,7 @@ class Classifier(Module):
     def __init__(self, cfg: ClassifierConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.backbone = module_of(cfg.backbone)(cfg.backbone, rngs=rngs)
-        self.head = Head(cfg.head, rngs=rngs)
+        self.head = cfg.head.build(rngs)
 
     def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"]:
         """Compute the backbone's hidden states from the inputs of a batch; arguments as its own `hidden_states`'s."""

@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.head import Classifier, ClassifierConfig, HeadConfig
+from flax_transformer.models.head import Classifier, ClassifierConfig
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import check_at_least, check_fields
@@ -39,13 +39,9 @@ class TwoTowersConfig:
     def __post_init__(self):
         check_fields(self)
         check_at_least(self, 1e-6, "scale")
-        widths = {side: _width(tower.head) for side, tower in (("text", self.text), ("vision", self.vision))}
+        widths = {side: getattr(self, side).head.width for side in ("text", "vision")}
         if len(set(widths.values())) > 1:
             raise ValueError(f"both towers must give vectors of one width, got {widths}")
-
-
-def _width(head: HeadConfig) -> int:
-    return head.outputs or head.embed
 
 
 class Embedded(NamedTuple):
@@ -60,7 +56,7 @@ class Embedded(NamedTuple):
 class Matcher(Module):
     """What scores pairs by cosines, times a scale that is learned as its logarithm."""
 
-    def init_scale(self, scale: float, bias: float | None, like: HeadConfig) -> None:
+    def init_scale(self, scale: float, bias: float | None, like: Any) -> None:
         """Make what cosines are multiplied by, and what is then added, of the kind of a head's parameters."""
         kind = like.precision.dtypes["param_dtype"]
         self.log_scale = nnx.Param(jnp.log(jnp.asarray(scale, kind)))

@@ -1,0 +1,124 @@
+"""SigLIP checkpoints (Zhai et al. 2023): both towers together, and each alone."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from flax_transformer.hub.config import ConfigTable, sides
+from flax_transformer.hub.family.clip import BUFFERS, TOKENS, blocks
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import PICTURES, TOWERS
+from flax_transformer.hub.positions import fitted_positions
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.table import VECTOR, Matrix, Row, conv, embedding, linear, norm, parameter, under
+from flax_transformer.hub.towers import ALONE, TOWER_LAYERS, image_tower, inside, last_tower, two_towers
+from flax_transformer.models.multimodal.siglip import siglip_base_patch16
+from flax_transformer.models.multimodal.towers import TwoTowersConfig
+
+BASE = siglip_base_patch16()
+SIZES = {
+    "hidden_size": "embed",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "heads",
+    "intermediate_size": "inner",
+    "hidden_act": "activation",
+    "layer_norm_eps": "norm_eps",
+    "attention_dropout": "attention_dropout",
+}
+
+
+def _projected(fields: Fields) -> dict[str, Any]:
+    """Read how wide texts are in the end: as the tower is, if nothing is said."""
+    return {"head.outputs": fields.integer("projection_size", None) or fields.integer("hidden_size")}
+
+
+TEXT_CONFIG = ConfigTable(
+    BASE.text,
+    {**SIZES, "vocab_size": "vocab", "max_position_embeddings": "max_length"},
+    reads=_projected,
+    writes=lambda config: {"projection_size": config.head.outputs},
+)
+IMAGE_CONFIG = ConfigTable(
+    BASE.vision,
+    {**SIZES, "image_size": sides("image"), "patch_size": sides("patches.patch"), "num_channels": "channels"},
+    only={"vision_use_head": True},
+)
+
+
+def read(fields: Fields) -> TwoTowersConfig:
+    """Make the config of both towers of config.json's fields."""
+    text, vision = TEXT_CONFIG.read(inside(fields, "text")), IMAGE_CONFIG.read(inside(fields, "vision"))
+    return replace(BASE, text=text, vision=vision)
+
+
+def write(config: TwoTowersConfig) -> dict[str, Any]:
+    """Write config.json's fields of both towers."""
+    return {
+        "text_config": {"model_type": "siglip_text_model", **TEXT_CONFIG.write(config.text)},
+        "vision_config": {"model_type": "siglip_vision_model", **IMAGE_CONFIG.write(config.vision)},
+    }
+
+
+def grid(fields: Fields) -> tuple[int, int]:
+    """Give the rows and columns of patches."""
+    own = inside(fields, "vision") if fields.get("model_type") == "siglip" else fields
+    return IMAGE_CONFIG.read(own).backbone.patches.grid
+
+
+TEXT_TABLE = (
+    *embedding("backbone.embedding.token", "embeddings.token_embedding"),
+    *embedding("backbone.embedding.position", "embeddings.position_embedding"),
+    *blocks("backbone.trunk.blocks", "encoder.layers"),
+    *norm("backbone.trunk.norm", "final_layer_norm"),
+    *linear("head.output", "head"),
+)
+POOL = tuple(f"head.attention.{part}" for part in ("query", "key", "value"))
+IMAGE_TABLE = (
+    *conv("backbone.patches.patch", "embeddings.patch_embedding"),
+    *parameter("backbone.positions", "embeddings.position_embedding.weight", fit=fitted_positions(grid)),
+    *blocks("backbone.trunk.blocks", "encoder.layers"),
+    *norm("backbone.trunk.norm", "post_layernorm"),
+    *parameter("head.probe", "head.probe", ones=1),
+    Row(tuple(f"{part}.kernel" for part in POOL), "head.attention.in_proj_weight", Matrix(1, transposed=True)),
+    Row(tuple(f"{part}.bias" for part in POOL), "head.attention.in_proj_bias", VECTOR),
+    *linear("head.attention.out", "head.attention.out_proj", inputs=2),
+    *norm("head.norm", "head.layernorm"),
+    *linear("head.feedforward.up", "head.mlp.fc1"),
+    *linear("head.feedforward.down", "head.mlp.fc2"),
+)
+TABLE = (
+    *parameter("log_scale", "logit_scale", ones=1),
+    *parameter("bias", "logit_bias", ones=1),
+    *under(TEXT_TABLE, "text.", "text_model."),
+    *under(IMAGE_TABLE, "vision.", "vision_model."),
+)
+
+FAMILIES = {
+    "siglip": Family(
+        model_type="siglip",
+        architectures={
+            "SiglipModel": Architecture(
+                read, partial(two_towers, texts=last_tower), uses=("match",), inputs=TOWERS, **TOWER_LAYERS
+            ),
+        },
+        table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",
+    ),
+    "siglip_text_model": Family(
+        model_type="siglip_text_model",
+        architectures={
+            "SiglipTextModel": Architecture(
+                TEXT_CONFIG.read, last_tower, base=True, uses=("match",), inputs=TOKENS, **ALONE
+            ),
+        },
+        table=TEXT_TABLE, write=TEXT_CONFIG.write, prefix="text_model.", ignored=BUFFERS,
+    ),
+    "siglip_vision_model": Family(
+        model_type="siglip_vision_model",
+        architectures={
+            "SiglipVisionModel": Architecture(
+                IMAGE_CONFIG.read, image_tower, base=True, uses=("match",), inputs=PICTURES, **ALONE
+            ),
+        },
+        table=IMAGE_TABLE, write=IMAGE_CONFIG.write, prefix="vision_model.", ignored=BUFFERS,
+    ),
+}  # fmt: skip
