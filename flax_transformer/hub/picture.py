@@ -43,10 +43,11 @@ def picture_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: 
 
 
 def pooled_picture(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the head makes of them, as ViTModel does."""
+    """Give hidden states and what the head makes of them, if there is a pooler, as ViTModel does."""
     keys = split_keys(key)
     states = hidden(model.backbone, inputs, keys[0])
-    return ModelOutput(last_hidden_state=states, pooler_output=model.head(states, key=keys[1]))
+    pooled = model.head(states, key=keys[1]) if fields.flag("has_pooler", True) else None
+    return ModelOutput(last_hidden_state=states, pooler_output=pooled)
 
 
 def picture_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from flax_transformer import hub  # noqa: E402
-from tests.hub.oracle import close, forward  # noqa: E402
+from tests.hub.oracle import close, copied, forward, same_tensors  # noqa: E402
 from tests.hub.pictures import compare, images, make  # noqa: E402
 
 pytestmark = pytest.mark.parity
@@ -56,6 +56,28 @@ def noise(name):
 @every_size
 def test_deit_equals_transformers(tmp_path, kind, name):
     compare(make(kind, "DeiTConfig", **SIZES[name], num_labels=5), tmp_path, pixel_values=pictures(name))
+
+
+@pytest.mark.parametrize(("kind", "more"), [
+    ("ViT", {}), ("DeiT", {}), ("Beit", {}), ("Beit", {"use_mean_pooling": False}),
+])  # fmt: skip
+def test_a_model_without_a_pooler_equals_transformers_and_opens_as_saved(tmp_path, kind, more):
+    config = getattr(transformers, f"{kind}Config")(**SIZES["plain"], **more)
+    torch.manual_seed(1)
+    theirs = getattr(transformers, f"{kind}Model")(config, add_pooling_layer=False).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    inputs = {"pixel_values": pictures("plain")}
+    expected, ours = forward(theirs, inputs), hub.load(tmp_path / "theirs")
+    got = ours(**inputs, output_hidden_states=True)
+    for name in expected:
+        close(name, expected[name], got[name], inputs)
+    assert (got.pooler_output is None) == (not more), "a first state taken as it is has no tensors to miss"
+    hub.save(ours, tmp_path / "back")
+    same_tensors(tmp_path / "theirs", tmp_path / "back")
+    again, told = type(theirs).from_pretrained(tmp_path / "back", add_pooling_layer=False, output_loading_info=True)
+    assert not {*told["missing_keys"], *told["unexpected_keys"], *told["mismatched_keys"]}, told
+    np.testing.assert_array_equal(forward(copied(again), inputs)["last_hidden_state"], expected["last_hidden_state"])
+    assert hub.load(tmp_path / "back").config == ours.config
 
 
 @pytest.mark.parametrize("name", ["plain", "four channels"])

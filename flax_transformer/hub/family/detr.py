@@ -86,8 +86,8 @@ def write_rest(config: DetrConfig) -> dict[str, Any]:
     if not isinstance(backbone, ResNetConfig) or not backbone.frozen:
         raise ValueError("a DETR's backbone must be a ResNet whose batch norms are frozen, got another")
     data = {**resnet.CONFIG.write(backbone), "model_type": "resnet", "out_features": [f"stage{len(backbone.depths)}"]}
-    others = {"num_channels": backbone.channels, "use_timm_backbone": False, "num_labels": config.classes}
-    return {"backbone_config": data, **others}
+    labels = {} if config.classes is None else {"num_labels": config.classes}
+    return {"backbone_config": data, "num_channels": backbone.channels, "use_timm_backbone": False, **labels}
 
 
 CONFIG = ConfigTable(
@@ -119,6 +119,11 @@ CONFIG = ConfigTable(
 def read(fields: Fields) -> DetrConfig:
     """Make our config of config.json's fields."""
     return replace(CONFIG.read(fields), classes=fields.labels)
+
+
+def read_headless(fields: Fields) -> DetrConfig:
+    """Make the config of what gives hidden states alone."""
+    return replace(CONFIG.read(fields), classes=None)
 
 
 def adopt(model: Any) -> Any:
@@ -165,6 +170,7 @@ HEADS = (
     *linear("boxes.dense", "bbox_predictor.layers.{}"),
     *linear("boxes.output", "bbox_predictor.layers.2"),
 )
+LARGER = (r"^class_labels_classifier\.", r"^bbox_predictor\.")
 ROOT = r"(^|\.)backbone\.(?:conv_encoder\.)?model\."
 RENAMED = {
     rf"{ROOT}(?=embedder|encoder)": rf"\1{BACKBONE}",
@@ -187,6 +193,9 @@ FAMILIES = {
         architectures={
             "DetrForObjectDetection": Architecture(
                 read, detector, HEADS, uses=("detect",), inputs=INPUTS, layers=layers
+            ),
+            "DetrModel": Architecture(
+                read_headless, hidden, base=True, ignored=LARGER, uses=("embed",), inputs=INPUTS, layers=layers
             ),
         },
         table=TABLE,
