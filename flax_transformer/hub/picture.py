@@ -74,7 +74,7 @@ def two_headed(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fie
 
 
 def autoencoder_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Encode the patches that noise leaves, as ViTMAEModel does."""
+    """Encode the patches that noise leaves, as ViTMAEModel does, which draws some where it is given none."""
     found = model.encode(pictures(inputs), inputs.noise, key=key)
     return ModelOutput(last_hidden_state=found.hidden, mask=found.masked.astype(jnp.float32), ids_restore=found.places)
 

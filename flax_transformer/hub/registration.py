@@ -95,6 +95,9 @@ class Family:
     """`settled(fields, names of the tensors)`: the fields, where it takes the tensors to tell what the model is."""
     adopt: Callable[[Any], Any] | None = None
     """`adopt(model)`: a model that computes the same with its parameters in the family's order, or the model itself."""
+    kin: str = ""
+    """Another family, as whose architectures checkpoints of this one can be read too, tensors that these have no use
+    for ignored: a masked autoencoder as a ViT."""
     looked_up: Mapping[str, str] = field(default_factory=lambda: LOOKED_UP)
     """Inputs, and the table of ours in which they are looked up, where a model has it."""
 

@@ -1,4 +1,4 @@
-"""Models without what is usually on top: no pooler, no heads; told by their tensors, saved as they were."""
+"""Models without what is usually on top: no pooler, no heads, no decoder; told by their tensors, saved as they were."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from flax_transformer import hub
+from flax_transformer.hub.registry import find_family, find_uses
 from flax_transformer.models.head import Classifier, with_head
 from flax_transformer.models.vision.detr import Detr
 
@@ -87,3 +88,28 @@ def test_what_is_not_served_is_named_beside_what_is(tmp_path, kind, asked, serve
         hub.load(folder)
     said = f"config.json has the architecture '{asked}'; supported of {kind} are {served}"
     assert str(refused.value) == f"{folder / 'config.json'}: {said}"
+
+
+def test_an_autoencoder_is_read_as_a_vit_without_its_decoder():
+    given = {"num_labels": 5}
+    vit = opened("vit_mae", "ViTForImageClassification", config=given, initialise=("^classifier",))
+    assert find_family(vit.config)[0].model_type == "vit"
+    assert vit.config["architectures"] == find_uses("vit_mae", "classify") == ["ViTForImageClassification"]
+    states = hub.load(GOLDEN / "vit_mae")(pixel_values=IMAGES)
+    assert vit(pixel_values=IMAGES).logits.shape == (2, 5)
+    np.testing.assert_allclose(vit(pixel_values=IMAGES).last_hidden_state, states.last_hidden_state, atol=1e-6)
+    assert not np.any(states.mask)
+    with pytest.raises(ValueError, match="supported of vit_mae are ViTMAEModel, ViTMAEForPreTraining"):
+        opened("vit_mae", "DeiTForImageClassification")
+
+
+def test_an_autoencoder_reads_all_patches_without_noise():
+    """As it does with noise of which nothing is masked, but for their order."""
+    mae = opened("vit_mae", "ViTMAEForPreTraining", config={"mask_ratio": 0.0})
+    P = np.prod(mae.model.cfg.encoder.patches.grid)
+    order = np.random.default_rng(0).permutation(P)
+    none = mae(pixel_values=IMAGES)
+    some = mae(pixel_values=IMAGES, noise=jnp.broadcast_to(np.argsort(order), (2, P)).astype(jnp.float32))
+    np.testing.assert_allclose(none.last_hidden_state[:, 1:][:, order], some.last_hidden_state[:, 1:], atol=1e-6)
+    np.testing.assert_allclose(none.logits, some.logits, atol=1e-5)
+    assert none.ids_restore.tolist() == [list(range(P))] * 2

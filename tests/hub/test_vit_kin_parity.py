@@ -1,12 +1,15 @@
 """DeiT, DINOv2 and the masked autoencoder against transformers: every class, odd sizes, other resolutions."""
 
 import numpy as np
+import PIL.Image
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from flax_transformer import hub  # noqa: E402
+from flax_transformer.task.use import embed_pictures, open_checkpoint  # noqa: E402
+from flax_transformer.task.use.image_attention import draw_image  # noqa: E402
 from tests.hub.oracle import close, copied, forward, same_tensors  # noqa: E402
 from tests.hub.pictures import compare, images, make  # noqa: E402
 
@@ -104,6 +107,47 @@ def test_masked_autoencoder_equals_transformers(tmp_path, kind, name):
     model = make(kind, "ViTMAEConfig", **SIZES[name], **DECODERS[name])
     published = lambda name: name.replace(".decoder_encoder.layer.", ".decoder_layers.")  # noqa: E731
     compare(model, tmp_path, published=published, pixel_values=pictures(name), noise=noise(name))
+
+
+@every_size
+def test_an_autoencoder_read_as_a_vit_is_what_transformers_reads(tmp_path, name):
+    made = make("ViTMAEForPreTraining", "ViTMAEConfig", **SIZES[name], **DECODERS[name])
+    made.save_pretrained(tmp_path / "mae")
+    inputs = {"pixel_values": pictures(name)}
+    ours = hub.load(
+        tmp_path / "mae",
+        lenient=hub.Lenient(
+            architecture="ViTForImageClassification", config={"num_labels": 5}, initialise=("^classifier",)
+        ),
+    )
+    hub.save(ours, tmp_path / "vit")
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "vit").eval()
+    assert type(theirs) is transformers.ViTForImageClassification
+    encoder = transformers.ViTModel.from_pretrained(tmp_path / "mae", add_pooling_layer=False).eval()
+    got, expected = ours(**inputs, output_hidden_states=True), forward(theirs, inputs)
+    for each in expected:
+        close(each, expected[each], got[each], inputs)
+    states = forward(encoder, inputs)["last_hidden_state"]
+    close("last_hidden_state", states, got.last_hidden_state, inputs)
+    unmasked = hub.load(tmp_path / "mae")(**inputs)
+    close("last_hidden_state", states, unmasked.last_hidden_state, inputs)
+
+
+def test_commands_see_all_patches_of_an_autoencoder(tmp_path):
+    make("ViTMAEForPreTraining", "ViTMAEConfig", **SIZES["plain"], **DECODERS["plain"]).save_pretrained(tmp_path)
+    processor = transformers.ViTImageProcessor(size={"height": 16, "width": 16})
+    processor.save_pretrained(tmp_path)
+    image = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8))
+    image.save(tmp_path / "noise.png")
+    encoder = transformers.ViTModel.from_pretrained(tmp_path, add_pooling_layer=False, attn_implementation="eager")
+    with torch.no_grad():
+        given = {"pixel_values": torch.as_tensor(np.asarray(processor(image)["pixel_values"]))}
+        expected = encoder.eval()(**given, output_attentions=True)
+    pretrained = open_checkpoint(str(tmp_path))
+    vectors = embed_pictures(pretrained, [tmp_path / "noise.png"])
+    np.testing.assert_allclose(vectors, expected.last_hidden_state.mean(1), rtol=1e-4, atol=1e-5)
+    (maps,) = draw_image(pretrained, tmp_path / "noise.png")[0].maps
+    np.testing.assert_allclose(maps.weights, np.concatenate(expected.attentions), atol=1e-5)
 
 
 OTHERS = {
