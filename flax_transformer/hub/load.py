@@ -154,6 +154,8 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
     """
     family, architecture = pretrained.family, pretrained.architecture
     parts = tensors_of(pretrained.model, resolve(family.rows(architecture), pretrained.model))
+    if family.spelled is not None:
+        parts = {family.spelled(name, pretrained.config): part for name, part in parts.items()}
     dtype = str(jax.tree.leaves(pretrained.model)[0].dtype)
     config = {**{k: v for k, v in pretrained.config.items() if k != "torch_dtype"}, "dtype": dtype}
     folder = Path(folder)

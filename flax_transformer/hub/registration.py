@@ -93,6 +93,9 @@ class Family:
     """Tensors that are another one again, by tying: name of the copy, name of the one in the table."""
     settled: Callable[[Fields, Collection[str]], Fields] | None = None
     """`settled(fields, names of the tensors)`: the fields, where it takes the tensors to tell what the model is."""
+    spelled: Callable[[str, Fields], str] | None = None
+    """`spelled(name, fields)`: what `transformers` calls a tensor of the table where such a config.json stands beside
+    it, if not that; `renamed` reads it."""
     adopt: Callable[[Any], Any] | None = None
     """`adopt(model)`: a model that computes the same with its parameters in the family's order, or the model itself."""
     kin: str = ""
