@@ -68,10 +68,20 @@ class Chain:
     transforms: tuple[Transform, ...]
 
     def __call__(self, example: Any, rng: np.random.Generator) -> Any:
-        """Apply all."""
-        for transform in self.transforms:
-            example = transform(example, rng)
-        return example
+        """Apply all.
+
+        Raises:
+            ValueError: what a transform refuses, with the example's `name` before it where it has one.
+        """
+        made = example
+        try:
+            for transform in self.transforms:
+                made = transform(made, rng)
+        except ValueError as error:
+            if isinstance(example, Mapping) and "name" in example:
+                raise ValueError(f"{example['name']}: {error}") from error
+            raise
+        return made
 
 
 def _source(items: Sequence[Any], seed: int) -> Any:

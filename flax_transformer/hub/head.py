@@ -1,6 +1,7 @@
 """Architectures that are an encoder and something on top: classifiers, and masked language models."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from flax_transformer.hub.call import ModelOutput, encoder_lm
@@ -12,6 +13,20 @@ from flax_transformer.models.head import ClassifierConfig, with_head
 
 Reader = Callable[[Fields], EncoderConfig]
 Call = Callable[..., ModelOutput]
+POOLER = re.compile(r"(^|\.)pooler\.")
+
+
+def settle_pooler(base: str, fields: Fields, names: Collection[str]) -> Fields:
+    """Say whether a model alone has a pooler, which only the names of the tensors tell, as a `Family` is `settled`.
+
+    With `add_pooling_layer=False` transformers makes one without, of which config.json says nothing. `has_pooler` is a
+    field of ours: one called as that option is would keep transformers from taking it.
+
+    Args:
+      base: the family's class of models alone; others are what they are called.
+    """
+    has = fields["architectures"][0] != base or any(POOLER.search(name) for name in names)
+    return fields if fields.flag("has_pooler", True) == has else fields.updated({"has_pooler": has})
 
 
 def classifier(

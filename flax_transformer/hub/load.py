@@ -24,7 +24,7 @@ from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_image_processor, open_tokenizer
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.registry import find_architecture, find_family
+from flax_transformer.hub.registry import find_architecture, find_family, read_as
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import AttentionConfig, BlockConfig, with_precision
@@ -45,7 +45,7 @@ class Lenient:
     """
 
     architecture: str | None = None
-    """Instead of `architectures[0]` of config.json."""
+    """Instead of `architectures[0]` of config.json: one of its family, or of that family's `kin`."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Fields of config.json to change; `num_labels`, `id2label` and `label2id` follow each other, and tables of
     positions another `image_size`."""
@@ -92,7 +92,7 @@ def load(
     stated = Fields.of(read_json(folder / CONFIG))
     fields = stated.relabelled(lenient.config)
     if lenient.architecture is not None:
-        fields = fields.updated({"architectures": [lenient.architecture]})
+        fields = read_as(fields, lenient.architecture)
     fields.only(quantization_config=None)
     if dtype not in (None, *DTYPES.values()):
         raise ValueError(f"dtype must be one of {', '.join(DTYPES.values())}, got {dtype!r}")
@@ -154,6 +154,8 @@ def save(pretrained: Pretrained, folder: str | os.PathLike) -> None:
     """
     family, architecture = pretrained.family, pretrained.architecture
     parts = tensors_of(pretrained.model, resolve(family.rows(architecture), pretrained.model))
+    if family.spelled is not None:
+        parts = {family.spelled(name, pretrained.config): part for name, part in parts.items()}
     dtype = str(jax.tree.leaves(pretrained.model)[0].dtype)
     config = {**{k: v for k, v in pretrained.config.items() if k != "torch_dtype"}, "dtype": dtype}
     folder = Path(folder)

@@ -43,10 +43,11 @@ def picture_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: 
 
 
 def pooled_picture(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the head makes of them, as ViTModel does."""
+    """Give hidden states and what the head makes of them, if there is a pooler, as ViTModel does."""
     keys = split_keys(key)
     states = hidden(model.backbone, inputs, keys[0])
-    return ModelOutput(last_hidden_state=states, pooler_output=model.head(states, key=keys[1]))
+    pooled = model.head(states, key=keys[1]) if fields.flag("has_pooler", True) else None
+    return ModelOutput(last_hidden_state=states, pooler_output=pooled)
 
 
 def picture_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
@@ -73,7 +74,7 @@ def two_headed(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fie
 
 
 def autoencoder_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Encode the patches that noise leaves, as ViTMAEModel does."""
+    """Encode the patches that noise leaves, as ViTMAEModel does, which draws some where it is given none."""
     found = model.encode(pictures(inputs), inputs.noise, key=key)
     return ModelOutput(last_hidden_state=found.hidden, mask=found.masked.astype(jnp.float32), ids_restore=found.places)
 

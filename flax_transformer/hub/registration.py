@@ -93,10 +93,16 @@ class Family:
     """Tensors that are another one again, by tying: name of the copy, name of the one in the table."""
     settled: Callable[[Fields, Collection[str]], Fields] | None = None
     """`settled(fields, names of the tensors)`: the fields, where it takes the tensors to tell what the model is."""
+    spelled: Callable[[str, Fields], str] | None = None
+    """`spelled(name, fields)`: what `transformers` calls a tensor of the table where such a config.json stands beside
+    it, if not that; `renamed` reads it."""
     adopt: Callable[[Any], Any] | None = None
     """`adopt(model)`: a model that computes the same with its parameters in the family's order, or the model itself."""
     tokens: str = ""
     """Object of config.json in which ids of special tokens stand; empty: they stand by themselves."""
+    kin: str = ""
+    """Another family, as whose architectures checkpoints of this one can be read too, tensors that these have no use
+    for ignored: a masked autoencoder as a ViT."""
     looked_up: Mapping[str, str] = field(default_factory=lambda: LOOKED_UP)
     """Inputs, and the table of ours in which they are looked up, where a model has it."""
 

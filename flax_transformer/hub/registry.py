@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from flax_transformer.hub import family as folder
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture, Family
 
 _registered: dict[str, Family] = {}
@@ -70,8 +71,16 @@ def find_use(model_type: str, *uses: str) -> str:
     return find_uses(model_type, *uses)[0]
 
 
+def read_as(config: Fields, architecture: str) -> Fields:
+    """Say that a checkpoint is read as another architecture, of its own family or of that one's kin."""
+    kind = config.get("model_type")
+    kin = families()[kind].kin if isinstance(kind, str) and kind in families() else ""
+    other = {"model_type": kin} if kin and architecture in families()[kin].architectures else {}
+    return config.updated({"architectures": [architecture], **other})
+
+
 def find_uses(model_type: str, *uses: str) -> list[str]:
-    """Name the architectures of a family that can do exactly this, the usual one first.
+    """Name the architectures of a family, or else of its kin, that can do exactly this, the usual one first.
 
     Raises:
       ValueError: a family that is not supported, or that has no such architecture; the message lists what there is.
@@ -80,6 +89,8 @@ def find_uses(model_type: str, *uses: str) -> list[str]:
         raise ValueError(f"no family is called {model_type!r}; supported are {', '.join(families())}")
     known = families()[model_type].architectures
     found = [name for name, each in known.items() if set(each.uses) == set(uses)]
+    if not found and (kin := families()[model_type].kin):
+        return find_uses(kin, *uses)
     if not found:
         can = "; ".join(f"{name}: {', '.join(each.uses)}" for name, each in known.items())
         raise ValueError(f"no architecture of {model_type} can {' and '.join(uses)}; there are {can}")

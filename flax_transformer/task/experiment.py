@@ -19,7 +19,7 @@ from flax_transformer.task.command import quietly
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze
-from flax_transformer.train.folder import FolderError, RunFolder, open_folder
+from flax_transformer.train.folder import FolderError, RunFolder, gone_if_refused, open_folder
 from flax_transformer.train.loop import Batches, Evaluation, Interrupted, NotFinite, Preempted, TrainConfig, fit
 from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writer, Writers
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
@@ -106,7 +106,7 @@ def train(experiment: Experiment, workdir: str | os.PathLike) -> Any:
         mesh = make_mesh(experiment.mesh)
         if jax.process_count() > 1 and mesh.size < jax.device_count():
             raise ValueError(f"the mesh must use the devices of all processes, got {mesh.size} of {jax.device_count()}")
-        with multihost.first("prepare"), _only_first_speaks():
+        with multihost.first("prepare"), _only_first_speaks(), gone_if_refused(workdir):
             folder = open_folder(workdir, experiment)
             task = experiment.task(folder)
         config = experiment.train

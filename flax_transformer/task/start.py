@@ -13,7 +13,10 @@ from flax_transformer.nn import BlockConfig
 from flax_transformer.nn.config import configs_in
 from flax_transformer.task.spec import Spec
 
-HEAD = (r"^(cls_|distillation_|pre_)?classifier", r"^class_labels_classifier", r"^head\.", r"^score\.", r"pooler")
+HEAD = (
+    r"^(cls_|distillation_|pre_)?classifier", r"^class_labels_classifier", r"^bbox_predictor", r"^head\.", r"^score\.",
+    r"pooler",
+)  # fmt: skip
 """Tensors that a pretrained model may lack, and one that classifies, or finds objects of other classes, has."""
 
 

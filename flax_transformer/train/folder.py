@@ -1,7 +1,10 @@
 """A run is one folder: its config, checkpoints, metrics, samples and whatever the task adds."""
 
+import contextlib
 import json
 import os
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +109,22 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
     except OSError as error:
         raise FolderError(f"cannot write to {folder.root}: {error}") from error
     return folder
+
+
+@contextlib.contextmanager
+def gone_if_refused(root: str | os.PathLike) -> Iterator[None]:
+    """Let a run begin in `root`; where that is refused, no folder stays that was not there before."""
+    path = Path(root)
+    new = [each for each in (path, *path.parents) if not os.path.exists(each)]
+    try:
+        yield
+    except Exception:
+        if new and jax.process_index() == 0:
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):  # another run may have begun beside it
+                for each in new[1:]:
+                    each.rmdir()
+        raise
 
 
 def read_config(folder: RunFolder) -> dict:

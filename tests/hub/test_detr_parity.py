@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.proves("detr", "parity", "`DetrForObjectDetection` on ResNets, every layer, the loss"),
+    pytest.mark.proves("detr", "parity", "`DetrModel` and `DetrForObjectDetection` on ResNets, every layer, the loss"),
 ]
 
 BASIC = {"layer_type": "basic", "embedding_size": 8, "hidden_sizes": [8, 12, 20, 24], "depths": [2, 1, 1, 1]}
@@ -39,11 +39,11 @@ CASES = {
 }
 
 
-def make(backbone, options, *, labels=5):
+def make(backbone, options, *, labels=5, kind="DetrForObjectDetection"):
     torch.manual_seed(1)
     backbone = transformers.ResNetConfig(**backbone, out_features=["stage4"])
     config = transformers.DetrConfig(backbone_config=backbone, use_timm_backbone=False, num_labels=labels, **options)
-    model = transformers.DetrForObjectDetection(config)
+    model = getattr(transformers, kind)(config)
     with torch.no_grad():
         for each in (*model.parameters(), *model.buffers()):
             if each.ndim == 1:
@@ -67,6 +67,22 @@ def pictures(options, size, parts):
 def test_detection_equals_transformers(tmp_path, case):
     backbone, options, size, parts = CASES[case]
     compare(make(backbone, options), tmp_path, **pictures(options, size, parts))
+
+
+@pytest.mark.parametrize("case", ["padded", "one query, grey"])
+def test_a_model_without_heads_equals_transformers(tmp_path, case):
+    backbone, options, size, parts = CASES[case]
+    compare(make(backbone, options, kind="DetrModel"), tmp_path, **pictures(options, size, parts))
+
+
+def test_a_detector_read_as_a_model_leaves_its_heads_out(tmp_path):
+    backbone, options, size, parts = CASES["padded"]
+    model, inputs = make(backbone, options).eval(), pictures(options, size, parts)
+    model.save_pretrained(tmp_path)
+    bare = hub.load(tmp_path, lenient=hub.Lenient(architecture="DetrModel"))(**inputs)
+    expected = forward(model.model, inputs)
+    for name in ("last_hidden_state", "encoder_last_hidden_state"):
+        close(name, expected[name], bare[name], inputs)
 
 
 def timm_name(name):

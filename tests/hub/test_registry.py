@@ -34,6 +34,7 @@ SAID = {
     "ElectraForPreTraining": {"discriminate"}, "ForNextSentencePrediction": {"classify", "follow"},
     "ForSequenceClassification": {"classify"}, "ForTokenClassification": {"label"}, "ForQuestionAnswering": {"span"},
     "ForMultipleChoice": {"choose"}, "Model": {"embed"}, "CLIPModel": {"match"}, "WithProjection": {"match"},
+    "SiglipModel": {"match"}, "SiglipTextModel": {"match"}, "SiglipVisionModel": {"match"},
     "ForImageClassification": {"classify"},
     "ForImageClassificationWithTeacher": {"classify"}, "ForMaskedImageModeling": {"fill"},
     "ViTMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},

@@ -1,13 +1,16 @@
 """DeiT, DINOv2 and the masked autoencoder against transformers: every class, odd sizes, other resolutions."""
 
 import numpy as np
+import PIL.Image
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from flax_transformer import hub  # noqa: E402
-from tests.hub.oracle import close, forward  # noqa: E402
+from flax_transformer.task.use import embed_pictures, open_checkpoint  # noqa: E402
+from flax_transformer.task.use.image_attention import draw_image  # noqa: E402
+from tests.hub.oracle import close, copied, forward, same_tensors  # noqa: E402
 from tests.hub.pictures import compare, images, make  # noqa: E402
 
 pytestmark = pytest.mark.parity
@@ -58,6 +61,28 @@ def test_deit_equals_transformers(tmp_path, kind, name):
     compare(make(kind, "DeiTConfig", **SIZES[name], num_labels=5), tmp_path, pixel_values=pictures(name))
 
 
+@pytest.mark.parametrize(("kind", "more"), [
+    ("ViT", {}), ("DeiT", {}), ("Beit", {}), ("Beit", {"use_mean_pooling": False}),
+])  # fmt: skip
+def test_a_model_without_a_pooler_equals_transformers_and_opens_as_saved(tmp_path, kind, more):
+    config = getattr(transformers, f"{kind}Config")(**SIZES["plain"], **more)
+    torch.manual_seed(1)
+    theirs = getattr(transformers, f"{kind}Model")(config, add_pooling_layer=False).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    inputs = {"pixel_values": pictures("plain")}
+    expected, ours = forward(theirs, inputs), hub.load(tmp_path / "theirs")
+    got = ours(**inputs, output_hidden_states=True)
+    for name in expected:
+        close(name, expected[name], got[name], inputs)
+    assert (got.pooler_output is None) == (not more), "a first state taken as it is has no tensors to miss"
+    hub.save(ours, tmp_path / "back")
+    same_tensors(tmp_path / "theirs", tmp_path / "back")
+    again, told = type(theirs).from_pretrained(tmp_path / "back", add_pooling_layer=False, output_loading_info=True)
+    assert not {*told["missing_keys"], *told["unexpected_keys"], *told["mismatched_keys"]}, told
+    np.testing.assert_array_equal(forward(copied(again), inputs)["last_hidden_state"], expected["last_hidden_state"])
+    assert hub.load(tmp_path / "back").config == ours.config
+
+
 @pytest.mark.parametrize("name", ["plain", "four channels"])
 def test_deit_restores_as_transformers_does(tmp_path, name):
     model = make("DeiTForMaskedImageModeling", "DeiTConfig", **SIZES[name], encoder_stride=SIZES[name]["patch_size"])
@@ -82,6 +107,47 @@ def test_masked_autoencoder_equals_transformers(tmp_path, kind, name):
     model = make(kind, "ViTMAEConfig", **SIZES[name], **DECODERS[name])
     published = lambda name: name.replace(".decoder_encoder.layer.", ".decoder_layers.")  # noqa: E731
     compare(model, tmp_path, published=published, pixel_values=pictures(name), noise=noise(name))
+
+
+@every_size
+def test_an_autoencoder_read_as_a_vit_is_what_transformers_reads(tmp_path, name):
+    made = make("ViTMAEForPreTraining", "ViTMAEConfig", **SIZES[name], **DECODERS[name])
+    made.save_pretrained(tmp_path / "mae")
+    inputs = {"pixel_values": pictures(name)}
+    ours = hub.load(
+        tmp_path / "mae",
+        lenient=hub.Lenient(
+            architecture="ViTForImageClassification", config={"num_labels": 5}, initialise=("^classifier",)
+        ),
+    )
+    hub.save(ours, tmp_path / "vit")
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "vit").eval()
+    assert type(theirs) is transformers.ViTForImageClassification
+    encoder = transformers.ViTModel.from_pretrained(tmp_path / "mae", add_pooling_layer=False).eval()
+    got, expected = ours(**inputs, output_hidden_states=True), forward(theirs, inputs)
+    for each in expected:
+        close(each, expected[each], got[each], inputs)
+    states = forward(encoder, inputs)["last_hidden_state"]
+    close("last_hidden_state", states, got.last_hidden_state, inputs)
+    unmasked = hub.load(tmp_path / "mae")(**inputs)
+    close("last_hidden_state", states, unmasked.last_hidden_state, inputs)
+
+
+def test_commands_see_all_patches_of_an_autoencoder(tmp_path):
+    make("ViTMAEForPreTraining", "ViTMAEConfig", **SIZES["plain"], **DECODERS["plain"]).save_pretrained(tmp_path)
+    processor = transformers.ViTImageProcessor(size={"height": 16, "width": 16})
+    processor.save_pretrained(tmp_path)
+    image = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8))
+    image.save(tmp_path / "noise.png")
+    encoder = transformers.ViTModel.from_pretrained(tmp_path, add_pooling_layer=False, attn_implementation="eager")
+    with torch.no_grad():
+        given = {"pixel_values": torch.as_tensor(np.asarray(processor(image)["pixel_values"]))}
+        expected = encoder.eval()(**given, output_attentions=True)
+    pretrained = open_checkpoint(str(tmp_path))
+    vectors = embed_pictures(pretrained, [tmp_path / "noise.png"])
+    np.testing.assert_allclose(vectors, expected.last_hidden_state.mean(1), rtol=1e-4, atol=1e-5)
+    (maps,) = draw_image(pretrained, tmp_path / "noise.png")[0].maps
+    np.testing.assert_allclose(maps.weights, np.concatenate(expected.attentions), atol=1e-5)
 
 
 OTHERS = {

@@ -79,6 +79,17 @@ def test_no_data(refused, tmp_path):
     assert "no folder" in refused("translate_text", "--data.root", tmp_path / "none")
 
 
+def test_a_refusal_leaves_no_folder_that_was_not_there(refused, tmp_path):
+    (tmp_path / "runs").mkdir()
+    for workdir in ("run", "runs/some/run", "runs/other"):
+        refused("translate_text", workdir=tmp_path / workdir)
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
+    (tmp_path / "runs/mine").mkdir()
+    (tmp_path / "runs/mine/notes.txt").write_text("")
+    refused("translate_text", workdir=tmp_path / "runs/mine")
+    assert (tmp_path / "runs/mine/notes.txt").is_file()
+
+
 def parallel(folder, **files):
     folder.mkdir(exist_ok=True)
     for name, lines in files.items():

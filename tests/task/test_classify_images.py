@@ -8,19 +8,24 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.data.image import DrawnShapes, LabelledData
+from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.registry import find_uses
 from flax_transformer.models.head import with_head
 from flax_transformer.models.preset import abstract
 from flax_transformer.models.vision.cct import cct
 from flax_transformer.models.vision.resnet import ResNetConfig
+from flax_transformer.models.vision.vit_mae import MAE, mae_base
+from flax_transformer.nn import with_fields
 from flax_transformer.task.evaluator.label import KEPT, telling
 from flax_transformer.task.experiment import launch, train
 from flax_transformer.task.recipe import _wrapped
 from flax_transformer.task.run import open_run
 from flax_transformer.task.spec import Spec, sized
+from flax_transformer.task.start import load_start
 from flax_transformer.task.use import classify, classify_pictures, embed_pictures
 from flax_transformer.task.use.require import tokenizer_of
 from flax_transformer.train.loop import TrainConfig
@@ -117,6 +122,44 @@ def test_a_checkpoint_learns_at_another_resolution(finished, tmp_path, kind):
     assert tuned.config["image_size"] == 12
     assert tuned.model.backbone.positions.shape[0] == 9
     assert tuned.processor.config["size"] == {"shortest_edge": 14}
+
+
+def autoencoder(folder):
+    """Save a tiny masked autoencoder with an image processor; give its folder."""
+    small = {"embed": 8, "heads": 2, "inner": 12, "depth": 1}
+    whole = mae_base()
+    encoder, decoder = (
+        with_fields(whole.encoder, **small, image=(12, 12), patch=(4, 4)),
+        with_fields(whole.decoder, **small),
+    )
+    processor = ImageProcessor.of({"image_processor_type": "ViTImageProcessor", "size": {"height": 12, "width": 12}})
+    model = MAE(replace(whole, encoder=encoder, decoder=decoder), rngs=nnx.Rngs(0))
+    hub.save(hub.wrap(model, "ViTMAEForPreTraining", processor=processor), folder)
+    return folder
+
+
+def test_training_begins_with_the_encoder_of_an_autoencoder(tmp_path):
+    spec = Spec(uses=("classify",), classes=("a", "b", "c"), image=(16, 16, 3))
+    folder = autoencoder(tmp_path)
+    start, mae = load_start(str(folder), spec, None, seed=0), hub.load(folder)
+    assert start.config["architectures"] == ["ViTForImageClassification"]
+    assert start.model.cfg.head.outputs == 3
+    assert start.model.backbone.positions.shape == (17, 8)
+    ours, theirs = start.model.backbone.trunk, mae.model.encoder.trunk
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(ours), jax.tree.leaves(theirs))
+
+
+@pytest.mark.slow
+@pytest.mark.proves("vit_mae", "train", "[`finetune_image`](../experiments/finetune_image.py), as a ViT")
+def test_an_autoencoder_becomes_a_classifier_of_pictures(tmp_path):
+    recipe = short(experiments("finetune_image")["whole"], init=str(autoencoder(tmp_path / "mae")))
+    train(recipe, tmp_path / "run")
+    tuned = hub.load(tmp_path / "run/export")
+    assert (tuned.config["model_type"], tuned.config["image_size"]) == ("vit", 12)
+    assert not [name for name in tuned.config if "decoder" in name]
+    samples = [json.loads(line) for line in (tmp_path / "run/samples.jsonl").read_text().splitlines()]
+    told = classify_pictures(tuned, [tmp_path / "run" / each["picture"] for each in samples])
+    assert [labels[0].name for labels in told] == [each["hypothesis"] for each in samples]
 
 
 @pytest.mark.parametrize("image", [(28, 28, 1), pytest.param((32, 32, 3), marks=pytest.mark.slow)])

@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent.parent / "hub/golden"
 QUICK = ("vit", "swin")
 FAMILIES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in ("vit", "deit", "dinov2", "beit", "pvt", "swin", "detr")
+    for name in ("vit", "deit", "dinov2", "vit_mae", "beit", "pvt", "swin", "detr")
 ]
 
 
@@ -134,7 +134,6 @@ def test_layers_of_too_many_patches_are_left_out_and_named(monkeypatch):
 
 @pytest.mark.parametrize(("name", "says"), [
     ("resnet", "layers attend to its patches, as in ViT, .* a ResNetForImageClassification has none such"),
-    ("vit_mae", "layers attend to its patches, as in ViT, .* a ViTMAEForPreTraining has none such"),
     ("bert", "a BertForPreTraining reads text, it was given pictures"),
 ])  # fmt: skip
 def test_what_has_no_attention_over_a_picture_is_refused(name, says):

@@ -112,8 +112,7 @@ class SceneRows:
             high, wide, count = *pixels.shape[:2], len(each["boxes"])
             if high > height or wide > width or count > M:
                 raise ValueError(
-                    f"picture {each['number']} must fit {width} × {height} pixels and {M} boxes, got {wide} × {high} "
-                    f"and {count}"
+                    f"{each['name']} must fit {width} × {height} pixels and {M} boxes, got {wide} × {high} and {count}"
                 )
             images[row, :high, :wide], mask[row, :high, :wide] = pixels, True
             labels["boxes"][row, :count] = centred(each["boxes"], wide, high)

@@ -145,7 +145,7 @@ def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, i
     return Scenes(files, [_objects(each) for each in found.values()], np.array(list(images), np.int64))
 
 
-def _objects(found: Sequence[tuple[list[float], int, float, bool]]) -> Objects:
+def _objects(found: Sequence[tuple[list[float], int, int | float, bool]]) -> Objects:
     boxes, classes, areas, crowd = zip(*found, strict=True) if found else ((),) * 4
     boxes = np.array(boxes, np.float32).reshape(-1, 4)
     return Objects.told(boxes, np.array(classes, np.int32), np.array(areas, float), np.array(crowd, bool))

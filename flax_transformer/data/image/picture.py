@@ -127,8 +127,8 @@ class Pictures(Sequence[Any]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode one: `image`, Pillow's, and `label`."""
-        return {"image": self.images[index], "label": int(self.labels[index])}
+        """Decode one: `image`, Pillow's, `label`, and `name`, where it comes from."""
+        return {"image": self.images[index], "label": int(self.labels[index]), "name": self.images.name(index)}
 
     @property
     def fingerprint(self) -> str:
@@ -189,10 +189,11 @@ class Scenes(Sequence[Any]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode one: `image`, Pillow's, `boxes` in pixels, `classes`, `number` and its own `size` (H, W)."""
+        """Decode one: `image`, Pillow's, `boxes` in pixels, `classes`, `number`, its own `size` (H, W), and `name`."""
         image, objects = self.images[index], self.objects[index]
         size = np.array([image.height, image.width], np.int32)
-        return {"image": image, "boxes": objects.boxes, "classes": objects.classes, "number": index, "size": size}
+        seen = {"image": image, "boxes": objects.boxes, "classes": objects.classes}
+        return {**seen, "number": index, "size": size, "name": self.images.name(index)}
 
     @property
     def fingerprint(self) -> str:

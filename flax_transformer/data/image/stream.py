@@ -130,18 +130,14 @@ def hold(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) ->
       limit: bytes at most.
 
     Raises:
-      ValueError: a damaged picture; names it.
+      ValueError: a damaged picture, or one that a transform refuses; names it.
     """
     if isinstance(pictures.images, Held) and not transforms:
         return pictures
     change, rng, images = Chain(transforms), np.random.default_rng(0), pictures.images
 
     def read(index: int) -> np.ndarray:
-        image = images[index]
-        try:
-            return np.asarray(change({"image": image}, rng)["image"])
-        except ValueError as error:
-            raise ValueError(f"{images.name(index)}: {error}") from error
+        return np.asarray(change(pictures[index], rng)["image"])
 
     first = read(0)
     if first.nbytes * len(images) > limit:

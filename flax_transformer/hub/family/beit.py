@@ -1,10 +1,13 @@
 """BEiT checkpoints (Bao et al. 2021)."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.head import settle_pooler
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.picture import LAYERS, MASKABLE, picture_classifier, pooled_picture
 from flax_transformer.hub.positions import fitted_biases
@@ -59,7 +62,17 @@ def _pooled(config: BeitConfig, outputs: int) -> ClassifierConfig:
 
 
 def _model(fields: Fields) -> ClassifierConfig:
-    return _pooled(read(fields), 0)
+    config = _pooled(read(fields), 0)
+    return config if fields.flag("has_pooler", True) else replace(config, head=replace(config.head, norm=None))
+
+
+def _write_pooler(config: ClassifierConfig) -> dict[str, Any]:
+    return {"has_pooler": False} if config.head.norm is None and not config.backbone.end_norm else {}
+
+
+def _settled(fields: Fields, names: Collection[str]) -> Fields:
+    """Say whether there is a pooler; one that takes the first state has no tensors, and is there."""
+    return fields if read(fields).end_norm else settle_pooler("BeitModel", fields, names)
 
 
 def _classifying(fields: Fields) -> ClassifierConfig:
@@ -106,8 +119,8 @@ FAMILIES = {
         model_type="beit",
         architectures={
             "BeitModel": Architecture(
-                _model, pooled_picture, norm("head.norm", "pooler.layernorm"), at="backbone.", base=True,
-                ignored=LARGER[:3], uses=("embed",), inputs=MASKABLE, **LAYERS,
+                _model, pooled_picture, norm("head.norm", "pooler.layernorm"), _write_pooler, at="backbone.",
+                base=True, ignored=LARGER[:3], uses=("embed",), inputs=MASKABLE, **LAYERS,
             ),
             "BeitForImageClassification": Architecture(
                 _classifying, picture_classifier, (*norm("head.norm", "beit.pooler.layernorm"), *vit.CLASSIFIER),
@@ -123,5 +136,6 @@ FAMILIES = {
         prefix="beit.",
         ignored=(r"relative_position_index$",),
         renamed=RENAMED,
+        settled=_settled,
     )
 }  # fmt: skip

@@ -1,9 +1,11 @@
 """DeiT checkpoints (Touvron et al. 2020): a ViT with two tokens, and perhaps two heads."""
 
 from dataclasses import replace
+from functools import partial
 
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.head import settle_pooler
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.picture import LAYERS, two_headed
 from flax_transformer.hub.registration import Architecture, Family
@@ -36,5 +38,6 @@ FAMILIES = {
         write=CONFIG.write,
         prefix="deit.",
         renamed=vit.RENAMED,
+        settled=partial(settle_pooler, "DeiTModel"),
     )
 }  # fmt: skip

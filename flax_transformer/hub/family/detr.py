@@ -40,7 +40,7 @@ def read_backbone(fields: Fields) -> Mapping[str, Any]:
     kind = data.get("model_type")
     if kind != "resnet":
         raise ValueError(f"config.json must have a backbone_config with model_type 'resnet', it is {kind!r}")
-    backbone = replace(resnet.CONFIG.read(Fields.of(data)), frozen=True)
+    backbone = replace(resnet.CONFIG.read(Fields.of(data)), frozen=True, dilated=dilates(fields))
     stages = len(backbone.depths)
     features, indices = data.get("out_features"), data.get("out_indices")
     if (features and features[-1] != f"stage{stages}") or (indices and indices[-1] not in (-1, stages)):
@@ -48,19 +48,47 @@ def read_backbone(fields: Fields) -> Mapping[str, Any]:
     return {"backbone": backbone}
 
 
-def described(fields: Fields) -> dict[str, Any]:
+def named(fields: Fields) -> Mapping[str, Any] | None:
+    """Give the name and options of a backbone of timm's; None where config.json describes the backbone itself.
+
+    Raises:
+      ValueError: for a backbone that is neither.
+    """
+    data = fields.get("backbone_config")
+    if isinstance(data, dict):
+        return data if data.get("model_type") == "timm_backbone" else None
+    if fields.get("use_timm_backbone") is False:
+        raise ValueError(f"config.json must describe the backbone, it has backbone_config={data!r}")
+    stride, more = {"output_stride": 16} if fields.flag("dilation", False) else {}, fields.get("backbone_kwargs")
+    return {"backbone": fields.get("backbone") or "resnet50", **stride, **(more if isinstance(more, dict) else {})}
+
+
+def dilates(fields: Fields) -> bool:
+    """Read whether the last stage dilates its windows in place of a stride (DC5), as a backbone of timm's may.
+
+    Raises:
+      ValueError: for a stride of feature maps that is not supported, or for another backbone than timm's.
+    """
+    timm = named(fields)
+    if timm is None and fields.flag("dilation", False):
+        raise ValueError("dilation is of a backbone that timm names, config.json has dilation=true beside a ResNet")
+    stride = None if timm is None else timm.get("output_stride")
+    if stride not in (None, 16, 32):
+        raise ValueError(f"config.json has output_stride={stride!r} for the backbone; supported are 16 and 32")
+    return stride == 16
+
+
+def described(fields: Fields) -> Mapping[str, Any]:
     """Give the description of the backbone, also of one that is only named, as timm names it.
 
     Raises:
       ValueError: for a name that is not known here.
     """
-    data = fields.get("backbone_config")
-    if isinstance(data, dict) and data.get("model_type") != "timm_backbone":
-        return data
-    if not isinstance(data, dict) and fields.get("use_timm_backbone") is False:
-        raise ValueError(f"config.json must describe the backbone, it has backbone_config={data!r}")
-    name = data.get("backbone") if isinstance(data, dict) else fields.get("backbone") or "resnet50"
-    if name not in TIMM:
+    timm = named(fields)
+    if timm is None:
+        return fields["backbone_config"]
+    name = timm.get("backbone")
+    if not isinstance(name, str) or name not in TIMM:
         raise ValueError(f"config.json has the backbone {name!r}; supported are {', '.join(TIMM)}")
     block, widths, depths = TIMM[name]
     return {
@@ -70,10 +98,21 @@ def described(fields: Fields) -> dict[str, Any]:
 
 
 def settled(fields: Fields, names: Collection[str]) -> Fields:
-    """Describe a backbone that config.json only names, so that what is saved opens without timm."""
-    named = fields.get("backbone_config") is None or fields["backbone_config"].get("model_type") == "timm_backbone"
-    changes = {"backbone_config": described(fields), "use_timm_backbone": False, "backbone": None}
-    return fields.updated(changes) if named else fields
+    """Describe a backbone that config.json only names, so that what is saved opens without timm, where it can.
+
+    One that dilates stays timm's: ResNets of transformers do not.
+    """
+    if named(fields) is None or dilates(fields):
+        return fields
+    return fields.updated({"backbone_config": described(fields), "use_timm_backbone": False, "backbone": None})
+
+
+def spelled(name: str, fields: Fields) -> str:
+    """Name a tensor as timm does, for a backbone that is saved as one of timm's."""
+    if BACKBONE in name and dilates(fields):
+        for ours, timm in (*PARTS.items(), *LAYERS.items()):
+            name = name.replace(f".{ours}.", f".{timm}.")
+    return name
 
 
 def write_rest(config: DetrConfig) -> dict[str, Any]:
@@ -85,9 +124,24 @@ def write_rest(config: DetrConfig) -> dict[str, Any]:
     backbone = config.backbone
     if not isinstance(backbone, ResNetConfig) or not backbone.frozen:
         raise ValueError("a DETR's backbone must be a ResNet whose batch norms are frozen, got another")
-    data = {**resnet.CONFIG.write(backbone), "model_type": "resnet", "out_features": [f"stage{len(backbone.depths)}"]}
-    others = {"num_channels": backbone.channels, "use_timm_backbone": False, "num_labels": config.classes}
-    return {"backbone_config": data, **others}
+    labels = {} if config.classes is None else {"num_labels": config.classes}
+    return {**write_backbone(backbone), "num_channels": backbone.channels, **labels}
+
+
+def write_backbone(backbone: ResNetConfig) -> dict[str, Any]:
+    """Describe a backbone, or name it as timm does if it dilates.
+
+    Raises:
+      ValueError: for one that dilates and that timm has no name for.
+    """
+    if not backbone.dilated:
+        last = {"model_type": "resnet", "out_features": [f"stage{len(backbone.depths)}"]}
+        return {"backbone_config": {**resnet.CONFIG.write(backbone), **last}, "use_timm_backbone": False}
+    for name, (block, widths, depths) in TIMM.items():
+        like = ResNetConfig(block=block, widths=tuple(widths), depths=tuple(depths), channels=backbone.channels)
+        if resnet.CONFIG.write(like) == resnet.CONFIG.write(backbone):
+            return {"backbone_config": None, "use_timm_backbone": True, "backbone": name, "dilation": True}
+    raise ValueError(f"a backbone that dilates must be one of {', '.join(TIMM)}, got another")
 
 
 CONFIG = ConfigTable(
@@ -107,7 +161,7 @@ CONFIG = ConfigTable(
         "activation_dropout": "activation_dropout",
     },
     only={
-        "position_embedding_type": "sine", "dilation": False, "auxiliary_loss": False, "encoder_layerdrop": 0.0,
+        "position_embedding_type": "sine", "auxiliary_loss": False, "encoder_layerdrop": 0.0,
         "decoder_layerdrop": 0.0,
     },
     adds={"is_encoder_decoder": True},
@@ -119,6 +173,11 @@ CONFIG = ConfigTable(
 def read(fields: Fields) -> DetrConfig:
     """Make our config of config.json's fields."""
     return replace(CONFIG.read(fields), classes=fields.labels)
+
+
+def read_headless(fields: Fields) -> DetrConfig:
+    """Make the config of what gives hidden states alone."""
+    return replace(CONFIG.read(fields), classes=None)
 
 
 def adopt(model: Any) -> Any:
@@ -165,16 +224,22 @@ HEADS = (
     *linear("boxes.dense", "bbox_predictor.layers.{}"),
     *linear("boxes.output", "bbox_predictor.layers.2"),
 )
+PARTS = {
+    "embedder.embedder.convolution": "conv1", "embedder.embedder.normalization": "bn1",
+    **{f"encoder.stages.{i}.layers": f"layer{i + 1}" for i in range(4)},
+}  # fmt: skip
+LAYERS = {
+    **{f"layer.{i}.convolution": f"conv{i + 1}" for i in range(3)},
+    **{f"layer.{i}.normalization": f"bn{i + 1}" for i in range(3)},
+    "shortcut.convolution": "downsample.0", "shortcut.normalization": "downsample.1",
+}  # fmt: skip
+"""Names of a ResNet's parts, and of the layers of its blocks, and timm's."""
+LARGER = (r"^class_labels_classifier\.", r"^bbox_predictor\.")
 ROOT = r"(^|\.)backbone\.(?:conv_encoder\.)?model\."
 RENAMED = {
     rf"{ROOT}(?=embedder|encoder)": rf"\1{BACKBONE}",
-    rf"{ROOT}conv1\.": rf"\1{BACKBONE}embedder.embedder.convolution.",
-    rf"{ROOT}bn1\.": rf"\1{BACKBONE}embedder.embedder.normalization.",
-    **{rf"{ROOT}layer{i + 1}\.(\d+)\.": rf"\1{BACKBONE}encoder.stages.{i}.layers.\2." for i in range(4)},
-    **{rf"(stages\.\d\.layers\.\d+)\.conv{i + 1}\.": rf"\1.layer.{i}.convolution." for i in range(3)},
-    **{rf"(stages\.\d\.layers\.\d+)\.bn{i + 1}\.": rf"\1.layer.{i}.normalization." for i in range(3)},
-    r"(stages\.\d\.layers\.\d+)\.downsample\.0\.": r"\1.shortcut.convolution.",
-    r"(stages\.\d\.layers\.\d+)\.downsample\.1\.": r"\1.shortcut.normalization.",
+    **{rf"{ROOT}{timm}\.": rf"\1{BACKBONE}{ours}." for ours, timm in PARTS.items()},
+    **{rf"(stages\.\d\.layers\.\d+)\.{timm}\.": rf"\1.{ours}." for ours, timm in LAYERS.items()},
     r"\.o_proj\.": ".out_proj.",
     r"(layers\.\d+)\.mlp\.(fc\d)\.": r"\1.\2.",
 }
@@ -188,6 +253,9 @@ FAMILIES = {
             "DetrForObjectDetection": Architecture(
                 read, detector, HEADS, uses=("detect",), inputs=INPUTS, layers=layers
             ),
+            "DetrModel": Architecture(
+                read_headless, hidden, base=True, ignored=LARGER, uses=("embed",), inputs=INPUTS, layers=layers
+            ),
         },
         table=TABLE,
         write=CONFIG.write,
@@ -195,6 +263,7 @@ FAMILIES = {
         ignored=(r"num_batches_tracked$",),
         renamed=RENAMED,
         settled=settled,
+        spelled=spelled,
         adopt=adopt,
     )
 }

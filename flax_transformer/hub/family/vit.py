@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, sides
-from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.fields import Fields, spelled
+from flax_transformer.hub.head import settle_pooler
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.picture import LAYERS, MASKABLE, picture_classifier, picture_restorer, pooled_picture
 from flax_transformer.hub.positions import fitted_positions
@@ -86,18 +87,26 @@ RENAMED = {
 
 
 def pooled(read: Callable[[Fields], Any], fields: Fields) -> ClassifierConfig:
-    """Put a pooler on an encoder.
+    """Put a pooler on an encoder, if there is one.
 
     Raises:
       ValueError: for one that gives another width.
     """
     config = read(fields)
+    if not fields.flag("has_pooler", True):
+        return with_head(config, outputs=0, pool="first")
     if fields.get("pooler_output_size") not in (None, config.block.embed):
         raise ValueError(
             f"a pooler of the model's width is supported, D={config.block.embed}; config.json has pooler_output_size="
             f"{fields['pooler_output_size']}"
         )
     return with_head(config, outputs=0, pool="first", dense=fields.activation("pooler_act", "tanh"))
+
+
+def write_pooler(config: ClassifierConfig) -> dict[str, Any]:
+    """Say which pooler there is."""
+    dense = config.head.dense
+    return {"has_pooler": False} if dense is None else {"pooler_act": spelled(dense)}
 
 
 def restoring(read: Callable[[Fields], ViTConfig], fields: Fields) -> RestorerConfig:
@@ -129,8 +138,8 @@ def architectures(read: Callable[[Fields], Any], kind: str) -> dict[str, Archite
     """Give the classes that ViT and DeiT have, whose names begin with `kind`."""
     return {
         f"{kind}Model": Architecture(
-            partial(pooled, read), pooled_picture, POOLER, at="backbone.", base=True, ignored=LARGER, uses=("embed",),
-            inputs=PICTURES, **LAYERS,
+            partial(pooled, read), pooled_picture, POOLER, write_pooler, at="backbone.", base=True, ignored=LARGER,
+            uses=("embed",), inputs=PICTURES, **LAYERS,
         ),
         f"{kind}ForImageClassification": Architecture(
             partial(classifying, read), picture_classifier, CLASSIFIER, at="backbone.", ignored=LARGER,
@@ -146,6 +155,6 @@ def architectures(read: Callable[[Fields], Any], kind: str) -> dict[str, Archite
 FAMILIES = {
     "vit": Family(
         model_type="vit", architectures=architectures(read, "ViT"), table=TABLE, write=CONFIG.write, prefix="vit.",
-        renamed=RENAMED,
+        renamed=RENAMED, settled=partial(settle_pooler, "ViTModel"),
     )
 }  # fmt: skip

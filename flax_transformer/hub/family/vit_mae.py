@@ -38,7 +38,7 @@ def _layers(seen: dict[str, list[Any]], output: Any) -> dict[str, tuple[Any, ...
     return plain_layers({name: values[:1] for name, values in seen.items()}, output)
 
 
-ENCODER = Signature(("pixel_values", "noise"))
+ENCODER = Signature(("pixel_values",), ("noise",))
 HEAD = (
     *linear("project", "decoder.decoder_embed"),
     *parameter("mask_token", "decoder.mask_token", ones=1),
@@ -63,6 +63,7 @@ FAMILIES = {
         table=(*vit.EMBEDDINGS, *vit.blocks("trunk.blocks", "encoder.layer"), *norm("trunk.norm", "layernorm")),
         write=CONFIG.write,
         prefix="vit.",
+        kin="vit",
         renamed={r"\.decoder_encoder\.layer\.": ".decoder_layers.", **vit.RENAMED},
     )
 }  # fmt: skip

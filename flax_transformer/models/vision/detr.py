@@ -46,8 +46,8 @@ class DetrConfig:
     """Of `placed_block`s with cross-attention, after each of which there is a norm."""
     queries: int = 100
     """Q, the most objects that can be found in a picture."""
-    classes: int = 91
-    """E, beside which there is a class for no object."""
+    classes: int | None = 91
+    """E, beside which there is a class for no object; None: no heads, what gives hidden states alone."""
     dropout: float = 0.0
     """Before the encoder."""
     precision: Precision = Precision()
@@ -108,6 +108,8 @@ class Detr(ReadsImages, Module):
         self.queries = nnx.Param(table, out_sharding=(None, "embed"), eager_sharding=False)
         self.encoder, self.decoder = Trunk(cfg.encoder, rngs=rngs), Trunk(cfg.decoder, rngs=rngs)
         self.norm = cfg.decoder.block.residual.make_norm(rngs)
+        if cfg.classes is None:
+            return
         self.scores = Head(HeadConfig(embed=cfg.embed, outputs=cfg.classes + 1, precision=cfg.precision), rngs=rngs)
         self.boxes = BoxHead(cfg, rngs=rngs)
 
@@ -205,7 +207,13 @@ class Detr(ReadsImages, Module):
 
     @implicit("hidden")
     def output(self, hidden: Float[Array, "*B Q D"], *, key: PRNGKeyArray | None = None) -> Detections:
-        """Score the classes and place the boxes, in float32 or more, from the states of queries."""
+        """Score the classes and place the boxes, in float32 or more, from the states of queries.
+
+        Raises:
+          ValueError: a model without heads.
+        """
+        if self.cfg.classes is None:
+            raise ValueError("objects are found by a model with heads, got one of classes=None")
         hidden = widen(hidden)
         return Detections(self.scores(hidden), jax.nn.sigmoid(self.boxes(hidden)))
 

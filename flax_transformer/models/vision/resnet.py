@@ -6,6 +6,7 @@ new statistics beside its result, under the paths they have in the part.
 Axes: B batch, H W height and width, C channels, P places of the last feature map, D its width.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -57,6 +58,9 @@ class ResNetConfig:
     """Whether the first stage halves too."""
     halve_early: bool = False
     """Whether a bottleneck halves in its first convolution, as published first, and not in that of 3×3."""
+    dilated: bool = False
+    """Whether the last stage keeps the size of what it is given, and its windows of 3×3 after the first, which would
+    have halved it, are as far apart as they would be then (DC5)."""
     frozen: bool = False
     """Whether batch norms stay as they are: constants, statistics and factors alike."""
     norm_eps: float = 1e-5
@@ -84,7 +88,14 @@ class ResNetConfig:
     @property
     def stride(self) -> int:
         """Rows, and columns, of pixels for each of the last feature map."""
-        return (1 if self.small else 4) * 2 ** (len(self.widths) - (not self.halve_first))
+        return (1 if self.small else 4) * math.prod(stride for stride, _ in self.steps)
+
+    @property
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """Of each stage the stride, and the dilation after it."""
+        strides = (1 + self.halve_first, *(2,) * (len(self.widths) - 1))
+        steps = [(stride, 1) for stride in strides]
+        return (*steps[:-1], steps[-1][::-1]) if self.dilated else tuple(steps)
 
     def build(self, rngs: nnx.Rngs) -> "ResNet":
         """Make the network."""
@@ -103,9 +114,8 @@ class ResNet(ReadsImages, Module):
         window, stride = (3, 1) if cfg.small else (7, 2)
         self.stem = ConvNorm(cfg, cfg.channels, cfg.stem, window, stride, rngs=rngs)
         channels = (cfg.stem, *cfg.widths)
-        for i, depth in enumerate(cfg.depths):
-            stride = 2 if i or cfg.halve_first else 1
-            setattr(self, f"stage{i + 1}", Stage(cfg, channels[i], channels[i + 1], depth, stride, rngs=rngs))
+        for i, (depth, step) in enumerate(zip(cfg.depths, cfg.steps, strict=True)):
+            setattr(self, f"stage{i + 1}", Stage(cfg, channels[i], channels[i + 1], depth, step, rngs=rngs))
 
     @implicit("images")
     def features(self, images: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:
@@ -179,10 +189,13 @@ class ResNet(ReadsImages, Module):
 class ConvNorm(Module):
     """A convolution without bias and a batch norm."""
 
-    def __init__(self, cfg: ResNetConfig, channels: int, features: int, window: int, stride: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self, cfg: ResNetConfig, channels: int, features: int, window: int, stride: int = 1, dilation: int = 1, *,
+        rngs: nnx.Rngs,
+    ):  # fmt: skip
         self.convolution = ConvConfig(
-            channels=channels, features=features, window=(window, window), stride=stride, padding=window // 2,
-            bias=False, init_std=cfg.init_std, precision=cfg.precision,
+            channels=channels, features=features, window=(window, window), stride=stride, dilation=dilation,
+            padding=dilation * (window // 2), bias=False, init_std=cfg.init_std, precision=cfg.precision,
         ).build(rngs)  # fmt: skip
         kind = FrozenBatchNorm if cfg.frozen else BatchNorm
         self.norm = kind(features, decay=cfg.norm_decay, eps=cfg.norm_eps)
@@ -196,15 +209,20 @@ class ConvNorm(Module):
 class ResNetBlock(Module):
     """Convolutions, and what they are given added; a convolution of 1×1 fits that where sizes differ."""
 
-    def __init__(self, cfg: ResNetConfig, channels: int, features: int, stride: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self, cfg: ResNetConfig, channels: int, features: int, stride: int, dilations: tuple[int, int], *,
+        rngs: nnx.Rngs,
+    ):  # fmt: skip
         self.cfg = cfg
         make = partial(ConvNorm, cfg, rngs=rngs)
         if cfg.block == "basic":
-            self.first, self.second = make(channels, features, 3, stride), make(features, features, 3, 1)
+            self.first = make(channels, features, 3, stride, dilations[0])
+            self.second = make(features, features, 3, 1, dilations[1])
         else:
             inner, strides = features // REDUCTION, (stride, 1) if cfg.halve_early else (1, stride)
-            self.first, self.second = make(channels, inner, 1, strides[0]), make(inner, inner, 3, strides[1])
-            self.third = make(inner, features, 1, 1)
+            self.first = make(channels, inner, 1, strides[0])
+            self.second = make(inner, inner, 3, strides[1], dilations[0])
+            self.third = make(inner, features, 1)
         if channels != features or stride != 1:
             self.shortcut = make(channels, features, 1, stride)
 
@@ -224,10 +242,14 @@ class ResNetBlock(Module):
 class Stage(Module):
     """A block that changes the sizes, and a stack of equal ones."""
 
-    def __init__(self, cfg: ResNetConfig, channels: int, features: int, depth: int, stride: int, *, rngs: nnx.Rngs):
-        self.first = ResNetBlock(cfg, channels, features, stride, rngs=rngs)
+    def __init__(
+        self, cfg: ResNetConfig, channels: int, features: int, depth: int, step: tuple[int, int], *, rngs: nnx.Rngs
+    ):
+        stride, dilation = step
+        self.first = ResNetBlock(cfg, channels, features, stride, (1, dilation), rngs=rngs)
         if depth > 1:
-            make = lambda key: ResNetBlock(cfg, features, features, 1, rngs=nnx.Rngs(key))  # noqa: E731
+            both = (dilation, dilation)
+            make = lambda key: ResNetBlock(cfg, features, features, 1, both, rngs=nnx.Rngs(key))  # noqa: E731
             self.rest = jax.vmap(make)(jax.random.split(rngs.params(), depth - 1))
 
     def __call__(self, x: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:

@@ -61,9 +61,10 @@ class MAEEncoder(ViT):
         super().__init__(cfg, rngs=rngs)
 
     def encode(
-        self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"], *, key: PRNGKeyArray | None = None
-    ) -> Masked:
-        """Encode the patches with the least noise.
+        self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"] | None = None, *,
+        key: PRNGKeyArray | None = None,
+    ) -> Masked:  # fmt: skip
+        """Encode the patches with the least noise; without noise all of them, in their order, as a ViT does.
 
         Args:
           noise: a number for each patch, all different.
@@ -71,6 +72,9 @@ class MAEEncoder(ViT):
         """
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embed(images, key=keys[0])
+        if noise is None:
+            places = jnp.broadcast_to(jnp.arange(x.shape[-2] - 1), (*x.shape[:-2], x.shape[-2] - 1))
+            return Masked(self.trunk(x, key=keys[1]), jnp.zeros(places.shape, bool), places)
         kept = int((x.shape[-2] - 1) * (1 - self.cfg.mask_ratio))
         order = jnp.argsort(noise, axis=-1)
         places = jnp.argsort(order, axis=-1)
@@ -111,8 +115,9 @@ class MAE(ReadsImages, Module):
         self.output = Linear(embed, patches.patch[0] * patches.patch[1] * patches.channels, rngs=rngs, **kinds)
 
     def encode(
-        self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"], *, key: PRNGKeyArray | None = None
-    ) -> Masked:
+        self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"] | None = None, *,
+        key: PRNGKeyArray | None = None,
+    ) -> Masked:  # fmt: skip
         """Encode the patches with the least noise, as `MAEEncoder.encode` does."""
         return self.encoder.encode(images, noise, key=key)
 
@@ -135,8 +140,9 @@ class MAE(ReadsImages, Module):
         return x[..., 1:, :]
 
     def hidden_states(
-        self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"], *, key: PRNGKeyArray | None = None
-    ) -> Float[Array, "*B P E"]:
+        self, images: Float[Array, "*B H W C"], noise: Float[Array, "*B P"] | None = None, *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B P E"]:  # fmt: skip
         """Compute the decoder's hidden states from the inputs of a batch; arguments as `encode`'s."""
         keys = (None, None) if key is None else jax.random.split(key)
         return self.decode(self.encode(images, noise, key=keys[0]), key=keys[1])

@@ -62,8 +62,8 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given pictures")
     if (layout := layout_of(pretrained)) is None:
         raise ValueError(
-            "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, BEiT, "
-            f"CCT, PVT, Swin, DETR and ImageGPT; a {name} has none such"
+            "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, MAE, "
+            f"BEiT, CCT, PVT, Swin, DETR and ImageGPT; a {name} has none such"
         )
     processor = image_processor_of(pretrained)
     if isinstance(image, str | Path | bytes):

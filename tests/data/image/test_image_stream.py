@@ -34,7 +34,7 @@ from flax_transformer.data.image import (
     hold,
     open_images,
 )
-from tests.data.image.image_files import class_folders, coco_folder, idx_folder, pixels, write_image
+from tests.data.image.image_files import class_folders, coco, coco_folder, idx_folder, pixels, write_image
 
 pytestmark = pytest.mark.proves("pictures", "batches resumed bit for bit, the same from any threads and processes")
 
@@ -179,6 +179,31 @@ def test_a_damaged_picture_among_others_is_named_when_it_comes(tmp_path, read):
         else:
             list(each_image_once(train, rows=4, collate=ImageRows(), normalise=NORMALISE))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("read", ["stream", "hold", "once", "scenes"])
+def test_a_picture_that_a_transform_refuses_is_named_once(tmp_path, read):
+    root = coco_folder(tmp_path) if read == "scenes" else class_folders(tmp_path / "train").parent
+    path = root / ("train2017/2.png" if read == "scenes" else "train/dog/3.png")
+    write_image(path, np.zeros((1, 20_000, 3), np.uint8))
+    if read == "scenes":
+        said = coco()
+        said["images"][2] |= {"width": 20_000, "height": 1}
+        said["annotations"] = [each for each in said["annotations"] if each["image_id"] != 12]
+        (root / "annotations/instances_train2017.json").write_text(json.dumps(said))
+    pictures, large = open_images(root, holdout=0.01).splits["train"], Resize(size=224)
+    with pytest.raises(ValueError, match="a resized picture must have at most") as refused:  # noqa: PT012
+        if read == "hold":
+            hold(pictures, large)
+        elif read == "once":
+            list(each_image_once(pictures, large, rows=4, collate=ImageRows()))
+        else:
+            collate = SceneRows(size=400) if read == "scenes" else ImageRows()
+            rows = DecodedRows(shuffled(pictures, large, seed=0), collate)
+            with contextlib.closing(ImageStream(rows, rows=2, seed=0)) as batches:
+                list(islice(batches, 8))
+    rule = "a resized picture must have at most 89,478,485 pixels, got 4480000 × 224 of 20000 × 1"
+    assert str(refused.value) == f"{path}: {rule}"
 
 
 def test_mixed_rows_stay_together_in_a_process(folder):

@@ -48,6 +48,7 @@ def example(height=20, width=30, seed=0, count=6, channels=3):
         "boxes": np.concatenate([low, high], 1).astype(np.float32),
         "classes": np.arange(count, dtype=np.int32),
         "number": seed,
+        "name": f"{seed}.png",
         "size": np.array([height, width], np.int32),
     }
 
@@ -313,7 +314,7 @@ def test_scenes_are_laid_out_in_the_corner_with_boxes_as_shares():
 
 
 def test_scenes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"picture 0 must fit 8 × 8 pixels and 9 boxes, got 30 × 20 and 6"):
+    with pytest.raises(ValueError, match=r"^0\.png must fit 8 × 8 pixels and 9 boxes, got 30 × 20 and 6"):
         SceneRows(size=8, boxes=9)([example()])
     with pytest.raises(ValueError, match="and 2 boxes, got 30 × 20 and 6"):
         SceneRows(size=40, boxes=2)([example()])
