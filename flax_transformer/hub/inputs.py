@@ -55,6 +55,8 @@ class Signature:
     """Those that it may be given besides."""
     either: bool = False
     """Whether one of those it needs will do: what has a tower for each."""
+    padded: bool = False
+    """Whether texts are padded to all positions there are, and padding is read as any token (SigLIP)."""
     colours: bool = False
     """Whether its tokens are the colours of pixels, which an image processor makes of pictures."""
 
@@ -87,4 +89,5 @@ TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
 PICTURES = Signature(("pixel_values",))
 TOWERS = Signature((*TEXT.needs, *PICTURES.needs), ("attention_mask", "position_ids"), either=True)
+PADDED_TOWERS = Signature(TOWERS.needs, TOWERS.takes, either=True, padded=True)
 COLOURS = Signature(TEXT.needs, TEXT.takes, colours=True)

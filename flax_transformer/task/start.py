@@ -4,10 +4,11 @@ from typing import Any
 
 from flax_transformer import hub
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
+from flax_transformer.hub.inputs import Signature
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable, open_image_processor, open_tokenizer
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.hub.registry import find_architecture, find_uses
+from flax_transformer.hub.registry import find_architecture, find_family, find_uses
 from flax_transformer.models.head import HeadConfig
 from flax_transformer.nn import BlockConfig
 from flax_transformer.nn.config import configs_in
@@ -49,6 +50,11 @@ def start_processor(name: str) -> ImageProcessor:
             "--size, --mean and --std"
         )
     return processor
+
+
+def start_inputs(name: str) -> Signature:
+    """Tell what a checkpoint is given, a folder or hub id."""
+    return find_family(read_json(find_folder(name) / CONFIG))[1].inputs
 
 
 def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = False) -> hub.Pretrained:

@@ -21,7 +21,9 @@ TABLES = [
 
 GOLDEN = Path(__file__).parent.parent / "hub/golden"
 LIKE = {"xlm-roberta": "roberta", "camembert": "roberta"}
-INSIDE = {"clip_text_model": ("clip", "text_config"), "clip_vision_model": ("clip", "vision_config")}
+INSIDE = {
+    f"{kind}_{name}_model": (kind, f"{name}_config") for kind in ("clip", "siglip") for name in ("text", "vision")
+}
 """Families whose fields stand in those of another."""
 FOR_OTHERS = {"bos_token_id", "eos_token_id", "decoder_start_token_id", "pad_token_id", "is_encoder_decoder"}
 """Fields that are written for `transformers`, and say nothing of our config, but that RoBERTa's positions are counted

@@ -38,6 +38,8 @@ def expected(golden):
 def text(golden):
     if "input_ids" not in golden.inputs:
         pytest.skip("of texts, which have padding and an order")
+    if golden.pretrained.architecture.inputs.padded:
+        pytest.skip("of models that do not read padding")
     return golden
 
 

@@ -81,6 +81,10 @@ CLIP = {
     "text_config": {**TOWER, **TOKENS, "vocab_size": V, "max_position_embeddings": 16, "eos_token_id": END},
     "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
 }
+SIGLIP = {
+    "text_config": {**TOWER, "vocab_size": V, "max_position_embeddings": 16},
+    "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
+}
 
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
@@ -115,13 +119,14 @@ MODELS = {
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
     "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
+    "siglip": ("SiglipModel", transformers.SiglipConfig(**SIGLIP)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
 
 PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
 PIXELS = ("resnet", "convnext", "detr")
-TOWERS = ("clip",)
+TOWERS = ("clip", "siglip")
 """Of texts and of pictures."""
 
 

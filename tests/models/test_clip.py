@@ -1,4 +1,4 @@
-"""CLIP's presets have the published sizes; scores are scaled cosines, within bounds while training."""
+"""CLIP's and SigLIP's presets have the published sizes; scores are scaled cosines, within bounds while training."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,8 @@ from flax_transformer.train.state import parameter_count
 
 PUBLISHED = {
     "clip_vit_base_patch32": 151_277_313, "clip_vit_base_patch16": 149_620_737, "clip_vit_large_patch14": 427_616_513,
-    "clip_vit_large_patch14_336": 427_944_193,
+    "clip_vit_large_patch14_336": 427_944_193, "siglip_base_patch16": 203_155_970,
+    "siglip_so400m_patch14": 877_960_498,
 }  # fmt: skip
 SMALL = TwoTowersConfig(
     text=clip_text(6, vocab=20, embed=8, heads=2, depth=1, length=9),

@@ -7,7 +7,7 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family.clip import BUFFERS, TOKENS, blocks
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import PICTURES, TOWERS
+from flax_transformer.hub.inputs import PADDED_TOWERS, PICTURES, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Matrix, Row, conv, embedding, linear, norm, parameter, under
@@ -93,12 +93,14 @@ TABLE = (
     *under(IMAGE_TABLE, "vision.", "vision_model."),
 )
 
+PADDED = Signature(TOKENS.needs, TOKENS.takes, padded=True)
+
 FAMILIES = {
     "siglip": Family(
         model_type="siglip",
         architectures={
             "SiglipModel": Architecture(
-                read, partial(two_towers, texts=last_tower), uses=("match",), inputs=TOWERS, **TOWER_LAYERS
+                read, partial(two_towers, texts=last_tower), uses=("match",), inputs=PADDED_TOWERS, **TOWER_LAYERS
             ),
         },
         table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",
@@ -107,7 +109,7 @@ FAMILIES = {
         model_type="siglip_text_model",
         architectures={
             "SiglipTextModel": Architecture(
-                TEXT_CONFIG.read, last_tower, base=True, uses=("match",), inputs=TOKENS, **ALONE
+                TEXT_CONFIG.read, last_tower, base=True, uses=("match",), inputs=PADDED, **ALONE
             ),
         },
         table=TEXT_TABLE, write=TEXT_CONFIG.write, prefix="text_model.", ignored=BUFFERS,

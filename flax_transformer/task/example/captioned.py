@@ -61,7 +61,9 @@ class CaptionedImages(LabelledImages):
         tokenizer = context.tokenizer or captions_tokenizer(self.vocabulary, context.folder, chain(*train.captions))
         shape, fixed = shape_of(found, settled.size), settled._fixed()
         normalise = normalised(settled.mean, settled.std, found.channels)
-        told = {split: Told.of(each.captions, tokenizer, self.length) for split, each in found.splits.items()}
+        padded = context.init != "" and context.inputs.padded
+        tell = partial(Told.of, tokenizer=tokenizer, length=self.length, padded=padded)
+        told = {split: tell(each.captions) for split, each in found.splits.items()}
         batches = settled._stream(
             numbered(train.images), shape, normalise, context.seed, told["train"], classes=len(found.classes)
         )
@@ -80,7 +82,7 @@ class CaptionedImages(LabelledImages):
             test=partial(once, "test", self.rows),
             held=HeldMatches(
                 sides=("texts", "pictures"),
-                first=partial(_texts, Told.of([(text,) for text in texts], tokenizer, self.length)),
+                first=partial(_texts, tell([(text,) for text in texts])),
                 second=lambda: (only(batch, "images") for batch in once("test", 128)),
                 belong=np.array([[text in captions for captions in map(set, test.captions)] for text in texts]),
                 show=(texts.__getitem__, partial(as_seen, test.images, fixed)),
@@ -103,17 +105,19 @@ class Told:
     collate: Rows
 
     @classmethod
-    def of(cls, captions: Sequence[Sequence[str]], tokenizer: HubTokenizer, length: int) -> "Told":
-        """Encode captions, cut to a length."""
+    def of(
+        cls, captions: Sequence[Sequence[str]], tokenizer: HubTokenizer, length: int, *, padded: bool = False
+    ) -> "Told":
+        """Encode captions, cut to a length; `padded` to it where padding is read as any token."""
         flat = [text for each in captions for text in each]
-        inputs = tokenizer(flat, max_length=length, truncate=True, side="right")
-        rows = [ids[:end] for ids, end in zip(inputs["input_ids"], inputs["attention_mask"].sum(1), strict=True)]
-        ends = np.cumsum([len(each) for each in captions])
-        pad = 0 if tokenizer.pad is None else tokenizer.pad
-        return cls(
-            [rows[end - len(each) : end] for end, each in zip(ends, captions, strict=True)],
-            Rows(length=length, pad=pad),
+        inputs = tokenizer(
+            flat, max_length=length, truncate=True, side="right", padding="max_length" if padded else "longest"
         )
+        lengths = [length] * len(flat) if padded else inputs["attention_mask"].sum(1)
+        rows = [ids[:end] for ids, end in zip(inputs["input_ids"], lengths, strict=True)]
+        ends = np.cumsum([len(each) for each in captions])
+        parted = [rows[end - len(each) : end] for end, each in zip(ends, captions, strict=True)]
+        return cls(parted, Rows(length=length, pad=0 if tokenizer.pad is None else tokenizer.pad))
 
     @cached_property
     def fingerprint(self) -> str:

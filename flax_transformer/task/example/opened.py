@@ -12,10 +12,11 @@ from flax_transformer.data.stream import Stream
 from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
 from flax_transformer.data.text.plain import train_characters
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.inputs import Signature
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.spec import Spec
-from flax_transformer.task.start import start_processor, start_tokenizer
+from flax_transformer.task.start import start_inputs, start_processor, start_tokenizer
 from flax_transformer.train.folder import RunFolder
 
 Batches = Callable[[], Iterable[Any]]
@@ -59,6 +60,11 @@ class Context:
     def tokenizer(self) -> HubTokenizer | None:
         """The tokenizer of that checkpoint; None for a new model."""
         return start_tokenizer(self.init) if self.init else None
+
+    @property
+    def inputs(self) -> Signature | None:
+        """What that checkpoint is given; None for a new model."""
+        return start_inputs(self.init) if self.init else None
 
     @property
     def processor(self) -> ImageProcessor | None:

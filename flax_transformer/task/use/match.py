@@ -44,9 +44,13 @@ def embed_texts(pretrained: Pretrained, texts: Sequence[str]) -> Float[np.ndarra
         raise ValueError("texts to match must be there and not empty")
     config = pretrained.model.cfg
     room = positions_of(getattr(config, "text", config))
-    inputs = tokenizer_of(pretrained, *texts)(list(texts), max_length=room, truncate=True)
-    vectors = np.asarray(pretrained(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).text_embeds)
-    return _unit(vectors)
+    padded = pretrained.architecture.inputs.padded
+    inputs = tokenizer_of(pretrained, *texts)(
+        list(texts), max_length=room, truncate=True, padding="max_length" if padded else "longest"
+    )
+    given = {"input_ids": inputs["input_ids"]} | ({} if padded else {"attention_mask": inputs["attention_mask"]})
+    found = pretrained(**given)
+    return _unit(found.pooler_output if found.text_embeds is None else found.text_embeds)
 
 
 def choose(pretrained: Pretrained, files: Sequence[File], texts: Sequence[str]) -> list[list[Label]]:
