@@ -38,7 +38,7 @@ from flax_transformer.nn import with_fields
 from flax_transformer.objective import OBJECTIVES
 from flax_transformer.parallel import multihost
 from flax_transformer.train.checkpoint import Checkpoints
-from flax_transformer.train.loop import TrainConfig, fit
+from flax_transformer.train.loop import Evaluation, Reporting, TrainConfig, fit
 from flax_transformer.train.metrics import JsonLines, TensorBoard, Writers
 from flax_transformer.train.state import TrainState, init_state, parameter_count
 from flax_transformer.train.step import jit_train_step, make_train_step
@@ -93,8 +93,8 @@ def looped(step, state: TrainState, batch: Any, checkpoint_every: int, steps: in
     ):
         writer = Writers([JsonLines(Path(folder) / "metrics.jsonl"), TensorBoard(Path(folder) / "tensorboard")])
         fit(
-            state, step, batches, config, checkpoints=checkpoints, writer=writer,
-            evaluate=lambda model, at: {"loss": 0.0}, schedule=lambda at: 0.0,
+            state, step, batches, config, checkpoints=checkpoints, reporting=Reporting(writer, lambda at: 0.0),
+            evaluation=Evaluation(lambda model, at: {"loss": 0.0}),
         )  # fmt: skip
         writer.close()
     return np.diff(batches.asked, axis=0)

@@ -97,10 +97,7 @@ def beam_search(
             logprobs = process(logprobs, state.history, state.t)
         total, links = _continuations(state.score, logprobs.reshape(-1, beams, logprobs.shape[-1]), config)
         links = links._replace(token=links.token.astype(prompt.dtype))
-        ends = is_end(links.token, config) | (state.t + 1 >= config.last)
-        if config.stop:
-            ends |= _stopped(state, links, config)
-
+        ends = _ending(state, links, config)
         finished = _finish(state, total, links, ends, penalty[state.t], config)
         score, order = jax.lax.top_k(total + ends * _WORST, beams)
         kept = _take(links, order)
@@ -178,12 +175,15 @@ def _continuations(
     return total, _Links(token=index % vocabulary, logprob=logprob, beam=index // vocabulary)
 
 
-def _stopped(state: _State, links: _Links, config: Beam) -> Bool[Array, "B C"]:
-    """Say which continuations complete a stop sequence."""
+def _ending(state: _State, links: _Links, config: Beam) -> Bool[Array, "B C"]:
+    """Say which continuations end: by a token, at the greatest length, or as they complete a stop sequence."""
+    ends = is_end(links.token, config) | (state.t + 1 >= config.last)
+    if not config.stop:
+        return ends
     begun = ends_with(state.history, state.t, tuple(sequence[:-1] for sequence in config.stop))
     begun = jnp.take_along_axis(begun.reshape(*state.score.shape, -1), links.beam[..., None], axis=1)
     last = jnp.array([sequence[-1] for sequence in config.stop], links.token.dtype)
-    return (begun & (links.token[..., None] == last)).any(-1)
+    return ends | (begun & (links.token[..., None] == last)).any(-1)
 
 
 def _finish(

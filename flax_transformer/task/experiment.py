@@ -20,7 +20,16 @@ from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze
 from flax_transformer.train.folder import FolderError, RunFolder, gone_if_refused, open_folder
-from flax_transformer.train.loop import Batches, Evaluation, Interrupted, NotFinite, Preempted, TrainConfig, fit
+from flax_transformer.train.loop import (
+    Batches,
+    Evaluation,
+    Interrupted,
+    NotFinite,
+    Preempted,
+    Reporting,
+    TrainConfig,
+    fit,
+)
 from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writer, Writers
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.preemption import preempted_at_once
@@ -131,16 +140,15 @@ def _fit(
     state = begin(optimizer, jax.random.key(config.seed), ema=config.ema > 0, carry=carry, mesh=mesh)
     step = skip_not_finite(step) if config.skip_not_finite else step
     _introduce(folder, parameter_count(state.model), mesh)
+    schedule = make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps)
     state = fit(
         state,
         jit_train_step(step, state, mesh),
         shared(task.batches, *multihost.row_parts(mesh)),
         config,
         checkpoints=checkpoints,
-        writer=writer,
         evaluation=Evaluation(_within(mesh, task.evaluate, carry), task.better),
-        schedule=make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps),
-        unit=task.unit,
+        reporting=Reporting(writer, schedule, task.unit),
     )
     model = final_model(experiment, checkpoints, state, carry)
     return multihost.at_home(multihost.whole(model)) if jax.process_count() > 1 else model

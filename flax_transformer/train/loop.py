@@ -16,7 +16,7 @@ from flax_transformer.train.state import TrainState
 from flax_transformer.train.watchdog import Watchdog
 from flax_transformer.train.window import NotFinite, Window, all_finite
 
-__all__ = ["Batches", "Evaluation", "Interrupted", "NotFinite", "Preempted", "TrainConfig", "fit"]
+__all__ = ["Batches", "Evaluation", "Interrupted", "NotFinite", "Preempted", "Reporting", "TrainConfig", "fit"]
 
 
 @frozen
@@ -96,6 +96,17 @@ class Evaluation:
     """Which direction is better, of the metrics that may be watched."""
 
 
+@dataclass(frozen=True)
+class Reporting:
+    """Where what a run measures goes, and what is told beside it."""
+
+    writer: Writer
+    schedule: Callable[[int], Any]
+    """The learning rate of a step."""
+    unit: str = "items"
+    """What the objective counts: `tokens` are reported as `tokens_per_second`."""
+
+
 class _Patience:
     """Remembers the best evaluation, and counts those since without improvement."""
 
@@ -136,10 +147,8 @@ class _Run:
         config: TrainConfig,
         *,
         checkpoints: Checkpoints,
-        writer: Writer,
         evaluation: Evaluation,
-        schedule: Callable[[int], Any],
-        unit: str,
+        reporting: Reporting,
     ):
         meta: dict = {}
         newest = checkpoints.newest()
@@ -147,10 +156,10 @@ class _Run:
             state, meta = checkpoints.restore(state, newest)
             batches.set_state(meta["data"])
         self.state, self.step, self._batches, self._config = state, int(state.step), batches, config
-        self._checkpoints, self._writer, self._schedule = checkpoints, writer, schedule
+        self._checkpoints, self._reporting = checkpoints, reporting
         self._measure = evaluation.measure
         self.patience = _Patience(config, evaluation.better, meta.get("patience", {}))
-        self.window = Window(config.skip_not_finite, meta.get("skipped", 0), unit)
+        self.window = Window(config.skip_not_finite, meta.get("skipped", 0), reporting.unit)
         self.progress = make_progress(config.steps, self.step, first=jax.process_index() == 0)
         if self.step:
             self.progress.say(f"resuming from step {self.step}")
@@ -189,13 +198,13 @@ class _Run:
                 "most, as their loss or gradient was not finite"
             )
         if metrics:
-            metrics["learning_rate"] = float(self._schedule(self.step - self.window.skipped - 1))
-            self._writer.write(self.step, "train", metrics)
+            metrics["learning_rate"] = float(self._reporting.schedule(self.step - self.window.skipped - 1))
+            self._reporting.writer.write(self.step, "train", metrics)
             self.progress.step(self.step, metrics)
 
     def validate(self) -> None:
         measured = self._measure(self.state, self.step)
-        self._writer.write(self.step, "validation", measured)
+        self._reporting.writer.write(self.step, "validation", measured)
         shown = "  ".join(f"{name} {number(value)}" for name, value in measured.items())
         self.progress.say(f"step {self.step}  validation  {shown}")
         self.patience.see(self.step, measured)
@@ -243,10 +252,8 @@ def fit(
     config: TrainConfig,
     *,
     checkpoints: Checkpoints,
-    writer: Writer,
     evaluation: Evaluation,
-    schedule: Callable[[int], Any],
-    unit: str = "items",
+    reporting: Reporting,
 ) -> TrainState:
     """Train until `config.steps`, or until patience ends, from the newest checkpoint if there is one.
 
@@ -254,8 +261,7 @@ def fit(
       state: a new state; its arrays are replaced when a checkpoint is found.
       train_step: compiled; it may reuse the memory of the state it is given.
       evaluation: what gives validation metrics.
-      schedule: the learning rate, to be reported.
-      unit: what the objective counts: `tokens` are reported as `tokens_per_second`.
+      reporting: where they go.
 
     Returns:
       The last state; with `keep_best` its model, average and what is carried are those of the best evaluation.
@@ -267,10 +273,7 @@ def fit(
       Interrupted: after Ctrl-C, with the state saved.
       Preempted: after SIGTERM to any process, with the state of one agreed step saved.
     """
-    run = _Run(
-        state, batches, config, checkpoints=checkpoints, writer=writer, evaluation=evaluation, schedule=schedule,
-        unit=unit,
-    )  # fmt: skip
+    run = _Run(state, batches, config, checkpoints=checkpoints, evaluation=evaluation, reporting=reporting)
     stacks = checkpoints.folder.parent / f"stacks-{jax.process_index()}.txt"
     try:
         with noticing(run.progress.say) as notice, Watchdog(config.stall, stacks) as watchdog:

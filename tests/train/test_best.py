@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from flax_transformer.train.checkpoint import Checkpoints
-from flax_transformer.train.loop import Evaluation, TrainConfig, fit
+from flax_transformer.train.loop import Evaluation, Reporting, TrainConfig, fit
 from flax_transformer.train.metrics import Writers
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
@@ -49,7 +49,7 @@ def run(folder, scores, *, metric="loss", **options):
     step = jit_train_step(make_train_step(objective, optimizer, ema=config.ema), state)
     with Checkpoints(folder, keep=config.keep) as checkpoints:
         final = fit(
-            state, step, Ones(), config, checkpoints=checkpoints, writer=Writers([]), schedule=lambda count: 1.0,
+            state, step, Ones(), config, checkpoints=checkpoints, reporting=Reporting(Writers([]), lambda count: 1.0),
             evaluation=Evaluation(lambda model, at: {metric: scores[at - 1]}, BETTER),
         )  # fmt: skip
         return final, checkpoints.steps()

@@ -30,7 +30,7 @@ from flax_transformer.train.carry import (
 )
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints, average_models, to_arrays
 from flax_transformer.train.finetune import adopt_state, freeze, multi_task
-from flax_transformer.train.loop import Evaluation, NotFinite, TrainConfig, fit
+from flax_transformer.train.loop import Evaluation, NotFinite, Reporting, TrainConfig, fit
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora
 from flax_transformer.train.metrics import JsonLines
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
@@ -82,8 +82,8 @@ def fitted(kind, folder, steps, *, evaluate=lambda state, step: {"loss": 1.0}, *
     with Checkpoints(folder / "checkpoints", keep=config.keep) as checkpoints:
         writer, schedule = JsonLines(folder / "metrics.jsonl"), lambda step: 0.1
         return fit(
-            state, step, Pictures(), config, checkpoints=checkpoints, writer=writer,
-            evaluation=Evaluation(evaluate), schedule=schedule,
+            state, step, Pictures(), config, checkpoints=checkpoints, evaluation=Evaluation(evaluate),
+            reporting=Reporting(writer, schedule),
         )  # fmt: skip
 
 
@@ -375,8 +375,8 @@ def test_statistics_that_are_no_numbers_do_not_get_into_a_checkpoint(tmp_path):
     ):
         fit(
             state, step, Pictures(), TrainConfig(steps=2, log_every=9), checkpoints=checkpoints,
-            writer=JsonLines(tmp_path / "metrics.jsonl"), evaluation=Evaluation(lambda state, step: {"loss": 1.0}),
-            schedule=lambda step: 0.1,
+            evaluation=Evaluation(lambda state, step: {"loss": 1.0}),
+            reporting=Reporting(JsonLines(tmp_path / "metrics.jsonl"), lambda step: 0.1),
         )  # fmt: skip
 
 

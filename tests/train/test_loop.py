@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
-from flax_transformer.train.loop import Evaluation, Interrupted, NotFinite, TrainConfig, fit
+from flax_transformer.train.loop import Evaluation, Interrupted, NotFinite, Reporting, TrainConfig, fit
 from flax_transformer.train.metrics import JsonLines
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, make_train_step
@@ -63,7 +63,7 @@ def run(folder, config, stream=None, *, losses=(), rate=0.05, writer=None):
         try:
             return fit(
                 state, step, stream or Stream(), config,
-                checkpoints=checkpoints, writer=own, evaluation=Evaluation(evaluate, BETTER), schedule=schedule,
+                checkpoints=checkpoints, evaluation=Evaluation(evaluate, BETTER), reporting=Reporting(own, schedule),
             )  # fmt: skip
         finally:
             own.close()
