@@ -2,11 +2,15 @@ r"""Learn which caption belongs to which picture (CLIP), or which two pictures s
 
     python experiments/contrast.py                                                     # drawn shapes, with captions
     python experiments/contrast.py captions --workdir runs/flickr --data.root FLICKR8K --size 96
+    python experiments/contrast.py captions --init CHECKPOINT --data.root FLICKR8K       # of a CLIP or a SigLIP
+    python experiments/contrast.py lora --init CHECKPOINT --data.root FLICKR8K           # low-rank factors of it alone
     python experiments/contrast.py twins --workdir runs/emoji --data.root EMOJI
 
 The first word says what pairs are. `captions`: a folder of pictures and of files of JSON lines, `train.jsonl` and
 perhaps others of `validation` and `test`, a line of `{"image": "…", "captions": ["…", …]}` each. `twins`: a folder of
-two folders whose pictures have the same names. What is missing is held out of the training pairs.
+two folders whose pictures have the same names. What is missing is held out of the training pairs. `lora` is `captions`
+with a checkpoint whose own parameters stay as they are; `finetune_image.py probe --init CHECKPOINT` trains a linear
+classifier on its tower of pictures.
 
 Without a folder it is shapes of six colours, and the test has six combinations of a colour and a shape that no training
 picture has; `--data.shapes.no-unseen` lets the training pictures have them too.
@@ -27,6 +31,7 @@ from flax_transformer.task.example import Augment, CaptionedImages, TwinImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.lora import LoraConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
@@ -58,6 +63,14 @@ def experiment(**parts: Any) -> Recipe:
 EXPERIMENTS = {
     "captions": experiment(
         model=CLIP, family="clip", data=ShapeCaptions(), examples=CaptionedImages(augment=Augment(shift=2))
+    ),
+    "lora": experiment(
+        lora=LoraConfig(rank=8),
+        data=ShapeCaptions(),
+        examples=CaptionedImages(augment=Augment(shift=2)),
+        optimizer=OptimizerConfig(
+            learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=50), trainable=r"^lora\."
+        ),
     ),
     "twins": experiment(
         model=SiameseConfig(tower=with_head(STEM, outputs=WIDTH, pool="weighted", bias=False)),

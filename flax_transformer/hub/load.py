@@ -195,7 +195,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     labels = {} if head is None or not head.outputs else {"num_labels": head.outputs}
     config = {"model_type": family.model_type, "architectures": [architecture], **family.write(backbone)}
     config |= {} if known.writes is None else known.writes(model.cfg)
-    if family.tokens:
+    if family.tokens in config:
         ids = {name: fields.pop(name) for name in list(fields) if name.endswith("_token_id")}
         config[family.tokens] = {**config[family.tokens], **ids}
     pretrained = Pretrained(model, Fields.of(config).relabelled({**labels, **fields}), tokenizer, processor=processor)

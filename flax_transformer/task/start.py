@@ -3,6 +3,7 @@
 from typing import Any
 
 from flax_transformer import hub
+from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.inputs import Signature
 from flax_transformer.hub.processor.image import ImageProcessor
@@ -108,12 +109,15 @@ def _pictures(config: dict[str, Any], spec: Spec, name: str) -> dict[str, Any]:
     if spec.image is None:
         return {}
     height, width, channels = spec.image
-    if config.get("num_channels", channels) != channels:
+    known, tower = Fields.of(config).channels or channels, config.get("vision_config")
+    if known != channels:
         raise ValueError(
-            f"pictures must have as many channels as those of the checkpoint {name}, {config['num_channels']}, got "
-            f"{channels}"
+            f"pictures must have as many channels as those of the checkpoint {name}, {known}, got {channels}"
         )
-    return {"image_size": height if height == width else [height, width]} if "image_size" in config else {}
+    size = {"image_size": height if height == width else [height, width]}
+    if isinstance(tower, dict):
+        return {"vision_config": {**tower, **size}}
+    return size if "image_size" in config else {}
 
 
 def _first(config: Any, kind: type) -> Any:

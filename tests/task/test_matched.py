@@ -6,9 +6,10 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from flax_transformer import hub
-from flax_transformer.data.image import CaptionedShapes, ShapeCaptions, TwinData
+from flax_transformer.data.image import CaptionedShapes, DrawnShapes, LabelledData, ShapeCaptions, TwinData
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.siamese import SiameseConfig
@@ -25,6 +26,7 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.data.image.image_files import pixels, write_image
 from tests.task.test_classify_images import ROOT, experiments
+from tests.task.test_classify_images import short as shortened
 
 SMALL = {"embed": 8, "heads": 2, "depth": 1}
 SHAPES = ShapeCaptions(shapes=CaptionedShapes(train=40, held_out=12, size=8))
@@ -147,6 +149,40 @@ def test_a_strip_frames_what_is_right():
     assert row[0, 0].tolist() == [255, 255, 255]
     assert row[0, 27].tolist() == [40, 160, 70]
     assert row[0, 42].tolist() == [215, 60, 50]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["captions", "lora"])
+@pytest.mark.parametrize("name", ["captions"], indirect=True)
+def test_training_goes_on_from_a_checkpoint(finished, tmp_path, kind):
+    folder, _ = finished
+    recipe = replace(short("captions", tmp_path, 2), init=str(folder / "export"))
+    if kind == "lora":
+        lora = experiments("contrast")["lora"]
+        optimizer = replace(lora.optimizer, schedule=ScheduleConfig(name="constant"))
+        recipe = replace(recipe, lora=lora.lora, optimizer=optimizer)
+    train(recipe, tmp_path / "run")
+    before, after = (load_file(each / "export/model.safetensors") for each in (folder, tmp_path / "run"))
+    assert before.keys() == after.keys()
+    moved = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert any("q_proj" in name for name in moved)
+    assert ("text_model.embeddings.token_embedding.weight" in moved) == (kind == "captions")
+    assert hub.load(tmp_path / "run/export").tokenizer.vocab_size == hub.load(folder / "export").tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("name", ["captions"], indirect=True)
+def test_a_linear_classifier_on_the_tower_of_pictures(finished, tmp_path):
+    folder, _ = finished
+    recipe = shortened(experiments("finetune_image")["probe"], init=str(folder / "export"))
+    recipe = replace(recipe, data=LabelledData(shapes=DrawnShapes(train=40, held_out=12, size=9)))
+    train(replace(recipe, examples=replace(recipe.examples, size=8)), tmp_path)
+    tuned = hub.load(tmp_path / "export")
+    assert tuned.config["architectures"] == ["CLIPForImageClassification"]
+    before, after = (load_file(each / "export/model.safetensors") for each in (folder, tmp_path))
+    shared = before.keys() & after.keys()
+    assert any("q_proj" in name for name in shared)
+    assert all(np.array_equal(before[name], after[name]) for name in shared)
+    assert after["classifier.weight"].shape == (4, 8)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from flax_transformer.frozen import frozen
 
 COLOURS = {
     "red": (215, 40, 40), "green": (50, 160, 60), "blue": (50, 80, 210), "yellow": (235, 215, 50),
-    "purple": (140, 50, 170), "orange": (245, 140, 30),
+    "purple": (140, 50, 170), "cyan": (60, 200, 210),
 }  # fmt: skip
 KINDS = tuple(product(COLOURS, SHAPES))
 """Every colour with every shape."""

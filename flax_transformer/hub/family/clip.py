@@ -7,7 +7,7 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES, TEXT, TOWERS, Signature
-from flax_transformer.hub.picture import LAYERS
+from flax_transformer.hub.picture import LAYERS, picture_classifier
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Row, Table, conv, embedding, linear, norm, parameter, under
@@ -20,7 +20,7 @@ from flax_transformer.hub.towers import (
     text_tower,
     two_towers,
 )
-from flax_transformer.models.head import ClassifierConfig
+from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.towers import TwoTowersConfig
 
@@ -55,8 +55,11 @@ def read(fields: Fields) -> TwoTowersConfig:
     return TwoTowersConfig(text=text, vision=image)
 
 
-def write(config: TwoTowersConfig) -> dict[str, Any]:
-    """Write config.json's fields of both towers."""
+def write(config: TwoTowersConfig | ClassifierConfig) -> dict[str, Any]:
+    """Write config.json's fields of both towers, or of the pictures' in a classifier."""
+    if isinstance(config, ClassifierConfig):
+        image = IMAGE_CONFIG.write(replace(IMAGE_CONFIG.like, backbone=config.backbone))
+        return {"vision_config": {"model_type": "clip_vision_model", **image}}
     text, image = TEXT_CONFIG.write(config.text), IMAGE_CONFIG.write(config.vision)
     return {
         "text_config": {"model_type": "clip_text_model", **text},
@@ -73,6 +76,11 @@ def _pooled(table: ConfigTable) -> Callable[[Fields], ClassifierConfig]:
         return replace(tower, head=replace(tower.head, outputs=0))
 
     return config
+
+
+def classifying(fields: Fields) -> ClassifierConfig:
+    """Put a linear layer on the mean of the patches."""
+    return with_head(IMAGE_CONFIG.read(inside(fields, "vision")).backbone, outputs=fields.labels, pool="mean", skip=1)
 
 
 def grid(fields: Fields) -> tuple[int, int]:
@@ -118,6 +126,12 @@ TABLE = (
     *under(IMAGE_TABLE, "vision.", "vision_model."),
     *under(PROJECTED["image"], "vision.", ""),
 )
+CLASSIFIER = (
+    *(row for row in under(IMAGE_TABLE, "", "vision_model.") if row.ours[0].startswith("backbone.")),
+    *linear("head.output", "classifier"),
+)
+UNREAD = (r"^text_model\.", r"^(text|visual)_projection\.", r"^logit_scale$", r"^vision_model\.post_layernorm\.")
+"""What a classifier has no use for; of these its own checkpoints have the last."""
 BUFFERS = (r"(^|\.)embeddings\.position_ids$",)
 TOKENS = Signature(TEXT.needs, ("attention_mask", "position_ids"))
 
@@ -146,6 +160,10 @@ FAMILIES = {
         model_type="clip",
         architectures={
             "CLIPModel": Architecture(read, two_towers, uses=("match",), inputs=TOWERS, **TOWER_LAYERS),
+            "CLIPForImageClassification": Architecture(
+                classifying, picture_classifier, CLASSIFIER, ignored=UNREAD, uses=("classify",), inputs=PICTURES,
+                **LAYERS,
+            ),
         },
         table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",
     ),

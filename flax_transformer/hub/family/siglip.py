@@ -8,10 +8,12 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family.clip import BUFFERS, TOKENS, blocks
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PADDED_TOWERS, PICTURES, Signature
+from flax_transformer.hub.picture import picture_classifier
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Matrix, Row, conv, embedding, linear, norm, parameter, under
 from flax_transformer.hub.towers import ALONE, TOWER_LAYERS, image_tower, inside, last_tower, two_towers
+from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.multimodal.siglip import siglip_base_patch16
 from flax_transformer.models.multimodal.towers import TwoTowersConfig
 
@@ -51,12 +53,20 @@ def read(fields: Fields) -> TwoTowersConfig:
     return replace(BASE, text=text, vision=vision)
 
 
-def write(config: TwoTowersConfig) -> dict[str, Any]:
-    """Write config.json's fields of both towers."""
+def write(config: TwoTowersConfig | ClassifierConfig) -> dict[str, Any]:
+    """Write config.json's fields of both towers, or of the pictures' in a classifier."""
+    if isinstance(config, ClassifierConfig):
+        image = IMAGE_CONFIG.write(replace(IMAGE_CONFIG.like, backbone=config.backbone))
+        return {"vision_config": {"model_type": "siglip_vision_model", **image}}
     return {
         "text_config": {"model_type": "siglip_text_model", **TEXT_CONFIG.write(config.text)},
         "vision_config": {"model_type": "siglip_vision_model", **IMAGE_CONFIG.write(config.vision)},
     }
+
+
+def classifying(fields: Fields) -> ClassifierConfig:
+    """Put a linear layer on the mean of the patches."""
+    return with_head(IMAGE_CONFIG.read(inside(fields, "vision")).backbone, outputs=fields.labels, pool="mean")
 
 
 def grid(fields: Fields) -> tuple[int, int]:
@@ -93,6 +103,12 @@ TABLE = (
     *under(IMAGE_TABLE, "vision.", "vision_model."),
 )
 
+CLASSIFIER = (
+    *(row for row in under(IMAGE_TABLE, "", "vision_model.") if row.ours[0].startswith("backbone.")),
+    *linear("head.output", "classifier"),
+)
+UNREAD = (r"^text_model\.", r"^logit_(scale|bias)$", r"^vision_model\.head\.")
+"""What a classifier has no use for; of these its own checkpoints have the last."""
 PADDED = Signature(TOKENS.needs, TOKENS.takes, padded=True)
 
 FAMILIES = {
@@ -101,6 +117,10 @@ FAMILIES = {
         architectures={
             "SiglipModel": Architecture(
                 read, partial(two_towers, texts=last_tower), uses=("match",), inputs=PADDED_TOWERS, **TOWER_LAYERS
+            ),
+            "SiglipForImageClassification": Architecture(
+                classifying, picture_classifier, CLASSIFIER, ignored=UNREAD, uses=("classify",), inputs=PICTURES,
+                **ALONE,
             ),
         },
         table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",
