@@ -69,6 +69,10 @@ class Signature:
         """What the model reads: text, pictures."""
         return ("pictures",) if self.colours else tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
 
+    def takes_alone(self, name: str) -> bool:
+        """Say whether one input will do."""
+        return self.needs == (name,) or (self.either and name in self.needs)
+
     def check(self, model: str, given: Collection[str]) -> None:
         """Demand the inputs that are needed, and no other than may be given.
 

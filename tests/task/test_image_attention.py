@@ -21,21 +21,21 @@ GOLDEN = Path(__file__).parent.parent / "hub/golden"
 QUICK = ("vit", "swin")
 FAMILIES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in ("vit", "deit", "dinov2", "vit_mae", "beit", "pvt", "swin", "detr")
+    for name in ("vit", "deit", "dinov2", "vit_mae", "beit", "pvt", "swin", "detr", "clip", "siglip")
 ]
 
 
 def load(name):
     """Open a tiny checkpoint, with a processor that makes pictures of 24 × 36 pixels."""
     pretrained = hub.load(GOLDEN / name)
-    half = [0.5] * pretrained.config.get("num_channels", 3)
+    half = [0.5] * (pretrained.config.channels or 3)
     options = {"size": {"height": 24, "width": 36}, "image_mean": half, "image_std": half}
     processor = ImageProcessor.of({"image_processor_type": "ViTImageProcessor", **options})
     return replace(pretrained, processor=processor)
 
 
 def picture(pretrained):
-    channels = pretrained.config.get("num_channels", 3)
+    channels = pretrained.config.channels or 3
     pixels = np.random.default_rng(0).integers(0, 256, (50, 40, channels), np.uint8)
     return PIL.Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
 
@@ -54,7 +54,10 @@ def test_every_family_is_drawn(name):
             np.testing.assert_allclose(rollout.sum(-1), 1, atol=1e-5)
     if name != "swin":
         output = pretrained(**pretrained.processor(image), output_attentions=True)
-        theirs = output.encoder_attentions if name == "detr" else output.attentions
+        theirs = {
+            "detr": output.encoder_attentions, "clip": output.vision_model_output, "siglip": output.vision_model_output,
+        }.get(name, output.attentions)  # fmt: skip
+        theirs = getattr(theirs, "attentions", theirs)
         drawn = attention.maps[:1] if name == "detr" else attention.maps
         ours = [layer for maps in drawn for layer in maps.weights]
         for layer, other in zip(ours, theirs, strict=True):

@@ -6,15 +6,18 @@ https://arxiv.org/abs/2303.15343) are choices of its config.
 Axes: B texts or pictures, T positions, H W height and width in pixels, C channels, E width of the common space.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import Classifier, ClassifierConfig
+from flax_transformer.models.patch_attention import PatchAttention
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import check_at_least, check_fields
@@ -130,6 +133,10 @@ class TwoTowers(Matcher):
         """Embed pictures; `key` is for dropout."""
         keys = (None, None) if key is None else jax.random.split(key)
         return unit(self.vision.head(self.vision.hidden_states(images, key=keys[0]), key=keys[1]))
+
+    def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture alone over its patches."""
+        return self.vision.backbone.over_patches(found, height, width)
 
     def hidden_states(
         self,

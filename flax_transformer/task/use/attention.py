@@ -131,7 +131,8 @@ def _looked(pretrained: Pretrained, inputs: Mapping[str, Any]) -> ModelOutput:
     with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
         here = jax.tree.map(np.asarray, pretrained)
         try:
-            return jax.device_get(here(**inputs, output_attentions=True))
+            output = jax.device_get(here(**inputs, output_attentions=True))
+            return output.text_model_output or output  # of two towers that of texts
         except ValueError as error:
             if "capture needs a name" not in str(error):
                 raise

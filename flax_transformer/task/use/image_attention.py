@@ -41,7 +41,8 @@ def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, in
     part = operator.attrgetter(at)(pretrained.model) if at else pretrained.model
     if known.inputs.colours:
         return partial(over_pixels, part.cfg.depth)
-    return part.over_patches if hasattr(part, "over_patches") and known.inputs.needs == ("pixel_values",) else None
+    part = part if hasattr(part, "over_patches") else getattr(part, "backbone", None)
+    return getattr(part, "over_patches", None) if known.inputs.takes_alone("pixel_values") else None
 
 
 def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[ImageAttention, list[str]]:
@@ -63,11 +64,11 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     if (layout := layout_of(pretrained)) is None:
         raise ValueError(
             "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, MAE, "
-            f"BEiT, CCT, PVT, Swin, DETR and ImageGPT; a {name} has none such"
+            f"BEiT, CCT, PVT, Swin, DETR, ImageGPT, CLIP and SigLIP; a {name} has none such"
         )
     processor = image_processor_of(pretrained)
     if isinstance(image, str | Path | bytes):
-        image = decode_image(image, channels=pretrained.config.get("num_channels", 3))
+        image = decode_image(image, channels=pretrained.config.channels or 3)
     pixels, given = processor.shown(image), Inputs(**processor(image))
     output, found = _looked(pretrained, given)
     told, answers = _told(pretrained, output)
