@@ -54,6 +54,12 @@ class ModelOutput:
     """What the tower of pictures gives."""
     pred_boxes: Any = None
     """[B, Q, 4]: centre x and y, width and height, as shares of the picture."""
+    action_preds: Any = None
+    """[B, T, A]: the action to take at each step."""
+    state_preds: Any = None
+    """[B, T, S]: the state that follows."""
+    return_preds: Any = None
+    """[B, T, 1]: the return that is then to come."""
     cls_logits: Any = None
     """[B, E], by the labels' head."""
     distillation_logits: Any = None

@@ -38,10 +38,20 @@ class Inputs:
     """Bool [B, P]: True where a patch is masked."""
     noise: Any = None
     """Float [B, P]: what the order of patches is drawn by."""
+    states: Any = None
+    """Float [B, T, S]: what was seen at each step of an episode."""
+    actions: Any = None
+    """Float [B, T, A]: what was done."""
+    rewards: Any = None
+    """Float [B, T, 1]: what came of it."""
+    returns_to_go: Any = None
+    """Float [B, T, 1]: the return from each step on."""
+    timesteps: Any = None
+    """Int [B, T]: where each step is in its episode."""
 
 
 NAMES = tuple(each.name for each in dataclasses.fields(Inputs))
-MODALITIES = {"input_ids": "text", "pixel_values": "pictures"}
+MODALITIES = {"input_ids": "text", "pixel_values": "pictures", "states": "trajectories"}
 """What a model reads, by the input that it needs for it, in a word for people."""
 
 

@@ -31,6 +31,7 @@ USES = {
     "detect": "detect objects",
     "segment": "tell the class of every pixel",
     "match": "match pictures and texts",
+    "act": "choose actions",
     "embed": "give hidden states",
 }
 """What models can do: the word by which an architecture says so, and the one for people. What a model reads is said by

@@ -5,6 +5,7 @@ takes its inputs by name, so that an objective knows no family: `model.hidden_st
 hidden states, and `model.output(hidden)` is what logits are made of.
 """
 
+from flax_transformer.objective.action import ActionLoss
 from flax_transformer.objective.contrast import ContrastiveLoss, SigmoidLoss
 from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.distil import DistilLoss
@@ -16,6 +17,7 @@ from flax_transformer.objective.token import TokenLoss
 
 __all__ = [
     "OBJECTIVES",
+    "ActionLoss",
     "Batch",
     "BatchStatistics",
     "ContrastiveLoss",
@@ -38,5 +40,6 @@ OBJECTIVES: dict[str, Objective] = {
     "label": LabelLoss(),
     "detect": DetectionLoss(),
     "match": ContrastiveLoss(),
+    "act": ActionLoss(),
 }
 """What trains a model, where nothing else is said, by what it can do: a word of `hub.registration.USES`."""

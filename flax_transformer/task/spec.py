@@ -1,7 +1,8 @@
 """What the data say of themselves, and a model's config sized by it."""
 
 import dataclasses
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 from typing import Any
 
 from flax_transformer.frozen import frozen
@@ -29,6 +30,8 @@ class Spec:
     """Whether there are sentences that follow each other."""
     image: tuple[int, int, int] | None = None
     """Height, width and channels of pictures, where there are any."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Other sizes, by the names of a config's fields."""
     objects: tuple[int, str] | None = None
     """The most objects of a picture, where they are to be found, and the picture's name."""
 
@@ -42,7 +45,7 @@ def sized(config: Any, spec: Spec) -> Any:
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return config
-    names = [field.name for field in dataclasses.fields(config) if field.init]
+    names = [each.name for each in dataclasses.fields(config) if each.init]
     changed = {name: sized(getattr(config, name), spec) for name in names}
     if isinstance(config, EmbeddingConfig) and spec.vocab is not None:
         changed["vocab"] = spec.vocab
@@ -59,6 +62,7 @@ def sized(config: Any, spec: Spec) -> Any:
         said = {"image": spec.image[:2], "channels": spec.image[2]}
         changed |= {name: value for name, value in said.items() if name in changed}
         changed = config.fitted(changed) if hasattr(config, "fitted") else changed
+    changed |= {name: size for name, size in spec.sizes.items() if isinstance(changed.get(name), int)}
     if "next_sentence" in changed:
         changed["next_sentence"] = spec.next_sentence
     return replace(config, **changed)

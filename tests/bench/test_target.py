@@ -136,7 +136,10 @@ def test_config_json_alone_makes_a_model_of_every_architecture(family, architect
     rows = [leaf.shape[0] for leaf in jax.tree.leaves(work.batch)]
     assert {*rows} == {2}
     reads = ("colours",) if known.inputs.colours else known.inputs.reads
-    items = {("colours",): (64, "tokens"), ("pictures",): (2, "images"), ("text", "pictures"): (2, "pairs")}
+    items = {
+        ("colours",): (64, "tokens"), ("pictures",): (2, "images"), ("text", "pictures"): (2, "pairs"),
+        ("trajectories",): (16, "steps"),
+    }  # fmt: skip
     assert (work.items, work.unit) == items.get(reads, (16, "tokens"))
     trained = {*OBJECTIVES} - ({"fill"} if pictures else set())
     assert ("train" in work.programs) >= bool({*known.uses} & trained)

@@ -120,6 +120,20 @@ MODELS = {
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
     "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
     "siglip": ("SiglipModel", transformers.SiglipConfig(**SIGLIP)),
+    "decision_transformer": (
+        "DecisionTransformerModel",
+        transformers.DecisionTransformerConfig(
+            state_dim=3,
+            act_dim=2,
+            hidden_size=8,
+            n_layer=2,
+            n_head=2,
+            n_positions=4,
+            max_ep_len=12,
+            action_tanh=False,
+            initializer_range=0.3,
+        ),
+    ),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
@@ -142,6 +156,10 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
         if name == "vit_mae":
             given["noise"] = random.random((2, (config.image_size // config.patch_size) ** 2), dtype=np.float32)
         return {**given, "bool_masked_pos": random.random((2, 36)) < 0.4} if name == "beit" else given
+    if name == "decision_transformer":
+        numbers = lambda width: random.normal(size=(2, 5, width)).astype(np.float32)  # noqa: E731
+        given = {"states": numbers(3), "actions": numbers(2), "returns_to_go": numbers(1)}
+        return {**given, "timesteps": np.arange(5)[None] + np.array([[0], [6]])}
     if name in TOWERS:
         ids, pixels = random.integers(4, END, (2, 9)), random.normal(size=(2, 1, 12, 12)).astype(np.float32)
         ids[0, 8] = ids[1, 4] = END
@@ -171,6 +189,8 @@ def make(name: str) -> None:
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
+    if name == "decision_transformer":  # a table of tokens, of which nothing comes, is not written again
+        del model.encoder.wte
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)

@@ -9,6 +9,7 @@ from flax_transformer.task.evaluator.mask import Guesses
 from flax_transformer.task.evaluator.pixel import Completions, PixelBits
 from flax_transformer.task.evaluator.probe import LayerProbe
 from flax_transformer.task.evaluator.retrieval import Retrieval
+from flax_transformer.task.evaluator.rollout import Rollouts
 from flax_transformer.task.evaluator.text import Continuations, TextLoss
 from flax_transformer.task.evaluator.translate import Translations
 
@@ -26,6 +27,7 @@ __all__ = [
     "PixelBits",
     "Restorations",
     "Retrieval",
+    "Rollouts",
     "Shown",
     "TextLoss",
     "Translations",

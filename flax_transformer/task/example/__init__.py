@@ -12,6 +12,7 @@ from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
 from flax_transformer.task.example.taught import TaughtImages
+from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts
 from flax_transformer.task.example.twin import TwinImages
 from flax_transformer.task.example.window import TextWindows
 
@@ -29,6 +30,7 @@ __all__ = [
     "HeldImages",
     "HeldMatches",
     "HeldPixels",
+    "HeldPlay",
     "LabelledImages",
     "LabelledTexts",
     "Lines",
@@ -39,6 +41,7 @@ __all__ = [
     "TaughtImages",
     "TextLines",
     "TextWindows",
+    "TrajectoryParts",
     "TwinImages",
     "Vocabulary",
     "stream",

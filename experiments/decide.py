@@ -1,0 +1,59 @@
+r"""Choose actions by the return that is asked for: a Decision Transformer, learned from episodes good and bad.
+
+    pip install gymnasium
+    python experiments/decide.py                                # a pole on a cart, played by players of every skill
+    python experiments/decide.py file --workdir runs/expert --data.root EPISODES.npz
+
+The first word is `transformer`, which is told the return still to come; `cloning`, the same model that is not, and does
+as those did whom it learned from; or `file`, the first on episodes of a file of arrays: `obs` [N, S], `actions` [N],
+`rewards` [N] and `episode_starts` [N]. The finished model plays CartPole and is asked for returns of 500, 200 and 50
+(--evaluators.0.asked).
+"""
+
+from typing import Any
+
+from flax_transformer.data.trajectory import EpisodeData, PlayedEpisodes
+from flax_transformer.models.multimodal.decision_transformer import DecisionConfig
+from flax_transformer.nn import transformer_block
+from flax_transformer.objective import ActionLoss
+from flax_transformer.task.evaluator import Rollouts
+from flax_transformer.task.example import TrajectoryParts
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+MODEL = DecisionConfig(
+    block=transformer_block(
+        embed=64, heads=2, inner=256, norm_position="pre", activation="relu", dropout=0.1, init_std=0.02
+    ),
+    depth=3, states=4, actions=2, tanh=False, positions=1, dropout=0.1, unroll=True,
+)  # fmt: skip
+
+
+def experiment(data: Any, examples: TrajectoryParts) -> Recipe:
+    """Give a recipe, whose sizes of states and actions are those of the data."""
+    return Recipe(
+        model=MODEL,
+        family="decision_transformer",
+        data=data,
+        examples=examples,
+        objective=ActionLoss(),
+        evaluators=(Rollouts(),),
+        optimizer=OptimizerConfig(
+            name="adamw", learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=100), weight_decay=1e-4,
+            clip_norm=0.25,
+        ),
+        train=TrainConfig(steps=2_000, log_every=200, eval_every=500, checkpoint_every=1_000),
+    )  # fmt: skip
+
+
+EXPERIMENTS = {
+    "transformer": experiment(PlayedEpisodes(), TrajectoryParts()),
+    "cloning": experiment(PlayedEpisodes(), TrajectoryParts(condition=False)),
+    "file": experiment(EpisodeData(root="EPISODES.npz"), TrajectoryParts()),
+}
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)

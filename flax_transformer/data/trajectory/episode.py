@@ -1,0 +1,155 @@
+"""Episodes: what was seen, done and gained at each step, one episode after another.
+
+Axes: N steps of all episodes, S numbers of a state.
+"""
+
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from flax_transformer.data.identity import digest
+from flax_transformer.frozen import frozen
+
+SPLITS = ("train", "validation", "test")
+NAMES = {
+    "states": ("states", "obs", "observations"), "actions": ("actions",), "rewards": ("rewards",),
+    "starts": ("episode_starts",), "ends": ("terminals", "dones", "ends"),
+}  # fmt: skip
+"""What files may call each array."""
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """Steps end to end, each episode's after another's."""
+
+    states: Float[np.ndarray, "N S"]
+    actions: Int[np.ndarray, " N"]
+    """Kinds of actions."""
+    rewards: Float[np.ndarray, " N"]
+    starts: Int[np.ndarray, " E"]
+    """The first step of each episode."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def ends(self) -> Int[np.ndarray, " E"]:
+        """The step after the last of each."""
+        return np.append(self.starts[1:], len(self.states))
+
+    @cached_property
+    def returns(self) -> Float[np.ndarray, " E"]:
+        """The sum of the rewards of each."""
+        return np.add.reduceat(self.rewards, self.starts)
+
+    @cached_property
+    def to_go(self) -> Float[np.ndarray, " N"]:
+        """The sum of the rewards from each step on."""
+        sums = np.cumsum(self.rewards[::-1])[::-1]
+        after = np.append(sums, 0.0)[self.ends]
+        return sums - np.repeat(after, self.ends - self.starts)
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which episodes they are."""
+        return digest(self.states, self.actions, self.rewards, self.starts)
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Episodes":
+        """Pick some."""
+        parts = [np.arange(self.starts[i], self.ends[i]) for i in indices]
+        steps, lengths = np.concatenate(parts), [len(part) for part in parts]
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
+        return Episodes(self.states[steps], self.actions[steps], self.rewards[steps], starts)
+
+
+@frozen
+class EpisodeData:
+    """Episodes of a file of arrays (.npz): `obs` or `states` [N, S], `actions` [N], `rewards` [N], and `episode_starts`
+    or `terminals` [N].
+    """
+
+    root: str
+    """The file, or a folder with one."""
+    holdout: float = 0.1
+    """Share of the episodes for validation."""
+    split_seed: int = 0
+    """Which ones."""
+
+    def open(self) -> dict[str, Episodes]:
+        """Give `train` and `validation`; errors as `read_episodes`."""
+        return parted(read_episodes(self.root), self.holdout, self.split_seed)
+
+
+def parted(episodes: Episodes, share: float, seed: int) -> dict[str, Episodes]:
+    """Hold out a share of the episodes.
+
+    Raises:
+      ValueError: too few episodes, or a share that leaves none to train on.
+    """
+    if not 0 < share < 1 or len(episodes) < 2:
+        raise ValueError(f"holdout must be in (0, 1) of at least 2 episodes, got {share} of {len(episodes)}")
+    order = np.random.default_rng(seed).permutation(len(episodes))
+    held = min(max(1, round(share * len(order))), len(order) - 1)
+    parts = {"train": order[held:], "validation": order[:held]}
+    return {split: episodes.take(np.sort(part)) for split, part in parts.items()}
+
+
+def read_episodes(root: str | os.PathLike) -> Episodes:
+    """Read episodes from a file, or from the one of a folder; nothing in it is run.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: arrays that are missing, of other shapes, or no numbers; names the file.
+    """
+    path = Path(root).expanduser()
+    found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    if len(found) != 1:
+        raise ValueError(f"{path} must have one file of episodes (.npz), got {len(found)}")
+    if not found[0].is_file():
+        raise FileNotFoundError(f"{path} must be a file of episodes (.npz), there is none")
+    try:
+        with np.load(found[0], allow_pickle=False) as arrays:
+            return _episodes({name: arrays[name] for name in arrays.files})
+    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+        raise ValueError(f"{found[0]}: {error}") from error
+
+
+def _episodes(arrays: Mapping[str, np.ndarray]) -> Episodes:
+    states, actions, rewards = (_find(arrays, name) for name in ("states", "actions", "rewards"))
+    N = len(states)
+    actions, rewards = (x[:, 0] if x.shape == (N, 1) else x for x in (actions, rewards))
+    if states.ndim != 2 or actions.shape != (N,) or rewards.shape != (N,) or not N:
+        raise ValueError(
+            f"states must be [N, S], actions and rewards [N], got {states.shape}, {actions.shape} and {rewards.shape}"
+        )
+    if not np.issubdtype(actions.dtype, np.integer) or actions.min() < 0:
+        raise ValueError(f"actions must be numbers of their kinds, from 0 on, got {actions.dtype}")
+    if not (np.isfinite(states).all() and np.isfinite(rewards).all()):
+        raise ValueError("states and rewards must be finite numbers")
+    starts = np.flatnonzero(_begins(arrays, N))
+    return Episodes(states.astype(np.float32), actions.astype(np.int32), rewards.astype(np.float64), starts)
+
+
+def _begins(arrays: Mapping[str, np.ndarray], count: int) -> Bool[np.ndarray, " N"]:
+    """Say at which steps an episode begins."""
+    if any(name in arrays for name in NAMES["starts"]):
+        begins = _find(arrays, "starts").astype(bool).reshape(-1)
+    else:
+        ends = _find(arrays, "ends").astype(bool).reshape(-1)
+        begins = np.append(True, ends[:-1])
+    if begins.shape != (count,) or not begins[0]:
+        raise ValueError(f"episodes must begin with the first of {count} steps, got {begins.shape} marks of where")
+    return begins
+
+
+def _find(arrays: Mapping[str, np.ndarray], what: str) -> np.ndarray:
+    found = [name for name in NAMES[what] if name in arrays]
+    if not found:
+        raise ValueError(f"it must have {' or '.join(NAMES[what])}, it has {', '.join(arrays) or 'nothing'}")
+    return arrays[found[0]]
