@@ -91,6 +91,13 @@ def pictures(inputs: Inputs) -> Float[Array, "B H W C"]:
     return jnp.moveaxis(inputs.pixel_values, 1, -1)
 
 
+def source_of(inputs: Inputs) -> tuple[Array, Mask | None]:
+    """Give what an encoder reads, and what of it is real: tokens, or the frames of sounds, of which silence is real."""
+    if inputs.input_features is not None:
+        return inputs.input_features.mT, None
+    return inputs.input_ids, visible(inputs.attention_mask)
+
+
 def layers_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
     """Name what layers were given, and their attention weights, as most classes do: by the side, in order.
 
@@ -249,10 +256,10 @@ def decoder_hidden(
 ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
     """Run an encoder-decoder: what either side gives."""
     inputs, keys = shifted(inputs, fields), split_keys(key)
-    source = visible(inputs.attention_mask)
-    memory = model.encode(inputs.input_ids, source, key=keys[0])
+    source, seen = source_of(inputs)
+    memory = model.encode(source, seen, key=keys[0])
     mask = visible(inputs.decoder_attention_mask)
-    return memory, model.decode(inputs.decoder_input_ids, memory, source, mask=mask, key=keys[1])
+    return memory, model.decode(inputs.decoder_input_ids, memory, seen, mask=mask, key=keys[1])
 
 
 def seq2seq_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:

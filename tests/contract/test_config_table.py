@@ -33,6 +33,7 @@ ONE = {
     "ConvNextModel": {"num_stages"},
     "DetrForObjectDetection": {"num_channels", "use_timm_backbone"},
     "T5EncoderModel": {"num_decoder_layers"},
+    "WhisperForConditionalGeneration": {"tie_word_embeddings"},
     "MT5EncoderModel": {"num_decoder_layers"},
 }
 """Fields of which one value is supported, or that say nothing of a class: a vocabulary decides on Marian's tokens."""

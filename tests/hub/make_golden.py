@@ -75,6 +75,19 @@ DETR = {
     "use_timm_backbone": False, "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage2"]),
 }  # fmt: skip
 
+WHISPER = {
+    "vocab_size": V, "num_mel_bins": 5, "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 12,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 10, "max_source_positions": 7,
+    "max_target_positions": 24, "init_std": 0.3, "pad_token_id": 20, "bos_token_id": 20, "eos_token_id": 20,
+    "decoder_start_token_id": 21, "begin_suppress_tokens": None,
+}  # fmt: skip
+SPEECH = {
+    "lang_to_id": {"<|en|>": 22, "<|de|>": 23}, "task_to_id": {"translate": 24, "transcribe": 25},
+    "no_timestamps_token_id": 28, "is_multilingual": True, "max_initial_timestamp_index": 4, "suppress_tokens": [1, 2],
+    "begin_suppress_tokens": [3, 20], "max_length": 24,
+}  # fmt: skip
+"""Of Whisper's generation_config.json: the text's tokens come first, then the marks, then times."""
+
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
     "imagegpt": (
@@ -107,6 +120,7 @@ MODELS = {
     "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
+    "whisper": ("WhisperForConditionalGeneration", transformers.WhisperConfig(**WHISPER)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
@@ -117,6 +131,9 @@ PIXELS = ("resnet", "convnext", "detr")
 
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
+    if name == "whisper":
+        frames = random.normal(size=(2, 5, 14)).astype(np.float32)
+        return {"input_features": frames, "decoder_input_ids": random.integers(4, 20, (2, 6))}
     if name in PIXELS + PATCHES:
         config = MODELS[name][1]
         size = (24, 32) if name in PIXELS else 2 * (config.image_size,)
@@ -147,6 +164,8 @@ def make(name: str) -> None:
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
+    if name == "whisper":
+        vars(model.generation_config).update(SPEECH)
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
@@ -167,7 +186,7 @@ def make(name: str) -> None:
                 stacked = torch.stack(value) if isinstance(value, tuple) else value
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
-            prompt = {key: tensors[key] for key in ("input_ids", "attention_mask")}
+            prompt = {key: tensors[key] for key in tensors if key in ("input_ids", "attention_mask", "input_features")}
             options = {"max_new_tokens": 12, "do_sample": False}
             arrays["greedy"] = model.generate(**prompt, **options).numpy()
             arrays["beams"] = model.generate(**prompt, **options, num_beams=4, length_penalty=0.7).numpy()

@@ -34,7 +34,8 @@ SAID = {
     "ElectraForPreTraining": {"discriminate"}, "ForNextSentencePrediction": {"classify", "follow"},
     "ForSequenceClassification": {"classify"}, "ForTokenClassification": {"label"}, "ForQuestionAnswering": {"span"},
     "ForMultipleChoice": {"choose"}, "Model": {"embed"}, "ForImageClassification": {"classify"},
-    "ForImageClassificationWithTeacher": {"classify"}, "ForMaskedImageModeling": {"fill"},
+    "ForImageClassificationWithTeacher": {"classify"}, "ForAudioClassification": {"classify"},
+    "ForMaskedImageModeling": {"fill"},
     "ViTMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
 }  # fmt: skip
 
