@@ -52,6 +52,8 @@ class ModelOutput:
     """[B, P]: 1 where a patch is masked."""
     ids_restore: Any = None
     """[B, P]: where a patch is in the order in which those that are kept come first."""
+    extract_features: Any = None
+    """[B, S, C]: what convolutions give of a sound's samples, normalised."""
     encoder_last_hidden_state: Any = None
     """[B, S, D]."""
     hidden_states: Any = None

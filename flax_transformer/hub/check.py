@@ -95,6 +95,21 @@ def check_frames(inputs: Inputs, fields: Fields) -> None:
         raise ValueError(f"input_features must be what a processor makes of sounds, floats, got {frames.dtype}")
 
 
+def check_samples(inputs: Inputs, fields: Fields) -> None:
+    """Refuse samples that are no numbers [B, T], and a mask of another shape.
+
+    Raises:
+      ValueError: says which.
+    """
+    samples, mask = inputs.input_values, inputs.attention_mask
+    if samples.ndim != 2 or 0 in samples.shape or not jnp.issubdtype(samples.dtype, jnp.floating):
+        raise ValueError(f"input_values must be samples, floats [B, T], got {samples.dtype} {list(samples.shape)}")
+    if mask is not None and mask.shape != samples.shape:
+        raise ValueError(
+            f"attention_mask must be [B, T] of the samples, got {list(mask.shape)} and {list(samples.shape)}"
+        )
+
+
 def poisoned(inputs: Inputs, rows: Mapping[str, int]) -> Inputs:
     """Put a token that no table has where any id of a position is out of range, so that its row becomes NaN."""
 

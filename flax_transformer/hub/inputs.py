@@ -36,6 +36,8 @@ class Inputs:
     """Int [B, H, W]: 1 where there is a picture, 0 where there is padding."""
     input_features: Any = None
     """Float [B, C, T]: the log-mel frames of sounds; models of this package take them as [B, T, C]."""
+    input_values: Any = None
+    """Float [B, T]: samples of sounds, as a processor gives them."""
     bool_masked_pos: Any = None
     """Bool [B, P]: True where a patch is masked."""
     noise: Any = None
@@ -43,7 +45,7 @@ class Inputs:
 
 
 NAMES = tuple(each.name for each in dataclasses.fields(Inputs))
-MODALITIES = {"input_ids": "text", "pixel_values": "pictures", "input_features": "sound"}
+MODALITIES = {"input_ids": "text", "pixel_values": "pictures", "input_features": "sound", "input_values": "sound"}
 """What a model reads, by the input that it needs for it, in a word for people."""
 
 
@@ -85,5 +87,6 @@ TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
 PICTURES = Signature(("pixel_values",))
 SOUND = Signature(("input_features",), ("attention_mask",))
+SAMPLES = Signature(("input_values",), ("attention_mask",))
 SOUND_TO_TEXT = Signature(("input_features", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask"))
 COLOURS = Signature(TEXT.needs, TEXT.takes, colours=True)

@@ -142,7 +142,8 @@ def cut(
 
     Returns:
       Start and end in seconds from the window's own start, and tokens, of each segment; and after how many frames the
-      next window begins: at the last time, or, where the window ends in one time or has no two together, behind it.
+      next window begins: at the last time, or, where the window ends in one time, has no two together, or has none
+      but the first, behind it.
 
     >>> cut((10, 3, 14, 14, 4), 3000, 10, 2)
     ([(0.0, 0.08, (10, 3, 14, 14))], 8)
@@ -165,7 +166,7 @@ def cut(
         part, at = tokens[start:end], -2 if i == len(ends) - 1 and not closed else -1
         pieces.append(((part[0] - begin) * step, (part[at] - begin) * step, part))
         start = end
-    return pieces, width if closed else (tokens[start - 2] - begin) * stride
+    return pieces, width if closed else (tokens[start - 2] - begin) * stride or width
 
 
 def begin(pretrained: Any, window: Sounds, how: Speech, settings: Settings) -> Int[np.ndarray, "B P"]:

@@ -73,6 +73,10 @@ class Conv(Module):
         if cfg.bias:
             self.bias = nnx.Param(jnp.zeros(cfg.features, kind), out_sharding=(None,), eager_sharding=False)
 
+    def weights(self) -> Float[Array, "..."]:
+        """Give the kernel, which a subclass may make of other parameters."""
+        return self.kernel[...]
+
     @implicit("x")
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Convolve pictures [*B, H, W, C] or sequences [*B, T, C]; the bias is added in float32 or more.
@@ -82,7 +86,7 @@ class Conv(Module):
         """
         cfg, dtype = self.cfg, self.cfg.precision.dtypes["dtype"]
         check_images(x, cfg.channels) if len(cfg.window) == 2 else check_hidden(x, cfg.channels)
-        kernel = whole_kernel(self.kernel[...].astype(dtype), _axes(cfg))
+        kernel = whole_kernel(self.weights().astype(dtype), _axes(cfg))
         y = convolution(x.astype(dtype), kernel, stride=cfg.stride, padding=cfg.padding, dilation=cfg.dilation)
         y = (widen(y) + self.bias[...]).astype(y.dtype) if cfg.bias else y
         return constrain(y, "batch", *(None,) * (len(cfg.window) + 1))

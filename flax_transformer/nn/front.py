@@ -64,6 +64,12 @@ class FrontConfig:
             length = (length + 2 * self.padding(window) - window) // stride + 1
         return length
 
+    def length_of(self, frames: int) -> int:
+        """Give the shortest sound of which so many positions come."""
+        for window, stride in zip(reversed(self.windows), reversed(self.strides), strict=True):
+            frames = (frames - 1) * stride + window - 2 * self.padding(window)
+        return frames
+
     def padding(self, window: int) -> int:
         """Give the zeros at either end before a convolution."""
         return window // 2 if self.padded else 0

@@ -5,6 +5,7 @@ takes its inputs by name, so that an objective knows no family: `model.hidden_st
 hidden states, and `model.output(hidden)` is what logits are made of.
 """
 
+from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.distil import DistilLoss
 from flax_transformer.objective.label import LabelLoss
@@ -17,6 +18,7 @@ __all__ = [
     "OBJECTIVES",
     "Batch",
     "BatchStatistics",
+    "CTCLoss",
     "DetectionLoss",
     "DistilLoss",
     "LabelLoss",
@@ -30,6 +32,7 @@ __all__ = [
 OBJECTIVES: dict[str, Objective] = {
     "continue": TokenLoss(),
     "respond": TokenLoss(label_smoothing=0.1, chunk=512),
+    "transcribe": CTCLoss(),
     "fill": MaskedLoss(),
     "classify": LabelLoss(),
     "label": LabelLoss(),

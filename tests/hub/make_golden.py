@@ -9,6 +9,7 @@ Each folder of tests/hub/golden holds a checkpoint as `save_pretrained` writes i
 """
 
 import importlib
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -81,6 +82,11 @@ WHISPER = {
     "max_target_positions": 24, "init_std": 0.3, "pad_token_id": 20, "bos_token_id": 20, "eos_token_id": 20,
     "decoder_start_token_id": 21, "begin_suppress_tokens": None,
 }  # fmt: skip
+WAV2VEC2 = {
+    "vocab_size": 9, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16,
+    "conv_dim": (8, 8), "conv_kernel": (10, 3), "conv_stride": (5, 2), "num_conv_pos_embeddings": 6,
+    "num_conv_pos_embedding_groups": 2, "initializer_range": 0.3, "pad_token_id": 0,
+}  # fmt: skip
 SPEECH = {
     "lang_to_id": {"<|en|>": 22, "<|de|>": 23}, "task_to_id": {"translate": 24, "transcribe": 25},
     "no_timestamps_token_id": 28, "is_multilingual": True, "max_initial_timestamp_index": 4, "suppress_tokens": [1, 2],
@@ -120,6 +126,7 @@ MODELS = {
     "resnet": ("ResNetForImageClassification", transformers.ResNetConfig(**RESNET, num_labels=3)),
     "convnext": ("ConvNextForImageClassification", transformers.ConvNextConfig(**CONVNEXT)),
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
+    "wav2vec2": ("Wav2Vec2ForCTC", transformers.Wav2Vec2Config(**WAV2VEC2)),
     "whisper": ("WhisperForConditionalGeneration", transformers.WhisperConfig(**WHISPER)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
@@ -131,6 +138,8 @@ PIXELS = ("resnet", "convnext", "detr")
 
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
+    if name == "wav2vec2":
+        return {"input_values": random.normal(size=(2, 120)).astype(np.float32)}
     if name == "whisper":
         frames = random.normal(size=(2, 5, 14)).astype(np.float32)
         return {"input_features": frames, "decoder_input_ids": random.integers(4, 20, (2, 6))}
@@ -173,6 +182,12 @@ def make(name: str) -> None:
         file = folder / "model.safetensors"
         tensors = {key.replace("decoder_encoder.layer.", "decoder_layers."): x for key, x in load_file(file).items()}
         save_file(tensors, file, metadata={"format": "pt"})
+    if name == "wav2vec2":  # likewise
+        file, old = folder / "model.safetensors", {"original0": "weight_g", "original1": "weight_v"}
+        found = {
+            re.sub(r"parametrizations\.weight\.(\w+)$", lambda m: old[m[1]], k): x for k, x in load_file(file).items()
+        }
+        save_file(found, file, metadata={"format": "pt"})
     given = inputs(name, kind)
     tensors = {key: torch.as_tensor(value) for key, value in given.items()}
     arrays = {f"in_{key}": value for key, value in given.items()}

@@ -34,7 +34,7 @@ SAID = {
     "ElectraForPreTraining": {"discriminate"}, "ForNextSentencePrediction": {"classify", "follow"},
     "ForSequenceClassification": {"classify"}, "ForTokenClassification": {"label"}, "ForQuestionAnswering": {"span"},
     "ForMultipleChoice": {"choose"}, "Model": {"embed"}, "ForImageClassification": {"classify"},
-    "ForImageClassificationWithTeacher": {"classify"}, "ForAudioClassification": {"classify"},
+    "ForImageClassificationWithTeacher": {"classify"}, "ForAudioClassification": {"classify"}, "ForCTC": {"transcribe"},
     "ForMaskedImageModeling": {"fill"},
     "ViTMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
 }  # fmt: skip

@@ -73,6 +73,7 @@ A, B, C = FIRST, FIRST + 2, FIRST + 5
         ((A, 1, B, B, 2, C), [(0.0, 0.04, (A, 1, B)), (0.04, 0.1, (B, 2, C))], 14),
         ((A, 1, B, B, 2, C, C), [(0.0, 0.04, (A, 1, B)), (0.04, 0.1, (B, 2, C, C))], 10),
         ((), [(0.0, 0.14, ())], 14),
+        ((1, A, A), [(-0.56, 0.0, (1, A, A))], 14),  # no time to go on from: the next window is behind this one
     ],
 )
 def test_a_window_is_cut_at_times_told_twice(tokens, pieces, moved):

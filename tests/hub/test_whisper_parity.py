@@ -94,9 +94,9 @@ def test_what_is_not_supported_is_refused_by_name():
         read(Fields.of({"tie_word_embeddings": False}))
 
 
-@pytest.fixture(scope="module", params=[0, 1])
-def both(request, tmp_path_factory):
-    theirs = make("WhisperForConditionalGeneration", seed=request.param, **CONFIGS["plain"]).eval()
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    theirs = make("WhisperForConditionalGeneration", seed=0, **CONFIGS["plain"]).eval()
     said = {**SPEECH, "pad_token_id": END, "eos_token_id": END, "bos_token_id": END, "decoder_start_token_id": START}
     vars(theirs.generation_config).update(said)
     folder = tmp_path_factory.mktemp("whisper")
@@ -104,14 +104,16 @@ def both(request, tmp_path_factory):
     return theirs, hub.load(folder)
 
 
+WORDS = {"suppress_tokens": [1, 2, 44, *range(NONE + 1, V)]}
+"""No times where none are asked for: with those of a random model transformers may hear one window for ever."""
 CASES = {
-    "detected": {},
-    "translated": {"language": "de", "task": "translate"},
-    "each its own": {"language": ["en", "de", "fr"], "max_new_tokens": 7},
+    "detected": WORDS,
+    "translated": {**WORDS, "language": "de", "task": "translate"},
+    "each its own": {**WORDS, "language": ["en", "de", "fr"], "max_new_tokens": 7},
     "times": {"language": "en", "return_timestamps": True},
-    "beams": {"num_beams": 3},
+    "beams": {**WORDS, "num_beams": 3},
     "times by beams": {"num_beams": 3, "task": "transcribe", "return_timestamps": True},
-    "after a prompt": {"prompt_ids": [3, 4, 7], "repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
+    "after a prompt": {**WORDS, "prompt_ids": [3, 4, 7], "repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
 }
 
 
@@ -131,9 +133,9 @@ def test_forced_tokens_begin_a_text_as_in_transformers(both, forced):
     theirs.generation_config.forced_decoder_ids = forced
     generation = ours.generation.updated({"forced_decoder_ids": forced})
     ours = type(ours)(ours.model, ours.config, generation=generation)
-    expected = theirs.generate(torch.tensor(sounds(7, 18)), max_new_tokens=7).numpy()
+    expected = theirs.generate(torch.tensor(sounds(7, 18)), max_new_tokens=7, **WORDS).numpy()
     theirs.generation_config.forced_decoder_ids = None
-    np.testing.assert_array_equal(ours.generate(sounds(7, 18), max_new_tokens=7), expected)
+    np.testing.assert_array_equal(ours.generate(sounds(7, 18), max_new_tokens=7, **WORDS), expected)
 
 
 @pytest.mark.parametrize("case", [{}, {"num_beams": 2, "max_new_tokens": 9}], ids=["greedy", "beams"])

@@ -77,6 +77,8 @@ def test_a_front_gives_as_many_positions_as_it_says(padded, length):
     cfg = FrontConfig(channels=2, before=(3,), embed=4, windows=(4, 3), strides=(2, 1), padded=padded, norm="first")
     shape = jax.eval_shape(lambda x: cfg.build(nnx.Rngs(0))(x), jax.ShapeDtypeStruct((1, length, 2), jnp.float32)).shape
     assert shape == (1, cfg.frames(length), 4)
+    shortest = cfg.length_of(cfg.frames(length))
+    assert cfg.frames(shortest) == cfg.frames(length) == cfg.frames(shortest - 1) + 1
 
 
 def test_a_front_of_unequal_parts_is_refused():

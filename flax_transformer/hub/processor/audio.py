@@ -49,7 +49,27 @@ def _frames(samples: Samples, padded: Samples, options: Options) -> np.ndarray:
     )  # fmt: skip
 
 
+def _samples(samples: Samples, padded: Samples, options: Options) -> np.ndarray:
+    """Give samples of mean 0 and variance 1; padding counts where no mask tells the model of it."""
+    if not options["do_normalize"]:
+        return padded
+    heard = samples if options["return_attention_mask"] else padded
+    normed = (padded - heard.mean()) / np.sqrt(heard.var() + 1e-7)
+    normed[len(heard) :] = options["padding_value"]
+    return normed
+
+
 KINDS = {
+    "Wav2Vec2FeatureExtractor": Kind(
+        options={
+            "feature_size": 1, "sampling_rate": 16_000, "padding_value": 0.0, "do_normalize": True,
+            "return_attention_mask": False,
+        },
+        name="input_values",
+        window=lambda options: None,
+        features=_samples,
+        hop=lambda options: 1,
+    ),
     "WhisperFeatureExtractor": Kind(
         options={
             "feature_size": 80, "sampling_rate": 16_000, "hop_length": 160, "chunk_length": 30, "n_fft": 400,
@@ -137,7 +157,9 @@ class SoundProcessor:
             raise ValueError(f"arrays are NumPy's, which JAX takes; got return_tensors={return_tensors!r}")
         if padding not in (None, "max_length", "longest"):
             raise ValueError(f"padding must be 'max_length' or 'longest', got {padding!r}")
-        options, window = self.options, self.kind.window(self.options)
+        options, window = dict(self.options), self.kind.window(self.options)
+        if return_attention_mask is not None:
+            options["return_attention_mask"] = return_attention_mask
         several = isinstance(sounds, list | tuple) and not isinstance(sounds, Sound)
         found = [self.read(each, sampling_rate) for each in (sounds if several else [sounds])]
         if not found:
@@ -153,7 +175,7 @@ class SoundProcessor:
             made.append(self.kind.features(samples, padded, options))
             seen.append(np.arange(length) < len(samples))
         inputs = {self.kind.name: np.stack(made)}
-        if options["return_attention_mask"] if return_attention_mask is None else return_attention_mask:
+        if options["return_attention_mask"]:
             places = np.stack(seen).astype(np.int32)[:, :: self.kind.hop(options)]
             inputs["attention_mask"] = places[:, : inputs[self.kind.name].shape[-1]]
         return inputs

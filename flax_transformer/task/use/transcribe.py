@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from flax_transformer.hub import Pretrained
+from flax_transformer.hub.processor.ctc import collapse
 from flax_transformer.hub.speech import Segment, Speech, segments
 from flax_transformer.task.use.require import require_use, sound_processor_of
 
@@ -40,7 +43,8 @@ def transcribe(
     """Write down what is said in each sound, one after another.
 
     What is longer than a window of the model (30 seconds) is heard window by window, each from the end of the last
-    piece that was whole.
+    piece that was whole. A model that scores letters at every position (CTC) hears a sound as a whole, however long it
+    is, and gives the best letter of each; it has no language, task, times or settings.
 
     Args:
       sounds: files, bytes of files, `data.audio.Sound`s, or arrays of samples.
@@ -55,10 +59,20 @@ def transcribe(
       ValueError: a checkpoint of another kind, without a feature extractor or a tokenizer; what is no sound; a language
         or a task that the checkpoint does not know.
     """
-    require_use(pretrained, "respond", "sound")
+    scores = "transcribe" in pretrained.architecture.uses
+    require_use(pretrained, "transcribe" if scores else "respond", "sound")
     processor, tokenizer = sound_processor_of(pretrained), pretrained.tokenizer
     if tokenizer is None:
         raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files")
+    if scores:
+        settings = {name: value for name, value in settings.items() if (name, value) != ("num_beams", 1)}
+        if language is not None or task is not None or timestamps or settings:
+            asked = {"language": language, "task": task, "timestamps": timestamps, **settings}
+            raise ValueError(
+                f"a {pretrained.config['architectures'][0]} gives the best letters and nothing else, got "
+                f"{', '.join(f'{name}={value!r}' for name, value in asked.items() if value)}"
+            )
+        return [_letters(pretrained, sound, sampling_rate) for sound in sounds]
     said = pretrained.generation or pretrained.config
     first = said.get("no_timestamps_token_id")
     how = Speech(language=language, task=task, return_timestamps=True if timestamps else None)
@@ -74,3 +88,9 @@ def transcribe(
         spoken = (Spoken(float(piece.start), float(piece.end), spell([piece])) for piece in pieces)
         found.append(Transcript(spell(pieces), tuple(each for each in spoken if each.text) if timestamps else ()))
     return found
+
+
+def _letters(pretrained: Pretrained, sound: Any, rate: int | None) -> Transcript:
+    logits = pretrained(**pretrained.processor(sound, sampling_rate=rate)).logits[0]
+    tokens = collapse(np.asarray(logits.argmax(axis=-1)), blank=pretrained.config.integer("pad_token_id", 0))
+    return Transcript(pretrained.tokenizer.decode(tokens).strip() if tokens else "")
