@@ -79,8 +79,9 @@ class DecoderCache:
     def fork(self, beams: int, length: int) -> "DecoderCache":
         """Let `beams` hypotheses continue every sentence, up to `length` tokens in all; it is kept once."""
         share = lambda memory: replace(memory, beams=beams)  # noqa: E731
+        memory = tuple(map(share, self.memory)) if isinstance(self.memory, tuple) else share(self.memory)
         layers = each_cache(lambda cache: cache.fork(beams, length), self.layers)
-        return replace(self, layers=layers, memory=each_cache(share, self.memory))
+        return replace(self, layers=layers, memory=memory)
 
     def reorder(self, rows: Int[Array, "R"]) -> "DecoderCache":
         """Select hypotheses: row i continues what row `rows[i]` was, of the same sentence, whose memory stays."""

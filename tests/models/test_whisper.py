@@ -59,7 +59,7 @@ def test_vmap_is_the_batch_and_all_of_a_sound_is_heard(model):
 
 
 def test_positions_of_sounds_do_not_learn(model):
-    batch = Seq2Seq.example_batch(model.cfg, 2, 5)
+    batch = jax.tree.map(jnp.asarray, Seq2Seq.example_batch(model.cfg, 2, 5))
     gradient = jax.grad(lambda model: TokenLoss()(model, batch)[0])(model)
     assert not gradient.encoder.positions[...].any()
     assert gradient.encoder.front.conv1.kernel[...].any()

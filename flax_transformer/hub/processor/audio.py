@@ -1,6 +1,6 @@
 """What a checkpoint folder says about sounds: sounds to a model's inputs, as `transformers` makes them with NumPy.
 
-Axes: B sounds, T samples, C mel bins, I frames.
+Axes: B sounds, T samples, S with padding, C mel bins, I frames.
 """
 
 import json
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -23,7 +23,7 @@ INSIDE = "feature_extractor"
 KIND = "feature_extractor_type"
 
 Options = Mapping[str, Any]
-Samples = Float[np.ndarray, "T"]
+Samples, Padded = Float[np.ndarray, "T"], Float[np.ndarray, "S"]
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class Kind:
     """Of the input that it makes."""
     window: Callable[[Options], int | None]
     """Samples that a sound is cut or padded to, unless one asks otherwise; None: it is as long as it is."""
-    features: Callable[[Samples, Samples, Options], np.ndarray]
+    features: Callable[[Samples, Padded, Options], np.ndarray]
     """`features(samples, padded, options)`: the model's input of one sound, and of the same with padding behind."""
     hop: Callable[[Options], int]
     """Samples from one place of the input to the next."""
 
 
-def _frames(samples: Samples, padded: Samples, options: Options) -> np.ndarray:
+def _frames(samples: Samples, padded: Padded, options: Options) -> np.ndarray:
     return log_mel(
         padded, bins=options["feature_size"], window=options["n_fft"], hop=options["hop_length"],
         rate=options["sampling_rate"],
     )  # fmt: skip
 
 
-def _samples(samples: Samples, padded: Samples, options: Options) -> np.ndarray:
+def _samples(samples: Samples, padded: Padded, options: Options) -> np.ndarray:
     """Give samples of mean 0 and variance 1; padding counts where no mask tells the model of it."""
     if not options["do_normalize"]:
         return padded
@@ -126,7 +126,7 @@ class SoundProcessor:
         sounds: Any,
         *,
         sampling_rate: int | None = None,
-        padding: Literal["max_length", "longest"] | None = None,
+        padding: str | None = None,
         truncation: bool = True,
         return_attention_mask: bool | None = None,
         return_tensors: str | None = None,
