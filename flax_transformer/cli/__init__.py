@@ -1,4 +1,4 @@
-"""The command line, by what commands work on: `cli.run`, `cli.checkpoint`, `cli.picture`.
+"""The command line, by what commands work on: `cli.run`, `cli.checkpoint`, `cli.picture`, `cli.sound`.
 
 Only those and what they import at their top is loaded for `--help`; a command imports what it needs when it runs.
 """
@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
         show,
         translate,
     )
+    from flax_transformer.cli.sound import transcribe
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:2] == ["bench", "attention"]:
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
     runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, report, attention)
-    checkpoints = (generate, fill_mask, classify, detect, search, embed, answer, convert)
+    checkpoints = (generate, fill_mask, classify, detect, search, transcribe, embed, answer, convert)
     for command in (*runs, *checkpoints, plan, launch):
         app.command(command)
     try:

@@ -5,6 +5,7 @@ from flax_transformer.decode.chain import greedy, sample
 from flax_transformer.decode.config import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, Sampling, room
 from flax_transformer.decode.process import Constraints, make_process
 from flax_transformer.decode.stream import stream
+from flax_transformer.decode.timestamp import Timestamps
 
 __all__ = [
     "Beam",
@@ -14,6 +15,7 @@ __all__ = [
     "Greedy",
     "PowerPenalty",
     "Sampling",
+    "Timestamps",
     "beam_search",
     "gather_rows",
     "greedy",

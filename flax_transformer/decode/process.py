@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.decode.chain import Process, ends_with
+from flax_transformer.decode.timestamp import Timestamps
 from flax_transformer.frozen import frozen
 
 
@@ -43,6 +44,8 @@ class Constraints:
     """Tokens that are never generated."""
     suppress_first: tuple[int, ...] = ()
     """Tokens that generated ones do not begin with, after `first` if there is one: `begin_suppress_tokens`."""
+    timestamps: Timestamps | None = None
+    """Rules of telling times among the words; None: there are none."""
     renormalize: bool = False
     """Make what is left a distribution again; only beam search adds up log-probabilities that are none otherwise."""
 
@@ -71,7 +74,8 @@ class Constraints:
     def tokens(self) -> tuple[int, ...]:
         """All tokens named in any constraint."""
         forced = (*_several(self.first), *_several(self.last))
-        return (*sum(self.bad_words, ()), *self.ends, *forced, *self.suppress, *self.suppress_first)
+        times = () if self.timestamps is None else (self.timestamps.begin, self.timestamps.end)
+        return (*sum(self.bad_words, ()), *self.ends, *forced, *self.suppress, *self.suppress_first, *times)
 
 
 def make_process(
@@ -149,6 +153,8 @@ class _Constrained:
         if c.suppress_first:
             begin = 0 if c.first is None else 1
             logits = jnp.where(_among(c.suppress_first, vocabulary) & (t == begin), -jnp.inf, logits)
+        if c.timestamps is not None:
+            logits = c.timestamps(logits, tokens, t)
         if c.renormalize:
             total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
             logits = logits - jnp.where(jnp.isfinite(total), total, 0.0)

@@ -70,6 +70,8 @@ class ModelOutput:
     """[B, P]: 1 where a patch is masked."""
     ids_restore: Any = None
     """[B, P]: where a patch is in the order in which those that are kept come first."""
+    extract_features: Any = None
+    """[B, S, C]: what convolutions give of a sound's samples, normalised."""
     encoder_last_hidden_state: Any = None
     """[B, S, D]."""
     hidden_states: Any = None
@@ -107,6 +109,13 @@ def visible(attention_mask: Int[Array, "*B T"] | None) -> Mask | None:
 def pictures(inputs: Inputs) -> Float[Array, "B H W C"]:
     """Give pictures as models of this package take them, channels last."""
     return jnp.moveaxis(inputs.pixel_values, 1, -1)
+
+
+def source_of(inputs: Inputs) -> tuple[Array, Mask | None]:
+    """Give what an encoder reads, and what of it is real: tokens, or the frames of sounds, of which silence is real."""
+    if inputs.input_features is not None:
+        return inputs.input_features.mT, None
+    return inputs.input_ids, visible(inputs.attention_mask)
 
 
 def layers_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
@@ -267,10 +276,10 @@ def decoder_hidden(
 ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
     """Run an encoder-decoder: what either side gives."""
     inputs, keys = shifted(inputs, fields), split_keys(key)
-    source = visible(inputs.attention_mask)
-    memory = model.encode(inputs.input_ids, source, key=keys[0])
+    source, seen = source_of(inputs)
+    memory = model.encode(source, seen, key=keys[0])
     mask = visible(inputs.decoder_attention_mask)
-    return memory, model.decode(inputs.decoder_input_ids, memory, source, mask=mask, key=keys[1])
+    return memory, model.decode(inputs.decoder_input_ids, memory, seen, mask=mask, key=keys[1])
 
 
 def seq2seq_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:

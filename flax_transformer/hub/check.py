@@ -1,6 +1,6 @@
 """What a model may be given: refused where there is something to look at; inside transforms, what comes of it is NaN.
 
-Axes: B batch, T positions, C channels; H and W of a picture.
+Axes: B batch, T positions or frames, C channels or mel bins; H and W of a picture.
 """
 
 from collections.abc import Mapping
@@ -76,6 +76,38 @@ def check_pictures(inputs: Inputs, fields: Fields) -> None:
     mask, shape = inputs.pixel_mask, (pixels.shape[0], *pixels.shape[2:])
     if mask is not None and mask.shape != shape:
         raise ValueError(f"pixel_mask must be [B, H, W] of its pictures, {list(shape)}, got {list(mask.shape)}")
+
+
+def check_frames(inputs: Inputs, fields: Fields) -> None:
+    """Refuse log-mel frames that are no numbers [B, C, T] of the model's bins, or not as many as fill its positions.
+
+    Raises:
+      ValueError: says which.
+    """
+    frames, bins = inputs.input_features, fields.integer("num_mel_bins", 80)
+    full = 2 * fields.integer("max_source_positions", 1500)
+    if frames.ndim != 3 or frames.shape[1:] != (bins, full) or not frames.shape[0]:
+        raise ValueError(
+            f"input_features must be [B, {bins}, {full}], bins before frames, as many frames as fill the positions; "
+            f"got {list(frames.shape)}"
+        )
+    if not jnp.issubdtype(frames.dtype, jnp.floating):
+        raise ValueError(f"input_features must be what a processor makes of sounds, floats, got {frames.dtype}")
+
+
+def check_samples(inputs: Inputs, fields: Fields) -> None:
+    """Refuse samples that are no numbers [B, T], and a mask of another shape.
+
+    Raises:
+      ValueError: says which.
+    """
+    samples, mask = inputs.input_values, inputs.attention_mask
+    if samples.ndim != 2 or 0 in samples.shape or not jnp.issubdtype(samples.dtype, jnp.floating):
+        raise ValueError(f"input_values must be samples, floats [B, T], got {samples.dtype} {list(samples.shape)}")
+    if mask is not None and mask.shape != samples.shape:
+        raise ValueError(
+            f"attention_mask must be [B, T] of the samples, got {list(mask.shape)} and {list(samples.shape)}"
+        )
 
 
 def poisoned(inputs: Inputs, rows: Mapping[str, int]) -> Inputs:

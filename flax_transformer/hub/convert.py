@@ -13,7 +13,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, read_json, write_file
 from flax_transformer.hub.load import GENERATION, read_model
 from flax_transformer.hub.pretrained import Pretrained
-from flax_transformer.hub.processor.open import open_image_processor, open_tokenizer
+from flax_transformer.hub.processor.open import open_processor, open_tokenizer
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_precision
 from flax_transformer.parallel import tree_shardings
@@ -96,7 +96,7 @@ def load_orbax(
         config = with_precision(config, compute=dtype or own, params=dtype or own)
         restored, _ = checkpoints.restore({tree: _placed(abstract(config), mesh)}, step)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    tokenizer, processor = open_tokenizer(folder), open_image_processor(folder)
+    tokenizer, processor = open_tokenizer(folder), open_processor(folder)
     return Pretrained(restored[tree], fields, tokenizer, Fields.of(generation), processor)
 
 

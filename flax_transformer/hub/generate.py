@@ -61,7 +61,7 @@ def generate(
         tokens than the model has positions, logits that are no numbers, or settings that make no sense.
     """
     job = _prepare(pretrained, input_ids, attention_mask, key, settings)
-    return _sequences(job, refuse_nan(_run(pretrained.decoder, job.task)))
+    return _sequences(job, refuse_nan(run(pretrained.decoder, job.task)))
 
 
 def stream_tokens(
@@ -84,8 +84,8 @@ def stream_tokens(
         raise ValueError(f"beam search cannot be streamed, got num_beams={task.config.beams}")
     model = pretrained.decoder
     return stream(
-        Partial(type(model).step, model), _begin(model, task), jax.device_put(task.last), task.config, key=task.keys,
-        process=task.process, grow=partial(_grow, task.before), chunk=chunk,
+        Partial(type(model).step, model), _begin(model, task), jax.device_put(task.begun[:, -1]), task.config,
+        key=task.keys, process=task.process, grow=partial(_grow, task.before), chunk=chunk,
     )  # fmt: skip
 
 
@@ -101,14 +101,15 @@ def padded_length(length: int) -> int:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """What is compiled for: a pytree of arrays and numbers."""
 
     start: "Start" = field(metadata={"static": True})
     ids: Any
+    """What is read: prompts, or what an encoder takes."""
     mask: Any
-    last: Any
-    """The last token of each prompt, or the start token of an encoder-decoder."""
+    begun: Any
+    """[B, P], of which the loop takes the last: that of a prompt alone, or all that a decoder begins with."""
     keys: Any
     config: Greedy
     process: Any
@@ -116,18 +117,18 @@ class _Task:
     @property
     def before(self) -> int:
         """Tokens that are in the cache before the loop begins."""
-        return self.start.before(self.ids)
+        return self.start.before(self.ids, self.begun)
 
     def cache(self, model: Any, beams: int = 1) -> Any:
         """Read the prompt but for its last token."""
-        return self.start.cache(model, self.ids, self.mask, self.config.stages[0], beams)
+        return self.start.cache(model, self, self.config.stages[0], beams)
 
 
 @dataclass(frozen=True)
 class _Job:
     """A call of `generate`, checked."""
 
-    task: _Task
+    task: Task
     prompt: Any
     """What sequences begin with."""
     count: int
@@ -155,7 +156,7 @@ def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, set
     if continues and mask is not None:
         padding = _on(mask).argmax(mask != 0, axis=1)
     process = make_process(chosen.constraints(prompt.shape[1]), seen, padding, count)
-    task = _Task(start, ids, mask, prompt[:, -1], keys, chosen.config(count), process)
+    task = Task(start, ids, mask, prompt[:, -1:], keys, chosen.config(count), process)
     return _Job(task, prompt, count)
 
 
@@ -193,9 +194,9 @@ class Start:
     pad: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]]
     """`pad(config, ids, mask, prompt)`: ids and mask of a length that is compiled once, and what constraints see."""
     before: Callable[..., int]
-    """`before(ids)`: how many tokens `cache` reads into the cache."""
+    """`before(ids, begun)`: how many tokens `cache` reads into the cache."""
     cache: Callable[..., Any]
-    """`cache(model, ids, mask, length, beams)`: all of the prompt read but its last token, with room for `length`."""
+    """`cache(model, task, length, beams)`: all of the prompt read but its last token, with room for `length`."""
 
 
 def _causal_prompt(ids: Any, settings: Settings) -> Any:
@@ -214,8 +215,8 @@ def _causal_pad(config: Any, ids: np.ndarray, mask: np.ndarray | None, prompt: n
     return np.pad(ids, widths), np.pad(mask, widths), np.pad(prompt, widths, constant_values=NOTHING)
 
 
-def _causal_cache(model: Causal, ids: Array, mask: Array | None, length: int, beams: int) -> Any:
-    before = ids.shape[1] - 1
+def _causal_cache(model: Causal, task: Task, length: int, beams: int) -> Any:
+    ids, mask, before = task.ids, task.mask, task.before
     if not before:
         return model.init_cache(len(ids), length, beams=beams)
     return model.prefill(ids[:, :-1], None if mask is None else mask[:, :-1] == 0)[1].fork(beams, before + length)
@@ -237,14 +238,14 @@ def _seq2seq_pad(config: Any, ids: np.ndarray, mask: np.ndarray | None, prompt: 
     return np.pad(ids, widths), np.pad(mask, widths), prompt
 
 
-def _seq2seq_cache(model: Seq2Seq, ids: Array, mask: Array | None, length: int, beams: int) -> Any:
-    source = visible(mask)
-    return model.init_cache(model.encode(ids, source), source, length, beams=beams)
+def _seq2seq_cache(model: Seq2Seq, task: Task, length: int, beams: int) -> Any:
+    source = visible(task.mask)
+    return model.init_cache(model.encode(task.ids, source), source, length, beams=beams, begun=task.begun[:, :-1])
 
 
 STARTS = {
-    "continue": Start(_causal_prompt, _causal_pad, lambda ids: ids.shape[1] - 1, _causal_cache),
-    "respond": Start(_seq2seq_prompt, _seq2seq_pad, lambda ids: 0, _seq2seq_cache),
+    "continue": Start(_causal_prompt, _causal_pad, lambda ids, begun: ids.shape[1] - 1, _causal_cache),
+    "respond": Start(_seq2seq_prompt, _seq2seq_pad, lambda ids, begun: begun.shape[1] - 1, _seq2seq_cache),
 }
 """By what an architecture can do."""
 
@@ -262,11 +263,12 @@ def start_of(pretrained: Any) -> Start:
 
 
 @jax.jit
-def _run(model: Any, task: _Task) -> Decoded:
+def run(model: Any, task: Task) -> Decoded:
+    """Run the decoding loop of a task."""
     config, model = task.config, own_tables(model)
     cache = task.cache(model, config.beams if isinstance(config, Beam) else 1)
     options = {"process": task.process, "grow": partial(_grow, task.before)}
-    step, last = partial(type(model).step, model), jnp.asarray(task.last)
+    step, last = partial(type(model).step, model), jnp.asarray(task.begun)[:, -1]
     if isinstance(config, Beam):
         return beam_search(step, cache, last, config, reorder=lambda cache, rows: cache.reorder(rows), **options)
     if isinstance(config, Sampling):
@@ -275,7 +277,7 @@ def _run(model: Any, task: _Task) -> Decoded:
 
 
 @jax.jit
-def _begin(model: Any, task: _Task) -> Any:
+def _begin(model: Any, task: Task) -> Any:
     return task.cache(model)
 
 

@@ -1,6 +1,6 @@
 """What models are given, by Hugging Face's names, and which of it an architecture needs and may have.
 
-Axes: B batch, T positions, C channels, P patches; H and W of a picture.
+Axes: B batch, T positions, samples or frames, C channels or mel bins, P patches; H and W of a picture.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ class Inputs:
     input_ids: Any = None
     """Int [*B, T]."""
     attention_mask: Any = None
-    """Int [*B, T]: 1 where there is a token, 0 where there is padding, on either side."""
+    """Int [*B, T]: 1 where there is a token, a sample or a frame, 0 where there is padding, on either side."""
     token_type_ids: Any = None
     """Int [*B, T]."""
     position_ids: Any = None
@@ -34,6 +34,10 @@ class Inputs:
     """Float [B, C, H, W]: pictures as a processor gives them; models of this package take them as [B, H, W, C]."""
     pixel_mask: Any = None
     """Int [B, H, W]: 1 where there is a picture, 0 where there is padding."""
+    input_features: Any = None
+    """Float [B, C, T]: the log-mel frames of sounds; models of this package take them as [B, T, C]."""
+    input_values: Any = None
+    """Float [B, T]: samples of sounds, as a processor gives them."""
     bool_masked_pos: Any = None
     """Bool [B, P]: True where a patch is masked."""
     noise: Any = None
@@ -51,7 +55,10 @@ class Inputs:
 
 
 NAMES = tuple(each.name for each in dataclasses.fields(Inputs))
-MODALITIES = {"input_ids": "text", "pixel_values": "pictures", "states": "trajectories"}
+MODALITIES = {
+    "input_ids": "text", "pixel_values": "pictures", "input_features": "sound", "input_values": "sound",
+    "states": "trajectories",
+}  # fmt: skip
 """What a model reads, by the input that it needs for it, in a word for people."""
 
 
@@ -76,7 +83,7 @@ class Signature:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What the model reads: text, pictures."""
+        """What the model reads: text, pictures, sound."""
         return ("pictures",) if self.colours else tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
 
     def takes_alone(self, name: str) -> bool:
@@ -104,4 +111,7 @@ TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids",
 PICTURES = Signature(("pixel_values",))
 TOWERS = Signature((*TEXT.needs, *PICTURES.needs), ("attention_mask", "position_ids"), either=True)
 PADDED_TOWERS = Signature(TOWERS.needs, TOWERS.takes, either=True, padded=True)
+SOUND = Signature(("input_features",), ("attention_mask",))
+SAMPLES = Signature(("input_values",), ("attention_mask",))
+SOUND_TO_TEXT = Signature(("input_features", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask"))
 COLOURS = Signature(TEXT.needs, TEXT.takes, colours=True)

@@ -22,7 +22,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
 from flax_transformer.hub.pretrained import Pretrained
-from flax_transformer.hub.processor.open import open_image_processor, open_tokenizer
+from flax_transformer.hub.processor.open import open_processor, open_tokenizer
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family, read_as
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
@@ -117,7 +117,7 @@ def load(
         raise ValueError(f"{folder} is not a whole {fields['architectures'][0]}: {_listed(differences)}")
     model = load_model(model, entries, tensors, mesh, fresh)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    return Pretrained(model, fields, open_tokenizer(folder), Fields.of(generation), open_image_processor(folder))
+    return Pretrained(model, fields, open_tokenizer(folder), Fields.of(generation), open_processor(folder))
 
 
 def read_model(fields: Fields, folder: Path) -> Any:

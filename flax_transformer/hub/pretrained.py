@@ -19,7 +19,6 @@ from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
 from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
-from flax_transformer.ops.sampling import Keys
 from flax_transformer.parallel import path_name
 
 
@@ -39,7 +38,8 @@ class Pretrained:
     generation: Fields = field(default=Fields("{}"), metadata={"static": True})
     """Everything in generation_config.json."""
     processor: Any = field(default=None, metadata={"static": True})
-    """An `ImageProcessor`, which makes `pixel_values` of pictures, or None where the checkpoint has none."""
+    """An `ImageProcessor`, which makes `pixel_values` of pictures, a `SoundProcessor`, which makes `input_features` or
+    `input_values` of sounds, or None where the checkpoint has none."""
 
     @property
     def family(self) -> Family:
@@ -114,11 +114,12 @@ class Pretrained:
         names = self.architecture.marks * output_hidden_states + ("attention_weights",) * output_attentions
         return _call(self, given, key, names=names)
 
-    def generate(self, input_ids: Any, attention_mask: Any = None, *, key: Keys | None = None, **settings: Any):
-        """Generate token ids; see `hub.generate.generate`."""
-        from flax_transformer.hub.generate import generate
+    def generate(self, *inputs: Any, **settings: Any) -> Array:
+        """Generate token ids: see `hub.generate.generate`, and `hub.speech.generate` for models that read sound."""
+        from flax_transformer.hub import generate, speech
 
-        return generate(self, input_ids, attention_mask, key=key, **settings)
+        chosen = speech if "sound" in self.architecture.inputs.reads else generate
+        return chosen.generate(self, *inputs, **settings)
 
 
 @partial(jax.jit, static_argnames="names")

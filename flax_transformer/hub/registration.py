@@ -21,6 +21,7 @@ LOOKED_UP = {
 USES = {
     "continue": "write on from a prompt",
     "respond": "write in answer to a source",
+    "transcribe": "write speech down",
     "fill": "fill in masks",
     "follow": "tell whether one sentence follows another",
     "classify": "classify",

@@ -1,4 +1,4 @@
-"""What BART's and Marian's checkpoints have in common: the two sides."""
+"""What BART's, Marian's and Whisper's checkpoints have in common: the two sides."""
 
 from flax_transformer.hub.table import Table, linear, norm, parameter
 
@@ -32,25 +32,27 @@ SIZES = {
 """What either's config.json need not say."""
 
 
-def _side(name: str, attentions: dict[str, str]) -> Table:
+SELF, BOTH = {"attention": "self_attn"}, {"attention": "self_attn", "cross": "encoder_attn"}
+"""Attention of an encoder's blocks and of a decoder's: our names and theirs."""
+
+
+def side(ours: str, theirs: str, attentions: dict[str, str]) -> Table:
+    """Give the rows of one side's blocks."""
     rows = []
-    for ours, theirs in attentions.items():
+    for mine, yours in attentions.items():
         for part in ("query", "key", "value"):
-            rows += linear(f"{name}.blocks.{ours}.{part}", f"{name}.layers.{{}}.{theirs}.{part[0]}_proj")
-        rows += linear(f"{name}.blocks.{ours}.out", f"{name}.layers.{{}}.{theirs}.out_proj", inputs=2)
-        rows += norm(f"{name}.blocks.{ours}_residual.norm", f"{name}.layers.{{}}.{theirs}_layer_norm")
+            rows += linear(f"{ours}.blocks.{mine}.{part}", f"{theirs}.layers.{{}}.{yours}.{part[0]}_proj")
+        rows += linear(f"{ours}.blocks.{mine}.out", f"{theirs}.layers.{{}}.{yours}.out_proj", inputs=2)
+        rows += norm(f"{ours}.blocks.{mine}_residual.norm", f"{theirs}.layers.{{}}.{yours}_layer_norm")
     return (
         *rows,
-        *linear(f"{name}.blocks.feedforward.up", f"{name}.layers.{{}}.fc1"),
-        *linear(f"{name}.blocks.feedforward.down", f"{name}.layers.{{}}.fc2"),
-        *norm(f"{name}.blocks.feedforward_residual.norm", f"{name}.layers.{{}}.final_layer_norm"),
+        *linear(f"{ours}.blocks.feedforward.up", f"{theirs}.layers.{{}}.fc1"),
+        *linear(f"{ours}.blocks.feedforward.down", f"{theirs}.layers.{{}}.fc2"),
+        *norm(f"{ours}.blocks.feedforward_residual.norm", f"{theirs}.layers.{{}}.final_layer_norm"),
     )
 
 
-SIDES = (
-    *_side("encoder", {"attention": "self_attn"}),
-    *_side("decoder", {"attention": "self_attn", "cross": "encoder_attn"}),
-)
+SIDES = (*side("encoder", "encoder", SELF), *side("decoder", "decoder", BOTH))
 BIAS = parameter("output_bias", "final_logits_bias", ones=1)
 """Theirs is a row, [1, V]."""
 COPIES = {"lm_head.weight": "shared.weight"} | {

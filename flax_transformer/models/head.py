@@ -41,7 +41,9 @@ class HeadConfig:
     norm: float | None = None
     """Epsilon of a LayerNorm after that; None: there is none."""
     dense: str | None = None
-    """Activation of a dense layer D → D before; None: no such layer."""
+    """Activation of a dense layer before; None: no such layer."""
+    dense_width: int | None = None
+    """What the dense layer gives; None: D."""
     dropout: float = 0.0
     """Before the output layer."""
     dropout_first: bool = False
@@ -52,7 +54,7 @@ class HeadConfig:
 
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 1, "embed")
+        check_at_least(self, 1, "embed", "dense_width")
         check_at_least(self, 0, "init_std", "norm", "skip")
         if self.outputs < 0 or (self.outputs == 0 and self.pool == "every" and self.dense is None):
             raise ValueError(
@@ -88,11 +90,12 @@ class Head(Module):
             width = replace(cfg.precision, compute=str(kinds["dtype"]))
             self.norm = make_norm("layer", cfg.embed, eps=cfg.norm, precision=width, rngs=rngs)
         if cfg.dense is not None:
-            self.dense = Linear(cfg.embed, cfg.embed, rngs=rngs, **kinds)
+            self.dense = Linear(cfg.embed, cfg.dense_width or cfg.embed, rngs=rngs, **kinds)
         if cfg.pool == "weighted":
             self.score = Linear(cfg.embed, 1, use_bias=False, rngs=rngs, **kinds)  # a bias would change nothing
         if cfg.outputs:
             width = 2 * cfg.embed if cfg.pool == "first and mean" else cfg.embed
+            width = width if cfg.dense is None else cfg.dense_width or width
             self.output = Linear(width, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
 
     def pool(self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None) -> Float[Array, "..."]:

@@ -76,6 +76,13 @@ class DecoderCache:
     memory_mask: Mask
     index: Int[Array, ""]
 
+    def fork(self, beams: int, length: int) -> "DecoderCache":
+        """Let `beams` hypotheses continue every sentence, up to `length` tokens in all; it is kept once."""
+        share = lambda memory: replace(memory, beams=beams)  # noqa: E731
+        memory = tuple(map(share, self.memory)) if isinstance(self.memory, tuple) else share(self.memory)
+        layers = each_cache(lambda cache: cache.fork(beams, length), self.layers)
+        return replace(self, layers=layers, memory=memory)
+
     def reorder(self, rows: Int[Array, "R"]) -> "DecoderCache":
         """Select hypotheses: row i continues what row `rows[i]` was, of the same sentence, whose memory stays."""
         return replace(self, layers=each_cache(lambda cache: cache.reorder(rows), self.layers))
@@ -220,30 +227,45 @@ class Seq2Seq(Module):
         return self.output(self.hidden_states(source, target, lengths=lengths, key=key)).logits()
 
     def init_cache(
-        self, memory: Float[Array, "B S D"], lengths: Int[Array, "B"] | Mask | None, length: int, *, beams: int = 1
+        self,
+        memory: Float[Array, "B S D"],
+        lengths: Int[Array, "B"] | Mask | None,
+        length: int,
+        *,
+        beams: int = 1,
+        begun: Int[Array, "B P"] | None = None,
     ) -> DecoderCache:
         """Prepare to decode: project the memory once for every layer, and make room for `length` tokens.
 
         Args:
           lengths: of the source, or a mask.
+          length: how many tokens there is room for, beside those that are read here.
           beams: hypotheses a sentence; they share its memory, and `step` takes their tokens after one another.
+          begun: tokens that all hypotheses of a sentence begin with, before the one that the first step takes.
         """
         if memory.ndim != 3:
             raise ValueError(f"a memory to decode from must be [B, S, D], got shape {memory.shape}")
-        return DecoderCache(
-            self.decoder.init_cache(memory.shape[0], length, beams=beams),
-            self.decoder.project(memory, beams=beams),
+        P = 0 if begun is None else begun.shape[1]
+        cache = DecoderCache(
+            self.decoder.init_cache(memory.shape[0], P or length, beams=1 if P else beams),
+            self.decoder.project(memory, beams=1 if P else beams),
             self.encoder.memory_mask(source_mask(lengths)) or Mask(),
             jnp.zeros((), jnp.int32),
         )
+        return self._advance(cache, begun)[1].fork(beams, P + length) if P else cache
 
     def step(self, cache: DecoderCache, token: Int[Array, "B"]) -> tuple[Float[Array, "B V"], DecoderCache]:
         """Decode one token: logits of the next one, and the cache with this one in it."""
         if token.ndim != 1:
             raise ValueError(f"a step takes one token a row, [R], got shape {token.shape}")
-        x = self.embedding(token[:, None], positions=cache.index[None])
+        x, cache = self._advance(cache, token[:, None])
+        return self.output(x).logits()[:, 0], cache
+
+    def _advance(self, cache: DecoderCache, tokens: Int[Array, "R T"]) -> tuple[Float[Array, "R T D"], DecoderCache]:
+        T = tokens.shape[1]
+        x = self.embedding(tokens, positions=cache.index + jnp.arange(T))
         x, layers = self.decoder.extend(x, cache.layers, cache.memory, index=cache.index, memory_mask=cache.memory_mask)
-        return self.output(x).logits()[:, 0], replace(cache, layers=layers, index=cache.index + 1)
+        return x, replace(cache, layers=layers, index=cache.index + T)
 
     def for_decoding(self) -> "Seq2Seq":
         """Copy the model, laid out for decoding on a CPU: the same function, its matrices as the loops multiply them.

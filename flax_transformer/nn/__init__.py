@@ -21,6 +21,8 @@ from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
 from flax_transformer.nn.embedding import own_tables as own_tables
 from flax_transformer.nn.feedforward import FeedForward as FeedForward
 from flax_transformer.nn.feedforward import FeedForwardConfig as FeedForwardConfig
+from flax_transformer.nn.front import Front as Front
+from flax_transformer.nn.front import FrontConfig as FrontConfig
 from flax_transformer.nn.grid import Grid as Grid
 from flax_transformer.nn.grid import GridBlock as GridBlock
 from flax_transformer.nn.grid import GridBlockConfig as GridBlockConfig

@@ -1,6 +1,6 @@
-"""Convolutions over pictures, channels last.
+"""Convolutions over pictures and over time, channels last.
 
-Axes: B batch, H W height and width, C channels in, D features out.
+Axes: B batch, H W height and width, T time, C channels in, D features out.
 """
 
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.check import check_images
+from flax_transformer.nn.check import check_hidden, check_images
 from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.linear import whole_kernel
 from flax_transformer.nn.module import Module
@@ -18,21 +18,20 @@ from flax_transformer.parallel import constrain
 from flax_transformer.parallel.explicit import implicit
 
 _he = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
-_AXES = (None, None, None, "embed")
 
 
 @frozen
 class ConvConfig:
-    """A convolution of pictures."""
+    """A convolution of pictures, or of sequences, by the axes of its window."""
 
     channels: int
     """C."""
     features: int
     """D."""
-    window: tuple[int, int]
-    """Height and width of what a feature sees at once."""
+    window: tuple[int, ...]
+    """Height and width of what a feature sees at once, or its length in time alone."""
     stride: int = 1
-    """From window to window, in both directions."""
+    """From window to window, in every direction."""
     padding: int = 0
     """Lines of zeros at every side."""
     dilation: int = 1
@@ -48,8 +47,9 @@ class ConvConfig:
         check_fields(self)
         check_at_least(self, 1, "channels", "features", "stride", "dilation", "groups")
         check_at_least(self, 0, "padding", "init_std")
-        if min(self.window) < 1:
-            raise ValueError(f"a window must be at least 1×1, got {self.window[0]}×{self.window[1]}")
+        if len(self.window) not in (1, 2) or min(self.window) < 1:
+            found = "×".join(map(str, self.window))
+            raise ValueError(f"a window must have one axis or two, each at least 1 long, at least 1×1, got {found}")
         if self.channels % self.groups or self.features % self.groups:
             raise ValueError(
                 f"groups must divide channels and features, got {self.groups} groups, C={self.channels}, "
@@ -62,27 +62,35 @@ class ConvConfig:
 
 
 class Conv(Module):
-    """Pictures in, pictures out; the kernel is [height, width, C / groups, D]."""
+    """Pictures in, pictures out; the kernel is [height, width, C / groups, D]. Of sequences, [length, …]."""
 
     def __init__(self, cfg: ConvConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         init = _he if cfg.init_std is None else nnx.initializers.normal(cfg.init_std)
         kind = cfg.precision.dtypes["param_dtype"]
         kernel = init(rngs.params(), (*cfg.window, cfg.channels // cfg.groups, cfg.features), kind)
-        self.kernel = nnx.Param(kernel, out_sharding=_AXES, eager_sharding=False)
+        self.kernel = nnx.Param(kernel, out_sharding=_axes(cfg), eager_sharding=False)
         if cfg.bias:
             self.bias = nnx.Param(jnp.zeros(cfg.features, kind), out_sharding=(None,), eager_sharding=False)
 
+    def weights(self) -> Float[Array, "..."]:
+        """Give the kernel, which a subclass may make of other parameters."""
+        return self.kernel[...]
+
     @implicit("x")
-    def __call__(self, x: Float[Array, "*B H W C"]) -> Float[Array, "*B I J D"]:
-        """Convolve; the bias is added in float32 or more.
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Convolve pictures [*B, H, W, C] or sequences [*B, T, C]; the bias is added in float32 or more.
 
         Raises:
           ValueError: shapes that do not fit.
         """
         cfg, dtype = self.cfg, self.cfg.precision.dtypes["dtype"]
-        check_images(x, cfg.channels)
-        kernel = whole_kernel(self.kernel[...].astype(dtype), _AXES)
+        check_images(x, cfg.channels) if len(cfg.window) == 2 else check_hidden(x, cfg.channels)
+        kernel = whole_kernel(self.weights().astype(dtype), _axes(cfg))
         y = convolution(x.astype(dtype), kernel, stride=cfg.stride, padding=cfg.padding, dilation=cfg.dilation)
         y = (widen(y) + self.bias[...]).astype(y.dtype) if cfg.bias else y
-        return constrain(y, "batch", None, None, None)
+        return constrain(y, "batch", *(None,) * (len(cfg.window) + 1))
+
+
+def _axes(cfg: ConvConfig) -> tuple[str | None, ...]:
+    return (*(None,) * (len(cfg.window) + 1), "embed")

@@ -7,6 +7,7 @@ hidden states, and `model.output(hidden)` is what logits are made of.
 
 from flax_transformer.objective.action import ActionLoss
 from flax_transformer.objective.contrast import ContrastiveLoss, SigmoidLoss
+from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.distil import DistilLoss
 from flax_transformer.objective.label import LabelLoss
@@ -20,6 +21,7 @@ __all__ = [
     "ActionLoss",
     "Batch",
     "BatchStatistics",
+    "CTCLoss",
     "ContrastiveLoss",
     "DetectionLoss",
     "DistilLoss",
@@ -35,6 +37,7 @@ __all__ = [
 OBJECTIVES: dict[str, Objective] = {
     "continue": TokenLoss(),
     "respond": TokenLoss(label_smoothing=0.1, chunk=512),
+    "transcribe": CTCLoss(),
     "fill": MaskedLoss(),
     "classify": LabelLoss(),
     "label": LabelLoss(),

@@ -1,6 +1,7 @@
-"""Convolutions over pictures, channels last, and the largest value of windows.
+"""Convolutions over pictures and over time, channels last, and the largest value of windows.
 
-Axes: B batch, H W height and width, U V those of a window, C channels, D features; I J height and width of what comes.
+Axes: B batch, H W height and width, T time, U V those of a window, C channels, D features; I J height and width of what
+comes.
 """
 
 from functools import reduce
@@ -14,42 +15,50 @@ from flax_transformer.ops.wide import widen
 
 
 def convolution(
-    x: Float[Array, "*B H W C"],
-    kernel: Float[Array, "U V G D"],
+    x: Float[Array, "..."],
+    kernel: Float[Array, "..."],
     *,
     stride: int = 1,
     padding: int = 0,
     dilation: int = 1,
-) -> Float[Array, "*B I J D"]:
-    """Multiply every window with a kernel of U × V places.
+) -> Float[Array, "..."]:
+    """Multiply every window with a kernel [U, V, G, D] of pictures [*B, H, W, C], or [U, G, D] of sequences [*B, T, C].
 
     With G = C every feature sees all channels; with fewer they are in C / G groups that see their own.
 
     Args:
-      stride: from window to window, in both directions.
+      stride: from window to window, in every direction.
       padding: lines of zeros at every side.
       dilation: from place to place within a window.
 
     Raises:
-      ValueError: for a picture that is smaller than a window.
+      ValueError: for a picture or a sequence that is smaller than a window.
 
     >>> convolution(jnp.ones((2, 5, 5, 3)), jnp.ones((3, 3, 3, 4)), stride=2, padding=1)[0, 0, 0, 0]
     Array(12., dtype=float32)
     """
-    check_window(x.shape, kernel.shape[:2], padding=padding, dilation=dilation)
-    groups = x.shape[-1] // kernel.shape[2]
-    if kernel.shape[2] == 1 and groups == kernel.shape[3] and stride == dilation == 1 and platform() == "cpu":
+    axes = kernel.ndim - 2
+    check_window(x.shape, kernel.shape[:-2], padding=padding, dilation=dilation)
+    groups = x.shape[-1] // kernel.shape[-2]
+    each = kernel.shape[-2] == 1 and groups == kernel.shape[-1]
+    if axes == 2 and each and stride == dilation == 1 and platform() == "cpu":
         return _each_channel(x, kernel, padding)
-    rows = x.reshape(-1, *x.shape[-3:])
-    if kernel.shape[:2] == (1, 1) and padding == 0 and groups == 1:
+    if groups > 1 and not each:
+        # One after another: on a mesh that splits rows the compiler counts gradients of kernels with groups twice.
+        parts = zip(jnp.split(x, groups, axis=-1), jnp.split(kernel, groups, axis=-1), strict=True)
+        found = [convolution(a, b, stride=stride, padding=padding, dilation=dilation) for a, b in parts]
+        return jnp.concatenate(found, axis=-1)
+    rows = x.reshape(-1, *x.shape[-axes - 1 :])
+    if set(kernel.shape[:-2]) == {1} and padding == 0 and groups == 1:
         # One product of matrices: of such a convolution XLA on CPU takes 2 to 8 times as long for the gradients.
-        y = jnp.tensordot(rows[:, ::stride, ::stride], kernel[0, 0], 1)
+        y = jnp.tensordot(rows[:, *[slice(None, None, stride)] * axes], kernel.reshape(kernel.shape[-2:]), 1)
     else:
+        space = "HW"[:axes]
         y = jax.lax.conv_general_dilated(
-            rows, kernel, (stride, stride), [(padding, padding)] * 2, rhs_dilation=(dilation,) * 2,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups,
+            rows, kernel, (stride,) * axes, [(padding, padding)] * axes, rhs_dilation=(dilation,) * axes,
+            dimension_numbers=(f"N{space}C", f"{space}IO", f"N{space}C"), feature_group_count=groups,
         )  # fmt: skip
-    return y.reshape(*x.shape[:-3], *y.shape[1:])
+    return y.reshape(*x.shape[: -axes - 1], *y.shape[1:])
 
 
 def _each_channel(x: Array, kernel: Array, padding: int) -> Array:
@@ -104,11 +113,13 @@ def _largest_along(x: Array, axis: int, window: int, stride: int, padding: int) 
     return reduce(jnp.maximum, shifted)
 
 
-def check_window(shape: tuple[int, ...], window: tuple[int, int], *, padding: int = 0, dilation: int = 1) -> None:
+def check_window(shape: tuple[int, ...], window: tuple[int, ...], *, padding: int = 0, dilation: int = 1) -> None:
     """Raise ValueError where not even one window fits."""
     spans = [dilation * (size - 1) + 1 for size in window]
-    if any(size + 2 * padding < span for size, span in zip(shape[-3:-1], spans, strict=True)):
+    sizes = shape[-len(window) - 1 : -1]
+    if any(size + 2 * padding < span for size, span in zip(sizes, spans, strict=True)):
+        what = "pictures" if len(window) == 2 else "sequences"
         raise ValueError(
-            f"pictures must be as large as a window of {spans[0]}×{spans[1]} after padding {padding}, got "
-            f"{shape[-3]}×{shape[-2]}"
+            f"{what} must be as large as a window of {'×'.join(map(str, spans))} after padding {padding}, got "
+            f"{'×'.join(map(str, sizes))}"
         )

@@ -13,7 +13,7 @@ from flax_transformer.bench.workload import Size
 from flax_transformer.hub.registry import families, find_family
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.objective import OBJECTIVES
-from tests.models.families import PICTURES, TEXTS
+from tests.models.families import PICTURES, SOUNDS, TEXTS
 from tests.shares import share
 
 GOLDEN = Path(__file__).parent.parent / "hub" / "golden"
@@ -74,6 +74,16 @@ def test_a_preset_of_every_family_of_pictures_is_fed_and_trained(name):
         assert loss.shape == metrics["count"].shape == ()
 
 
+@pytest.mark.parametrize("name", SOUNDS)
+def test_a_preset_of_every_family_of_sounds_is_fed_and_trained(name):
+    work = find_target(name, SMALL)
+    model = abstract(find_preset(name)())
+    assert jax.tree.leaves(jax.eval_shape(work.forward, model, work.batch))[0].shape[0] == 2
+    if "train" in work.programs:
+        loss, metrics = jax.eval_shape(work.objective, model, work.batch, key=jax.random.key(0))
+        assert loss.shape == metrics["count"].shape == ()
+
+
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     monkeypatch.setattr("flax_transformer.bench.device.measured_peak", lambda dtype: 1e12)
@@ -129,18 +139,17 @@ def test_config_json_alone_makes_a_model_of_every_architecture(family, architect
     fields = json.loads((GOLDEN / family / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))
     known = find_family({**fields, "architectures": [architecture]})[1]
-    pictures = known.inputs.reads == ("pictures",)
-    work = find_target(str(tmp_path), Size(batch=2) if pictures else SMALL)
+    pictures = "pixel_values" in known.inputs.needs
+    alone = known.inputs.reads == ("sound",) and "decoder_input_ids" not in known.inputs.needs
+    work = find_target(str(tmp_path), Size(batch=2) if pictures or alone else SMALL)
     counted = work.facts(work.programs).flops
     assert counted["forward"].model > 0
     rows = [leaf.shape[0] for leaf in jax.tree.leaves(work.batch)]
     assert {*rows} == {2}
-    reads = ("colours",) if known.inputs.colours else known.inputs.reads
-    items = {
-        ("colours",): (64, "tokens"), ("pictures",): (2, "images"), ("text", "pictures"): (2, "pairs"),
-        ("trajectories",): (16, "steps"),
-    }  # fmt: skip
-    assert (work.items, work.unit) == items.get(reads, (16, "tokens"))
+    units = {("pictures",): "images", ("text", "pictures"): "pairs", ("sound",): "sounds"}
+    alone |= pictures
+    steps = (16, "steps" if known.inputs.reads == ("trajectories",) else "tokens")
+    assert (work.items, work.unit) == ((2, units[known.inputs.reads]) if alone else steps)
     trained = {*OBJECTIVES} - ({"fill"} if pictures else set())
     assert ("train" in work.programs) >= bool({*known.uses} & trained)
     assert ("train" in work.programs) <= ({"span", "choose", "discriminate"}.isdisjoint(known.uses))

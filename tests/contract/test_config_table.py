@@ -37,6 +37,8 @@ ONE = {
     "ConvNextModel": {"num_stages"},
     "DetrForObjectDetection": {"num_channels", "use_timm_backbone"},
     "T5EncoderModel": {"num_decoder_layers"},
+    "Wav2Vec2Model": {"feat_extract_activation", "feat_extract_norm", "mask_time_prob", "num_feat_extract_layers"},
+    "WhisperForConditionalGeneration": {"tie_word_embeddings"},
     "MT5EncoderModel": {"num_decoder_layers"},
     "CLIPTextModel": {"projection_dim"},
     "CLIPVisionModel": {"projection_dim"},

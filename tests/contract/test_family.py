@@ -13,7 +13,7 @@ from flax_transformer.parallel import path_name
 from tests.contract.golden import FEW, GOLDEN, error, load, scores
 
 NEAR = 1e-5
-FIXED = {"vit_mae": ("positions",)}
+FIXED = {"vit_mae": ("positions",), "whisper": ("encoder.positions",), "wav2vec2": ("mask_token",)}
 """Parameters that no gradient comes to."""
 
 

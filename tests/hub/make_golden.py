@@ -9,6 +9,7 @@ Each folder of tests/hub/golden holds a checkpoint as `save_pretrained` writes i
 """
 
 import importlib
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -86,6 +87,24 @@ SIGLIP = {
     "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
 }
 
+WHISPER = {
+    "vocab_size": V, "num_mel_bins": 5, "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 12,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 10, "max_source_positions": 7,
+    "max_target_positions": 24, "init_std": 0.3, "pad_token_id": 20, "bos_token_id": 20, "eos_token_id": 20,
+    "decoder_start_token_id": 21, "begin_suppress_tokens": None,
+}  # fmt: skip
+WAV2VEC2 = {
+    "vocab_size": 9, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16,
+    "conv_dim": (8, 8), "conv_kernel": (10, 3), "conv_stride": (5, 2), "num_conv_pos_embeddings": 6,
+    "num_conv_pos_embedding_groups": 2, "initializer_range": 0.3, "pad_token_id": 0,
+}  # fmt: skip
+SPEECH = {
+    "lang_to_id": {"<|en|>": 22, "<|de|>": 23}, "task_to_id": {"translate": 24, "transcribe": 25},
+    "no_timestamps_token_id": 28, "is_multilingual": True, "max_initial_timestamp_index": 4, "suppress_tokens": [1, 2],
+    "begin_suppress_tokens": [3, 20], "max_length": 24,
+}  # fmt: skip
+"""Of Whisper's generation_config.json: the text's tokens come first, then the marks, then times."""
+
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
     "imagegpt": (
@@ -134,6 +153,8 @@ MODELS = {
             initializer_range=0.3,
         ),
     ),
+    "wav2vec2": ("Wav2Vec2ForCTC", transformers.Wav2Vec2Config(**WAV2VEC2)),
+    "whisper": ("WhisperForConditionalGeneration", transformers.WhisperConfig(**WHISPER)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
 
@@ -146,6 +167,11 @@ TOWERS = ("clip", "siglip")
 
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
+    if name == "wav2vec2":
+        return {"input_values": random.normal(size=(2, 120)).astype(np.float32)}
+    if name == "whisper":
+        frames = random.normal(size=(2, 5, 14)).astype(np.float32)
+        return {"input_features": frames, "decoder_input_ids": random.integers(4, 20, (2, 6))}
     if name in PIXELS + PATCHES:
         config = MODELS[name][1]
         size = (24, 32) if name in PIXELS else 2 * (config.image_size,)
@@ -191,6 +217,8 @@ def make(name: str) -> None:
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
     if name == "decision_transformer":  # a table of tokens, of which nothing comes, is not written again
         del model.encoder.wte
+    if name == "whisper":
+        vars(model.generation_config).update(SPEECH)
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
@@ -198,6 +226,12 @@ def make(name: str) -> None:
         file = folder / "model.safetensors"
         tensors = {key.replace("decoder_encoder.layer.", "decoder_layers."): x for key, x in load_file(file).items()}
         save_file(tensors, file, metadata={"format": "pt"})
+    if name == "wav2vec2":  # likewise
+        file, old = folder / "model.safetensors", {"original0": "weight_g", "original1": "weight_v"}
+        found = {
+            re.sub(r"parametrizations\.weight\.(\w+)$", lambda m: old[m[1]], k): x for k, x in load_file(file).items()
+        }
+        save_file(found, file, metadata={"format": "pt"})
     given = inputs(name, kind)
     tensors = {key: torch.as_tensor(value) for key, value in given.items()}
     arrays = {f"in_{key}": value for key, value in given.items()}
@@ -211,7 +245,7 @@ def make(name: str) -> None:
                 stacked = torch.stack(value) if isinstance(value, tuple) else value
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
-            prompt = {key: tensors[key] for key in ("input_ids", "attention_mask")}
+            prompt = {key: tensors[key] for key in tensors if key in ("input_ids", "attention_mask", "input_features")}
             options = {"max_new_tokens": 12, "do_sample": False}
             arrays["greedy"] = model.generate(**prompt, **options).numpy()
             arrays["beams"] = model.generate(**prompt, **options, num_beams=4, length_penalty=0.7).numpy()

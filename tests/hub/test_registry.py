@@ -37,7 +37,8 @@ SAID = {
     "DecisionTransformerModel": {"act"}, "SiglipModel": {"match"}, "SiglipTextModel": {"match"},
     "SiglipVisionModel": {"match"},
     "ForImageClassification": {"classify"},
-    "ForImageClassificationWithTeacher": {"classify"}, "ForMaskedImageModeling": {"fill"},
+    "ForImageClassificationWithTeacher": {"classify"}, "ForAudioClassification": {"classify"}, "ForCTC": {"transcribe"},
+    "ForMaskedImageModeling": {"fill"},
     "ViTMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
 }  # fmt: skip
 

@@ -28,6 +28,8 @@ PICTURES = (
     "detr_resnet50",
 )  # fmt: skip
 """A preset of each family that reads pictures."""
+SOUNDS = ("whisper_tiny", "wav2vec2_base")
+"""A preset of each family that reads sound."""
 
 
 def narrow(config, **changes):

@@ -127,3 +127,16 @@ def test_pictures_smaller_than_a_window_are_refused():
         convolution(drawn(2, 9, 1), drawn(3, 3, 1, 1), padding=1, dilation=2)
     with pytest.raises(ValueError, match="window of 3×3 after padding 0, got 2×2"):
         max_pool(drawn(2, 2, 1), 3, stride=1)
+
+
+@pytest.mark.parametrize(("stride", "padding", "groups"), [(1, 0, 1), (2, 1, 3), (3, 2, 6)])
+def test_a_sequence_is_a_picture_of_one_line(stride, padding, groups):
+    draw = np.random.default_rng(0)
+    x, kernel = draw.normal(size=(2, 11, 6)), draw.normal(size=(4, 6 // groups, 12))
+    found = convolution(jnp.asarray(x), jnp.asarray(kernel), stride=stride, padding=padding)
+    lines = np.pad(x, ((0, 0), (padding, padding), (0, 0)))
+    for place in range(found.shape[1]):
+        window = lines[:, place * stride : place * stride + 4].reshape(2, 4, groups, -1)
+        parts = kernel.reshape(4, 6 // groups, groups, -1)
+        expected = np.einsum("btgc,tcgd->bgd", window, parts).reshape(2, -1)
+        np.testing.assert_allclose(found[:, place], expected, rtol=1e-4, atol=1e-5)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.data.text.tokenizer import parse_tokenizer, unreadable_is_value_error
+from flax_transformer.hub.processor.ctc import build_letters
 from flax_transformer.hub.processor.file import read_vocabulary
 
 _SPACE = "▁"
@@ -139,6 +140,7 @@ _ROBERTA = {
 _GPT2 = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
 _QWEN = dict.fromkeys(("eos", "pad", "unk"), "<|endoftext|>")
 _LLAMA = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+_LETTERS = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 _T5 = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 _KIND = {
     kind.name: kind
@@ -155,9 +157,15 @@ _KIND = {
         Kind("xlmroberta", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
         Kind("camembert", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
         Kind("marian", _T5, False),
+        Kind("wav2vec2ctc", _LETTERS, False, "right", "WordLevel"),
     )
 }
-_OF_MODEL = {name: name for name in _KIND} | {"xlm-roberta": "xlmroberta", "qwen3": "qwen2", "mt5": "t5"}
+_OF_MODEL = {name: name for name in _KIND} | {
+    "xlm-roberta": "xlmroberta",
+    "qwen3": "qwen2",
+    "mt5": "t5",
+    "wav2vec2": "wav2vec2ctc",
+}
 """Families of tokenizers by `model_type` of config.json, where no class is declared."""
 _PYTHON = frozenset(
     (
@@ -215,6 +223,9 @@ def build_engine(
             set_template(engine, ["$A:0"], ["$A:0", "$B:1"])  # tells the texts of a pair apart, also when cut
         _dress(engine, kind, special, options, folder)
         return engine
+    if kind.name == "wav2vec2ctc" and "vocab.json" in files:
+        with unreadable_is_value_error(folder / "vocab.json"):
+            return build_letters(read_vocabulary(files, "vocab.json", folder), special, options)
     for name in ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"):
         if name in files:
             return _sentencepiece(files[name], folder / name, _KIND.get(kind.name, kind), special, options)

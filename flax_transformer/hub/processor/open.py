@@ -1,5 +1,6 @@
 """What stands beside weights: read, or said to be unreadable where it is used, for weights are worth having alone."""
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -7,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.hub.file import write_files
+from flax_transformer.hub.processor.audio import SoundProcessor, hears, load_sound_processor, read_sound_files
 from flax_transformer.hub.processor.file import read_files
 from flax_transformer.hub.processor.image import ImageProcessor, load_image_processor, read_image_files
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 
 
 class Unreadable:
-    """Stands for a tokenizer or image processor that cannot be read; any use but `save` says why.
+    """Stands for a tokenizer or processor that cannot be read; any use but `save` says why.
 
     Raises:
         ValueError: at every use.
@@ -47,6 +49,14 @@ def open_tokenizer(folder: Path) -> HubTokenizer | Unreadable | None:
 def open_image_processor(folder: Path) -> ImageProcessor | Unreadable | None:
     """Read a checkpoint's image processor; None where it has none. What is wrong is logged, and said at its use."""
     return _open("image processor", load_image_processor, read_image_files, folder)
+
+
+def open_processor(folder: Path) -> ImageProcessor | SoundProcessor | Unreadable | None:
+    """Read what makes a model's inputs of sounds, or of pictures; as `open_image_processor`."""
+    with contextlib.suppress(ValueError):  # broken files are told of below
+        if hears(folder):
+            return _open("feature extractor", load_sound_processor, read_sound_files, folder)
+    return open_image_processor(folder)
 
 
 def _open(what: str, load: Callable[[Path], Any], read: Callable[[Path], dict[str, bytes]], folder: Path) -> Any:

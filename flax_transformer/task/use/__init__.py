@@ -18,5 +18,8 @@ from flax_transformer.task.use.match import embed_texts as embed_texts
 from flax_transformer.task.use.match import search as search
 from flax_transformer.task.use.picture import classify_pictures as classify_pictures
 from flax_transformer.task.use.picture import embed_pictures as embed_pictures
+from flax_transformer.task.use.transcribe import Spoken as Spoken
+from flax_transformer.task.use.transcribe import Transcript as Transcript
+from flax_transformer.task.use.transcribe import transcribe as transcribe
 from flax_transformer.task.use.write import Writer as Writer
 from flax_transformer.task.use.write import WriterConfig as WriterConfig

@@ -5,6 +5,7 @@ from typing import Any
 
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
+from flax_transformer.hub.processor.audio import SoundProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -57,6 +58,19 @@ def image_processor_of(pretrained: Pretrained) -> ImageProcessor:
     """
     if pretrained.processor is None:
         raise ValueError("a picture needs an image processor, the checkpoint has no preprocessor_config.json")
+    if isinstance(pretrained.processor, Unreadable):
+        pretrained.processor()
+    return pretrained.processor
+
+
+def sound_processor_of(pretrained: Pretrained) -> SoundProcessor:
+    """Give the checkpoint's feature extractor.
+
+    Raises:
+      ValueError: when it has none, or one that cannot be read.
+    """
+    if pretrained.processor is None:
+        raise ValueError("a sound needs a feature extractor, the checkpoint has no preprocessor_config.json")
     if isinstance(pretrained.processor, Unreadable):
         pretrained.processor()
     return pretrained.processor

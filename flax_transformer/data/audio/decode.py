@@ -1,0 +1,97 @@
+"""Files of sound as samples between -1 and 1 and their rate.
+
+WAV files of whole numbers are read by Python itself; FLAC, OGG, MP3 and others by the `soundfile` library, where it is
+installed (`pip install "flax-transformer[audio]"`).
+
+Axes: T samples, C channels.
+"""
+
+import io
+import os
+import wave
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+
+class Sound(NamedTuple):
+    """One sound, of one channel."""
+
+    samples: Float[np.ndarray, "T"]
+    """Float32, between -1 and 1."""
+    rate: int
+    """Samples a second."""
+
+
+def decode_sound(source: str | os.PathLike | bytes) -> Sound:
+    """Read a sound; of several channels the mean is taken.
+
+    Args:
+      source: a file, or its content.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: what is no sound, or takes a library that is not there.
+    """
+    name = "a sound" if isinstance(source, bytes) else os.fspath(source)
+    content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    try:
+        with wave.open(io.BytesIO(content)) as file:
+            rate, channels, width = file.getframerate(), file.getnchannels(), file.getsampwidth()
+            samples = whole_numbers(file.readframes(file.getnframes()), width).reshape(-1, channels)
+    except (wave.Error, EOFError, ValueError) as error:
+        samples, rate = _by_library(content, name, error)
+    return Sound(mono(samples), rate)
+
+
+def whole_numbers(content: bytes, width: int) -> Float[np.ndarray, "T"]:
+    """Turn samples of 1, 2, 3 or 4 bytes, as a WAV file has them, into numbers between -1 and 1.
+
+    >>> whole_numbers(b"\\x00\\x40\\x00\\x80", 2).tolist()
+    [0.5, -1.0]
+    """
+    if width == 1:  # without a sign
+        return (np.frombuffer(content, np.uint8).astype(np.float32) - 128) / 128
+    count = len(content) // width
+    high = np.zeros((count, 4), np.uint8)  # into the high bytes of 32 bits
+    high[:, 4 - width :] = np.frombuffer(content[: count * width], np.uint8).reshape(count, width)
+    return (high.reshape(-1).view("<i4") / 2**31).astype(np.float32)
+
+
+def mono(samples: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "T"]:
+    """Give samples of one channel as float32.
+
+    Args:
+      samples: [T], or of several channels, whose axis is the shorter one; whole numbers stand for -1 to 1 by type.
+
+    Raises:
+      ValueError: no samples, more than two axes, or what is no finite number.
+
+    >>> mono(np.array([[16384, 0], [-32768, -32768], [0, 0]], np.int16)).tolist()
+    [0.25, -1.0, 0.0]
+    """
+    if samples.ndim not in (1, 2) or not samples.size or samples.dtype.kind not in "fiu":
+        raise ValueError(f"a sound must be samples [T] or [T, C], got {samples.dtype} of shape {samples.shape}")
+    if samples.dtype.kind in "iu":
+        half = 2.0 ** (8 * samples.dtype.itemsize - 1)
+        samples = (samples.astype(np.float64) - half * (samples.dtype.kind == "u")) / half
+    if samples.ndim == 2:
+        samples = samples.mean(axis=int(samples.shape[1] <= samples.shape[0]), dtype=np.float64)
+    if not np.isfinite(samples).all():
+        raise ValueError("samples of a sound must be finite numbers, got some that are not")
+    return samples.astype(np.float32)
+
+
+def _by_library(content: bytes, name: str, error: Exception) -> tuple[Any, int]:
+    try:
+        import soundfile
+    except ImportError:
+        raise ValueError(
+            f"{name} is no WAV file of whole numbers ({error}); other files take `pip install flax-transformer[audio]`"
+        ) from error
+    try:
+        return soundfile.read(io.BytesIO(content), dtype="float32", always_2d=True)
+    except (RuntimeError, TypeError, ValueError) as why:
+        raise ValueError(f"{name} is no sound that can be read: {why}") from why

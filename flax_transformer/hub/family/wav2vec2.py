@@ -1,0 +1,131 @@
+"""wav2vec 2.0 checkpoints (Baevski et al. 2020)."""
+
+from typing import Any
+
+from flax_transformer.hub.check import check_samples
+from flax_transformer.hub.config import ConfigTable, choice
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import SAMPLES
+from flax_transformer.hub.picture import LAYERS
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.sound import samples_ctc, samples_model
+from flax_transformer.hub.table import Kernel, Row, conv, linear, norm, parameter
+from flax_transformer.models.head import head_of
+from flax_transformer.models.speech.ctc import TranscriberConfig
+from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config, wav2vec2_base
+
+CONVOLUTIONS = 16
+"""That a front may have."""
+
+
+def _front(fields: Fields) -> dict[str, Any]:
+    widths = fields.get("conv_dim", [512] * 7)
+    whole = isinstance(widths, list) and all(type(each) is int for each in widths)
+    if not whole or not 1 <= len(widths) <= CONVOLUTIONS:
+        raise ValueError(f"config.json must give conv_dim as 1 to {CONVOLUTIONS} whole numbers, it is {widths!r}")
+    masks = (fields.number("mask_time_prob", 0.05), fields.number("mask_feature_prob", 0.0))
+    before = () if len({*widths}) == 1 else tuple(widths[:-1])
+    return {"front.before": before, "front.embed": widths[-1], ".mask_token": any(masks)}
+
+
+def _widths(config: Wav2Vec2Config) -> dict[str, Any]:
+    return {"conv_dim": list(config.front.widths), "mask_time_prob": 0.05 if config.mask_token else 0.0}
+
+
+CONFIG = ConfigTable(
+    wav2vec2_base().backbone,
+    {
+        "hidden_size": "block.embed",
+        "num_hidden_layers": "depth",
+        "num_attention_heads": "heads",
+        "intermediate_size": "inner",
+        "hidden_act": "activation",
+        "hidden_dropout": ("block.dropout", ".dropout"),
+        "activation_dropout": "activation_dropout",
+        "attention_dropout": "attention_dropout",
+        "feat_proj_dropout": ".front_dropout",
+        "initializer_range": "block.init_std",
+        "layer_norm_eps": "norm_eps",
+        "feat_extract_norm": choice("front.norm", {"group": "first", "layer": "every"}),
+        "conv_stride": "front.strides",
+        "conv_kernel": "front.windows",
+        "conv_bias": "front.bias",
+        "num_conv_pos_embeddings": ".window",
+        "num_conv_pos_embedding_groups": ".groups",
+        "do_stable_layer_norm": choice("norm_position", {False: "post", True: "pre"}),
+    },
+    only={"feat_extract_activation": "gelu", "add_adapter": False, "adapter_attn_dim": None},
+    adds={"feat_extract_activation": "gelu", "num_feat_extract_layers": 7},
+    reads=_front,
+    writes=_widths,
+)
+read = CONFIG.read
+
+
+def write(config: Wav2Vec2Config) -> dict[str, Any]:
+    """Make config.json's fields of our config."""
+    return {**CONFIG.write(config), "num_feat_extract_layers": len(config.front.windows)}
+
+
+def _ctc(fields: Fields) -> TranscriberConfig:
+    backbone, rate = read(fields), fields.number("final_dropout", 0.1)
+    head = head_of(backbone, outputs=fields.integer("vocab_size", 32), dropout=rate)
+    return TranscriberConfig(backbone=backbone, head=head)
+
+
+def _said(config: TranscriberConfig) -> dict[str, Any]:
+    return {"vocab_size": config.head.outputs, "final_dropout": config.head.dropout}
+
+
+LAYER, PLACES = "encoder.layers.{}", "encoder.pos_conv_embed.conv"
+TABLE = (
+    *(
+        row
+        for i in range(CONVOLUTIONS)
+        for row in (
+            *conv(f"front.conv{i + 1}", f"feature_extractor.conv_layers.{i}.conv"),
+            *norm(f"front.norm{i + 1}", f"feature_extractor.conv_layers.{i}.layer_norm"),
+        )
+    ),
+    *norm("front_norm", "feature_projection.layer_norm"),
+    *linear("project", "feature_projection.projection"),
+    *parameter("mask_token", "masked_spec_embed"),
+    *parameter("places.scale", f"{PLACES}.weight_g", ones=2),
+    Row(("places.kernel",), f"{PLACES}.weight_v", Kernel()),
+    *parameter("places.bias", f"{PLACES}.bias"),
+    # The one norm of theirs is before the blocks or, where these have theirs first, behind them.
+    *norm("norm", "encoder.layer_norm"),
+    *norm("trunk.norm", "encoder.layer_norm"),
+    *(
+        row
+        for part in ("query", "key", "value")
+        for row in linear(f"trunk.blocks.attention.{part}", f"{LAYER}.attention.{part[0]}_proj")
+    ),
+    *linear("trunk.blocks.attention.out", f"{LAYER}.attention.out_proj", inputs=2),
+    *norm("trunk.blocks.attention_residual.norm", f"{LAYER}.layer_norm"),
+    *linear("trunk.blocks.feedforward.up", f"{LAYER}.feed_forward.intermediate_dense"),
+    *linear("trunk.blocks.feedforward.down", f"{LAYER}.feed_forward.output_dense"),
+    *norm("trunk.blocks.feedforward_residual.norm", f"{LAYER}.final_layer_norm"),
+)
+SHARED = {"inputs": SAMPLES, "check": check_samples, **LAYERS}
+
+FAMILIES = {
+    "wav2vec2": Family(
+        model_type="wav2vec2",
+        architectures={
+            "Wav2Vec2Model": Architecture(
+                read, samples_model, base=True, ignored=(r"^lm_head\.", r"^(quantizer|project_q|project_hid)\."),
+                uses=("embed",), **SHARED,
+            ),
+            "Wav2Vec2ForCTC": Architecture(
+                _ctc, samples_ctc, linear("head.output", "lm_head"), _said, at="backbone.", uses=("transcribe",),
+                ignored=(r"^(quantizer|project_q|project_hid)\.",), **SHARED,
+            ),
+        },
+        table=TABLE,
+        write=write,
+        prefix="wav2vec2.",
+        renamed={r"\.parametrizations\.weight\.original0$": ".weight_g",
+                 r"\.parametrizations\.weight\.original1$": ".weight_v"},
+    )
+}  # fmt: skip

@@ -1,0 +1,41 @@
+"""How models of sounds alone are called with Hugging Face's keyword names.
+
+Axes: B batch, T frames or samples, S positions of the encoder, D width, E classes.
+"""
+
+from typing import Any
+
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flax_transformer.hub.call import ModelOutput, source_of, split_keys
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import Inputs
+from flax_transformer.ops import Mask
+
+
+def sound_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Classify sounds, as WhisperForAudioClassification does."""
+    keys = split_keys(key)
+    hidden = model.hidden_states(source_of(inputs)[0], key=keys[0])
+    return ModelOutput(logits=model.output(hidden, key=keys[1]), last_hidden_state=hidden)
+
+
+def _given(inputs: Inputs) -> tuple[Float[Array, "B T"], Mask | None]:
+    """Give samples, and how many of each row are sound."""
+    mask = inputs.attention_mask
+    return inputs.input_values, None if mask is None else Mask(lengths=(mask != 0).sum(axis=-1))
+
+
+def samples_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give hidden states and what they are made of, as Wav2Vec2Model does."""
+    samples, mask = _given(inputs)
+    features = model.features(samples)
+    return ModelOutput(last_hidden_state=model.encode(features, mask=mask, key=key), extract_features=features)
+
+
+def samples_ctc(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give logits of each position, as Wav2Vec2ForCTC does."""
+    keys = split_keys(key)
+    samples, mask = _given(inputs)
+    hidden = model.backbone(samples, mask=mask, key=keys[0])
+    return ModelOutput(logits=model.output(hidden, key=keys[1]), last_hidden_state=hidden)

@@ -1,0 +1,115 @@
+"""What speech is written down with: the tokens that a text begins with, windows, and what is refused; on the golden
+checkpoint, whose words are 0 to 19, times 29 and up."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flax_transformer import hub
+from flax_transformer.hub.settings import make_settings
+from flax_transformer.hub.speech import Speech, begin, cut, segments
+
+FOLDER = Path(__file__).parent / "golden/whisper"
+END, START, EN, DE, TRANSLATE, TRANSCRIBE, NONE, FIRST = 20, 21, 22, 23, 24, 25, 28, 29
+
+
+@pytest.fixture(scope="module")
+def whisper():
+    return hub.load(FOLDER)
+
+
+def frames(length=14, rows=1):
+    return np.random.default_rng(0).normal(size=(rows, 5, length)).astype(np.float32)
+
+
+def begun(whisper, **how):
+    settings = make_settings(whisper.config, whisper.generation, {})
+    return begin(whisper, frames(), Speech(**{"return_timestamps": False, **how}), settings)[0].tolist()
+
+
+def test_a_text_begins_with_what_is_asked(whisper):
+    assert begun(whisper, language="de") == [START, DE, TRANSCRIBE, NONE]
+    assert begun(whisper, language="<|EN|>", task="translate") == [START, EN, TRANSLATE, NONE]
+    assert begun(whisper, language="en", return_timestamps=True) == [START, EN, TRANSCRIBE]
+    assert begun(whisper, language="en", prompt_ids=(7, 8)) == [7, 8, START, EN, TRANSCRIBE, NONE]
+
+
+def test_a_language_that_nobody_says_is_detected(whisper):
+    ids = np.full((1, 1), START)
+    logits = np.asarray(whisper(input_features=frames(), decoder_input_ids=ids).logits)[0, -1]
+    assert begun(whisper) == [START, max((EN, DE), key=lambda token: logits[token]), NONE]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"language": "xx"}, "language must be one of de, en, got 'xx'"),
+        ({"task": "sing"}, "task must be one of transcribe, translate, got 'sing'"),
+        ({"language": ("en", "de")}, "there must be a language for each sound, got 2 and 1 sounds"),
+    ],
+)
+def test_what_the_checkpoint_has_no_token_for_is_refused(whisper, how, message):
+    with pytest.raises(ValueError, match=message):
+        begun(whisper, **how)
+
+
+def test_a_checkpoint_for_english_takes_no_language(whisper):
+    english = replace(whisper, generation=whisper.generation.updated({"is_multilingual": False}))
+    with pytest.raises(ValueError, match="a checkpoint for English alone has no tokens for language='en'"):
+        begun(english, language="en")
+
+
+A, B, C = FIRST, FIRST + 2, FIRST + 5
+
+
+@pytest.mark.parametrize(
+    ("tokens", "pieces", "moved"),
+    [
+        ((1, 2), [(0.0, 0.14, (1, 2))], 14),  # no times: all of the window
+        ((A, 1, B), [(0.0, 0.04, (A, 1, B))], 14),  # nothing is said after the last time
+        ((A, 1, B, B, 2), [(0.0, 0.04, (A, 1, B, B))], 4),  # what is unfinished is heard again
+        ((A, 1, B, B, 2, C), [(0.0, 0.04, (A, 1, B)), (0.04, 0.1, (B, 2, C))], 14),
+        ((A, 1, B, B, 2, C, C), [(0.0, 0.04, (A, 1, B)), (0.04, 0.1, (B, 2, C, C))], 10),
+        ((), [(0.0, 0.14, ())], 14),
+        ((1, A, A), [(-0.56, 0.0, (1, A, A))], 14),  # no time to go on from: the next window is behind this one
+    ],
+)
+def test_a_window_is_cut_at_times_told_twice(tokens, pieces, moved):
+    found, width = cut(tokens, 14, FIRST, 2)
+    assert [each[2] for each in found] == [each[2] for each in pieces]
+    np.testing.assert_allclose([each[:2] for each in found], [each[:2] for each in pieces])
+    assert width == moved
+
+
+def test_windows_cover_a_long_sound_in_order(whisper):
+    (found,) = segments(whisper, frames(100), None, Speech(language="en"), {"max_new_tokens": 6})
+    starts = [segment.start for segment in found]
+    assert starts == sorted(starts)
+    assert len(starts) >= 100 / 14
+    assert found[-1].end <= 100 * 0.01 + 12 * 0.02
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "message"),
+    [
+        (100, {"return_timestamps": False}, "a sound longer than a window is cut at times it tells, got 100 frames"),
+        (14, {"do_sample": True}, "speech is written down greedily or by beams"),
+        (14, {"max_new_tokens": 24}, "must fit into the positions, got 24 and 4, 24 positions"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_reason(whisper, length, options, message):
+    with pytest.raises(ValueError, match=message):
+        whisper.generate(frames(length), language="en", **options)
+
+
+def test_frames_of_another_shape_are_refused(whisper):
+    with pytest.raises(
+        ValueError, match=r"input_features must be floats \[B, 5, T\], got float32 of shape \[1, 4, 14\]"
+    ):
+        whisper.generate(frames()[:, :4])
+    with pytest.raises(ValueError, match="sounds longer than a window need an attention_mask"):
+        whisper.generate(frames(20, rows=2))
+    with pytest.raises(ValueError, match=r"input_features must be \[B, 5, 14\], bins before frames"):
+        whisper(input_features=frames(12), decoder_input_ids=np.ones((1, 2), int))
