@@ -58,8 +58,7 @@ def read(fields: Fields) -> TwoTowersConfig:
 def write(config: TwoTowersConfig | ClassifierConfig) -> dict[str, Any]:
     """Write config.json's fields of both towers, or of the pictures' in a classifier."""
     if isinstance(config, ClassifierConfig):
-        image = IMAGE_CONFIG.write(replace(IMAGE_CONFIG.like, backbone=config.backbone))
-        return {"vision_config": {"model_type": "clip_vision_model", **image}}
+        return write_pictures("clip", IMAGE_CONFIG, config)
     text, image = TEXT_CONFIG.write(config.text), IMAGE_CONFIG.write(config.vision)
     return {
         "text_config": {"model_type": "clip_text_model", **text},
@@ -83,10 +82,26 @@ def classifying(fields: Fields) -> ClassifierConfig:
     return with_head(IMAGE_CONFIG.read(inside(fields, "vision")).backbone, outputs=fields.labels, pool="mean", skip=1)
 
 
-def grid(fields: Fields) -> tuple[int, int]:
-    """Give the rows and columns of patches."""
-    own = inside(fields, "vision") if fields.get("model_type") == "clip" else fields
-    return IMAGE_CONFIG.read(own).backbone.patches.grid
+def write_pictures(kind: str, table: ConfigTable, config: ClassifierConfig) -> dict[str, Any]:
+    """Write config.json's fields of the tower of pictures in a classifier, whose head is none of a tower's."""
+    own = table.write(replace(table.like, backbone=config.backbone))
+    return {"vision_config": {"model_type": f"{kind}_vision_model", **own}}
+
+
+def grid_of(kind: str, table: ConfigTable) -> Callable[[Fields], tuple[int, int]]:
+    """Read the rows and columns of patches, of both towers or of the one alone."""
+
+    def grid(fields: Fields) -> tuple[int, int]:
+        own = inside(fields, "vision") if fields.get("model_type") == kind else fields
+        return table.read(own).backbone.patches.grid
+
+    return grid
+
+
+def classifier_rows(rows: Table) -> Table:
+    """Give the rows of a classifier on the tower of pictures, by the tower's."""
+    kept = (row for row in under(rows, "", "vision_model.") if row.ours[0].startswith("backbone."))
+    return (*kept, *linear("head.output", "classifier"))
 
 
 def blocks(ours: str, theirs: str) -> Table:
@@ -110,10 +125,15 @@ TEXT_TABLE = (
     *blocks("backbone.trunk.blocks", "encoder.layers"),
     *norm("backbone.trunk.norm", "final_layer_norm"),
 )
+GRID = grid_of("clip", IMAGE_CONFIG)
 IMAGE_TABLE = (
     Row(("backbone.class_token",), "embeddings.class_embedding", VECTOR),
     *conv("backbone.patches.patch", "embeddings.patch_embedding"),
-    *parameter("backbone.positions", "embeddings.position_embedding.weight", fit=fitted_positions(grid)),
+    *parameter(
+        "backbone.positions",
+        "embeddings.position_embedding.weight",
+        fit=fitted_positions(grid_of("clip", IMAGE_CONFIG)),
+    ),
     *norm("backbone.norm", "pre_layrnorm"),
     *blocks("backbone.trunk.blocks", "encoder.layers"),
     *norm("head.norm", "post_layernorm"),
@@ -125,10 +145,6 @@ TABLE = (
     *under(PROJECTED["text"], "text.", ""),
     *under(IMAGE_TABLE, "vision.", "vision_model."),
     *under(PROJECTED["image"], "vision.", ""),
-)
-CLASSIFIER = (
-    *(row for row in under(IMAGE_TABLE, "", "vision_model.") if row.ours[0].startswith("backbone.")),
-    *linear("head.output", "classifier"),
 )
 UNREAD = (r"^text_model\.", r"^(text|visual)_projection\.", r"^logit_scale$", r"^vision_model\.post_layernorm\.")
 """What a classifier has no use for; of these its own checkpoints have the last."""
@@ -161,8 +177,8 @@ FAMILIES = {
         architectures={
             "CLIPModel": Architecture(read, two_towers, uses=("match",), inputs=TOWERS, **TOWER_LAYERS),
             "CLIPForImageClassification": Architecture(
-                classifying, picture_classifier, CLASSIFIER, ignored=UNREAD, uses=("classify",), inputs=PICTURES,
-                **LAYERS,
+                classifying, picture_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
+                inputs=PICTURES, **LAYERS,
             ),
         },
         table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",

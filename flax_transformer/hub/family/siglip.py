@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, sides
-from flax_transformer.hub.family.clip import BUFFERS, TOKENS, blocks
+from flax_transformer.hub.family import clip
+from flax_transformer.hub.family.clip import BUFFERS, TOKENS, blocks, classifier_rows, grid_of, write_pictures
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PADDED_TOWERS, PICTURES, Signature
 from flax_transformer.hub.picture import picture_classifier
@@ -18,15 +19,8 @@ from flax_transformer.models.multimodal.siglip import siglip_base_patch16
 from flax_transformer.models.multimodal.towers import TwoTowersConfig
 
 BASE = siglip_base_patch16()
-SIZES = {
-    "hidden_size": "embed",
-    "num_hidden_layers": "depth",
-    "num_attention_heads": "heads",
-    "intermediate_size": "inner",
-    "hidden_act": "activation",
-    "layer_norm_eps": "norm_eps",
-    "attention_dropout": "attention_dropout",
-}
+SIZES = {name: ours for name, ours in clip.SIZES.items() if name not in ("initializer_range", "projection_dim")}
+SIZES["layer_norm_eps"] = "norm_eps"
 
 
 def _projected(fields: Fields) -> dict[str, Any]:
@@ -56,8 +50,7 @@ def read(fields: Fields) -> TwoTowersConfig:
 def write(config: TwoTowersConfig | ClassifierConfig) -> dict[str, Any]:
     """Write config.json's fields of both towers, or of the pictures' in a classifier."""
     if isinstance(config, ClassifierConfig):
-        image = IMAGE_CONFIG.write(replace(IMAGE_CONFIG.like, backbone=config.backbone))
-        return {"vision_config": {"model_type": "siglip_vision_model", **image}}
+        return write_pictures("siglip", IMAGE_CONFIG, config)
     return {
         "text_config": {"model_type": "siglip_text_model", **TEXT_CONFIG.write(config.text)},
         "vision_config": {"model_type": "siglip_vision_model", **IMAGE_CONFIG.write(config.vision)},
@@ -69,12 +62,6 @@ def classifying(fields: Fields) -> ClassifierConfig:
     return with_head(IMAGE_CONFIG.read(inside(fields, "vision")).backbone, outputs=fields.labels, pool="mean")
 
 
-def grid(fields: Fields) -> tuple[int, int]:
-    """Give the rows and columns of patches."""
-    own = inside(fields, "vision") if fields.get("model_type") == "siglip" else fields
-    return IMAGE_CONFIG.read(own).backbone.patches.grid
-
-
 TEXT_TABLE = (
     *embedding("backbone.embedding.token", "embeddings.token_embedding"),
     *embedding("backbone.embedding.position", "embeddings.position_embedding"),
@@ -83,9 +70,14 @@ TEXT_TABLE = (
     *linear("head.output", "head"),
 )
 POOL = tuple(f"head.attention.{part}" for part in ("query", "key", "value"))
+GRID = grid_of("siglip", IMAGE_CONFIG)
 IMAGE_TABLE = (
     *conv("backbone.patches.patch", "embeddings.patch_embedding"),
-    *parameter("backbone.positions", "embeddings.position_embedding.weight", fit=fitted_positions(grid)),
+    *parameter(
+        "backbone.positions",
+        "embeddings.position_embedding.weight",
+        fit=fitted_positions(grid_of("siglip", IMAGE_CONFIG)),
+    ),
     *blocks("backbone.trunk.blocks", "encoder.layers"),
     *norm("backbone.trunk.norm", "post_layernorm"),
     *parameter("head.probe", "head.probe", ones=1),
@@ -103,10 +95,6 @@ TABLE = (
     *under(IMAGE_TABLE, "vision.", "vision_model."),
 )
 
-CLASSIFIER = (
-    *(row for row in under(IMAGE_TABLE, "", "vision_model.") if row.ours[0].startswith("backbone.")),
-    *linear("head.output", "classifier"),
-)
 UNREAD = (r"^text_model\.", r"^logit_(scale|bias)$", r"^vision_model\.head\.")
 """What a classifier has no use for; of these its own checkpoints have the last."""
 PADDED = Signature(TOKENS.needs, TOKENS.takes, padded=True)
@@ -119,8 +107,8 @@ FAMILIES = {
                 read, partial(two_towers, texts=last_tower), uses=("match",), inputs=PADDED_TOWERS, **TOWER_LAYERS
             ),
             "SiglipForImageClassification": Architecture(
-                classifying, picture_classifier, CLASSIFIER, ignored=UNREAD, uses=("classify",), inputs=PICTURES,
-                **ALONE,
+                classifying, picture_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
+                inputs=PICTURES, **ALONE,
             ),
         },
         table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",

@@ -56,11 +56,7 @@ def image_processor_of(pretrained: Pretrained) -> ImageProcessor:
     Raises:
       ValueError: when it has none, or one that cannot be read.
     """
-    if pretrained.processor is None:
-        raise ValueError("a picture needs an image processor, the checkpoint has no preprocessor_config.json")
-    if isinstance(pretrained.processor, Unreadable):
-        pretrained.processor()
-    return pretrained.processor
+    return _processor_of(pretrained, "a picture needs an image processor")
 
 
 def sound_processor_of(pretrained: Pretrained) -> SoundProcessor:
@@ -69,8 +65,12 @@ def sound_processor_of(pretrained: Pretrained) -> SoundProcessor:
     Raises:
       ValueError: when it has none, or one that cannot be read.
     """
+    return _processor_of(pretrained, "a sound needs a feature extractor")
+
+
+def _processor_of(pretrained: Pretrained, rule: str) -> Any:
     if pretrained.processor is None:
-        raise ValueError("a sound needs a feature extractor, the checkpoint has no preprocessor_config.json")
+        raise ValueError(f"{rule}, the checkpoint has no preprocessor_config.json")
     if isinstance(pretrained.processor, Unreadable):
         pretrained.processor()
     return pretrained.processor
