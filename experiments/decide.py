@@ -2,17 +2,16 @@ r"""Choose actions by the return that is asked for: a Decision Transformer, lear
 
     pip install gymnasium
     python experiments/decide.py                                # a pole on a cart, played by players of every skill
-    python experiments/decide.py file --workdir runs/expert --data.root EPISODES.npz
+    python experiments/decide.py cloning --workdir runs/cloning
+    python experiments/decide.py transformer --workdir runs/expert --data.root EPISODES.npz
 
-The first word is `transformer`, which is told the return still to come; `cloning`, the same model that is not, and does
-as those did whom it learned from; or `file`, the first on episodes of a file of arrays: `obs` [N, S], `actions` [N],
-`rewards` [N] and `episode_starts` [N]. The finished model plays CartPole and is asked for returns of 500, 200 and 50
+The first word is `transformer`, which is told the return still to come, or `cloning`, the same model that is not, and
+does as those did whom it learned from. A file of arrays has `obs` [N, S], `actions` [N], `rewards` [N] and
+`episode_starts` [N]. The finished model plays CartPole and is asked for returns of 500, 200 and 50
 (--evaluators.0.asked).
 """
 
-from typing import Any
-
-from flax_transformer.data.trajectory import EpisodeData, PlayedEpisodes
+from flax_transformer.data.trajectory import DecisionData
 from flax_transformer.models.multimodal.decision_transformer import DecisionConfig
 from flax_transformer.nn import transformer_block
 from flax_transformer.objective import ActionLoss
@@ -32,12 +31,12 @@ MODEL = DecisionConfig(
 )  # fmt: skip
 
 
-def experiment(data: Any, examples: TrajectoryParts) -> Recipe:
+def experiment(examples: TrajectoryParts) -> Recipe:
     """Give a recipe, whose sizes of states and actions are those of the data."""
     return Recipe(
         model=MODEL,
         family="decision_transformer",
-        data=data,
+        data=DecisionData(),
         examples=examples,
         objective=ActionLoss(),
         evaluators=(Rollouts(),),
@@ -50,9 +49,8 @@ def experiment(data: Any, examples: TrajectoryParts) -> Recipe:
 
 
 EXPERIMENTS = {
-    "transformer": experiment(PlayedEpisodes(), TrajectoryParts()),
-    "cloning": experiment(PlayedEpisodes(), TrajectoryParts(condition=False)),
-    "file": experiment(EpisodeData(root="EPISODES.npz"), TrajectoryParts()),
+    "transformer": experiment(TrajectoryParts()),
+    "cloning": experiment(TrajectoryParts(condition=False)),
 }
 
 if __name__ == "__main__":

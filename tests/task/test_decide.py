@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.trajectory import EpisodeData, StepRows
+from flax_transformer.data.trajectory import DecisionData, StepRows
 from flax_transformer.models.multimodal.decision_transformer import Foretold
 from flax_transformer.nn import with_fields
 from flax_transformer.task.evaluator.rollout import play
@@ -32,11 +32,11 @@ def episodes(tmp_path_factory):
 
 
 def short(episodes, steps, **changes):
-    recipe = experiments("decide")["file"]
+    recipe = experiments("decide")["transformer"]
     return replace(
         recipe,
         model=with_fields(recipe.model, embed=16, inner=16, depth=1),
-        data=EpisodeData(root=str(episodes)),
+        data=DecisionData(root=str(episodes)),
         examples=replace(recipe.examples, rows=16, length=4, **changes),
         evaluators=(),
         optimizer=replace(recipe.optimizer, learning_rate=1e-2, schedule=ScheduleConfig(name="constant")),

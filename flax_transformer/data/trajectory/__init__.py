@@ -1,7 +1,16 @@
 """Episodes of states, actions and rewards in, parts of them out, with the return that was still to come."""
 
 from flax_transformer.data.trajectory.episode import EpisodeData, Episodes, read_episodes
-from flax_transformer.data.trajectory.play import PlayedEpisodes, make_environment
+from flax_transformer.data.trajectory.play import DecisionData, PlayedEpisodes, make_environment
 from flax_transformer.data.trajectory.window import StepRows, Windows
 
-__all__ = ["EpisodeData", "Episodes", "PlayedEpisodes", "StepRows", "Windows", "make_environment", "read_episodes"]
+__all__ = [
+    "DecisionData",
+    "EpisodeData",
+    "Episodes",
+    "PlayedEpisodes",
+    "StepRows",
+    "Windows",
+    "make_environment",
+    "read_episodes",
+]

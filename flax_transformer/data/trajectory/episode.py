@@ -83,7 +83,11 @@ class EpisodeData:
 
     def open(self) -> dict[str, Episodes]:
         """Give `train` and `validation`; errors as `read_episodes`."""
-        return parted(read_episodes(self.root), self.holdout, self.split_seed)
+        return parted(self.found(), self.holdout, self.split_seed)
+
+    def found(self) -> Episodes:
+        """Give all that there are."""
+        return read_episodes(self.root)
 
 
 def parted(episodes: Episodes, share: float, seed: int) -> dict[str, Episodes]:

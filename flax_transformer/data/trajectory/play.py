@@ -1,10 +1,11 @@
 """Episodes played by policies of every skill, in an environment of gymnasium."""
 
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from flax_transformer.data.trajectory.episode import Episodes, parted
+from flax_transformer.data.trajectory.episode import EpisodeData, Episodes
 from flax_transformer.frozen import frozen
 
 
@@ -34,8 +35,6 @@ class PlayedEpisodes:
     environment: str = "CartPole-v1"
     count: int = 400
     """Episodes."""
-    holdout: float = 0.1
-    """Share of them for validation."""
     play_seed: int = 0
     """Which ones."""
 
@@ -43,8 +42,8 @@ class PlayedEpisodes:
         if self.count < 2:
             raise ValueError(f"count must be at least 2 episodes, got {self.count}")
 
-    def open(self) -> dict[str, Episodes]:
-        """Play, and give `train` and `validation`."""
+    def play(self) -> Episodes:
+        """Play them all."""
         made, rng = make_environment(self.environment), np.random.default_rng(self.play_seed)
         states: list[np.ndarray] = []
         actions, rewards, starts = [], [], []
@@ -61,5 +60,18 @@ class PlayedEpisodes:
                 rewards.append(float(reward))
                 over = ended or cut
         made.close()
-        played = Episodes(np.stack(states), np.array(actions, np.int32), np.array(rewards), np.array(starts, np.int64))
-        return parted(played, self.holdout, self.play_seed)
+        return Episodes(np.stack(states), np.array(actions, np.int32), np.array(rewards), np.array(starts, np.int64))
+
+
+@frozen
+class DecisionData(EpisodeData):
+    """Episodes of a file, or played where none is named."""
+
+    root: str = ""
+    """The file, or a folder with one; empty: episodes are played."""
+    played: PlayedEpisodes = field(default_factory=PlayedEpisodes)
+    """Which ones."""
+
+    def found(self) -> Episodes:
+        """Read the file, or play."""
+        return super().found() if self.root else self.played.play()

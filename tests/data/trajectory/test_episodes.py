@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.trajectory import EpisodeData, Episodes, PlayedEpisodes, StepRows, Windows, read_episodes
+from flax_transformer.data.trajectory import (
+    DecisionData,
+    EpisodeData,
+    Episodes,
+    PlayedEpisodes,
+    StepRows,
+    Windows,
+    read_episodes,
+)
 from flax_transformer.data.trajectory.episode import parted
 
 
@@ -106,10 +114,10 @@ def test_what_is_no_file_of_episodes_is_refused(tmp_path):
 
 def test_players_are_good_and_bad_and_the_same_again():
     pytest.importorskip("gymnasium")
-    first, again = (PlayedEpisodes(count=12).open()["train"] for _ in range(2))
+    first, again = (PlayedEpisodes(count=12).play() for _ in range(2))
     assert first.fingerprint == again.fingerprint
     assert first.returns.min() < 100 < first.returns.max()
     with pytest.raises(ValueError, match="Nowhere-v0 must be an environment of gymnasium"):
-        PlayedEpisodes(environment="Nowhere-v0").open()
+        PlayedEpisodes(environment="Nowhere-v0").play()
     with pytest.raises(ValueError, match="actions must be of a few kinds, those of Pendulum-v1 are Box"):
-        PlayedEpisodes(environment="Pendulum-v1").open()
+        DecisionData(played=PlayedEpisodes(environment="Pendulum-v1")).open()
