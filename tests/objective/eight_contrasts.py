@@ -16,7 +16,7 @@ CONFIG = TwoTowersConfig(
     vision=clip_vision(8, image=8, patch=4, embed=8, heads=2, depth=1),
     bias=-2.0,
 )
-MESHES = {"data": MeshConfig(data=8), "data×fsdp×tensor": MeshConfig(data=2, fsdp=2, tensor=2)}
+MESHES = {"data×fsdp×tensor": MeshConfig(data=2, fsdp=2, tensor=2)}
 
 
 def main():

@@ -62,6 +62,7 @@ def test_actions_are_learned_by_the_return_and_not_without(episodes, tmp_path):
     assert (exported.config["state_dim"], exported.config["act_dim"], exported.config["return_scale"]) == (3, 2, 8.0)
 
 
+@pytest.mark.slow
 def test_cloning_is_not_told_the_return(episodes, tmp_path):
     train(short(episodes, 40, condition=False), tmp_path)
     assert [each["accuracy"] for each in records(tmp_path) if each["split"] == "validation"][-1] < 0.95

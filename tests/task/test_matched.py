@@ -90,6 +90,7 @@ def test_a_run_measures_how_often_the_right_one_is_found(name, finished):
     assert (folder / "export").is_dir() == (name == "captions")
 
 
+@pytest.mark.parametrize("name", ["captions", pytest.param("twins", marks=pytest.mark.slow)], indirect=True)
 def test_a_resumed_run_is_the_uninterrupted_one_with_everything_drawn_at_random(name, pairs, finished, tmp_path):
     train(short(name, pairs, 2), tmp_path)
     train(short(name, pairs, 4), tmp_path)
