@@ -27,20 +27,25 @@ class Rollouts(Evaluator):
     """Of each return that is asked for."""
     asked: tuple[float, ...] = (500.0, 200.0, 50.0)
     """Returns; the first is what the model is good by."""
-    sample: bool = True
-    """Draw actions by their probabilities, as those who played well or badly did; else the most probable is taken."""
+    temperature: float = 0.7
+    """What logits of actions are divided by before one is drawn, as those who played badly did what they did at random;
+    0: the most probable is taken."""
 
     def __post_init__(self):
-        if self.episodes < 1 or not self.asked:
-            raise ValueError(f"there must be an episode and a return to ask for, got {self.episodes}, {self.asked}")
+        if self.episodes < 1 or not self.asked or self.temperature < 0:
+            raise ValueError(
+                "there must be an episode, a return to ask for and no negative temperature, got "
+                f"{self.episodes}, {self.asked}, {self.temperature}"
+            )
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         held, metrics = finished.opened.held, evaluate(finished.objective, finished.model, finished.opened.test())
         samples, table = [], []
         for asked in self.asked:
-            key = jax.random.key(finished.seed) if self.sample else None
-            got = play(finished.model, held.rows, self.environment, asked, self.episodes, key=key)
+            key = jax.random.key(finished.seed)
+            how = {"key": key, "temperature": self.temperature} if self.temperature else {}
+            got = play(finished.model, held.rows, self.environment, asked, self.episodes, **how)
             metrics |= {f"return_asked_{asked:g}": float(got.mean())}
             said = ", ".join(f"{value:g}" for value in got)
             samples.append({"source": f"asked for a return of {asked:g}", "hypothesis": said})
@@ -53,7 +58,14 @@ class Rollouts(Evaluator):
 
 
 def play(
-    model: Any, rows: StepRows, environment: str, asked: float, episodes: int, *, key: PRNGKeyArray | None = None
+    model: Any,
+    rows: StepRows,
+    environment: str,
+    asked: float,
+    episodes: int,
+    *,
+    key: PRNGKeyArray | None = None,
+    temperature: float = 1.0,
 ) -> Float[np.ndarray, " E"]:
     """Play episodes side by side, each from a seed of its own, and give their returns.
 
@@ -62,8 +74,9 @@ def play(
       rows: how steps are laid out.
       asked: the return to begin with, of which what is gained is taken away.
       key: for actions to be drawn by their probabilities; None takes the most probable.
+      temperature: what logits are divided by before.
     """
-    T, S = rows.length, len(rows.mean)
+    T, S, heat = rows.length, len(rows.mean), np.float32(temperature)
     made = [make_environment(environment) for _ in range(episodes)]
     first = np.stack([each.reset(seed=90_001 + i)[0] for i, each in enumerate(made)])
     room = 1 + max(each.spec.max_episode_steps or 1000 for each in made)
@@ -78,7 +91,7 @@ def play(
         pad = T - states[:, part].shape[1]
         window = [np.pad(x[:, part], ((0, 0), (0, pad), (0, 0))) for x in (states, actions, returns)]
         own = None if key is None else jax.random.fold_in(key, t)
-        chosen = np.asarray(_choose(model, *window, times, t - begin, own))
+        chosen = np.asarray(_choose(model, *window, times, t - begin, heat, own))
         for i in np.flatnonzero(~over):
             state, reward, ended, cut, _ = made[i].step(int(chosen[i]))
             actions[i, t, chosen[i]] = 1
@@ -94,9 +107,16 @@ def play(
 
 @jax.jit
 def _choose(
-    model: Any, states: Array, actions: Array, returns: Array, times: Array, place: Array, key: PRNGKeyArray | None
+    model: Any,
+    states: Array,
+    actions: Array,
+    returns: Array,
+    times: Array,
+    place: Array,
+    heat: Array,
+    key: PRNGKeyArray | None,
 ) -> Int[Array, " E"]:
     """Give the action of the step at a place; what comes after it is not seen."""
     hidden = model.hidden_states(states=states, actions=actions, returns=returns, times=times)
     logits = model.output(hidden).actions[:, place]
-    return logits.argmax(-1) if key is None else jax.random.categorical(key, logits)
+    return logits.argmax(-1) if key is None else jax.random.categorical(key, logits / heat)
