@@ -9,6 +9,11 @@ The first word is `transformer`, which is told the return still to come, or `clo
 does as those did whom it learned from. A file of arrays has `obs` [N, S], `actions` [N], `rewards` [N] and
 `episode_starts` [N]. The finished model plays CartPole and is asked for returns of 500, 200 and 50
 (--evaluators.0.asked).
+
+Learned from 360 episodes whose mean return is 240.9, 2,000 steps, it got 500.0 ± 0.0 where 500 was asked for, 224.0 ±
+22.5 of 200 and 53.6 ± 19.1 of 50 (20 episodes each, one seed, 10 minutes of two cores that were busy with other work,
+2026-11-23); `cloning` got 427.3 ± 173.1, whatever is asked for. Drawn at temperature 1, actions of the first got 440.9
+± 120.4, 170.2 ± 58.3 and 45.9 ± 20.3.
 """
 
 from flax_transformer.data.trajectory import DecisionData
