@@ -14,6 +14,10 @@ classifier on its tower of pictures.
 
 Without a folder it is shapes of six colours, and the test has six combinations of a colour and a shape that no training
 picture has; `--data.shapes.no-unseen` lets the training pictures have them too.
+
+After the recipe's 300 steps, with six combinations unseen, 14.4 % of the test's pictures find their caption first among
+24 and all find it among the first five; of the six captions all find one of their pictures first (one seed, 2026-11-23).
+What more steps give has not been tried.
 """
 
 from typing import Any
