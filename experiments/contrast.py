@@ -16,8 +16,8 @@ Without a folder it is shapes of six colours, and the test has six combinations 
 picture has; `--data.shapes.no-unseen` lets the training pictures have them too.
 
 After the recipe's 300 steps, with six combinations unseen, 14.4 % of the test's pictures find their caption first among
-24 and all find it among the first five; of the six captions all find one of their pictures first (one seed, 2026-11-23).
-What more steps give has not been tried.
+24 and all find it among the first five; of the six captions all find one of their pictures first (one seed,
+2026-11-23). What more steps give has not been tried.
 """
 
 from typing import Any

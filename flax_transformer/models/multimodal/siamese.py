@@ -15,7 +15,7 @@ from flax_transformer.models.head import Classifier, ClassifierConfig
 from flax_transformer.models.multimodal.towers import Embedded, Matcher, unit
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
-from flax_transformer.nn.config import check_at_least, check_fields
+from flax_transformer.nn.config import check_fields
 
 
 @frozen
@@ -31,7 +31,8 @@ class SiameseConfig:
 
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 1e-6, "scale")
+        if not self.scale > 0:
+            raise ValueError(f"scale must be positive, got {self.scale}")
 
 
 class Siamese(Matcher):

@@ -20,7 +20,7 @@ from flax_transformer.models.head import Classifier, ClassifierConfig
 from flax_transformer.models.patch_attention import PatchAttention
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
-from flax_transformer.nn.config import check_at_least, check_fields
+from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import widen
 from flax_transformer.parallel import constrain
@@ -41,7 +41,8 @@ class TwoTowersConfig:
 
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 1e-6, "scale")
+        if not self.scale > 0:
+            raise ValueError(f"scale must be positive, got {self.scale}")
         widths = {side: getattr(self, side).head.width for side in ("text", "vision")}
         if len(set(widths.values())) > 1:
             raise ValueError(f"both towers must give vectors of one width, got {widths}")
