@@ -144,8 +144,8 @@ class DecisionTransformer(Module):
         x = dropout(x.astype(cfg.block.residual.precision.residual), cfg.dropout, keys[0])
         return self.trunk(constrain(x, "batch", "length", None), mask=Mask(causal=True) & mask, key=keys[1])
 
-    def output(self, hidden: Float[Array, "*B 3*T D"]) -> Foretold:
-        """Say the action of each step, by what its state's position gives; state and return by its action's."""
+    def output(self, hidden: Float[Array, "*B P D"]) -> Foretold:
+        """Say the action of each step by what its state's position (of P = 3T) gives; the rest by its action's."""
         x = hidden.reshape(*hidden.shape[:-2], -1, 3, hidden.shape[-1])
         actions = widen(self.action(x[..., 1, :]))
         return Foretold(
