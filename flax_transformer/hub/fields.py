@@ -96,6 +96,11 @@ class Fields(Mapping):
         inner = self.data.get("vision_config")
         return (inner if isinstance(inner, dict) else self.data).get("num_channels")
 
+    @property
+    def frames(self) -> int | None:
+        """How many pictures a row may have, where it may have several."""
+        return self.integer("num_image_with_embedding", None)
+
     def relabelled(self, changes: Mapping[str, Any]) -> "Fields":
         """Give a copy with some fields changed, in which what is said of classes agrees.
 
