@@ -13,11 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.decode import Beam, Decoded, Greedy, Sampling, beam_search, greedy, make_process, sample, stream
 from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.hub.call import visible
+from flax_transformer.hub.check import check_pictures, check_shapes
+from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
@@ -34,13 +36,14 @@ NOTHING = -1
 
 def generate(
     pretrained: Any,
-    input_ids: Int[Array | np.ndarray, "B P"],
+    input_ids: Int[Array | np.ndarray, "B P"] | None = None,
     attention_mask: Seen = None,
     *,
+    pixel_values: Float[Array | np.ndarray, "B C H W"] | None = None,
     key: Keys | None = None,
     **settings: Any,
 ) -> Int[Array, "R T"]:
-    """Continue prompts, or answer sources: token ids as Hugging Face's `generate` returns them.
+    """Continue prompts, answer sources, or say what is on pictures: token ids as Hugging Face's `generate` has them.
 
     The n sequences of a prompt stand after one another. They begin with the prompt, those of an encoder-decoder with
     its start token, and are padded after their end.
@@ -52,6 +55,7 @@ def generate(
       pretrained: a `Pretrained` that is a language model.
       attention_mask: 0 where there is padding; prompts of a decoder-only model end with a token. Without it, as in
         Hugging Face, their padding token is padding unless it is an end token too, and other models' sources have none.
+      pixel_values: pictures, in place of tokens, for a model that reads them.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
         row gives the same tokens in any batch. The j-th sequence of a prompt draws by `row_keys` of that and j.
       settings: fields of `Settings`; the checkpoint's own by default.
@@ -60,15 +64,16 @@ def generate(
       ValueError: a model that generates nothing, an empty prompt, padding after a prompt, sampling without a key, more
         tokens than the model has positions, logits that are no numbers, or settings that make no sense.
     """
-    job = _prepare(pretrained, input_ids, attention_mask, key, settings)
+    job = _prepare(pretrained, (input_ids, attention_mask, pixel_values), key, settings)
     return _sequences(job, refuse_nan(run(pretrained.decoder, job.task)))
 
 
 def stream_tokens(
     pretrained: Any,
-    input_ids: Int[Array | np.ndarray, "B P"],
+    input_ids: Int[Array | np.ndarray, "B P"] | None = None,
     attention_mask: Seen = None,
     *,
+    pixel_values: Float[Array | np.ndarray, "B C H W"] | None = None,
     key: Keys | None = None,
     chunk: int = 1,
     **settings: Any,
@@ -78,7 +83,7 @@ def stream_tokens(
     Raises:
       ValueError: what `generate` raises, at once; and beams, whose tokens may change until the end.
     """
-    job = _prepare(pretrained, input_ids, attention_mask, key, settings)
+    job = _prepare(pretrained, (input_ids, attention_mask, pixel_values), key, settings)
     task = job.task
     if isinstance(task.config, Beam):
         raise ValueError(f"beam search cannot be streamed, got num_beams={task.config.beams}")
@@ -135,11 +140,10 @@ class _Job:
     """Tokens to generate at most."""
 
 
-def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, settings: Mapping[str, Any]) -> _Job:
+def _prepare(pretrained: Any, given: tuple[Any, Any, Any], key: Any, settings: Mapping[str, Any]) -> _Job:
     chosen = make_settings(pretrained.config, pretrained.generation, settings)
     model, start = pretrained.model, start_of(pretrained)
-    continues = "continue" in pretrained.architecture.uses
-    ids, mask = _checked(pretrained, input_ids, attention_mask, pad=chosen.inferred if continues else None)
+    ids, mask = start.read(pretrained, given, chosen)
     if chosen.do_sample and key is None:
         raise ValueError("sampling needs a key: generate(…, do_sample=True, key=jax.random.key(0))")
     keys = None
@@ -153,11 +157,31 @@ def _prepare(pretrained: Any, input_ids: Any, attention_mask: Any, key: Any, set
     seen, padding = prompt, None
     if isinstance(ids, np.ndarray):
         ids, mask, seen = start.pad(model.cfg, ids, mask, prompt)
-    if continues and mask is not None:
+    if start.continues and mask is not None:
         padding = _on(mask).argmax(mask != 0, axis=1)
     process = make_process(chosen.constraints(prompt.shape[1]), seen, padding, count)
     task = Task(start, ids, mask, prompt[:, -1:], keys, chosen.config(count), process)
     return _Job(task, prompt, count)
+
+
+def _tokens(pretrained: Any, given: tuple[Any, Any, Any], settings: Settings) -> tuple[Any, Any]:
+    """Read prompts or sources of tokens."""
+    ids, mask, pictures = given
+    if ids is None or pictures is not None:
+        raise ValueError(f"a {pretrained.config['architectures'][0]} goes by input_ids, got pictures or nothing")
+    continues = start_of(pretrained).continues
+    return _checked(pretrained, ids, mask, pad=settings.inferred if continues else None)
+
+
+def _pictures(pretrained: Any, given: tuple[Any, Any, Any], settings: Settings) -> tuple[Any, None]:
+    """Read pictures, and give them with channels last."""
+    ids, mask, pictures = given
+    if pictures is None or ids is not None or mask is not None:
+        raise ValueError(f"a {pretrained.config['architectures'][0]} goes by pixel_values alone, got others or nothing")
+    inputs = Inputs(pixel_values=jnp.asarray(pictures))
+    check_shapes(inputs)
+    check_pictures(inputs, pretrained.config)
+    return jnp.moveaxis(inputs.pixel_values, 1, -1), None
 
 
 def _checked(pretrained: Any, input_ids: Any, attention_mask: Any, *, pad: int | None) -> tuple[Any, Any]:
@@ -189,6 +213,8 @@ def _checked(pretrained: Any, input_ids: Any, attention_mask: Any, *, pad: int |
 class Start:
     """How a kind of model begins to generate."""
 
+    read: Callable[..., tuple[Any, Any]]
+    """`read(pretrained, given, settings)`: what is read, checked, and a mask of it."""
     prompt: Callable[..., Any]
     """`prompt(ids, settings)`: the tokens that generated ones follow."""
     pad: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -197,6 +223,8 @@ class Start:
     """`before(ids, begun)`: how many tokens `cache` reads into the cache."""
     cache: Callable[..., Any]
     """`cache(model, task, length, beams)`: all of the prompt read but its last token, with room for `length`."""
+    continues: bool = False
+    """Whether what is read is the beginning of what is written."""
 
 
 def _causal_prompt(ids: Any, settings: Settings) -> Any:
@@ -227,7 +255,8 @@ def _seq2seq_prompt(ids: Any, settings: Settings) -> Any:
     start = settings.bos_token_id if start is None else start
     if start is None:
         raise ValueError("an encoder-decoder needs decoder_start_token_id to begin with, config.json has none")
-    return _on(ids).full((len(ids), 1), start, ids.dtype)
+    on = np if isinstance(ids, np.ndarray) or ids.ndim > 2 else jnp
+    return on.full((len(ids), 1), start, ids.dtype if ids.dtype.kind in "iu" else np.int32)
 
 
 def _seq2seq_pad(config: Any, ids: np.ndarray, mask: np.ndarray | None, prompt: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -243,9 +272,17 @@ def _seq2seq_cache(model: Seq2Seq, task: Task, length: int, beams: int) -> Any:
     return model.init_cache(model.encode(task.ids, source), source, length, beams=beams, begun=task.begun[:, :-1])
 
 
+def _unpadded(config: Any, ids: Any, mask: Any, prompt: Any) -> tuple[Any, ...]:
+    return ids, mask, prompt
+
+
+RESPOND = {"before": lambda ids, begun: begun.shape[1] - 1, "cache": _seq2seq_cache}
 STARTS = {
-    "continue": Start(_causal_prompt, _causal_pad, lambda ids, begun: ids.shape[1] - 1, _causal_cache),
-    "respond": Start(_seq2seq_prompt, _seq2seq_pad, lambda ids, begun: begun.shape[1] - 1, _seq2seq_cache),
+    "continue": Start(
+        _tokens, _causal_prompt, _causal_pad, lambda ids, begun: ids.shape[1] - 1, _causal_cache, continues=True
+    ),
+    "respond": Start(_tokens, _seq2seq_prompt, _seq2seq_pad, **RESPOND),
+    "respond to pictures": Start(_pictures, _seq2seq_prompt, _unpadded, **RESPOND),
 }
 """By what an architecture can do."""
 
@@ -256,7 +293,9 @@ def start_of(pretrained: Any) -> Start:
     Raises:
       ValueError: one that generates nothing.
     """
-    found = next((STARTS[use] for use in pretrained.architecture.uses if use in STARTS), None)
+    known = pretrained.architecture
+    to = " to pictures" if known.inputs.needs[0] == "pixel_values" else ""
+    found = next((STARTS[use + to] for use in known.uses if use + to in STARTS), None)
     if found is None:
         raise ValueError(f"a {pretrained.config['architectures'][0]} generates no text: it is no language model")
     return found
