@@ -101,9 +101,9 @@ def pooled_towers(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: 
         text = ModelOutput(last_hidden_state=hidden, pooler_output=tower.head.pool(hidden))
     if inputs.pixel_values is not None:
         image = normed_picture(model.vision, inputs, keys[1], fields)
-    sides = zip((text, image), (model.text, model.vision), strict=True)
-    vectors = Embedded(*(None if side is None else unit(tower.head.output(side.pooler_output)) for side, tower in sides))
-    scores = None if None in (text, image) else model.output(vectors)
+    project = lambda tower, side: None if side is None else unit(tower.head.output(side.pooler_output))  # noqa: E731
+    vectors = Embedded(project(model.text, text), project(model.vision, image))
+    scores = None if text is None or image is None else model.output(vectors)
     return ModelOutput(
         logits_per_text=scores, logits_per_image=None if scores is None else scores.T, text_embeds=vectors.first,
         image_embeds=vectors.second, text_model_output=text, vision_model_output=image,

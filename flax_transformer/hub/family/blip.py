@@ -1,4 +1,4 @@
-"""BLIP checkpoints (Li et al. 2022): what writes about pictures, answers questions, matches texts; and each side alone."""
+"""BLIP checkpoints (Li et al. 2022): to write about pictures, answer questions, match texts; and each side alone."""
 
 import math
 from dataclasses import replace
@@ -161,9 +161,9 @@ CROSS = (
 )
 TEXT = (*bert.TABLE, *CROSS)
 DECODER = tuple(
-    replace(row, ours=tuple(path.replace("trunk.", "decoder.") for path in row.ours), theirs=f"text_decoder.bert.{row.theirs}")
-    for row in TEXT
-)  # fmt: skip
+    replace(row, ours=tuple(path.replace("trunk.", "decoder.") for path in row.ours))
+    for row in under(TEXT, "", "text_decoder.bert.")
+)
 WRITER = (
     *DECODER,
     *linear("dense", "text_decoder.cls.predictions.transform.dense"),
@@ -196,9 +196,7 @@ COPIES = {
     "text_decoder.cls.predictions.decoder.bias": "text_decoder.cls.predictions.bias",
 }
 CAPTION = Signature(("pixel_values", "input_ids"), ("attention_mask",))
-ANSWER = Signature(
-    ("pixel_values", "input_ids", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask")
-)
+ANSWER = Signature(("pixel_values", "input_ids", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask"))
 MATCH = Signature(("input_ids", "pixel_values"), ("attention_mask",), either=True)
 
 FAMILIES = {

@@ -1,13 +1,12 @@
 """GIT checkpoints (Wang et al. 2022): texts of a picture, or of several, and the encoder of pictures alone."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from flax_transformer.hub.call import ModelOutput
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import bert
-from flax_transformer.hub.family.clip import BUFFERS, blocks, grid_of
+from flax_transformer.hub.family.clip import BUFFERS, blocks
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.grounded import WRITTEN, prefixed_lm, prefixed_model
 from flax_transformer.hub.inputs import PICTURES, Inputs, Signature
@@ -92,7 +91,7 @@ OUTPUT = (
     Row(("text.head.token.embedding",), "output.weight"),
     Row(("text.output_bias",), "output.bias"),
 )
-SEEN = Signature(("input_ids", "pixel_values"), ("attention_mask", "position_ids"))
+SEEN = Signature(("pixel_values", "input_ids"), ("attention_mask", "position_ids"))
 
 FAMILIES = {
     "git": Family(

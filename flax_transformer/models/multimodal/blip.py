@@ -1,5 +1,5 @@
-"""BLIP: a ViT, and BERTs that attend to what it makes of a picture: to write what is there, to answer questions, to tell
-whether a text belongs to it (Li et al. 2022, https://arxiv.org/abs/2201.12086).
+"""BLIP: a ViT, and BERTs that attend to what it makes of a picture: to write what is there, to answer questions, to
+tell whether a text belongs to it (Li et al. 2022, https://arxiv.org/abs/2201.12086).
 
 Axes: B texts, T positions, D width.
 """

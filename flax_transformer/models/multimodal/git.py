@@ -202,10 +202,9 @@ def git_text(
     )  # fmt: skip
 
 
-def git_vision(*, image: int, patch: int, embed: int = 768, heads: int = 12, depth: int = 12, **options: Any) -> ViTConfig:
-    """Give the encoder of pictures: CLIP's, with a norm at its end too."""
-    tower = clip_vision(0, image=image, patch=patch, embed=embed, heads=heads, depth=depth, **options)
-    return replace(tower.backbone, norm="both")
+def git_vision(*, image: int, patch: int, **options: Any) -> ViTConfig:
+    """Give the encoder of pictures: CLIP's, with a norm at its end too; `options` as `clip_vision`'s."""
+    return replace(clip_vision(0, image=image, patch=patch, **options).backbone, norm="both")
 
 
 def _git(vocab: int, precision: Precision, *, patch: int, frames: int | None = None, **picture: int) -> PrefixedConfig:

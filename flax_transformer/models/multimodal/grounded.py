@@ -1,6 +1,6 @@
 """Texts that are read with a picture beside them: an encoder of tokens that attends to what another made of pictures.
 
-BLIP's readers of questions and of captions (Li et al. 2022, https://arxiv.org/abs/2201.12086) are choices of its config.
+BLIP's readers of questions and captions (Li et al. 2022, https://arxiv.org/abs/2201.12086) are choices of its config.
 
 Axes: B texts, T positions, H W height and width in pixels, C channels, S states of a picture, D width, W a picture's.
 """
