@@ -111,7 +111,7 @@ FAMILIES = {
         model_type="git_vision_model",
         architectures={
             "GitVisionModel": Architecture(
-                IMAGE_CONFIG.read, _encoder, base=True, uses=("embed",), inputs=PICTURES, **LAYERS
+                IMAGE_CONFIG.read, _encoder, uses=("embed",), inputs=PICTURES, **LAYERS
             ),
         },
         table=IMAGE_TABLE, write=IMAGE_CONFIG.write, prefix="vision_model.", ignored=BUFFERS,
