@@ -185,7 +185,7 @@ def classify(
     seen = "pictures" in pretrained.architecture.inputs.reads
     if seen and pair:
         raise ValueError("pairs are of texts, the checkpoint reads pictures")
-    if "label" in pretrained.architecture.uses and not pair:
+    if "label" in pretrained.architecture.uses and not pair and not among:
         for i, line in enumerate(lines):
             words = label_words(pretrained, line)
             print("\n" * (i > 0) + "\n".join(f"{word.probability:.4f}\t{word.label}\t{word.text}" for word in words))

@@ -1,4 +1,4 @@
-"""Commands on pictures: `detect | search`.
+"""Commands on pictures: `caption | detect | search`.
 
 CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on pictures.
 """
@@ -9,7 +9,38 @@ from typing import Annotated
 import tyro
 
 from flax_transformer.cli.programs import keep_programs
-from flax_transformer.cli.read import Folder
+from flax_transformer.cli.read import Folder, read_lines
+
+
+def caption(
+    checkpoint: Folder,
+    pictures: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    /,
+    max_new_tokens: int = 40,
+    num_beams: int = 4,
+    revision: str | None = None,
+) -> None:
+    """Say what is on pictures: a line for each, its file and a tab before it where there are several.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, or run folder.
+      pictures: Files of pictures; without them every line of standard input names one.
+      max_new_tokens: Tokens of a caption at most.
+      num_beams: Hypotheses of beam search; 1 for none.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.use import caption as run
+    from flax_transformer.task.use import open_checkpoint
+
+    keep_programs()
+    names = list(pictures) or read_lines()
+    if not names:
+        return
+    found = run(
+        open_checkpoint(checkpoint, revision=revision), names, max_new_tokens=max_new_tokens, num_beams=num_beams
+    )
+    for name, text in zip(names, found, strict=True):
+        print(f"{name}\t{text}" if len(names) > 1 else text)
 
 
 def detect(

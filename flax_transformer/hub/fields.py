@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import Any
 
 _REQUIRED = object()
+PICTURED = "vision_config", "encoder"
+"""Objects of config.json in which the part stands that reads pictures, where there are several parts."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,9 @@ class Fields(Mapping):
 
     @property
     def channels(self) -> int | None:
-        """How many channels pictures have, where it is said, be it of one tower of several."""
-        inner = self.data.get("vision_config")
-        return (inner if isinstance(inner, dict) else self.data).get("num_channels")
+        """How many channels pictures have, where it is said, be it of one tower or side of several."""
+        inner = next((each for name in PICTURED if isinstance(each := self.data.get(name), dict)), self.data)
+        return inner.get("num_channels")
 
     @property
     def frames(self) -> int | None:

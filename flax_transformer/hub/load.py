@@ -1,7 +1,6 @@
 """Checkpoints in and out: `load` a folder or hub id, `save` what `transformers` opens, `wrap` a model made here."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.alike import unlike
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
@@ -27,11 +27,9 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family, read_as
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.models.preset import abstract, module_of
-from flax_transformer.nn import AttentionConfig, BlockConfig, with_precision
+from flax_transformer.nn import with_precision
 
 GENERATION = "generation_config.json"
-FREE = re.compile(r"attend|precision|remat|unroll|.*init_std|.*dropout.*|drop_path")
-"""Fields of configs that change how a model trains or runs, and not what it is."""
 
 
 @frozen
@@ -203,23 +201,14 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     inner = getattr(again, known.at.rstrip(".")) if known.at else again
     lost = unlike(backbone, inner)
     if not lost:
-        sizes = ([entry.shapes for entry in resolve(family.rows(known), each)] for each in (model, abstract(again)))
+        rows = pretrained.family.rows(pretrained.architecture)
+        sizes = ([entry.shapes for entry in resolve(rows, each)] for each in (model, abstract(again)))
         lost = [] if next(sizes) == next(sizes) else ["other shapes"]
     if lost:
         raise ValueError(
             f"a {architecture} cannot be the model given; its config.json would describe one with {', '.join(lost)}"
         )
     return pretrained
-
-
-def unlike(one: Any, other: Any, path: str = "") -> list[str]:
-    """List in what two configs are other functions of the parameters."""
-    if type(one) is not type(other) or not dataclasses.is_dataclass(one):
-        return [] if one == other else [f"{path.rstrip('.')} {other!r} instead of {one!r}"]
-    if isinstance(one, AttentionConfig | BlockConfig):
-        one, other = one.resolved(), other.resolved()
-    names = [f.name for f in dataclasses.fields(one) if not FREE.fullmatch(f.name)]
-    return [line for name in names for line in unlike(getattr(one, name), getattr(other, name), f"{path}{name}.")]
 
 
 def _common_dtype(tensors: Mapping[str, StoredTensor]) -> str:

@@ -108,6 +108,8 @@ class Family:
     kin: str = ""
     """Another family, as whose architectures checkpoints of this one can be read too, tensors that these have no use
     for ignored: a masked autoencoder as a ViT."""
+    composed: Callable[[Fields], "Family"] | None = None
+    """`composed(fields)`: the family as it is for one config.json, where its parts are of families that this names."""
     looked_up: Mapping[str, str] = field(default_factory=lambda: LOOKED_UP)
     """Inputs, and the table of ours in which they are looked up, where a model has it."""
 

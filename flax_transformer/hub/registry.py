@@ -63,6 +63,8 @@ def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
         raise ValueError(
             f"config.json has the architecture {named[0]!r}; supported of {kind} are {', '.join(family.architectures)}"
         )
+    if family.composed is not None:
+        family = family.composed(config if isinstance(config, Fields) else Fields.of(config))
     return family, family.architectures[named[0]]
 
 

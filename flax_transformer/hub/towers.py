@@ -89,7 +89,7 @@ def two_towers(
     if inputs.pixel_values is not None:
         image = image_tower(model.vision, inputs, keys[1], inside(fields, "vision"))
     vectors = Embedded(*(None if side is None else unit(side.pooler_output) for side in (text, image)))
-    scores = None if None in (text, image) else model.output(vectors)
+    scores = None if text is None or image is None else model.output(vectors)
     return ModelOutput(
         logits_per_text=scores, logits_per_image=None if scores is None else scores.T, text_embeds=vectors.first,
         image_embeds=vectors.second, text_model_output=text, vision_model_output=image,

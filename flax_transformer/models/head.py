@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.preset import abstract, module_of
@@ -21,7 +21,7 @@ from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
-from flax_transformer.ops import activation, dropout, widen
+from flax_transformer.ops import Mask, activation, dropout, widen
 from flax_transformer.ops.wide import wide
 from flax_transformer.parallel.explicit import implicit
 
@@ -148,6 +148,10 @@ class ClassifierConfig:
     head: Any
     """A `HeadConfig`, or one that makes something else of hidden states, by `build(rngs)`."""
 
+    def build(self, rngs: nnx.Rngs) -> "Classifier":
+        """Make the model."""
+        return Classifier(self, rngs=rngs)
+
 
 def with_head(backbone: Any, **head: Any) -> ClassifierConfig:
     """Put a head on a backbone, with its width, start and precision; `head` is what else a `HeadConfig` has.
@@ -192,6 +196,23 @@ class Classifier(Module):
         self.cfg = cfg
         self.backbone = module_of(cfg.backbone)(cfg.backbone, rngs=rngs)
         self.head = cfg.head.build(rngs)
+
+    def __call__(
+        self, source: Shaped[Array, "..."], *, mask: Mask | None = None, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "..."]:
+        """Encode a source and let the head score it, in the type of hidden states, as the encoder of a `Seq2Seq` does.
+
+        Args:
+          mask: what of the source is padding.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        hidden = self.backbone(source, mask=mask, key=keys[0])
+        return self.head(hidden, key=keys[1]).astype(hidden.dtype)
+
+    def memory_mask(self, mask: Mask | None) -> Mask | None:
+        """Say what of the output is padding: as the backbone does."""
+        return self.backbone.memory_mask(mask)
 
     def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"]:
         """Compute the backbone's hidden states from the inputs of a batch; arguments as its own `hidden_states`'s."""

@@ -38,13 +38,11 @@ class ContrastiveLoss(Objective):
         """Sum the loss over the pairs of a batch; `forth` and `back` are how many first guesses are right."""
         scores = model.output(model.hidden_states(**batch["inputs"], key=key), limit=self.limit)
         present = _present(batch, scores)
-        own = jnp.diagonal(scores)
-        total, right = jnp.zeros((), scores.dtype), {}
-        for name, axis in (("forth", 1), ("back", 0)):
+        own, total = jnp.diagonal(scores), jnp.zeros((), scores.dtype)
+        for axis in (1, 0):
             others = jnp.where(jnp.expand_dims(present, 1 - axis), scores, -jnp.inf)
             total += jnp.sum(jnp.where(present, jax.nn.logsumexp(others, axis=axis) - own, 0.0)) / 2
-            right[name] = jnp.sum(present & (own >= others.max(axis)), dtype=jnp.float32)
-        return total, {"count": jnp.sum(present, dtype=jnp.float32), **right}
+        return total, _right(scores, present)
 
 
 @frozen
@@ -66,15 +64,17 @@ class SigmoidLoss(Objective):
         present = _present(batch, scores)
         own, both = jnp.eye(len(scores), dtype=bool), present[:, None] & present
         losses = jax.nn.softplus(jnp.where(own, -scores, scores))
-        others = jnp.where(both, scores, -jnp.inf)
-        right = {
-            name: jnp.sum(present & (jnp.diagonal(scores) >= others.max(axis)), dtype=jnp.float32)
-            for name, axis in (("forth", 1), ("back", 0))
-        }
-        return jnp.sum(jnp.where(both, losses, 0.0)), {"count": jnp.sum(present, dtype=jnp.float32), **right}
+        return jnp.sum(jnp.where(both, losses, 0.0)), _right(scores, present)
 
 
 def _present(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, " B"]:
     """Say which pairs are there."""
     weights = batch.get("weights")
     return jnp.ones(len(scores), bool) if weights is None else weights > 0
+
+
+def _right(scores: Float[Array, "B B"], present: Bool[Array, " B"]) -> dict[str, Float[Array, ""]]:
+    """Count the pairs that are there, and those of them that score best: among the rows' own, and the columns'."""
+    others = jnp.where(present[:, None] & present, scores, -jnp.inf)
+    best = {name: jnp.diagonal(scores) >= others.max(axis) for name, axis in (("forth", 1), ("back", 0))}
+    return {name: jnp.sum(present & each, dtype=jnp.float32) for name, each in {"count": present, **best}.items()}

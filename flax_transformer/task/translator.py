@@ -12,7 +12,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Shaped
 
 from flax_transformer.data.text import Tokenizer
 from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, gather_rows, greedy
@@ -71,11 +71,18 @@ class Hypothesis:
 
 @partial(jax.jit, static_argnames=("config", "bos"))
 def decode_batch(
-    model: EncoderDecoder, source: Int[Array, "B S"], lengths: Int[Array, "B"], *, config: Beam | Greedy, bos: int
+    model: EncoderDecoder,
+    source: Shaped[Array, "B ..."],
+    lengths: Int[Array, "B"] | None,
+    *,
+    config: Beam | Greedy,
+    bos: int,
 ) -> Decoded:
-    """Translate a batch of token ids by any model with `encode`, `init_cache` and `step`, as `EncoderDecoder` says.
+    """Translate a batch of token ids, or whatever the model reads, by any with `encode`, `init_cache` and `step`, as
+    `EncoderDecoder` says.
 
     Args:
+      lengths: of the sources, where they have any.
       bos: what the target begins with.
     """
     model = own_tables(model)

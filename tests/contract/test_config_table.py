@@ -40,6 +40,7 @@ ONE = {
     "DetrForObjectDetection": {"num_channels", "use_timm_backbone"},
     "T5EncoderModel": {"num_decoder_layers"},
     "Wav2Vec2Model": {"feat_extract_activation", "feat_extract_norm", "mask_time_prob", "num_feat_extract_layers"},
+    "VisionEncoderDecoderModel": {"tie_word_embeddings"},
     "WhisperForConditionalGeneration": {"tie_word_embeddings"},
     "MT5EncoderModel": {"num_decoder_layers"},
     "BlipTextModel": {"is_decoder"},
@@ -75,6 +76,8 @@ def variants(value):
         return [[2 * each for each in value]]
     if isinstance(value, dict) and "depths" in value:
         return [{**value, "depths": [2 * each for each in value["depths"]]}]
+    if isinstance(value, dict) and "n_layer" in value:
+        return [{**value, "n_layer": 2 * value["n_layer"]}]
     if isinstance(value, dict) and "hidden_size" in value:
         return [{**value, "num_hidden_layers": 2 * value["num_hidden_layers"]}]
     if isinstance(value, dict):
@@ -85,7 +88,7 @@ def variants(value):
 @pytest.mark.parametrize("kind", families())
 def test_what_is_written_of_any_class_reads_as_the_same(kind):
     for name in families()[kind].architectures:
-        for data in ({}, fields_of(kind)):
+        for data in ({}, fields_of(kind))[families()[kind].composed is not None :]:
             config = backbone(kind, name, data)
             assert backbone(kind, name, families()[kind].write(config)) == config, name
 

@@ -114,6 +114,13 @@ SPEECH = {
 }  # fmt: skip
 """Of Whisper's generation_config.json: the text's tokens come first, then the marks, then times."""
 
+CAPTIONER = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+    transformers.SwinConfig(**SWIN),
+    transformers.GPT2Config(n_positions=32, n_embd=12, n_layer=2, n_head=2, add_cross_attention=True, **SMALL),
+    decoder_start_token_id=1,
+    **TOKENS,
+)
+
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **SMALL)),
     "imagegpt": (
@@ -167,6 +174,7 @@ MODELS = {
         ),
     ),
     "wav2vec2": ("Wav2Vec2ForCTC", transformers.Wav2Vec2Config(**WAV2VEC2)),
+    "vision-encoder-decoder": ("VisionEncoderDecoderModel", CAPTIONER),
     "whisper": ("WhisperForConditionalGeneration", transformers.WhisperConfig(**WHISPER)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
 }
@@ -176,8 +184,13 @@ PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
 PIXELS = ("resnet", "convnext", "detr")
 TOWERS = ("clip", "siglip")
 """Of texts and of pictures."""
+CAPTIONERS = ("vision-encoder-decoder",)
 BESIDE = ("git", "blip", "blip_answers", "blip_retrieval")
 """Of texts that are read or written with a picture."""
+
+
+READ = ("input_ids", "attention_mask", "input_features", "pixel_values")
+"""What is given to generate by."""
 
 
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
@@ -201,6 +214,9 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
         numbers = lambda width: random.normal(size=(2, 5, width)).astype(np.float32)  # noqa: E731
         given = {"states": numbers(3), "actions": numbers(2), "returns_to_go": numbers(1)}
         return {**given, "timesteps": np.arange(5)[None] + np.array([[0], [6]])}
+    if name in CAPTIONERS:
+        pixels = random.normal(size=(2, 1, 12, 12)).astype(np.float32)
+        return {"pixel_values": pixels, "decoder_input_ids": random.integers(4, V, (2, 6))}
     if name in TOWERS:
         ids, pixels = random.integers(4, END, (2, 9)), random.normal(size=(2, 1, 12, 12)).astype(np.float32)
         ids[0, 8] = ids[1, 4] = END
@@ -224,8 +240,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
 def generated_from(name: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Give what texts are generated from, of the inputs of a call; pictures alone, where a prompt has no padding."""
     names = {"blip": ("pixel_values",), "blip_answers": ("pixel_values", "input_ids")}
-    usual = "input_ids", "attention_mask", "input_features", "pixel_values"
-    return {key: value for key, value in given.items() if key in names.get(name, usual)}
+    return {key: value for key, value in given.items() if key in names.get(name, READ)}
 
 
 def _after(ids: np.ndarray) -> np.ndarray:
@@ -237,7 +252,7 @@ def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
-    if name in PIXELS + PATCHES + TOWERS + BESIDE:  # what begins at 0, 1 or next to it says something too
+    if name in PIXELS + PATCHES + TOWERS + CAPTIONERS + BESIDE:  # what begins at 0, 1 or next to it says something too
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))

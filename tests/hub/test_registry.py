@@ -30,6 +30,7 @@ def test_the_page_lists_what_is_read():
 SAID = {
     "LMHeadModel": {"continue"}, "ForCausalLM": {"continue"}, "ForCausalImageModeling": {"continue"},
     "ForConditionalGeneration": {"respond"},
+    "VisionEncoderDecoderModel": {"respond"},
     "MTModel": {"respond"}, "ForMaskedLM": {"fill"}, "ForPreTraining": {"fill", "follow"},
     "ElectraForPreTraining": {"discriminate"}, "ForNextSentencePrediction": {"classify", "follow"},
     "ForSequenceClassification": {"classify"}, "ForTokenClassification": {"label"}, "ForQuestionAnswering": {"span"},

@@ -215,9 +215,15 @@ class TestSearch:
         np.testing.assert_allclose([hit.score for hit in hits], cosines[order], rtol=1e-5)
 
     def test_a_picture_is_most_like_itself(self, searched, album):
-        best = search(searched[0], str(album / "2.png"), album)[0]
-        assert best.file == album / "2.png"
-        assert best.score == pytest.approx(1, abs=1e-5)
+        scores = {hit.file: hit.score for hit in search(searched[0], str(album / "2.png"), album)}
+        assert scores[album / "2.png"] == pytest.approx(1, abs=1e-5)
+        assert scores[album / "2.png"] == pytest.approx(max(scores.values()), abs=1e-6)
+
+    def test_parameters_of_any_type_are_told_apart(self, searched, album, tmp_path):
+        half = hub.load(searched[1] / "export", dtype="bfloat16")
+        search(half, "a red cross", album, index=tmp_path / "half.npz")
+        with pytest.raises(ValueError, match="has the vectors of another checkpoint"):
+            search(searched[0], "a red cross", album, index=tmp_path / "half.npz")
 
     def test_vectors_are_kept_and_those_of_changed_pictures_made_anew(self, searched, album, monkeypatch):
         made = []

@@ -8,6 +8,7 @@ for training, `each_image_once` for evaluation.
 
 from flax_transformer.data.image.batch import Draw, Erase, ImageRows, Mix, Normalise, SceneRows, ShiftFlip
 from flax_transformer.data.image.captioned import CaptionData, Captioned
+from flax_transformer.data.image.captioned_scene import CaptionedScenes, SceneCaptions
 from flax_transformer.data.image.captioned_shape import CaptionedShapes, ShapeCaptions
 from flax_transformer.data.image.colour import ColourJitter, RandAugment
 from flax_transformer.data.image.decode import decode_image, image_size
@@ -30,6 +31,7 @@ from flax_transformer.data.image.twin import TwinData, Twins
 __all__ = [
     "CaptionData",
     "Captioned",
+    "CaptionedScenes",
     "CaptionedShapes",
     "CenterCrop",
     "ColourJitter",
@@ -55,6 +57,7 @@ __all__ = [
     "RandomResize",
     "RandomResizedCrop",
     "Resize",
+    "SceneCaptions",
     "SceneData",
     "SceneRows",
     "Scenes",

@@ -1,8 +1,8 @@
 """One picture, from a file or its bytes: refused before it is decoded if it is too large, turned upright, made RGB.
 
 What a picture's values become does not depend on its kind: 1-bit pictures are black and white, palettes are looked up,
-CMYK, YCbCr and LAB are converted by Pillow, an alpha channel is dropped (as `convert("RGB")` does, and with it the
-image processors of checkpoints), grey of 16 bits is scaled to 8, not cut off. Of an animation it is the first picture.
+CMYK, YCbCr and LAB are converted by Pillow, what is transparent lies on white (as image processors of checkpoints have
+it: below it may be any colour), grey of 16 bits is scaled to 8, not cut off. Of an animation it is the first picture.
 """
 
 import io
@@ -67,8 +67,8 @@ def decode_image(
     image = _open(source, name)
     try:
         image.load()
-        image.info.pop("transparency", None)
         turn = _UPRIGHT.get(_orientation(image))
+        image = on_white(image)
     except Exception as error:
         raise ValueError(f"{name} is a damaged or truncated picture: {_line(error)}") from error
     quarter = turn is not None and _turned_size(image, turn) != image.size
@@ -77,6 +77,16 @@ def decode_image(
     if size is not None and image.size != size:
         raise ValueError(f"{name} must be {size[0]} × {size[1]} pixels, as its annotation says, got {_spell(image)}")
     return _eight_bits(image, name, MODES[channels])
+
+
+def on_white(image: Any) -> Any:
+    """Put what is transparent in a picture of Pillow's on white; a picture without transparency is left as it is."""
+    import PIL.Image
+
+    if not {"A", "a"} & set(image.getbands()) and image.info.get("transparency") is None:
+        return image
+    whole = image.convert({"La": "LA"}.get(image.mode, "RGBA")).convert("RGBA")
+    return PIL.Image.alpha_composite(PIL.Image.new("RGBA", whole.size, (255, 255, 255, 255)), whole).convert("RGB")
 
 
 def image_size(source: str | os.PathLike | bytes, *, name: str | None = None) -> tuple[int, int]:

@@ -98,7 +98,8 @@ class ShapeScenes:
 class Drawn:
     """Pictures of generated scenes, by their numbers."""
 
-    scenes: ShapeScenes
+    scenes: Any
+    """What draws them, `draw(number)`, all of one `size`."""
     numbers: Int[np.ndarray, " B"]
 
     def __len__(self) -> int:

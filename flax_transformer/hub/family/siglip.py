@@ -13,7 +13,7 @@ from flax_transformer.hub.picture import picture_classifier
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Matrix, Row, conv, embedding, linear, norm, parameter, under
-from flax_transformer.hub.towers import ALONE, TOWER_LAYERS, image_tower, inside, last_tower, two_towers
+from flax_transformer.hub.towers import ALONE, TOWER_LAYERS, Tower, image_tower, inside, last_tower, two_towers
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.multimodal.siglip import siglip_base_patch16
 from flax_transformer.models.multimodal.towers import TwoTowersConfig
@@ -73,11 +73,7 @@ POOL = tuple(f"head.attention.{part}" for part in ("query", "key", "value"))
 GRID = grid_of("siglip", IMAGE_CONFIG)
 IMAGE_TABLE = (
     *conv("backbone.patches.patch", "embeddings.patch_embedding"),
-    *parameter(
-        "backbone.positions",
-        "embeddings.position_embedding.weight",
-        fit=fitted_positions(grid_of("siglip", IMAGE_CONFIG)),
-    ),
+    *parameter("backbone.positions", "embeddings.position_embedding.weight", fit=fitted_positions(GRID)),
     *blocks("backbone.trunk.blocks", "encoder.layers"),
     *norm("backbone.trunk.norm", "post_layernorm"),
     *parameter("head.probe", "head.probe", ones=1),
@@ -99,6 +95,17 @@ UNREAD = (r"^text_model\.", r"^logit_(scale|bias)$", r"^vision_model\.head\.")
 """What a classifier has no use for; of these its own checkpoints have the last."""
 PADDED = Signature(TOKENS.needs, TOKENS.takes, padded=True)
 
+
+def _alone(side: str, config: ConfigTable, table: tuple[Row, ...], call: Tower, inputs: Signature) -> Family:
+    """Register a tower by itself."""
+    tower = Architecture(config.read, call, base=True, uses=("match",), inputs=inputs, **ALONE)
+    name = side.lower()
+    return Family(
+        model_type=f"siglip_{name}_model", architectures={f"Siglip{side}Model": tower}, table=table, write=config.write,
+        prefix=f"{name}_model.", ignored=BUFFERS,
+    )  # fmt: skip
+
+
 FAMILIES = {
     "siglip": Family(
         model_type="siglip",
@@ -113,22 +120,6 @@ FAMILIES = {
         },
         table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",
     ),
-    "siglip_text_model": Family(
-        model_type="siglip_text_model",
-        architectures={
-            "SiglipTextModel": Architecture(
-                TEXT_CONFIG.read, last_tower, base=True, uses=("match",), inputs=PADDED, **ALONE
-            ),
-        },
-        table=TEXT_TABLE, write=TEXT_CONFIG.write, prefix="text_model.", ignored=BUFFERS,
-    ),
-    "siglip_vision_model": Family(
-        model_type="siglip_vision_model",
-        architectures={
-            "SiglipVisionModel": Architecture(
-                IMAGE_CONFIG.read, image_tower, base=True, uses=("match",), inputs=PICTURES, **ALONE
-            ),
-        },
-        table=IMAGE_TABLE, write=IMAGE_CONFIG.write, prefix="vision_model.", ignored=BUFFERS,
-    ),
+    "siglip_text_model": _alone("Text", TEXT_CONFIG, TEXT_TABLE, last_tower, PADDED),
+    "siglip_vision_model": _alone("Vision", IMAGE_CONFIG, IMAGE_TABLE, image_tower, PICTURES),
 }  # fmt: skip

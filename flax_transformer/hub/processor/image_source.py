@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from flax_transformer.data.image.decode import decode_image
+from flax_transformer.data.image.decode import decode_image, on_white
 
 CHANNELS = (1, 3, 4)
 
@@ -77,12 +77,7 @@ def _is_pillow(image: Any) -> bool:
 
 
 def _of_pillow(image: Any, rgb: bool) -> np.ndarray:
-    import PIL.Image
-
-    if rgb and ("A" in image.getbands() or image.info.get("transparency") is not None):
-        white = PIL.Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
-    pixels = np.array(image.convert("RGB") if rgb else image)
+    pixels = np.array(on_white(image).convert("RGB") if rgb else image)
     return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
 
 

@@ -12,27 +12,17 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import Classifier, ClassifierConfig
-from flax_transformer.models.multimodal.towers import Embedded, Matcher, unit
+from flax_transformer.models.multimodal.towers import Embedded, Matcher, MatcherConfig, unit
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
-from flax_transformer.nn.config import check_fields
 
 
 @frozen
-class SiameseConfig:
+class SiameseConfig(MatcherConfig):
     """A tower, whose head gives vectors."""
 
     tower: ClassifierConfig
     """An encoder of pictures, and a head."""
-    scale: float = 1 / 0.07
-    """What cosines are multiplied by, to begin with; it is learned, as its logarithm."""
-    bias: float | None = None
-    """What is then added, to begin with, and learned; None: nothing."""
-
-    def __post_init__(self):
-        check_fields(self)
-        if not self.scale > 0:
-            raise ValueError(f"scale must be positive, got {self.scale}")
 
 
 class Siamese(Matcher):

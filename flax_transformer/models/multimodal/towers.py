@@ -27,13 +27,9 @@ from flax_transformer.parallel import constrain
 
 
 @frozen
-class TwoTowersConfig:
-    """A tower of texts and one of pictures, whose heads give vectors of one width."""
+class MatcherConfig:
+    """What is learned beside the towers."""
 
-    text: ClassifierConfig
-    """An encoder or decoder of tokens, and a head of one position."""
-    vision: ClassifierConfig
-    """An encoder of pictures, and a head."""
     scale: float = 1 / 0.07
     """What cosines are multiplied by, to begin with; it is learned, as its logarithm."""
     bias: float | None = None
@@ -43,6 +39,19 @@ class TwoTowersConfig:
         check_fields(self)
         if not self.scale > 0:
             raise ValueError(f"scale must be positive, got {self.scale}")
+
+
+@frozen
+class TwoTowersConfig(MatcherConfig):
+    """A tower of texts and one of pictures, whose heads give vectors of one width."""
+
+    text: ClassifierConfig
+    """An encoder or decoder of tokens, and a head of one position."""
+    vision: ClassifierConfig
+    """An encoder of pictures, and a head."""
+
+    def __post_init__(self):
+        super().__post_init__()
         widths = {side: getattr(self, side).head.width for side in ("text", "vision")}
         if len(set(widths.values())) > 1:
             raise ValueError(f"both towers must give vectors of one width, got {widths}")

@@ -1,5 +1,6 @@
 """What a finished model is tested and shown by: frozen values that are called with it."""
 
+from flax_transformer.task.evaluator.caption import Captions
 from flax_transformer.task.evaluator.damage import Restorations
 from flax_transformer.task.evaluator.detect import Detections
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
@@ -15,6 +16,7 @@ from flax_transformer.task.evaluator.translate import Translations
 
 __all__ = [
     "Answers",
+    "Captions",
     "Completions",
     "Continuations",
     "Detections",

@@ -1,6 +1,6 @@
 """How data become examples and batches: frozen values with `open`, which an experiment names beside its data."""
 
-from flax_transformer.task.example.captioned import CaptionedImages
+from flax_transformer.task.example.captioned import CaptionedImages, DictatedImages, HeldCaptions
 from flax_transformer.task.example.damage import DamagedTexts, Lines
 from flax_transformer.task.example.exercise import Amount, ExerciseTexts
 from flax_transformer.task.example.image import Augment, HeldImages, LabelledImages
@@ -25,8 +25,10 @@ __all__ = [
     "Context",
     "DamagedTexts",
     "DetectionImages",
+    "DictatedImages",
     "ExampleMaker",
     "ExerciseTexts",
+    "HeldCaptions",
     "HeldImages",
     "HeldMatches",
     "HeldPixels",

@@ -1,20 +1,20 @@
-"""Pictures and their captions, for models that match them.
+"""Pictures and their captions, for models that match them, and for those that write captions.
 
 Axes: B pairs, T positions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.examples import Arrays
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image import ImageRows, Normalise, each_image_once
+from flax_transformer.data.image import ImageRows, ImageSet, Normalise, each_image_once
 from flax_transformer.data.image.batch import Draw
 from flax_transformer.data.text import Rows
 from flax_transformer.frozen import frozen
@@ -27,6 +27,7 @@ from flax_transformer.train.folder import RunFolder
 
 END = "<s> $A <|endoftext|>"
 """The marks around a caption."""
+HELD = "validation", "test"
 
 
 @frozen
@@ -55,39 +56,109 @@ class CaptionedImages(LabelledImages):
         Args:
           data: has `open()`, which gives an `ImageSet` of captions.
         """
-        found = opened(data, "captions")
-        settled = self._settled(context, found.channels)
-        train = found.splits["train"]
-        tokenizer = context.tokenizer or captions_tokenizer(self.vocabulary, context.folder, chain(*train.captions))
-        shape, fixed = shape_of(found, settled.size), settled._fixed()
-        normalise = normalised(settled.mean, settled.std, found.channels)
+        begun = self._begin(data, context)
         padded = context.init != "" and context.inputs.padded
-        tell = partial(Told.of, tokenizer=tokenizer, length=self.length, padded=padded)
-        told = {split: tell(each.captions) for split, each in found.splits.items()}
-        batches = settled._stream(
-            numbered(train.images), shape, normalise, context.seed, told["train"], classes=len(found.classes)
-        )
-        held = {split: settled._held(numbered(found.splits[split].images), fixed) for split in ("validation", "test")}
-
-        def once(split: str, rows: int) -> Iterable[Arrays]:
-            change = partial(_both, told[split], normalise)
-            return each_image_once(*held[split], rows=rows, collate=ImageRows(), normalise=change)
-
-        test, texts = found.splits["test"], list(dict.fromkeys(chain(*found.splits["test"].captions, found.classes)))
-        return Opened(
-            tokenizer=tokenizer,
-            spec=Spec(uses=("match",), vocab=tokenizer.vocab_size, length=self.length, image=shape),
-            batches=batches,
-            validation=partial(once, "validation", self.rows),
-            test=partial(once, "test", self.rows),
+        tell = partial(Told.of, tokenizer=begun.tokenizer, length=self.length, padded=padded)
+        once = begun.told(tell, context.seed)
+        test = begun.found.splits["test"]
+        texts = list(dict.fromkeys(chain(*test.captions, begun.found.classes)))
+        return begun.opened(
+            once,
+            uses=("match",),
             held=HeldMatches(
                 sides=("texts", "pictures"),
                 first=partial(_texts, tell([(text,) for text in texts])),
-                second=lambda: (only(batch, "images") for batch in once("test", 128)),
+                second=lambda: (only(batch, "images") for batch in once["test"](128)),
                 belong=np.array([[text in captions for captions in map(set, test.captions)] for text in texts]),
-                show=(texts.__getitem__, partial(as_seen, test.images, fixed)),
+                show=(texts.__getitem__, partial(as_seen, test.images, begun.fixed)),
             ),
-            processor=processor_of(fixed, normalise),
+        )
+
+    def _begin(self, data: Any, context: Context) -> "_Begun":
+        found = opened(data, "captions")
+        settled = self._settled(context, found.channels)
+        texts = chain(*found.splits["train"].captions)
+        tokenizer = context.tokenizer or captions_tokenizer(self.vocabulary, context.folder, texts)
+        normalise = normalised(settled.mean, settled.std, found.channels)
+        return _Begun(settled, found, tokenizer, shape_of(found, settled.size), settled._fixed(), normalise)
+
+
+@frozen
+class DictatedImages(CaptionedImages):
+    """Lay out a picture and one of its captions a row, for an encoder-decoder that writes the caption; held out are
+    `HeldCaptions`.
+    """
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Open the pictures, learn or load the tokenizer; arguments as `CaptionedImages`."""
+        begun = self._begin(data, context)
+        tokenizer, test = begun.tokenizer, begun.found.splits["test"]
+        once = begun.told(partial(Dictated.of, tokenizer=tokenizer, length=self.length), context.seed)
+        return begun.opened(
+            once,
+            uses=("respond",),
+            fields={"decoder_start_token_id": tokenizer.bos},
+            held=HeldCaptions(
+                batches=partial(once["test"], 64),
+                captions=test.captions,
+                show=partial(as_seen, test.images, begun.fixed),
+                name=test.images.name,
+                length=self.length,
+            ),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class HeldCaptions:
+    """Held-out pictures and what people said of them."""
+
+    batches: Callable[[], Iterable[Arrays]]
+    """Gives the pictures as a model's `source`, in order, and `weights`, 0 where a row is empty."""
+    captions: Sequence[tuple[str, ...]]
+    show: Callable[[int], Any]
+    """Gives a picture by its number, Pillow's, as the model sees it."""
+    name: Callable[[int], str]
+    """Says which picture it is."""
+    length: int
+    """Most tokens of a caption."""
+
+
+class _Begun(NamedTuple):
+    """Pictures with captions, and how they are read."""
+
+    settled: CaptionedImages
+    found: ImageSet
+    tokenizer: HubTokenizer
+    shape: tuple[int, int, int]
+    fixed: tuple[Any, ...]
+    """What makes pictures one size."""
+    normalise: Normalise
+
+    def told(self, tell: Callable[[Any], "Told"], seed: int) -> dict[str, Any]:
+        """Give the stream to train on, and by the name of another split what gives its batches, of so many rows."""
+        settled, found = self.settled, self.found
+        told = {split: tell(each.captions) for split, each in found.splits.items()}
+        train = numbered(found.splits["train"].images)
+        stream = settled._stream(train, self.shape, self.normalise, seed, told["train"], classes=len(found.classes))
+
+        def once(split: str, held: tuple[Any, ...], rows: int) -> Iterable[Arrays]:
+            change = partial(_both, told[split], self.normalise)
+            return each_image_once(*held, rows=rows, collate=ImageRows(), normalise=change)
+
+        held = {split: settled._held(numbered(found.splits[split].images), self.fixed) for split in HELD}
+        return {"train": stream, **{split: partial(once, split, each) for split, each in held.items()}}
+
+    def opened(self, once: Mapping[str, Any], *, uses: tuple[str, ...], **others: Any) -> Opened:
+        """Say what there is."""
+        rows = self.settled.rows
+        return Opened(
+            tokenizer=self.tokenizer,
+            spec=Spec(uses=uses, vocab=self.tokenizer.vocab_size, length=self.settled.length, image=self.shape),
+            batches=once["train"],
+            validation=partial(once["validation"], rows),
+            test=partial(once["test"], rows),
+            processor=processor_of(self.fixed, self.normalise),
+            **others,
         )
 
 
@@ -127,15 +198,32 @@ class Told:
 
     def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
         """Add `tokens` and `lengths`."""
+        return {**batch, "inputs": {**batch["inputs"], **self.drawn(batch, draw)}}
+
+    def drawn(self, batch: Arrays, draw: Draw | None) -> Arrays:
+        """Give `tokens` [B, T] and `lengths` of a caption of each picture."""
         numbers = batch["labels"]
         places = np.zeros(len(numbers)) if draw is None else draw.uniform()
         every = [self.tokens[number] for number in numbers.tolist()]
         rows = [{"tokens": each[int(place * len(each))]} for each, place in zip(every, places, strict=True)]
-        return {**batch, "inputs": {**batch["inputs"], **self.collate(rows)["inputs"]}}
+        return self.collate(rows)["inputs"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dictated(Told):
+    """Lay out pictures as the `source` of an encoder-decoder, and a caption of each as what it is to write."""
+
+    def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
+        """Give `source`, `target` [B, T-1], and as labels the token after each, where there is one."""
+        told = self.drawn(batch, draw)
+        tokens = told["tokens"]
+        there = np.arange(1, tokens.shape[1]) < told["lengths"][:, None]
+        inputs = {"source": batch["inputs"]["images"], "target": tokens[:, :-1]}
+        return {"inputs": inputs, "labels": tokens[:, 1:], "weights": there * batch["weights"][:, None]}
 
 
 def _both(told: Told, normalise: Normalise, batch: Arrays) -> Arrays:
-    return normalise(told(batch))
+    return told(normalise(batch))
 
 
 def _texts(told: Told, rows: int = 128) -> Iterable[Arrays]:

@@ -180,7 +180,7 @@ class LabelledImages:
     def _stream(
         self, pictures: Pictures, shape: tuple[int, int, int], normalise: Normalise, seed: int, *told: Any, classes: int
     ) -> ImageStream:
-        """Stream pictures to train on; `told` changes batches before all else."""
+        """Stream pictures to train on; `told` changes batches after all else."""
         pictures, *fixed = self._held(pictures, () if self.augment.area else self._fixed())
         each = (*fixed, *self.augment.examples(shape[:2], self.resample))
         before, after = self.augment.batches(classes)
@@ -189,7 +189,7 @@ class LabelledImages:
         else:
             source = HeldRows(pictures, seed)
         pairs = any(isinstance(change, Mix) for change in after)
-        return image_stream(source, *told, *before, normalise, *after, rows=self.rows, seed=seed, pairs=pairs)
+        return image_stream(source, *before, normalise, *after, *told, rows=self.rows, seed=seed, pairs=pairs)
 
 
 def opened(data: Any, kind: str) -> ImageSet:

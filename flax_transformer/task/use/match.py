@@ -132,9 +132,9 @@ def _is_shown(path: Path) -> bool:
 
 def _name(pretrained: Pretrained) -> str:
     """Name a checkpoint by all that its vectors depend on."""
-    leaves = (np.asarray(leaf) for leaf in jax.tree.leaves(pretrained.model))
+    leaves = (np.atleast_1d(leaf).view(np.uint8) for leaf in jax.tree.leaves(pretrained.model))
     seen = "" if pretrained.processor is None else json.dumps(pretrained.processor.config, sort_keys=True, default=str)
-    return digest(pretrained.config.text, seen, *(leaf.view(np.uint8) if leaf.ndim else leaf for leaf in leaves))
+    return digest(pretrained.config.text, seen, *leaves)
 
 
 def _read(index: Path) -> tuple[str, list[tuple[str, list[int], np.ndarray]]] | None:

@@ -35,7 +35,7 @@ def classify_pictures(pretrained: Pretrained, files: Sequence[File]) -> list[lis
       ValueError: a checkpoint of another kind or without an image processor, or a file that is no picture.
     """
     require_use(pretrained, "classify", "pictures")
-    rows = (pretrained(**inputs).logits for inputs in _batches(pretrained, files))
+    rows = (pretrained(**inputs).logits for inputs in batches(pretrained, files))
     return [labels for logits in rows for labels in ranked(pretrained, np.asarray(logits.astype(np.float32)))]
 
 
@@ -48,7 +48,7 @@ def embed_pictures(pretrained: Pretrained, files: Sequence[File]) -> Float[np.nd
     if "pictures" not in pretrained.architecture.inputs.reads:
         name = pretrained.config["architectures"][0]
         raise ValueError(f"a {name} reads {' and '.join(pretrained.architecture.inputs.reads)}, it was given pictures")
-    found = [np.asarray(_vectors(pretrained, inputs)) for inputs in _batches(pretrained, files)]
+    found = [np.asarray(_vectors(pretrained, inputs)) for inputs in batches(pretrained, files)]
     return np.concatenate(found).astype(np.float32)
 
 
@@ -78,7 +78,8 @@ def read_picture(pretrained: Pretrained, file: File) -> Any:
     return decode_image(file, channels=1 if pretrained.config.channels == 1 else 3)
 
 
-def _batches(pretrained: Pretrained, files: Sequence[File]) -> Iterator[dict[str, np.ndarray]]:
+def batches(pretrained: Pretrained, files: Sequence[File]) -> Iterator[dict[str, np.ndarray]]:
+    """Give what the model is given of pictures, `ROWS` at a time; errors as `read_picture`'s."""
     processor = image_processor_of(pretrained)
     for i in range(0, len(files), ROWS):
         yield processor([read_picture(pretrained, file) for file in files[i : i + ROWS]])

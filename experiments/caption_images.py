@@ -1,0 +1,59 @@
+r"""Learn to say what is on a picture: an encoder of patches, and a decoder of words that looks at them.
+
+    python experiments/caption_images.py                                                 # drawn scenes
+    python experiments/caption_images.py cct --workdir runs/flickr --data.root FLICKR8K --size 96
+    python experiments/caption_images.py vit
+
+A folder has pictures and files of JSON lines, `train.jsonl` and perhaps others of `validation` and `test`, a line of
+`{"image": "…", "captions": ["…", …]}` each; what is missing is held out of the training pictures. Captions of the test
+pictures are written by beam search and scored by all that people said of each: BLEU-1 to 4, CIDEr-D and the share that
+says it word for word; and once more by what was said of other pictures, which tells how much of the score is had
+without looking.
+
+The first word says what looks: `cct`, patches after convolutions, which learns from few pictures, or `vit`, whose
+`export` is a VisionEncoderDecoderModel that `transformers` opens too.
+"""
+
+from flax_transformer.data.image import SceneCaptions
+from flax_transformer.models.multimodal.captioner import captioner
+from flax_transformer.models.text.gpt2 import gpt2_tiny
+from flax_transformer.models.vision.cct import cct
+from flax_transformer.models.vision.vit import ViTConfig, vit_encoder
+from flax_transformer.nn import with_fields
+from flax_transformer.objective import TokenLoss
+from flax_transformer.task.evaluator import Captions
+from flax_transformer.task.example import Augment, DictatedImages
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+WIDTH = 192
+WORDS = with_fields(gpt2_tiny(dropout=0.1), embed=WIDTH, heads=6, inner=4 * WIDTH, depth=3)
+
+
+def experiment(encoder: ViTConfig) -> Recipe:
+    """Give the recipe for an encoder, whose size of pictures is that of the data."""
+    return Recipe(
+        model=with_fields(captioner(encoder, WORDS), unroll=True),
+        family="vision-encoder-decoder",
+        data=SceneCaptions(),
+        examples=DictatedImages(augment=Augment(shift=1)),
+        objective=TokenLoss(label_smoothing=0.1),
+        evaluators=(Captions(),),
+        optimizer=OptimizerConfig(
+            name="muon", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
+            weight_decay=0.05, clip_norm=1.0,
+        ),
+        train=TrainConfig(steps=400, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
+    )  # fmt: skip
+
+
+EXPERIMENTS = {
+    "cct": experiment(cct(embed=WIDTH, heads=6, depth=3, inner=2 * WIDTH, image=32, stem=(32, 64))),
+    "vit": experiment(with_fields(vit_encoder("tiny", 4, image=32), embed=WIDTH, heads=6, inner=2 * WIDTH, depth=4)),
+}
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)

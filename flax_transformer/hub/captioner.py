@@ -1,0 +1,44 @@
+"""How models that write about pictures are called with Hugging Face's keyword names.
+
+Axes: B pictures, T tokens.
+"""
+
+from typing import Any
+
+from jaxtyping import Array, PRNGKeyArray
+
+from flax_transformer.hub.call import ModelOutput, pictures, split_keys, visible
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.registration import Architecture
+from flax_transformer.models.head import Classifier
+
+DECODED = ("decoder_attentions", "cross_attentions")
+
+
+def picture_to_text(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Give logits of the token after each of the target, as VisionEncoderDecoderModel does."""
+    keys, encoder = split_keys(key), model.encoder
+    projected = isinstance(encoder, Classifier)
+    states = (encoder.backbone if projected else encoder)(pictures(inputs), key=keys[0])
+    memory = encoder.head(states).astype(states.dtype) if projected else states
+    mask = visible(inputs.decoder_attention_mask)
+    hidden = model.decode(inputs.decoder_input_ids, memory, mask=mask, key=keys[1])
+    logits = model.output(hidden).logits()
+    return ModelOutput(logits=logits, last_hidden_state=hidden, encoder_last_hidden_state=states)
+
+
+def both_layers(encoder: Architecture, seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, Any]:
+    """Name what layers were given, and their attention weights: the encoder's as its own class does."""
+    ends = {"attention_weights": 2, "hidden_states": 1}
+    inner = ModelOutput(last_hidden_state=output.encoder_last_hidden_state)
+    first = {mark: stacks[: len(stacks) - (mark in ends and ends[mark])] for mark, stacks in seen.items()}
+    if "trunk_output" in first:
+        first["trunk_output"] = first["trunk_output"][:-1]
+    named = encoder.layers(first, inner)
+    found = {f"encoder_{name}": named[name] for name in ("hidden_states", "attentions") if name in named}
+    if "hidden_states" in seen:
+        found["decoder_hidden_states"] = (*seen["hidden_states"][-1], output.last_hidden_state)
+    if "attention_weights" in seen:
+        found |= dict(zip(DECODED, map(tuple, seen["attention_weights"][-2:]), strict=True))
+    return found

@@ -1,0 +1,151 @@
+"""Checkpoints of an encoder of pictures and a decoder of words, each of a family of its own (Li et al. 2021)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.hub.alike import unlike
+from flax_transformer.hub.captioner import both_layers, picture_to_text
+from flax_transformer.hub.family import gpt2
+from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.inputs import PICTURES, Signature
+from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.hub.registry import families
+from flax_transformer.hub.table import Row, Table, linear, matrix, norm, under
+from flax_transformer.models.head import ClassifierConfig
+from flax_transformer.models.multimodal.captioner import captioner, words_of
+from flax_transformer.models.seq2seq import Seq2SeqConfig
+
+CROSS = (
+    *norm("trunk.blocks.cross_residual.norm", "h.{}.ln_cross_attn"),
+    *matrix("trunk.blocks.cross.query", "h.{}.crossattention.q_attn"),
+    *matrix(("trunk.blocks.cross.key", "trunk.blocks.cross.value"), "h.{}.crossattention.c_attn"),
+    *matrix("trunk.blocks.cross.out", "h.{}.crossattention.c_proj", inputs=2),
+)
+WORDS = replace(
+    gpt2.CONFIG, only={**gpt2.CONFIG.only, "add_cross_attention": True, "scale_attn_by_inverse_layer_idx": False}
+)
+"""A GPT-2 that looks at something."""
+
+
+def _inside(fields: Fields, side: str) -> Fields:
+    """Give the config.json of the encoder or the decoder.
+
+    Raises:
+      ValueError: what is no object, or of a family that cannot stand there.
+    """
+    found = fields.get(side)
+    if not isinstance(found, dict):
+        raise ValueError(f"config.json must give {side} as an object, it is {found!r:.40}")
+    kind = found.get("model_type")
+    known = ["gpt2"] if side == "decoder" else list(_encoders())
+    if kind not in known:
+        raise ValueError(f"config.json has {side}.model_type={kind!r}; supported there are {', '.join(known)}")
+    return Fields.of(found)
+
+
+def _encoders() -> dict[str, tuple[Family, Architecture]]:
+    """List the families that encode pictures into hidden states, and the class of each that is nearest to just that."""
+    found = {}
+    for kind, family in families().items():
+        able = [each for each in family.architectures.values() if each.inputs.needs == PICTURES.needs]
+        able = [each for each in able if {"embed", "classify"} & set(each.uses)]
+        if able and family.composed is None:
+            found[kind] = family, next((each for each in able if "embed" in each.uses), able[0])
+    return found
+
+
+def _encoder(architecture: Architecture, fields: Fields) -> Any:
+    """Read the config of an encoder without what stands on it."""
+    config = architecture.config(fields)
+    return getattr(config, architecture.at.rstrip(".")) if architecture.at else config
+
+
+def read(fields: Fields) -> Seq2SeqConfig:
+    """Make the config of both sides of config.json's fields."""
+    fields.only(tie_word_embeddings=False)
+    inside = _inside(fields, "encoder")
+    encoder = _encoder(_encoders()[inside["model_type"]][1], inside)
+    return captioner(encoder, WORDS.read(_inside(fields, "decoder")))
+
+
+def write(config: Seq2SeqConfig) -> dict[str, Any]:
+    """Write config.json's fields of both sides.
+
+    Raises:
+      ValueError: an encoder that is of no family, or a decoder that is no GPT-2.
+    """
+    encoder = config.encoder.backbone if isinstance(config.encoder, ClassifierConfig) else config.encoder
+    words = {"model_type": "gpt2", **WORDS.write(words_of(config)), "add_cross_attention": True, "is_decoder": True}
+    return {
+        "encoder": _written(encoder), "decoder": words, "is_encoder_decoder": True, "tie_word_embeddings": False,
+    }  # fmt: skip
+
+
+def _written(encoder: Any) -> dict[str, Any]:
+    for kind, (family, architecture) in _encoders().items():
+        try:
+            said = {"model_type": kind, **family.write(encoder)}
+            if not unlike(encoder, _encoder(architecture, Fields.of(said))):
+                return said
+        except (AttributeError, TypeError, ValueError):
+            continue  # of another family
+    raise ValueError(f"the encoder must be one that a family of checkpoints has, got {type(encoder).__name__}")
+
+
+def _rows(table: Table, ours: str, theirs: str, side: str) -> Iterator[Row]:
+    """Put a side's rows where they are, and let them be fitted to that side's fields."""
+    for row in under(table, ours, theirs):
+        yield row if row.fit is None else replace(row, fit=partial(_fitted, row.fit, side))
+
+
+def _fitted(fit: Any, side: str, tensor: np.ndarray, before: Fields, after: Fields) -> np.ndarray:
+    return fit(tensor, _inside(before, side), _inside(after, side))
+
+
+@cache
+def composed(fields: Fields) -> Family:
+    """Give the family of checkpoints with these two sides."""
+    inside = _inside(fields, "encoder")
+    family, architecture = _encoders()[inside["model_type"]]
+    projected = isinstance(read(fields).encoder, ClassifierConfig)
+    words = [
+        replace(row, ours=tuple(path.replace("trunk.", "decoder.") for path in row.ours))
+        for row in under((*gpt2.TABLE, *CROSS), "", "decoder.transformer.")
+    ]
+    own = Architecture(
+        read, picture_to_text, base=True, uses=("respond",), inputs=PICTURES_TO_TEXT,
+        marks=tuple(dict.fromkeys((*architecture.marks, "hidden_states"))), layers=partial(both_layers, architecture),
+        ignored=(r"^encoder\.pooler\.", r"^encoder\.embeddings\.mask_token$"),
+    )  # fmt: skip
+    return replace(
+        FAMILIES["vision-encoder-decoder"],
+        architectures={"VisionEncoderDecoderModel": own},
+        table=(
+            *_rows(family.table, "encoder.backbone." if projected else "encoder.", "encoder.", "encoder"),
+            *linear("encoder.head.output", "enc_to_dec_proj"),
+            *words,
+        ),
+        ignored=(*family.ignored, *gpt2.FAMILIES["gpt2"].ignored),
+        renamed=family.renamed,
+        copies={"decoder.lm_head.weight": "decoder.transformer.wte.weight"},
+    )
+
+
+PICTURES_TO_TEXT = Signature(("pixel_values", "decoder_input_ids"), ("decoder_attention_mask",))
+FAMILIES = {
+    "vision-encoder-decoder": Family(
+        model_type="vision-encoder-decoder",
+        architectures={
+            "VisionEncoderDecoderModel": Architecture(
+                read, picture_to_text, base=True, uses=("respond",), inputs=PICTURES_TO_TEXT
+            )
+        },
+        table=(),
+        write=write,
+        composed=composed,
+    )
+}
