@@ -44,10 +44,14 @@ class ModelOutput:
     """[B, B]: the score of every text with every picture."""
     logits_per_image: Any = None
     """[B, B]: its transpose."""
+    itm_score: Any = None
+    """[B, 2]: whether each text belongs to its picture, no and yes."""
     text_embeds: Any = None
     """[B, E], of texts."""
     image_embeds: Any = None
-    """[B, E], of pictures."""
+    """[B, E], of pictures; [B, S, D], what is written or read of them is made from."""
+    question_embeds: Any = None
+    """[B, T, D]: texts as they are read with pictures."""
     text_model_output: Any = None
     """What the tower of texts gives, a `ModelOutput`."""
     vision_model_output: Any = None
@@ -107,8 +111,8 @@ def visible(attention_mask: Int[Array, "*B T"] | None) -> Mask | None:
 
 
 def pictures(inputs: Inputs) -> Float[Array, "B H W C"]:
-    """Give pictures as models of this package take them, channels last."""
-    return jnp.moveaxis(inputs.pixel_values, 1, -1)
+    """Give pictures as models of this package take them, channels last; [B, I, H, W, C] where a row has several."""
+    return jnp.moveaxis(inputs.pixel_values, -3, -1)
 
 
 def source_of(inputs: Inputs) -> tuple[Array, Mask | None]:

@@ -61,16 +61,21 @@ def check_shapes(inputs: Inputs) -> None:
 
 
 def check_pictures(inputs: Inputs, fields: Fields) -> None:
-    """Refuse pictures that are no numbers [B, C, H, W] of the model's channels, and a mask of another shape.
+    """Refuse pictures that are no numbers [B, C, H, W] of the model's channels, or [B, I, C, H, W] where a row may have
+    several, and a mask of another shape.
 
     Raises:
       ValueError: says which.
     """
     if (pixels := inputs.pixel_values) is None:
         return
-    channels = fields.channels or (pixels.shape[1] if pixels.ndim == 4 else "C")
-    if pixels.ndim != 4 or pixels.shape[1] != channels or 0 in pixels.shape:
-        raise ValueError(f"pixel_values must be [B, {channels}, H, W], channels before rows, got {list(pixels.shape)}")
+    several = pixels.ndim == 5 and 0 < pixels.shape[1] <= (fields.frames or 0)
+    channels = fields.channels or (pixels.shape[-3] if pixels.ndim == 4 or several else "C")
+    if not (pixels.ndim == 4 or several) or pixels.shape[-3] != channels or 0 in pixels.shape:
+        more = "" if fields.frames is None else f", or [B, I, {channels}, H, W] with I up to {fields.frames}"
+        raise ValueError(
+            f"pixel_values must be [B, {channels}, H, W]{more}, channels before rows, got {list(pixels.shape)}"
+        )
     if not jnp.issubdtype(pixels.dtype, jnp.floating):
         raise ValueError(f"pixel_values must be what a processor makes of pictures, floats, got {pixels.dtype}")
     mask, shape = inputs.pixel_mask, (pixels.shape[0], *pixels.shape[2:])

@@ -98,6 +98,11 @@ class Fields(Mapping):
         inner = next((each for name in PICTURED if isinstance(each := self.data.get(name), dict)), self.data)
         return inner.get("num_channels")
 
+    @property
+    def frames(self) -> int | None:
+        """How many pictures a row may have, where it may have several."""
+        return self.integer("num_image_with_embedding", None)
+
     def relabelled(self, changes: Mapping[str, Any]) -> "Fields":
         """Give a copy with some fields changed, in which what is said of classes agrees.
 

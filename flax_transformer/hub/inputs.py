@@ -31,7 +31,8 @@ class Inputs:
     decoder_attention_mask: Any = None
     """Int [B, T]."""
     pixel_values: Any = None
-    """Float [B, C, H, W]: pictures as a processor gives them; models of this package take them as [B, H, W, C]."""
+    """Float [B, C, H, W]: pictures as a processor gives them; models of this package take them as [B, H, W, C].
+    [B, I, C, H, W] where a row may have several."""
     pixel_mask: Any = None
     """Int [B, H, W]: 1 where there is a picture, 0 where there is padding."""
     input_features: Any = None

@@ -69,6 +69,9 @@ class Architecture:
     """`layers(seen, output)`: hidden states and attention weights, by the names that its class has for them."""
     check: Callable[..., None] | None = None
     """`check(inputs, fields)` refuses what a call, which is compiled, cannot."""
+    told: Callable[[Fields], Fields] | None = None
+    """`told(fields)`: config.json as generation reads it, where a class has its marks elsewhere and reads no
+    generation_config.json."""
 
     def __post_init__(self):
         if unknown := set(self.uses) - set(USES):

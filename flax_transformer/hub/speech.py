@@ -17,8 +17,9 @@ from jaxtyping import Array, Float, Int
 from flax_transformer.decode import Timestamps, make_process
 from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.frozen import frozen
-from flax_transformer.hub.generate import STARTS, Task, run
+from flax_transformer.hub.generate import Task, run
 from flax_transformer.hub.settings import Settings, make_settings
+from flax_transformer.hub.start import STARTS
 
 FRAME = 0.01
 """Seconds from one frame to the next."""

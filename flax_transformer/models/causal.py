@@ -1,12 +1,15 @@
 """A decoder-only language model: GPT-2, Llama and their kin are choices of its config.
 
-Axes: B batch, T positions, D width, V vocabulary.
+What stands before a text without being of it, a picture's states, is its prefix.
+
+Axes: B batch, T positions, P positions of a prefix or a prompt, D width, V vocabulary.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -14,7 +17,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsTokens
 from flax_transformer.models.output import Output, output_table
 from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Trunk, TrunkConfig, cache_length, each_cache
-from flax_transformer.nn.check import check_positions, check_widths
+from flax_transformer.nn.check import check_hidden, check_positions, check_widths
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
@@ -29,6 +32,7 @@ class CausalConfig(TrunkConfig):
     """Whether the output layer is the embedding table."""
     outputs: int | None = None
     """Tokens that an output layer of its own gives, the first ones; None: all."""
+    output_bias: bool = False
     window: int | None = None
     """How many positions each sees, its own included; None: all before it."""
     falling_scale: bool = False
@@ -63,6 +67,8 @@ class CausalCache:
     """Positions written."""
     padding: Bool[Array, "B P"] | None = None
     """True where a prompt has no token; None where all are full."""
+    prefix: int = field(default=0, metadata={"static": True})
+    """Positions before the first token, which lengths of a cache do not count."""
 
     def reorder(self, rows: Int[Array, "R"]) -> "CausalCache":
         """Select hypotheses: row i continues what row `rows[i]` was, of the same prompt."""
@@ -70,11 +76,11 @@ class CausalCache:
 
     def grow(self, length: int) -> "CausalCache":
         """Make room for `length` positions in all."""
-        return replace(self, layers=each_cache(lambda cache: cache.grow(length), self.layers))
+        return replace(self, layers=each_cache(lambda cache: cache.grow(self.prefix + length), self.layers))
 
     def fork(self, beams: int, length: int) -> "CausalCache":
         """Let `beams` hypotheses continue every prompt, up to `length` positions in all."""
-        return replace(self, layers=each_cache(lambda cache: cache.fork(beams, length), self.layers))
+        return replace(self, layers=each_cache(lambda cache: cache.fork(beams, self.prefix + length), self.layers))
 
 
 class Causal(ReadsTokens, Module):
@@ -88,10 +94,17 @@ class Causal(ReadsTokens, Module):
         self.trunk = Trunk(cfg, causal=True, rngs=rngs)
         if not cfg.tied_output:
             self.head = Embedding(output_table(cfg.embedding, cfg.outputs), rngs=rngs)
+        if cfg.output_bias:
+            count = cfg.embedding.vocab if cfg.outputs is None else cfg.outputs
+            self.output_bias = nnx.Param(jnp.zeros(count, cfg.embedding.precision.dtypes["param_dtype"]))
 
-    def _mask(self) -> Mask:
+    def _mask(self, P: int, T: int) -> Mask:
+        """Say what is seen of T tokens after a prefix of P, which sees all of itself."""
         window = self.cfg.window
-        return Mask(causal=True, window=None if window is None else (window - 1, 0))
+        if not P:
+            return Mask(causal=True, window=None if window is None else (window - 1, 0))
+        at = np.arange(P + T)
+        return Mask(dense=jnp.asarray((at[None] <= at[:, None]) | (at[None] < P)))
 
     def _trunk(self) -> Trunk:
         """Give the trunk as it is used: with queries that are smaller in each block, where scales fall."""
@@ -112,23 +125,36 @@ class Causal(ReadsTokens, Module):
         mask: Mask | None = None,
         types: Int[Array, "*#B T"] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
+        prefix: Float[Array, "*B P D"] | None = None,
         key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"]:
-        """Compute the last hidden states.
+    ) -> Float[Array, "*B S D"]:
+        """Compute the last hidden states, of S = P + T positions where there is a prefix.
 
         Args:
-          mask: what else than the future is hidden: padding, other documents of a packed row.
+          mask: what else than the future is hidden of the S positions: padding, other documents of a packed row.
           types: of the tokens, themselves tokens, whose embeddings are added (GPT-2).
           positions: of the tokens; 0, 1, … by default.
+          prefix: states of what stands before the tokens, which all of it and of them see; it has no positions of its
+            own, and those of tokens do not count it.
           key: for dropout; None means none.
 
         Raises:
-          ValueError: positions for a model that has no use for them.
+          ValueError: positions for a model that has no use for them, or a prefix for one that cannot have it.
         """
         check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
-        return self._trunk()(x, mask=self._mask() & mask, positions=positions, key=keys[1])
+        P = 0 if prefix is None else self._check_prefix(prefix)
+        x = x if prefix is None else jnp.concatenate([prefix.astype(x.dtype), x], axis=-2)
+        positions = None if P else positions  # which those models of prefixes have no more use for
+        return self._trunk()(x, mask=self._mask(P, tokens.shape[-1]) & mask, positions=positions, key=keys[1])
+
+    def _check_prefix(self, prefix: Array) -> int:
+        """Give how many positions a prefix has, or raise ValueError where a model cannot tell them from tokens."""
+        check_hidden(prefix, self.cfg.block.embed, "a prefix")
+        if self.cfg.window is not None or self.cfg.relative is not None or self.cfg.block.attention.rotary is not None:
+            raise ValueError("a prefix is of models without windows, rotary or relative positions, got one with them")
+        return prefix.shape[-2]
 
     def hidden_states(
         self,
@@ -138,23 +164,26 @@ class Causal(ReadsTokens, Module):
         segments: Int[Array, "*#B T"] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
+        prefix: Float[Array, "*B P D"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Compute the last hidden states from the inputs of a batch.
+        """Compute the tokens' last hidden states from the inputs of a batch.
 
         Args:
           lengths: of the rows; they hide nothing, as no token sees the padding that comes after it.
           segments: numbers of the documents packed in a row; tokens see those of their own alone.
           positions: of the tokens; 0, 1, … by default.
-          types: of the tokens, as `encode` takes them.
+          types, prefix: as `encode` takes them.
           key: for dropout; None means none.
         """
         mask = None if segments is None else Mask(segments=(segments, segments))
-        return self.encode(tokens, mask=mask, types=types, positions=positions, key=key)
+        hidden = self.encode(tokens, mask=mask, types=types, positions=positions, prefix=prefix, key=key)
+        return hidden if prefix is None else hidden[..., prefix.shape[-2] :, :]
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
-        """Give what logits are made of: hidden states, the output table, no bias."""
-        return Output(hidden, self.embedding if self.cfg.tied_output else self.head)
+        """Give what logits are made of: hidden states, the output table, perhaps a bias."""
+        bias = self.output_bias[...] if self.cfg.output_bias else None
+        return Output(hidden, self.embedding if self.cfg.tied_output else self.head, bias)
 
     def __call__(
         self,
@@ -172,7 +201,11 @@ class Causal(ReadsTokens, Module):
         return CausalCache(self.trunk.init_cache(batch, length, beams=beams), jnp.zeros((), jnp.int32))
 
     def prefill(
-        self, tokens: Int[Array, "B P"], padding: Bool[Array, "B P"] | None = None
+        self,
+        tokens: Int[Array, "B P"],
+        padding: Bool[Array, "B P"] | None = None,
+        *,
+        prefix: Float[Array, "B S D"] | None = None,
     ) -> tuple[Float[Array, "B V"], CausalCache]:
         """Read prompts: the logits of the token after each, and the cache to go on from.
 
@@ -180,6 +213,7 @@ class Causal(ReadsTokens, Module):
 
         Args:
           padding: True where there is no token; the last position must have one.
+          prefix: what stands before the tokens, of which there may then be none.
 
         Raises:
           ValueError: padding that is not a boolean for each token.
@@ -189,20 +223,35 @@ class Causal(ReadsTokens, Module):
                 f"padding must be booleans of the tokens' shape {tokens.shape}, True where there is no token, got "
                 f"{padding.dtype} of {padding.shape}"
             )
-        empty = replace(self.init_cache(*tokens.shape), padding=padding)
-        x, cache = self._advance(tokens, empty, Mask(offset=0))
+        if prefix is None:
+            x, cache = None, self.init_cache(*tokens.shape)
+        else:
+            x, cache = self._read_prefix(prefix, tokens.shape[1])
+        if tokens.shape[1]:
+            x, cache = self._advance(tokens, replace(cache, padding=padding), Mask(offset=cache.prefix))
         return self.output(x[:, -1:]).logits()[:, 0], cache
+
+    def _read_prefix(self, prefix: Float[Array, "B P D"], length: int) -> tuple[Float[Array, "B P D"], CausalCache]:
+        """Put a prefix into a cache, with room for so many tokens after it."""
+        P, empty = self._check_prefix(prefix), self.init_cache(*prefix.shape[:2])
+        at = jnp.zeros((), jnp.int32)
+        # Each stands where the last does, and so sees all.
+        x, layers = self._trunk().extend(
+            prefix.astype(self.cfg.embedding.precision.residual), empty.layers, index=at, mask=Mask(offset=P - 1)
+        )
+        return x, replace(empty, layers=layers, index=at + P, prefix=P).grow(length)
 
     def _advance(
         self, tokens: Int[Array, "R T"], cache: CausalCache, mask: Mask | None = None
     ) -> tuple[Float[Array, "R T D"], CausalCache]:
         T, length = tokens.shape[1], cache_length(cache.layers)
-        positions = (cache.index + jnp.arange(T))[None]
+        positions = (cache.index - cache.prefix + jnp.arange(T))[None]
         if cache.padding is not None:
             beams = tokens.shape[0] // cache.padding.shape[0]
-            visible = jnp.pad(~cache.padding, ((0, 0), (0, length - cache.padding.shape[1])), constant_values=True)
+            after = length - cache.prefix - cache.padding.shape[1]
+            visible = jnp.pad(~cache.padding, ((0, 0), (cache.prefix, after)), constant_values=True)
             visible = jnp.repeat(visible, beams, axis=0)
-            counted = jnp.cumsum(visible, axis=1, dtype=jnp.int32) - 1
+            counted = jnp.cumsum(visible, axis=1, dtype=jnp.int32) - 1 - cache.prefix
             positions = jax.lax.dynamic_slice_in_dim(jnp.maximum(counted, 0), cache.index, T, axis=1)
             mask = Mask(dense=visible[:, None, None]) & mask
         if self.cfg.window is not None:

@@ -1,6 +1,6 @@
 """An encoder: BERT, RoBERTa, DistilBERT and their kin are choices of its config; and its head for masked tokens.
 
-Axes: B batch, T positions, D width, V vocabulary.
+Axes: B batch, T positions, S positions of a memory, D width, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsTokens
 from flax_transformer.models.head import Head, head_of
-from flax_transformer.models.output import Output, output_table
+from flax_transformer.models.output import Output, OutputDense, output_table
+from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
-from flax_transformer.nn import Embedding, EmbeddingConfig, Trunk, TrunkConfig, make_norm
+from flax_transformer.nn import Embedding, EmbeddingConfig, Trunk, TrunkConfig
 from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_fields
-from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation
 
@@ -34,8 +34,6 @@ class EncoderConfig(TrunkConfig):
     def __post_init__(self):
         super().__post_init__()
         check_widths(embedding=self.embedding.width, block=self.block.embed)
-        if self.cross:
-            raise ValueError("an encoder attends to no memory, got a block with cross-attention")
 
     def build(self, rngs: nnx.Rngs) -> "Encoder":
         """Make the encoder."""
@@ -43,7 +41,7 @@ class EncoderConfig(TrunkConfig):
 
 
 class Encoder(ReadsTokens, Module):
-    """Hidden states of tokens that all see each other."""
+    """Hidden states of tokens that all see each other, and a memory where the blocks attend to one."""
 
     use = "embed"
 
@@ -55,6 +53,7 @@ class Encoder(ReadsTokens, Module):
     def __call__(
         self,
         tokens: Int[Array, "*B T"],
+        memory: Float[Array, "*M S W"] | None = None,
         *,
         mask: Mask | None = None,
         types: Int[Array, "*#B T"] | None = None,
@@ -64,18 +63,19 @@ class Encoder(ReadsTokens, Module):
         """Encode tokens.
 
         Args:
+          memory: what cross-attention looks at, a picture's states, say; all of it is seen.
           mask: what is hidden, padding above all.
           types: of the tokens: 0 in the first sentence, 1 in the second.
           positions: of the tokens; 0, 1, … by default.
           key: for dropout; None means none.
 
         Raises:
-          ValueError: positions for a model that has no use for them.
+          ValueError: positions for a model that has no use for them, or a memory for one without cross-attention.
         """
         check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
-        return self.trunk(x, mask=mask, positions=positions, key=keys[1])
+        return self.trunk(x, memory, mask=mask, positions=positions, key=keys[1])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
         """Say which positions of the output are padding: those of the input."""
@@ -89,6 +89,7 @@ class Encoder(ReadsTokens, Module):
         segments: Int[Array, "*#B T"] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
+        memory: Float[Array, "*M S W"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch.
@@ -97,20 +98,21 @@ class Encoder(ReadsTokens, Module):
           lengths: of the rows; what comes after is padding, which nobody sees.
           segments: numbers of the documents packed in a row; tokens see those of their own alone.
           positions: of the tokens; 0, 1, … by default.
-          types: of the tokens, as a call takes them.
+          types, memory: as a call takes them.
           key: for dropout; None means none.
         """
         mask = None if lengths is None else Mask(lengths=lengths)
         if segments is not None:
             mask = Mask(segments=(segments, segments)) & mask
-        return self(tokens, mask=mask, types=types, positions=positions, key=key)
+        return self(tokens, memory, mask=mask, types=types, positions=positions, key=key)
 
 
 @frozen
 class MaskedLMConfig:
     """An encoder that guesses masked tokens (Devlin et al. 2019, https://arxiv.org/abs/1810.04805)."""
 
-    encoder: EncoderConfig
+    encoder: Any
+    """An `EncoderConfig`, or another with its `embedding` and `block`, of an encoder that reads tokens and more."""
     activation: str | None = None
     """After the dense layer; None: that of the encoder's blocks."""
     tied_output: bool = True
@@ -120,6 +122,11 @@ class MaskedLMConfig:
 
     def __post_init__(self):
         check_fields(self)
+        if missing := [name for name in ("embedding", "block", "build") if not hasattr(self.encoder, name)]:
+            raise ValueError(
+                f"encoder must be the config of an encoder of tokens, got {type(self.encoder).__name__}, which has no "
+                f"{', '.join(missing)}"
+            )
         activation(self.resolved_activation)
 
     @property
@@ -128,7 +135,7 @@ class MaskedLMConfig:
         return self.encoder.block.feedforward.activation if self.activation is None else self.activation
 
 
-class MaskedLM(ReadsTokens, Module):
+class MaskedLM(OutputDense, ReadsTokens, Module):
     """A dense layer, its activation and norm, and an output layer, by default the embedding table; all with biases."""
 
     use = "fill"
@@ -136,7 +143,7 @@ class MaskedLM(ReadsTokens, Module):
     @classmethod
     def example_batch(cls, config: MaskedLMConfig, rows: int, length: int | None = None) -> dict[str, Any]:
         """Make a batch of B rows of T tokens; every seventh is masked, about as many as BERT does."""
-        batch = super().example_batch(config.encoder, rows, length)
+        batch = module_of(config.encoder).example_batch(config.encoder, rows, length)
         places = np.tile(np.arange(0, batch["labels"].shape[1], 7, dtype=np.int32), (rows, 1))
         chosen = {name: np.take_along_axis(batch[name], places, axis=1) for name in ("labels", "weights")}
         return {**batch, **chosen, "places": places}
@@ -144,16 +151,14 @@ class MaskedLM(ReadsTokens, Module):
     @classmethod
     def describe_batch(cls, config: MaskedLMConfig, batch: dict[str, Any]) -> Described:
         """Count B · T tokens, masked or not."""
-        return super().describe_batch(config.encoder, batch)
+        return module_of(config.encoder).describe_batch(config.encoder, batch)
 
     def __init__(self, cfg: MaskedLMConfig, *, rngs: nnx.Rngs):
-        embedding, like, residual = cfg.encoder.embedding, cfg.encoder.block.feedforward, cfg.encoder.block.residual
-        dtypes = like.precision.dtypes
+        embedding = cfg.encoder.embedding
         self.cfg = cfg
         self.encoder = cfg.encoder.build(rngs)
-        width = embedding.embed  # of the output table, too
-        self.dense = Linear(like.embed, width, kernel_init=initializer(like), rngs=rngs, **dtypes)
-        self.norm = make_norm(residual.norm, width, eps=residual.norm_eps, precision=residual.precision, rngs=rngs)
+        self.init_dense(cfg.encoder.block, embedding.embed, rngs=rngs)
+        dtypes = cfg.encoder.block.feedforward.precision.dtypes
         bias = nnx.Param(jnp.zeros(embedding.vocab, dtypes["param_dtype"]))
         if cfg.tied_output:
             self.output_bias = bias
@@ -169,7 +174,7 @@ class MaskedLM(ReadsTokens, Module):
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits of the tokens at those positions are made of."""
-        x = self.norm(activation(self.cfg.resolved_activation)(self.dense(hidden)))
+        x = self.through_dense(hidden, self.cfg.resolved_activation)
         if self.cfg.tied_output:
             return Output(x, self.encoder.embedding, self.output_bias[...])
         return Output(x, self.head, self.head.output_bias[...])

@@ -1,13 +1,16 @@
 """The output layer of every language model: products with a table, perhaps scaled, perhaps with a bias."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+from flax import nnx
 from jaxtyping import Array, Float, Int, Shaped
 
-from flax_transformer.nn import EmbeddingConfig
-from flax_transformer.ops import chunked_scores
+from flax_transformer.nn import EmbeddingConfig, make_norm
+from flax_transformer.nn.linear import Linear, initializer
+from flax_transformer.ops import activation, chunked_scores
 
 
 def output_table(cfg: EmbeddingConfig, outputs: int | None = None) -> EmbeddingConfig:
@@ -43,3 +46,17 @@ class Output:
         """
         table, vocab = self.embedding.rows, self.embedding.cfg.vocab
         return chunked_scores(self.hidden, table, labels, weights, bias=self.bias, vocab=vocab, **options)
+
+
+class OutputDense:
+    """A dense layer and a norm before the output layer, as BERT has them: what a model is besides."""
+
+    def init_dense(self, block: Any, width: int, *, rngs: nnx.Rngs) -> None:
+        """Make both, of the kind of the layers of a block, `width` wide as the output table is."""
+        like, residual = block.feedforward, block.residual
+        self.dense = Linear(like.embed, width, kernel_init=initializer(like), rngs=rngs, **like.precision.dtypes)
+        self.norm = make_norm(residual.norm, width, eps=residual.norm_eps, precision=residual.precision, rngs=rngs)
+
+    def through_dense(self, hidden: Float[Array, "*B T D"], name: str | Callable) -> Float[Array, "*B T D"]:
+        """Give what the output layer is given, by an activation of that name."""
+        return self.norm(activation(name)(self.dense(hidden)))

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import LENGTH, draw_tokens
-from flax_transformer.models.output import Output, output_table
+from flax_transformer.models.output import Output, OutputDense, output_table
 from flax_transformer.models.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
@@ -23,7 +23,7 @@ from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Grid, Memory
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
-from flax_transformer.ops import Mask, scaled
+from flax_transformer.ops import Mask, activation, scaled
 
 
 @frozen
@@ -43,9 +43,13 @@ class Seq2SeqConfig:
     output_scale: float = 1.0
     """What hidden states are multiplied by before the output layer."""
     output_bias: bool = False
+    output_dense: str | None = None
+    """Activation of a dense layer, with a norm after it, before the output layer (BERT); None: neither."""
 
     def __post_init__(self):
         check_fields(self)
+        if self.output_dense is not None:
+            activation(self.output_dense)
         widths = {"embedding": self.embedding.width, "decoder": self.decoder.block.embed}
         if self.embeds_source:
             widths["encoder"] = self.encoder.block.embed
@@ -94,7 +98,7 @@ class DecoderCache:
         return replace(self, layers=each_cache(lambda cache: cache.grow(length), self.layers))
 
 
-class Seq2Seq(Module):
+class Seq2Seq(OutputDense, Module):
     """The Transformer: `model(source, target)` gives logits; `encode`, `init_cache` and `step` decode."""
 
     use = "respond"
@@ -108,7 +112,8 @@ class Seq2Seq(Module):
             inputs = {"source": source, "lengths": np.full(rows, T, np.int32)}
         else:
             read = module_of(config.encoder).example_batch(config.encoder, rows, length)["inputs"]
-            inputs = {"source": next(iter(read.values())), **{k: v for k, v in read.items() if k == "lengths"}}
+            inputs = {name: read.pop(name) for name in ("lengths",) if name in read}
+            inputs["source"] = read if len(read) > 1 else next(iter(read.values()))
         target = draw_tokens(config.embedding.vocab, rows, T + 1)
         inputs["target"] = target[:, :-1]
         return {"inputs": inputs, "labels": target[:, 1:], "weights": np.ones((rows, T), np.float32)}
@@ -138,12 +143,14 @@ class Seq2Seq(Module):
         if not cfg.tied_output:
             # Logits begin of order 1, however wide the embeddings start.
             self.head = Embedding(replace(output_table(cfg.embedding), init_std=None), rngs=rngs)
+        if cfg.output_dense is not None:
+            self.init_dense(cfg.decoder.block, cfg.embedding.embed, rngs=rngs)
         if cfg.output_bias:
             self.output_bias = nnx.Param(jnp.zeros(cfg.embedding.vocab, cfg.embedding.precision.dtypes["param_dtype"]))
 
     def encode(
         self,
-        source: Shaped[Array, "..."],
+        source: PyTree[Shaped[Array, "..."]],
         lengths: Int[Array, "*B"] | Mask | None = None,
         *,
         key: PRNGKeyArray | None = None,
@@ -151,7 +158,7 @@ class Seq2Seq(Module):
         """Encode a source into a memory.
 
         Args:
-          source: tokens, or what another encoder takes.
+          source: tokens, or what another encoder takes: an array, or several by name.
           lengths: of the source; positions from there on are padding. Or a mask.
         """
         mask = source_mask(lengths)
@@ -187,7 +194,7 @@ class Seq2Seq(Module):
 
     def hidden_states(
         self,
-        source: Shaped[Array, "..."],
+        source: PyTree[Shaped[Array, "..."]],
         target: Int[Array, "*B T"],
         *,
         lengths: Int[Array, "*B"] | Mask | None = None,
@@ -207,13 +214,15 @@ class Seq2Seq(Module):
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits are made of, from the decoder's hidden states."""
+        if self.cfg.output_dense is not None:
+            hidden = self.through_dense(hidden, self.cfg.output_dense)
         hidden = hidden if self.cfg.output_scale == 1 else scaled(hidden, self.cfg.output_scale)
         bias = self.output_bias[...] if self.cfg.output_bias else None
         return Output(hidden, self.embedding if self.cfg.tied_output else self.head, bias)
 
     def __call__(
         self,
-        source: Shaped[Array, "..."],
+        source: PyTree[Shaped[Array, "..."]],
         target: Int[Array, "*B T"],
         lengths: Int[Array, "*B"] | Mask | None = None,
         *,

@@ -2,6 +2,7 @@
 
 from flax_transformer.nn.attention import Attention as Attention
 from flax_transformer.nn.attention import AttentionConfig as AttentionConfig
+from flax_transformer.nn.attention import CrossAttentionConfig as CrossAttentionConfig
 from flax_transformer.nn.block import Block as Block
 from flax_transformer.nn.block import BlockConfig as BlockConfig
 from flax_transformer.nn.block import transformer_block as transformer_block

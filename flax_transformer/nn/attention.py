@@ -57,9 +57,11 @@ class AttentionConfig:
     """That of the output layer, which writes to the residual stream; None: as `init_std`."""
     precision: Precision = Precision()
 
+    memory, optional = None, False  # for attention to a memory, a `CrossAttentionConfig` has fields
+
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 1, "embed", "heads", "kv_heads", "head_width")
+        check_at_least(self, 1, "embed", "heads", "kv_heads", "head_width", "memory")
         check_at_least(self, 0, "qk_norm", "init_std", "residual_init_std")
         check_rates(self, "attention_dropout")
         if unknown := set(self.biased).difference(PROJECTIONS):
@@ -102,9 +104,29 @@ class AttentionConfig:
             self, kv_heads=self.resolved_kv_heads, head_width=self.width, out_bias=self.resolved_out_bias, scale=scale
         )
 
+    @property
+    def memory_width(self) -> int:
+        """How wide a memory is."""
+        return self.embed if self.memory is None else self.memory
+
     def build(self, rngs: nnx.Rngs) -> "Attention":
         """Make the layer."""
         return Attention(self, rngs=rngs)
+
+
+@frozen
+class CrossAttentionConfig(AttentionConfig):
+    """Attention to a memory of another kind than the block's own hidden states: a picture's, say."""
+
+    memory: int | None = None
+    """Width of the memory; None: D."""
+    optional: bool = False
+    """Whether a block that is given no memory does without this layer, instead of refusing: texts that are read alone
+    or with a picture (Li et al. 2022, https://arxiv.org/abs/2201.12086)."""
+
+    def resolved(self) -> "CrossAttentionConfig":
+        """Spell out what None stands for, so that layers that are the same are equal."""
+        return replace(super().resolved(), memory=self.memory_width)
 
 
 class Attention(Module):
@@ -118,7 +140,8 @@ class Attention(Module):
 
         def project(layer: str, heads: int) -> LinearGeneral:
             return LinearGeneral(
-                cfg.embed, (heads, cfg.width), use_bias=layer in cfg.biased, kernel_init=init,
+                cfg.embed if layer == "query" else cfg.memory_width, (heads, cfg.width),
+                use_bias=layer in cfg.biased, kernel_init=init,
                 dot_general=Product(layer), rngs=rngs, **dtypes,
             )  # fmt: skip
 
@@ -145,7 +168,7 @@ class Attention(Module):
             queries looks at row i // W.
         """
         check_beams(beams)
-        check_hidden(memory, self.cfg.embed, "memory")
+        check_hidden(memory, self.cfg.memory_width, "memory")
         return Memory.of(*self._key_value(memory), beams)
 
     def _key_value(self, memory: Float[Array, "*B S D"]) -> tuple[Array, Array]:
@@ -154,7 +177,7 @@ class Attention(Module):
     def _look(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Array, Array]:
         """Give a memory's keys and values for these queries: one row for each, for all, or for the beams of each."""
         if not isinstance(memory, Memory):
-            check_hidden(memory, self.cfg.embed, "memory")
+            check_hidden(memory, self.cfg.memory_width, "memory")
         k, v = memory.by_position() if isinstance(memory, Memory) else self._key_value(memory)
         rows, given, beams = q.shape[:-3], k.shape[:-3], getattr(memory, "beams", 1)
         if beams > 1:

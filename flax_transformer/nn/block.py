@@ -1,5 +1,6 @@
 """The block: attention, cross-attention where asked for, feed-forward, a residual around each."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.attention import AttentionConfig
+from flax_transformer.nn.attention import AttentionConfig, CrossAttentionConfig
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.check import check_hidden, check_widths
 from flax_transformer.nn.config import check_fields
@@ -33,7 +34,8 @@ class BlockConfig:
     residual: ResidualConfig
     """Around each sublayer."""
     cross: AttentionConfig | None = None
-    """Attention to a memory, between self-attention and feed-forward; None: the block takes no memory."""
+    """Attention to a memory, between self-attention and feed-forward; None: the block takes no memory. A
+    `CrossAttentionConfig` where the memory is of another width, or may be missing."""
     feedforward_residual: ResidualConfig | None = None
     """Around the feed-forward layer; None: as around the others."""
 
@@ -56,11 +58,12 @@ class BlockConfig:
         return Block(self, rngs=rngs)
 
 
-def transformer_block(*, cross: bool = False, **options: Any) -> BlockConfig:
+def transformer_block(*, cross: bool | Mapping[str, Any] = False, **options: Any) -> BlockConfig:
     """Make a block's config of what its parts are to be, by name.
 
     Args:
-      cross: whether the block attends to a memory too, with a layer like that of its self-attention.
+      cross: whether the block attends to a memory too, with a layer like that of its self-attention; or what a
+        `CrossAttentionConfig` has besides, such as the width of the memory.
       options: fields of `AttentionConfig`, `FeedForwardConfig` and `ResidualConfig`. Each goes to every part that has
         a field of its name: `embed`, `bias`, `init_std` and `precision` are said once.
 
@@ -77,7 +80,11 @@ def transformer_block(*, cross: bool = False, **options: Any) -> BlockConfig:
             f"no part of a block has {', '.join(unknown)}; they have {sorted(set().union(*known.values()))}"
         )
     parts = {p: kind(**{n: v for n, v in options.items() if n in known[p]}) for p, kind in kinds.items()}
-    return BlockConfig(**parts, cross=parts["attention"] if cross else None)
+    layer = parts["attention"] if cross else None
+    if isinstance(cross, Mapping):
+        shared = {field.name: getattr(parts["attention"], field.name) for field in fields(AttentionConfig)}
+        layer = CrossAttentionConfig(**{**shared, **cross})
+    return BlockConfig(**parts, cross=layer)
 
 
 class Block(Module):
@@ -118,8 +125,8 @@ class Block(Module):
           key: for dropout; None means none.
 
         Raises:
-          ValueError: when a memory is given to a block without cross-attention, or missing for one with it; or shapes
-            that do not fit, a whole stack called as a block among them.
+          ValueError: when a memory is given to a block without cross-attention, or missing for one with it that needs
+            one; or shapes that do not fit, a whole stack called as a block among them.
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         x = self._given(x, memory)
@@ -157,6 +164,8 @@ class Block(Module):
 
     def _given(self, x: Array, memory: Any) -> Array:
         check_hidden(x, self.cfg.embed)
+        if memory is None and self.cfg.cross is not None and self.cfg.cross.optional:
+            return checkpoint_name(x, "hidden_states")
         if (self.cfg.cross is None) == (memory is not None):
             rule = "without cross-attention takes no memory, got one"
             rule = rule if self.cfg.cross is None else "with cross-attention needs a memory, got none"

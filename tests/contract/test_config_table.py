@@ -22,8 +22,10 @@ TABLES = [
 GOLDEN = Path(__file__).parent.parent / "hub/golden"
 LIKE = {"xlm-roberta": "roberta", "camembert": "roberta"}
 INSIDE = {
-    f"{kind}_{name}_model": (kind, f"{name}_config") for kind in ("clip", "siglip") for name in ("text", "vision")
-}
+    f"{kind}_{name}_model": (kind, f"{name}_config")
+    for kind in ("clip", "siglip", "blip")
+    for name in ("text", "vision")
+} | {"git_vision_model": ("git", "vision_config")}
 """Families whose fields stand in those of another."""
 FOR_OTHERS = {"bos_token_id", "eos_token_id", "decoder_start_token_id", "pad_token_id", "is_encoder_decoder"}
 """Fields that are written for `transformers`, and say nothing of our config, but that RoBERTa's positions are counted
@@ -41,6 +43,7 @@ ONE = {
     "VisionEncoderDecoderModel": {"tie_word_embeddings"},
     "WhisperForConditionalGeneration": {"tie_word_embeddings"},
     "MT5EncoderModel": {"num_decoder_layers"},
+    "BlipTextModel": {"is_decoder"},
     "CLIPTextModel": {"projection_dim"},
     "CLIPVisionModel": {"projection_dim"},
 }

@@ -86,6 +86,15 @@ SIGLIP = {
     "text_config": {**TOWER, "vocab_size": V, "max_position_embeddings": 16},
     "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
 }
+GIT = {
+    **BERT, "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
+    "num_image_with_embedding": 2,
+}  # fmt: skip
+BLIP = {
+    "text_config": {**TOWER, **TOKENS, "vocab_size": V, "max_position_embeddings": 32, "sep_token_id": END},
+    "vision_config": {**TOWER, "image_size": 12, "patch_size": 4}, "image_text_hidden_size": 6,
+    "initializer_range": 0.3,
+}  # fmt: skip
 
 WHISPER = {
     "vocab_size": V, "num_mel_bins": 5, "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 12,
@@ -146,6 +155,10 @@ MODELS = {
     "detr": ("DetrForObjectDetection", transformers.DetrConfig(**DETR, num_labels=3)),
     "clip": ("CLIPModel", transformers.CLIPConfig(**CLIP, projection_dim=6)),
     "siglip": ("SiglipModel", transformers.SiglipConfig(**SIGLIP)),
+    "git": ("GitForCausalLM", transformers.GitConfig(**GIT)),
+    "blip": ("BlipForConditionalGeneration", transformers.BlipConfig(**BLIP)),
+    "blip_answers": ("BlipForQuestionAnswering", transformers.BlipConfig(**BLIP)),
+    "blip_retrieval": ("BlipForImageTextRetrieval", transformers.BlipConfig(**BLIP)),
     "decision_transformer": (
         "DecisionTransformerModel",
         transformers.DecisionTransformerConfig(
@@ -172,6 +185,8 @@ PIXELS = ("resnet", "convnext", "detr")
 TOWERS = ("clip", "siglip")
 """Of texts and of pictures."""
 CAPTIONERS = ("vision-encoder-decoder",)
+BESIDE = ("git", "blip", "blip_answers", "blip_retrieval")
+"""Of texts that are read or written with a picture."""
 
 
 READ = ("input_ids", "attention_mask", "input_features", "pixel_values")
@@ -211,11 +226,21 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     mask = (np.arange(length) >= length - lengths if left else np.arange(length) < lengths).astype(np.int64)
     ids = np.where(mask, random.integers(4, V, (2, length)), 3)
     given = {"input_ids": ids, "attention_mask": mask}
-    if name in ("t5", "mt5", "bart", "marian"):
+    if name in BESIDE:
+        given["pixel_values"] = random.normal(size=(2, 3, 12, 12)).astype(np.float32)
+        if name == "git":  # two pictures a row
+            given["pixel_values"] = given["pixel_values"][:, :2, None]
+    if name in ("t5", "mt5", "bart", "marian", "blip_answers"):
         given["decoder_input_ids"] = random.integers(4, V, (2, 6))
     if name in ("bert", "electra"):
         given["token_type_ids"] = (np.arange(length) > 4)[None].repeat(2, 0).astype(np.int64)
     return given
+
+
+def generated_from(name: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Give what texts are generated from, of the inputs of a call; pictures alone, where a prompt has no padding."""
+    names = {"blip": ("pixel_values",), "blip_answers": ("pixel_values", "input_ids")}
+    return {key: value for key, value in given.items() if key in names.get(name, READ)}
 
 
 def _after(ids: np.ndarray) -> np.ndarray:
@@ -227,7 +252,7 @@ def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(config).eval()
-    if name in PIXELS + PATCHES + TOWERS + CAPTIONERS:  # what begins at 0, 1 or next to it says something too
+    if name in PIXELS + PATCHES + TOWERS + CAPTIONERS + BESIDE:  # what begins at 0, 1 or next to it says something too
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))
@@ -261,7 +286,8 @@ def make(name: str) -> None:
                 stacked = torch.stack(value) if isinstance(value, tuple) else value
                 arrays[f"out_{key}"] = stacked.numpy()
         if hasattr(model, "generate") and model.can_generate():
-            prompt = {key: tensors[key] for key in tensors if key in READ}
+            prompt = {key: torch.as_tensor(value.copy()) for key, value in generated_from(name, given).items()}
+            arrays |= {f"from_{key}": value.numpy() for key, value in prompt.items()} if name in BESIDE else {}
             options = {"max_new_tokens": 12, "do_sample": False}
             arrays["greedy"] = model.generate(**prompt, **options).numpy()
             arrays["beams"] = model.generate(**prompt, **options, num_beams=4, length_penalty=0.7).numpy()

@@ -57,17 +57,20 @@ def real_positions(name, value, given):
 
 @pytest.mark.parametrize("how", only(["greedy", "beams"], "beams"))
 def test_generated_tokens(pretrained, expected, how):
-    names = ("input_ids", "input_features", "pixel_values")
-    read = next(({name: expected[f"in_{name}"]} for name in names if f"in_{name}" in expected), None)
-    if read is None:
+    given = {name.removeprefix("from_"): value for name, value in expected.items() if name.startswith("from_")}
+    if not given:
+        names = ("input_ids", "input_features", "pixel_values")
+        given = next(({name: expected[f"in_{name}"]} for name in names if f"in_{name}" in expected), {})
+        if "in_attention_mask" in expected and "pixel_values" not in given:
+            given["attention_mask"] = expected["in_attention_mask"]
+    if not given:
         pytest.skip("it reads no text, no sound and no pictures")
     if how not in expected:
         with pytest.raises(ValueError, match="generates no text"):
-            pretrained.generate(**read)
+            pretrained.generate(**given)
         return
     options = {"num_beams": 4, "length_penalty": 0.7} if how == "beams" else {}
-    seen = {} if "pixel_values" in read else {"attention_mask": expected.get("in_attention_mask")}
-    found = pretrained.generate(**read, **seen, max_new_tokens=12, **options)
+    found = pretrained.generate(**given, max_new_tokens=12, **options)
     np.testing.assert_array_equal(np.asarray(found), expected[how])
 
 

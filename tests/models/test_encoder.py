@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.models.encoder import Encoder, MaskedLM
+from flax_transformer.models.encoder import Encoder, MaskedLM, MaskedLMConfig
 from flax_transformer.models.head import Classifier, Head, HeadConfig, with_head
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import Precision, with_fields
@@ -145,8 +145,8 @@ def test_configs_that_cannot_work_say_why():
     encoder = small().encoder
     with pytest.raises(ValueError, match="all parts must have one model width, got embedding=12, block=6"):
         replace(encoder, block=with_fields(encoder.block, embed=6))
-    with pytest.raises(ValueError, match="an encoder attends to no memory"):
-        replace(encoder, block=replace(encoder.block, cross=encoder.block.attention))
+    with pytest.raises(ValueError, match="encoder must be the config of an encoder of tokens, got HeadConfig, which"):
+        MaskedLMConfig(encoder=with_head(encoder, outputs=2).head)
     with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         replace(encoder, depth=0)
     with pytest.raises(ValueError, match="a head needs outputs, a dense layer or a position"):

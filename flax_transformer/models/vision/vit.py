@@ -40,7 +40,7 @@ class ViTConfig(TrunkConfig):
     """Of tokens and patches: "learned", or "fixed", sinusoids in a table that gets no gradients (MAE)."""
     mask_token: bool = False
     """Whether there is a learned vector for patches that are masked."""
-    norm: Literal["end", "start", "none"] = "end"
+    norm: Literal["end", "start", "both", "none"] = "end"
     """Where there is a norm besides those of the blocks: after the last pre-norm block, or before the first one, as in
     CLIP, whose head has the other; "none" is for a head that has it after it averages."""
     dropout: float = 0.0
@@ -60,7 +60,12 @@ class ViTConfig(TrunkConfig):
     @property
     def end_norm(self) -> bool:
         """Whether the stack ends in a norm."""
-        return self.norm == "end" and super().end_norm
+        return self.norm in ("end", "both") and super().end_norm
+
+    @property
+    def start_norm(self) -> bool:
+        """Whether there is a norm before the first block."""
+        return self.norm in ("start", "both")
 
     def build(self, rngs: nnx.Rngs) -> "ViT":
         """Make the encoder."""
@@ -88,7 +93,7 @@ class ViT(ReadsImages, Module):
             if name == "positions" and cfg.position == "fixed":
                 values = fixed_positions(cfg.patches, len(cfg.tokens))
             setattr(self, name, nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False))
-        if cfg.norm == "start":
+        if cfg.start_norm:
             self.norm = cfg.block.residual.make_norm(rngs)
         self.trunk = Trunk(cfg, rngs=rngs)
 
@@ -118,7 +123,7 @@ class ViT(ReadsImages, Module):
         x = jnp.concatenate([*(jnp.broadcast_to(row, (*x.shape[:-2], *row.shape)) for row in tokens), x], axis=-2)
         table = self.positions_of(*cfg.patches.grid_of(*images.shape[-3:-1]))
         x = x if table is None else x + table
-        x = self.norm(x) if cfg.norm == "start" else x
+        x = self.norm(x) if cfg.start_norm else x
         x = dropout(x.astype(cfg.patches.precision.residual), cfg.dropout, key)
         return constrain(x, "batch", "length", None)
 

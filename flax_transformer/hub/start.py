@@ -1,0 +1,286 @@
+"""How each kind of model begins to generate: what it reads, what its texts begin with, how both are padded and cached.
+
+Axes: B rows, P prompt tokens, I pictures of a row, H W height and width in pixels, C channels.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
+
+from flax_transformer.hub.call import pictures, visible
+from flax_transformer.hub.check import check_pictures
+from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.settings import Settings
+from flax_transformer.models.causal import Causal
+from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.nn import EmbeddingConfig
+
+SHORTEST = 32
+"""Length that shorter prompts are padded to."""
+NOTHING = -1
+"""In the place of a token that no constraint looks at."""
+
+
+class Read(NamedTuple):
+    """What is generated from."""
+
+    source: Any
+    """What is read before anything is written: tokens [B, P], pictures [B, H, W, C], or both by name."""
+    mask: Int[Any, "B P"] | None
+    """1 where the source has a token."""
+    prompt: Int[Any, "B P"]
+    """What sequences begin with."""
+
+    @property
+    def tokens(self) -> Any:
+        """Those of the source."""
+        return self.source["tokens"] if isinstance(self.source, dict) else self.source
+
+    def padded(self, before: int, after: int, mask: np.ndarray) -> "Read":
+        """Pad the tokens of the source."""
+        widths = (0, 0), (before, after)
+        tokens = np.pad(self.tokens, widths)
+        source = {**self.source, "tokens": tokens} if isinstance(self.source, dict) else tokens
+        return self._replace(source=source, mask=np.pad(mask, widths))
+
+
+Given = tuple[Any, Any, Any]
+"""`input_ids`, `attention_mask` and `pixel_values`, as somebody gives them."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a kind of model begins to generate."""
+
+    read: Callable[..., Read]
+    """`read(pretrained, given, settings)`: what is given, checked."""
+    pad: Callable[..., tuple[Read, np.ndarray]]
+    """`pad(config, read)`: the same of a length that is compiled once, and what constraints see."""
+    before: Callable[..., int]
+    """`before(source, begun)`: how many tokens `cache` reads into the cache."""
+    cache: Callable[..., Any]
+    """`cache(model, task, length, beams)`: all of the prompt read but its last token, with room for `length`."""
+    continues: bool = False
+    """Whether the tokens of the source are the beginning of what is written."""
+
+
+def padded_length(length: int) -> int:
+    """Round up to one of few lengths, each compiled once: multiples of 32, above 128 of a quarter of a power of 2.
+
+    >>> [padded_length(n) for n in (1, 32, 33, 100, 150, 300, 600)]
+    [32, 32, 64, 128, 192, 384, 768]
+    """
+    step = max(SHORTEST, 2 ** (math.ceil(math.log2(length)) - 2))
+    return math.ceil(length / step) * step
+
+
+def fitting(table: EmbeddingConfig, length: int, more: int = 0) -> int:
+    """Pad a length, but not beyond the positions of a learned table."""
+    limit = table.max_length + more if table.position == "learned" else math.inf
+    return max(length, min(padded_length(length), limit))
+
+
+def name_of(pretrained: Any) -> str:
+    """Name the class of a checkpoint."""
+    return pretrained.config["architectures"][0]
+
+
+def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tuple[Any, Any]:
+    """Give ids and mask, on the host where they are known: so nothing but the loop is compiled.
+
+    Args:
+      pad: the token that is padding where no mask is given, as Hugging Face infers it.
+    """
+    input_ids, attention_mask, _ = given
+    if input_ids is None:
+        raise ValueError(f"a {name_of(pretrained)} goes by input_ids, got none")
+    placed = isinstance(input_ids, jax.core.Tracer) or (
+        isinstance(input_ids, jax.Array) and len(input_ids.sharding.device_set) > 1
+    )
+    on = jnp if placed or isinstance(attention_mask, jax.core.Tracer) else np
+    ids = on.asarray(input_ids)
+    if ids.ndim != 2 or 0 in ids.shape or ids.dtype.kind not in "iu":
+        raise ValueError(
+            "prompts are one or more rows of at least one token, whole numbers [B, P], got an array of shape "
+            f"{ids.shape} and type {ids.dtype}"
+        )
+    pretrained.check_ids("input_ids", ids)
+    mask = None if attention_mask is None else on.asarray(attention_mask)
+    if mask is None and pad is not None:
+        mask = ids != pad
+    if mask is not None and mask.shape != ids.shape:
+        raise ValueError(f"attention_mask must have the shape of input_ids, got {mask.shape} and {ids.shape}")
+    return ids, None if mask is None else (mask != 0).astype(on.int32)
+
+
+def read_pictures(pretrained: Any, given: Given) -> Any:
+    """Give pictures with channels last."""
+    if given[2] is None:
+        raise ValueError(f"a {name_of(pretrained)} goes by pixel_values, got none")
+    inputs = Inputs(pixel_values=jnp.asarray(given[2]))
+    check_pictures(inputs, pretrained.config)
+    return pictures(inputs)
+
+
+def _words(pretrained: Any, given: Given) -> None:
+    if given[2] is not None:
+        raise ValueError(f"a {name_of(pretrained)} goes by input_ids, got pictures")
+
+
+def _same_rows(ids: Any, images: Any) -> None:
+    if len(ids) != len(images):
+        raise ValueError(f"there must be a picture, or a row of them, for each text, got {len(images)} and {len(ids)}")
+
+
+def _continued(pretrained: Any, given: Given, settings: Settings) -> Read:
+    _words(pretrained, given)
+    ids, mask = read_tokens(pretrained, given, pad=settings.inferred)
+    return Read(ids, mask, ids)
+
+
+def _continued_beside(pretrained: Any, given: Given, settings: Settings) -> Read:
+    """Read pictures and what texts of them begin with: the start token, where nothing is said."""
+    images = read_pictures(pretrained, given)
+    if given[0] is None:
+        ids, mask = _begin(len(images), settings.bos_token_id), None
+    else:
+        ids, mask = read_tokens(pretrained, given, pad=settings.inferred)
+    _same_rows(ids, images)
+    return Read({"tokens": ids, "images": images}, mask, ids)
+
+
+def _answered(pretrained: Any, given: Given, settings: Settings) -> Read:
+    _words(pretrained, given)
+    ids, mask = read_tokens(pretrained, given)
+    on = np if isinstance(ids, np.ndarray) else jnp
+    return Read(ids, mask, _begin(len(ids), _first(settings), on, ids.dtype))
+
+
+def _told(pretrained: Any, given: Given, settings: Settings) -> Read:
+    """Read pictures alone."""
+    if given[0] is not None or given[1] is not None:
+        raise ValueError(f"a {name_of(pretrained)} goes by pixel_values alone, got others")
+    images = read_pictures(pretrained, given)
+    return Read(images, None, _begin(len(images), _first(settings)))
+
+
+def _told_on(pretrained: Any, given: Given, settings: Settings) -> Read:
+    """Read pictures and what texts begin with, with its marks: the start token takes the place of the first."""
+    if given[0] is None:
+        return _told(pretrained, given, settings)
+    images = read_pictures(pretrained, given)
+    ids, mask = read_tokens(pretrained, given)
+    _same_rows(ids, images)
+    if ids.shape[1] < 2:
+        raise ValueError(f"a prompt has marks before and after it, got {ids.shape[1]} token")
+    if mask is not None and not isinstance(mask, jax.core.Tracer) and not mask.all():
+        raise ValueError("prompts beside pictures are of one length, got an attention_mask with 0")
+    on = np if isinstance(ids, np.ndarray) else jnp
+    begun = _begin(len(ids), _first(settings), on, ids.dtype)
+    return Read(images, None, on.concatenate([begun, ids[:, 1:-1]], axis=1))
+
+
+def _asked(pretrained: Any, given: Given, settings: Settings) -> Read:
+    """Read questions and the pictures that they are about."""
+    images, (ids, mask) = read_pictures(pretrained, given), read_tokens(pretrained, given)
+    _same_rows(ids, images)
+    return Read({"tokens": ids, "images": images}, mask, _begin(len(ids), _first(settings)))
+
+
+def _first(settings: Settings) -> int:
+    start = settings.decoder_start_token_id
+    start = settings.bos_token_id if start is None else start
+    if start is None:
+        raise ValueError("an encoder-decoder needs decoder_start_token_id to begin with, config.json has none")
+    return start
+
+
+def _begin(rows: int, token: int | None, on: Any = np, dtype: Any = np.int32) -> Any:
+    if token is None:
+        raise ValueError("a text without a prompt begins with bos_token_id, config.json has none")
+    return on.full((rows, 1), token, dtype)
+
+
+def _left(config: Any, read: Read) -> tuple[Read, np.ndarray]:
+    """Pad on the left. Positions count tokens alone, so that neither they nor what is seen change."""
+    ids, mask = read.tokens, read.mask
+    mask = np.ones_like(ids, np.int32) if mask is None else mask
+    if not mask.any(1).all():
+        raise ValueError("a prompt has at least one token, got a row of attention_mask that is all 0")
+    if not mask[:, -1].all():
+        raise ValueError("prompts of a decoder-only model are padded on the left, got an attention_mask that ends in 0")
+    more = fitting(config.embedding, ids.shape[1], more=1) - ids.shape[1]  # the last token is not read with the others
+    return read.padded(more, 0, mask), np.pad(read.prompt, ((0, 0), (more, 0)), constant_values=NOTHING)
+
+
+def _right(config: Any, read: Read) -> tuple[Read, np.ndarray]:
+    """Pad on the right, unless a row is all padding: it attends to all of it, be it more or less."""
+    ids, mask = read.tokens, read.mask
+    mask = np.ones_like(ids, np.int32) if mask is None else mask
+    table = getattr(config.encoder, "embedding", None) or config.source_embedding or config.embedding
+    length = fitting(table, ids.shape[1]) if mask.any(1).all() else ids.shape[1]
+    return read.padded(0, length - ids.shape[1], mask), read.prompt
+
+
+def _as_it_is(config: Any, read: Read) -> tuple[Read, np.ndarray]:
+    return read, read.prompt
+
+
+def _causal_cache(model: Causal, task: Any, length: int, beams: int) -> Any:
+    ids, mask, before = task.ids, task.mask, task.before
+    beside = {}
+    if isinstance(ids, dict):
+        ids, beside = ids["tokens"], {"images": ids["images"]}
+    elif not before:
+        return model.init_cache(len(ids), length, beams=beams)
+    padding = None if mask is None else mask[:, :-1] == 0
+    return model.prefill(ids[:, :-1], padding, **beside)[1].fork(beams, before + length)
+
+
+def _seq2seq_cache(model: Seq2Seq, task: Any, length: int, beams: int) -> Any:
+    source = visible(task.mask)
+    return model.init_cache(model.encode(task.ids, source), source, length, beams=beams, begun=task.begun[:, :-1])
+
+
+def _count_source(source: Any, begun: Any) -> int:
+    return (source["tokens"] if isinstance(source, dict) else source).shape[1] - 1
+
+
+def _count_begun(source: Any, begun: Any) -> int:
+    return begun.shape[1] - 1
+
+
+CONTINUE = {"pad": _left, "before": _count_source, "cache": _causal_cache, "continues": True}
+RESPOND = {"before": _count_begun, "cache": _seq2seq_cache}
+STARTS = {
+    "continue": Start(_continued, **CONTINUE),
+    "continue beside pictures": Start(_continued_beside, **CONTINUE),
+    "respond": Start(_answered, _right, **RESPOND),
+    "respond to pictures": Start(_told, _as_it_is, **RESPOND),
+    "respond beside pictures": Start(_told_on, _as_it_is, **RESPOND),
+    "respond to questions": Start(_asked, _right, **RESPOND),
+}
+"""By what an architecture can do, and from what."""
+
+
+def start_of(pretrained: Any) -> Start:
+    """Tell how a checkpoint begins to generate.
+
+    Raises:
+      ValueError: one that generates nothing.
+    """
+    known, needs = pretrained.architecture, pretrained.architecture.inputs.needs
+    how = ""
+    if "pixel_values" in needs:
+        texts = " to questions" if "decoder_input_ids" in needs else " beside pictures"
+        how = texts if "input_ids" in needs else " to pictures"
+    found = next((STARTS[use + how] for use in known.uses if use + how in STARTS), None)
+    if found is None:
+        raise ValueError(f"a {name_of(pretrained)} generates no text: it is no language model")
+    return found
