@@ -108,7 +108,7 @@ def visible(attention_mask: Int[Array, "*B T"] | None) -> Mask | None:
 
 def pictures(inputs: Inputs) -> Float[Array, "B H W C"]:
     """Give pictures as models of this package take them, channels last."""
-    return jnp.moveaxis(inputs.pixel_values, 1, -1)
+    return jnp.moveaxis(inputs.pixel_values, -3, -1)
 
 
 def source_of(inputs: Inputs) -> tuple[Array, Mask | None]:
