@@ -86,6 +86,11 @@ SIGLIP = {
     "text_config": {**TOWER, "vocab_size": V, "max_position_embeddings": 16},
     "vision_config": {**TOWER, "image_size": 12, "patch_size": 4, "num_channels": 1},
 }
+VILT = {**VIT, "vocab_size": V, "max_position_embeddings": 16, "pad_token_id": 3}
+LXMERT = {
+    **SMALL, "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "max_position_embeddings": 16,
+    "l_layers": 1, "r_layers": 2, "x_layers": 2, "visual_feat_dim": 6, "num_qa_labels": 5,
+}  # fmt: skip
 
 WHISPER = {
     "vocab_size": V, "num_mel_bins": 5, "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 12,
@@ -153,6 +158,8 @@ MODELS = {
             initializer_range=0.3,
         ),
     ),
+    "vilt": ("ViltForQuestionAnswering", transformers.ViltConfig(**VILT, num_labels=5)),
+    "lxmert": ("LxmertForQuestionAnswering", transformers.LxmertConfig(**LXMERT)),
     "wav2vec2": ("Wav2Vec2ForCTC", transformers.Wav2Vec2Config(**WAV2VEC2)),
     "whisper": ("WhisperForConditionalGeneration", transformers.WhisperConfig(**WHISPER)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**BART, scale_embedding=True)),
@@ -163,6 +170,8 @@ PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
 PIXELS = ("resnet", "convnext", "detr")
 TOWERS = ("clip", "siglip")
 """Of texts and of pictures."""
+ASKED = ("vilt", "lxmert")
+"""Of both together."""
 
 
 def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
@@ -197,7 +206,13 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     given = {"input_ids": ids, "attention_mask": mask}
     if name in ("t5", "mt5", "bart", "marian"):
         given["decoder_input_ids"] = random.integers(4, V, (2, 6))
-    if name in ("bert", "electra"):
+    if name == "vilt":
+        given["pixel_values"] = random.normal(size=(2, 1, 12, 16)).astype(np.float32)
+        given["pixel_mask"] = np.ones((2, 12, 16), np.int64)
+    if name == "lxmert":
+        given["visual_feats"] = random.normal(size=(2, 7, 6)).astype(np.float32)
+        given["visual_pos"] = random.random((2, 7, 4), dtype=np.float32)
+    if name in ("bert", "electra", "vilt", "lxmert"):
         given["token_type_ids"] = (np.arange(length) > 4)[None].repeat(2, 0).astype(np.int64)
     return given
 
@@ -210,8 +225,10 @@ def _after(ids: np.ndarray) -> np.ndarray:
 def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
+    if name == "vilt":  # the patches of a picture in their order, and not shuffled
+        torch.multinomial = lambda weights, count, replacement=False: torch.arange(int(count)) % len(weights)
     model = getattr(transformers, kind)(config).eval()
-    if name in PIXELS + PATCHES + TOWERS:  # what begins at 0, 1 or next to it says something too
+    if name in PIXELS + PATCHES + TOWERS + ASKED:  # what begins at 0, 1 or next to it says something too
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))

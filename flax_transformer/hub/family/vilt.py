@@ -147,7 +147,8 @@ def answered(fields: Fields) -> ClassifierConfig:
 
 def compared(fields: Fields) -> ClassifierConfig:
     """Put a head on the encoder that sees several pictures of a text."""
-    return answering(read(fields), fields.labels, pictures=fields.integer("num_images"))
+    pictures = 2 if fields.get("num_images") == -1 else fields.integer("num_images", 2)  # -1: nothing is said
+    return answering(read(fields), fields.labels, pictures=pictures)
 
 
 BOTH = {"at": "backbone.", "inputs": GIVEN, "check": check, **LAYERS}
