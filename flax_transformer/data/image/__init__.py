@@ -6,6 +6,8 @@
 for training, `each_image_once` for evaluation.
 """
 
+from flax_transformer.data.image.asked import Asked, QuestionData
+from flax_transformer.data.image.asked_shape import AskedShapes, ShapeQuestions
 from flax_transformer.data.image.batch import Draw, Erase, ImageRows, Mix, Normalise, SceneRows, ShiftFlip
 from flax_transformer.data.image.captioned import CaptionData, Captioned
 from flax_transformer.data.image.captioned_shape import CaptionedShapes, ShapeCaptions
@@ -28,6 +30,8 @@ from flax_transformer.data.image.stream import DecodedRows, HeldRows, ImageStrea
 from flax_transformer.data.image.twin import TwinData, Twins
 
 __all__ = [
+    "Asked",
+    "AskedShapes",
     "CaptionData",
     "Captioned",
     "CaptionedShapes",
@@ -50,6 +54,7 @@ __all__ = [
     "Normalise",
     "Objects",
     "Pictures",
+    "QuestionData",
     "RandAugment",
     "RandomCrop",
     "RandomResize",
@@ -59,6 +64,7 @@ __all__ = [
     "SceneRows",
     "Scenes",
     "ShapeCaptions",
+    "ShapeQuestions",
     "ShapeScenes",
     "ShiftFlip",
     "Sometimes",

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.hub.call import ModelOutput, pictures, split_keys
 from flax_transformer.hub.config import ConfigTable, sides
-from flax_transformer.hub.family import vit
+from flax_transformer.hub.family import cct, vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm, settle_pooler
 from flax_transformer.hub.inputs import Inputs, Signature
@@ -23,31 +23,47 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, Table, conv, embedding, linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig
 from flax_transformer.models.multimodal.answer import answering
-from flax_transformer.models.multimodal.vilt import vilt_encoder
+from flax_transformer.models.multimodal.vilt import ViltConfig, vilt_encoder
+from flax_transformer.nn import StemConfig
 
-CONFIG = ConfigTable(
-    vilt_encoder(),
-    {
-        "vocab_size": "vocab",
-        "max_position_embeddings": "max_length",
-        "type_vocab_size": "types",
-        "modality_type_vocab_size": "kinds",
-        "image_size": sides("image"),
-        "patch_size": sides("patches.patch"),
-        "num_channels": "channels",
-        "hidden_size": "embed",
-        "num_hidden_layers": "depth",
-        "num_attention_heads": "heads",
-        "intermediate_size": "inner",
-        "hidden_act": "activation",
-        "layer_norm_eps": ("norm_eps", "embedding.norm"),
-        "initializer_range": "init_std",
-        "hidden_dropout_prob": "dropout",
-        "attention_probs_dropout_prob": "attention_dropout",
-        "qkv_bias": "attention.bias",
-    },
+ROWS = {
+    "vocab_size": "vocab",
+    "max_position_embeddings": "max_length",
+    "type_vocab_size": "types",
+    "modality_type_vocab_size": "kinds",
+    "image_size": sides("image"),
+    "patch_size": sides("patches.patch"),
+    "num_channels": "channels",
+    "hidden_size": "embed",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "heads",
+    "intermediate_size": "feedforward.inner",
+    "hidden_act": "activation",
+    "layer_norm_eps": ("norm_eps", "embedding.norm"),
+    "initializer_range": "init_std",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "qkv_bias": "attention.bias",
+}
+STEM = {"stem_sizes": "patches.inner", "max_pool": "patches.pool"}
+"""Of convolutions in place of patches, as no checkpoint of transformers has them; they are told as CCT's are."""
+BARE = vilt_encoder()
+CONFIG = ConfigTable(BARE, ROWS)
+STEMMED = ConfigTable(
+    replace(BARE, patches=StemConfig(embed=BARE.block.embed, image=BARE.patches.image, inner=(64,))),
+    {**{name: ours for name, ours in ROWS.items() if name != "patch_size"}, **STEM},
 )
-read = CONFIG.read
+
+
+def read(fields: Fields) -> ViltConfig:
+    """Make our config of config.json's fields."""
+    return (STEMMED if "stem_sizes" in fields else CONFIG).read(fields)
+
+
+def write(config: ViltConfig) -> dict[str, Any]:
+    """Write config.json's fields."""
+    return (STEMMED if isinstance(config.patches, StemConfig) else CONFIG).write(config)
+
 
 GIVEN = Signature(("input_ids", "pixel_values"), ("attention_mask", "token_type_ids", "pixel_mask"))
 SEVERAL = Signature(GIVEN.needs, GIVEN.takes, several=True)
@@ -61,6 +77,7 @@ TABLE = (
     *parameter("positions", "embeddings.position_embeddings", ones=1),
     *parameter("kind", "embeddings.token_type_embeddings.weight"),
     *conv("patches.patch", "embeddings.patch_embeddings.projection"),
+    *cct.STEM,
     *vit.blocks("trunk.blocks", "encoder.layer"),
     *norm("trunk.norm", "layernorm"),
 )
@@ -193,7 +210,7 @@ FAMILIES = {
             ),
         },
         table=TABLE,
-        write=CONFIG.write,
+        write=write,
         prefix="vilt.",
         ignored=(r"(^|\.)text_embeddings\.(position_ids|token_type_ids)$",),
         copies={
