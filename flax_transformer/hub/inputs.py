@@ -1,6 +1,7 @@
 """What models are given, by Hugging Face's names, and which of it an architecture needs and may have.
 
-Axes: B batch, T positions, samples or frames, C channels or mel bins, P patches; H and W of a picture.
+Axes: B batch, T positions, samples or frames, C channels or mel bins, P patches, R regions, I pictures of a
+text; H and W of a picture.
 """
 
 import dataclasses
@@ -34,7 +35,13 @@ class Inputs:
     """Float [B, C, H, W]: pictures as a processor gives them; models of this package take them as [B, H, W, C].
     [B, I, C, H, W] where a row may have several."""
     pixel_mask: Any = None
-    """Int [B, H, W]: 1 where there is a picture, 0 where there is padding."""
+    """Int [B, H, W]: 1 where there is a picture, 0 where there is padding; [B, I, H, W] where a text has several."""
+    visual_feats: Any = None
+    """Float [B, R, F]: what a detector says of the regions that it found in a picture."""
+    visual_pos: Any = None
+    """Float [B, R, 4]: where they are, as shares of the picture: left, top, right, bottom."""
+    visual_attention_mask: Any = None
+    """Int [B, R]: 1 where there is a region, 0 where there is padding."""
     input_features: Any = None
     """Float [B, C, T]: the log-mel frames of sounds; models of this package take them as [B, T, C]."""
     input_values: Any = None
@@ -58,7 +65,7 @@ class Inputs:
 NAMES = tuple(each.name for each in dataclasses.fields(Inputs))
 MODALITIES = {
     "input_ids": "text", "pixel_values": "pictures", "input_features": "sound", "input_values": "sound",
-    "states": "trajectories",
+    "states": "trajectories", "visual_feats": "regions",
 }  # fmt: skip
 """What a model reads, by the input that it needs for it, in a word for people."""
 
@@ -77,6 +84,8 @@ class Signature:
     """Whether texts are padded to all positions there are, and padding is read as any token (SigLIP)."""
     colours: bool = False
     """Whether its tokens are the colours of pixels, which an image processor makes of pictures."""
+    several: bool = False
+    """Whether pictures are several of each text, [B, I, C, H, W]."""
 
     def __post_init__(self):
         if unknown := set(self.needs + self.takes) - set(NAMES):

@@ -108,7 +108,7 @@ class Pretrained:
                 self.check_ids(name, inputs[name])
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})
         check_shapes(given)
-        check_pictures(given, self.config)
+        check_pictures(given, self.config, several=self.architecture.inputs.several)
         if self.architecture.check is not None:
             self.architecture.check(given, self.config)
         names = self.architecture.marks * output_hidden_states + ("attention_weights",) * output_attentions

@@ -32,6 +32,8 @@ USES = {
     "detect": "detect objects",
     "segment": "tell the class of every pixel",
     "match": "match pictures and texts",
+    "ask": "answer questions about pictures",
+    "compare": "tell whether a text is true of its pictures",
     "act": "choose actions",
     "embed": "give hidden states",
 }

@@ -10,7 +10,7 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.report import ImageAttention, Picture
 from flax_transformer.task.attention import LONGEST
 from flax_transformer.task.use.attention import draw_texts
-from flax_transformer.task.use.image_attention import draw_image, layout_of
+from flax_transformer.task.use.image_attention import draw_image, layout_of, reads_both
 from flax_transformer.task.use.require import image_processor_of
 
 COUNT = 3
@@ -59,7 +59,8 @@ def _draw(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttentio
     processor = image_processor_of(pretrained)
     if processor.shown(image).shape[1::-1] == image.size:  # it is as the model sees it: resized and cropped already
         pretrained = replace(pretrained, processor=processor.updated(do_resize=False, do_center_crop=False))
-    return draw_image(pretrained, image, str(sample.get("source", "")))
+    said = str(sample.get("source", ""))
+    return draw_image(pretrained, image, said, said if reads_both(pretrained) else "")
 
 
 def _spread(values: list[Any]) -> list[Any]:

@@ -95,6 +95,11 @@ BLIP = {
     "vision_config": {**TOWER, "image_size": 12, "patch_size": 4}, "image_text_hidden_size": 6,
     "initializer_range": 0.3,
 }  # fmt: skip
+VILT = {**VIT, "vocab_size": V, "max_position_embeddings": 16, "pad_token_id": 3}
+LXMERT = {
+    **SMALL, "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "max_position_embeddings": 16,
+    "l_layers": 1, "r_layers": 2, "x_layers": 2, "visual_feat_dim": 6, "num_qa_labels": 5,
+}  # fmt: skip
 
 WHISPER = {
     "vocab_size": V, "num_mel_bins": 5, "d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 12,
@@ -173,6 +178,8 @@ MODELS = {
             initializer_range=0.3,
         ),
     ),
+    "vilt": ("ViltForQuestionAnswering", transformers.ViltConfig(**VILT, num_labels=5)),
+    "lxmert": ("LxmertForQuestionAnswering", transformers.LxmertConfig(**LXMERT)),
     "wav2vec2": ("Wav2Vec2ForCTC", transformers.Wav2Vec2Config(**WAV2VEC2)),
     "vision-encoder-decoder": ("VisionEncoderDecoderModel", CAPTIONER),
     "whisper": ("WhisperForConditionalGeneration", transformers.WhisperConfig(**WHISPER)),
@@ -187,7 +194,8 @@ TOWERS = ("clip", "siglip")
 CAPTIONERS = ("vision-encoder-decoder",)
 BESIDE = ("git", "blip", "blip_answers", "blip_retrieval")
 """Of texts that are read or written with a picture."""
-
+ASKED = ("vilt", "lxmert")
+"""Of both together."""
 
 READ = ("input_ids", "attention_mask", "input_features", "pixel_values")
 """What is given to generate by."""
@@ -232,7 +240,13 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
             given["pixel_values"] = given["pixel_values"][:, :2, None]
     if name in ("t5", "mt5", "bart", "marian", "blip_answers"):
         given["decoder_input_ids"] = random.integers(4, V, (2, 6))
-    if name in ("bert", "electra"):
+    if name == "vilt":
+        given["pixel_values"] = random.normal(size=(2, 1, 12, 16)).astype(np.float32)
+        given["pixel_mask"] = np.ones((2, 12, 16), np.int64)
+    if name == "lxmert":
+        given["visual_feats"] = random.normal(size=(2, 7, 6)).astype(np.float32)
+        given["visual_pos"] = random.random((2, 7, 4), dtype=np.float32)
+    if name in ("bert", "electra", "vilt", "lxmert"):
         given["token_type_ids"] = (np.arange(length) > 4)[None].repeat(2, 0).astype(np.int64)
     return given
 
@@ -251,8 +265,10 @@ def _after(ids: np.ndarray) -> np.ndarray:
 def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
+    if name == "vilt":  # the patches of a picture in their order, and not shuffled
+        torch.multinomial = lambda weights, count, replacement=False: torch.arange(int(count)) % len(weights)
     model = getattr(transformers, kind)(config).eval()
-    if name in PIXELS + PATCHES + TOWERS + CAPTIONERS + BESIDE:  # what begins at 0, 1 or next to it says something too
+    if name in PIXELS + PATCHES + TOWERS + CAPTIONERS + BESIDE + ASKED:  # what begins at 0, 1 or next to it counts too
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))

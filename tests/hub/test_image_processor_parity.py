@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.proves(
         "image processors",
         "parity",
-        "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, DETR",
+        "pixel for pixel: ViT, DeiT, PVT, BEiT, ImageGPT, ConvNeXt, BiT, CLIP, BLIP, SigLIP, DETR, ViLT",
     ),
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
 ]
@@ -71,7 +71,9 @@ def test_a_model_has_the_processor_that_transformers_gives_it(name, tmp_path):
     same(attempt(load_image_processor(tmp_path), image), attempt(found, image), name)
 
 
-@pytest.mark.parametrize("name", ["vit_fast", "clip", "convnext", "detr", "detr_old", "imagegpt", "siglip", "vit_pad"])
+@pytest.mark.parametrize(
+    "name", ["vit_fast", "clip", "convnext", "detr", "detr_old", "imagegpt", "siglip", "vilt", "vit_pad"]
+)
 def test_a_batch_is_the_same_bit_for_bit(name):
     images = [picture(seed).convert("RGB") for seed in range(9)]
     ours = ImageProcessor.of(CONFIGS[name])(images)

@@ -6,22 +6,20 @@ Axes: B pictures.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.identity import digest
+from flax_transformer.data.image.line import check_apart, find_pictures, line_files, read_lines, texts_of
 from flax_transformer.data.image.picture import Files, Images, ImageSet
-from flax_transformer.data.image.split import SPLITS, hold_out, normal, split_of
+from flax_transformer.data.image.split import SPLITS, hold_out, normal
 from flax_transformer.frozen import frozen
 
-NAMES, TEXTS = ("image", "file_name", "filename"), ("captions", "caption", "text")
-"""What a line may call the picture's file and what is said of it."""
-PLACES = ("", "images", "Images", "pictures")
-"""Where pictures are, below the folder."""
-SUFFIXES = (".jsonl", ".jl")
+TEXTS = ("captions", "caption", "text")
+"""What a line may call what is said of its picture."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,23 +74,9 @@ def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSe
           the file and the line.
     """
     root = root.expanduser()
-    if not root.is_dir():
-        raise FileNotFoundError(f"{root} must be a folder of pictures and their captions, there is none")
-    paths = sorted(path for path in root.iterdir() if path.suffix in SUFFIXES and not path.name.startswith("."))
-    if not paths:
-        raise ValueError(f"{root} must have captions in a file of JSON lines, such as train.jsonl, got none")
-    files: dict[str, Path] = {}
-    for path in paths:
-        split = split_of(path.stem) or ("train" if len(paths) == 1 else None)
-        if split is None:
-            raise ValueError(f"{path} must name its split, train, validation or test, as there are several files")
-        if split in files:
-            raise ValueError(f"a split must have one file of captions, got {files[split]} and {path}")
-        files[split] = path
-    if "train" not in files:
-        raise ValueError(f"{root} must have captions of a split train, got those of {', '.join(files)}")
+    files = line_files(root, "captions")
     splits = {split: _read(root, path) for split, path in files.items()}
-    _check_apart(files, splits)
+    check_apart(files, splits)
     return ImageSet("captions", completed(splits, holdout, seed))
 
 
@@ -110,56 +94,15 @@ def completed(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str,
 def _read(root: Path, path: Path) -> Captioned:
     names: dict[str, int] = {}
     captions = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if line.strip():
-            name, texts = _parse(line, f"{path}, line {number}")
-            if name in names:
-                raise ValueError(f"{path}: the pictures must differ, got {name} in lines {names[name]} and {number}")
-            names[name] = number
-            captions.append(texts)
-    if not names:
-        raise ValueError(f"{path} must have at least one line, got none")
-    return Captioned(Files(root, _found(root, path, names)), captions)
-
-
-def _parse(line: bytes, where: str) -> tuple[str, tuple[str, ...]]:
-    """Read the picture's name and its captions from a line."""
-    try:
-        said = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} must be JSON: {error}") from error
-    if not isinstance(said, dict):
-        raise ValueError(f"{where} must be an object with image and captions, got {line[:60]!r}")
-    name = next((said[key] for key in NAMES if said.get(key) is not None), None)
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise ValueError(f"{where} must name its picture as image, got {name!r}")
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise ValueError(f"{where}: the picture must lie within the folder, got {name!r}")
-    texts = next((said[key] for key in TEXTS if said.get(key) is not None), None)
-    texts = [texts] if isinstance(texts, str) else texts
-    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) and each.strip() for each in texts):
-        raise ValueError(f"{where}: the picture {name} must have captions, texts that are not empty, got {texts!r:.60}")
-    return name, tuple(texts)
-
-
-def _found(root: Path, path: Path, names: Mapping[str, int]) -> list[str]:
-    """Find the folder that has the pictures, and all of them in it."""
-    first = next(iter(names))
-    place = next((place for place in PLACES if (root / place / first).is_file()), None)
-    if place is None:
-        raise ValueError(
-            f"{path}, line {names[first]}: the picture {first} must be there, it is in no folder of {root}"
-        )
-    for name, number in names.items():
-        if not (root / place / name).is_file():
-            raise ValueError(f"{path}, line {number}: the picture {name} must be there, {root / place} lacks it")
-    return [str(PurePosixPath(place) / name) for name in names]
-
-
-def _check_apart(files: Mapping[str, Path], splits: Mapping[str, Captioned]) -> None:
-    """Refuse a picture that is in two splits: a test on it would say nothing."""
-    seen: dict[str, str] = {}
-    for split, each in splits.items():
-        for name in each.images.names:
-            if (other := seen.setdefault(name, split)) != split:
-                raise ValueError(f"splits must have different pictures, {name} is in {files[other]} and {files[split]}")
+    for number, where, name, said in read_lines(path, "captions"):
+        texts = texts_of(said, TEXTS)
+        if texts is None:
+            got = next((said[key] for key in TEXTS if said.get(key) is not None), None)
+            raise ValueError(
+                f"{where}: the picture {name} must have captions, texts that are not empty, got {got!r:.60}"
+            )
+        if name in names:
+            raise ValueError(f"{path}: the pictures must differ, got {name} in lines {names[name]} and {number}")
+        names[name] = number
+        captions.append(texts)
+    return Captioned(Files(root, find_pictures(root, path, names)), captions)

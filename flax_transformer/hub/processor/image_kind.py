@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flax_transformer.hub.processor.image_step import CenterCrop, Normalize, Pad, Quantize, Rescale, Resize, Stack
+from flax_transformer.hub.processor.image_step import (
+    CenterCrop,
+    Normalize,
+    Pad,
+    Quantize,
+    Rescale,
+    Resize,
+    ResizeToMultiples,
+    Stack,
+)
 
 Options = Mapping[str, Any]
 LARGEST = 2**12
@@ -36,6 +45,15 @@ def _resize_and_crop(options: Options) -> tuple[Any, ...]:
     if edge >= 384:
         return (Resize({"height": edge, "width": edge}, _filter(options)),)
     return Resize({"shortest_edge": int(edge / share)}, _filter(options)), CenterCrop(edge, edge)
+
+
+def _resize_to_multiples(options: Options) -> tuple[Any, ...]:
+    size, multiple = _size(options, "size", square=False), options["size_divisor"]
+    if set(size) != {"shortest_edge"}:
+        raise ValueError(f"size must give the shortest_edge, got {size!r}")
+    if not _is_edge(multiple):
+        raise ValueError(f"size_divisor must be a whole number from 1 to {LARGEST}, got {multiple!r}")
+    return (ResizeToMultiples(size, _filter(options), multiple),)
 
 
 def _center_crop(options: Options) -> tuple[Any, ...]:
@@ -166,6 +184,10 @@ KINDS = {
     "CLIP": Kind(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
     "Blip": Kind(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE | {"size": 384}),
     "Siglip": Kind(_EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224}, "do_convert_rgb": True}),
+    "Vilt": Kind(
+        _EVERY | _HALF | _BICUBIC | {"size": 384, "size_divisor": 32, "do_pad": True},
+        (("do_resize", _resize_to_multiples), RESCALE, NORMALIZE), ("do_pad", _pad_and_mask),
+    ),
     "Detr": Kind(
         _EVERY | _IMAGENET | _BILINEAR | {"size": 800, "max_size": 1333, "do_pad": True},
         (RESIZE, RESCALE, NORMALIZE), ("do_pad", _pad_and_mask),
@@ -177,7 +199,7 @@ FAMILIES = {
     "vit": "ViT", "vit_mae": "ViT", "vit_msn": "ViT", "swin": "ViT", "swinv2": "ViT", "deit": "DeiT", "pvt": "Pvt",
     "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "bit": "Bit", "beit": "Beit", "convnext": "ConvNext",
     "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr", "clip": "CLIP",
-    "siglip": "Siglip", "blip": "Blip",
+    "siglip": "Siglip", "blip": "Blip", "vilt": "Vilt",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 

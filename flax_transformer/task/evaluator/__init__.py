@@ -1,5 +1,6 @@
 """What a finished model is tested and shown by: frozen values that are called with it."""
 
+from flax_transformer.task.evaluator.asked import VisualAnswers
 from flax_transformer.task.evaluator.caption import Captions
 from flax_transformer.task.evaluator.damage import Restorations
 from flax_transformer.task.evaluator.detect import Detections
@@ -33,4 +34,5 @@ __all__ = [
     "Shown",
     "TextLoss",
     "Translations",
+    "VisualAnswers",
 ]

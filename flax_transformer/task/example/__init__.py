@@ -1,5 +1,6 @@
 """How data become examples and batches: frozen values with `open`, which an experiment names beside its data."""
 
+from flax_transformer.task.example.asked import AskedImages, AskedTexts, HeldQuestions
 from flax_transformer.task.example.captioned import CaptionedImages, DictatedImages, HeldCaptions
 from flax_transformer.task.example.damage import DamagedTexts, Lines
 from flax_transformer.task.example.exercise import Amount, ExerciseTexts
@@ -19,6 +20,8 @@ from flax_transformer.task.example.window import TextWindows
 __all__ = [
     "BPE",
     "Amount",
+    "AskedImages",
+    "AskedTexts",
     "Augment",
     "Batching",
     "CaptionedImages",
@@ -33,6 +36,7 @@ __all__ = [
     "HeldMatches",
     "HeldPixels",
     "HeldPlay",
+    "HeldQuestions",
     "LabelledImages",
     "LabelledTexts",
     "Lines",

@@ -213,7 +213,7 @@ def shape_of(found: ImageSet, size: int | None) -> tuple[int, int, int]:
     first = found.splits["train"].images
     known = first.size(0)
     for pictures in found.splits.values():
-        for i in range(len(pictures)):
+        for i in range(len(pictures.images)):
             if (other := pictures.images.size(i)) != known:
                 one, two = (f"{width} × {height}" for width, height in (known, other))
                 raise ValueError(

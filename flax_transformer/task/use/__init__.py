@@ -1,6 +1,7 @@
 """Checkpoints at work: text or pictures in, text, classes, boxes or vectors out."""
 
 from flax_transformer.task.use.answer import answer as answer
+from flax_transformer.task.use.ask import ask as ask
 from flax_transformer.task.use.caption import caption as caption
 from flax_transformer.task.use.checkpoint import convert as convert
 from flax_transformer.task.use.checkpoint import open_checkpoint as open_checkpoint

@@ -20,24 +20,25 @@ from flax_transformer.models.vision.imagegpt import over_pixels
 from flax_transformer.ops import capture
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import ImageAttention, ImageMaps, Tiling
+from flax_transformer.task.attention import spell
 from flax_transformer.task.use.caption import room
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.classify import label_names
 from flax_transformer.task.use.detect import THRESHOLD
-from flax_transformer.task.use.require import image_processor_of
+from flax_transformer.task.use.require import image_processor_of, tokenizer_of
 
 WORDS = 24
 """Tokens of a caption that is drawn, at most."""
 
 
-def draw_file(name: str | Path, file: str | Path) -> tuple[ImageAttention, list[str]]:
+def draw_file(name: str | Path, file: str | Path, text: str = "") -> tuple[ImageAttention, list[str]]:
     """Draw what the heads of any checkpoint or run look at in a picture; arguments as `open_checkpoint`, `draw_image`.
 
     Raises:
       FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
       ValueError: as `draw_image`, or what cannot be opened.
     """
-    return draw_image(open_checkpoint(str(name)), file, Path(file).name)
+    return draw_image(open_checkpoint(str(name)), file, Path(file).name, text)
 
 
 def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, int], list[PatchAttention]] | None:
@@ -48,15 +49,25 @@ def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, in
     if known.inputs.colours:
         return partial(over_pixels, part.cfg.depth)
     part = part if hasattr(part, "over_patches") else getattr(part, "backbone", None)
-    return getattr(part, "over_patches", None) if known.inputs.takes_alone("pixel_values") or _writes(known) else None
+    drawn = known.inputs.takes_alone("pixel_values") or _writes(known) or reads_both(pretrained)
+    return getattr(part, "over_patches", None) if drawn else None
 
 
 def _writes(known: Architecture) -> bool:
-    """Tell whether a model writes about pictures."""
-    return "respond" in known.uses and "pictures" in known.inputs.reads
+    """Tell whether a model writes about pictures alone."""
+    return "respond" in known.uses and known.inputs.needs[0] == "pixel_values"
 
 
-def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[ImageAttention, list[str]]:
+def reads_both(pretrained: Pretrained) -> bool:
+    """Say whether a model is given a text and a picture at once."""
+    return set(pretrained.architecture.inputs.needs) == {"input_ids", "pixel_values"} and not (
+        pretrained.architecture.inputs.either or pretrained.architecture.inputs.several
+    )
+
+
+def draw_image(
+    pretrained: Pretrained, image: Any, source: str = "", text: str = ""
+) -> tuple[ImageAttention, list[str]]:
     """Lay what every head looks at over a picture, and say which layers have too many patches for that.
 
     It runs on the CPU by the `xla` backend, as only that one has the weights.
@@ -64,10 +75,12 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     Args:
       image: a file, bytes, or a picture of Pillow's.
       source: the picture's name.
+      text: that the model reads with the picture, if it reads both.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: what is no picture, or a checkpoint that reads none, or has no attention over the whole of it.
+      ValueError: what is no picture, a checkpoint that reads none, or has no attention over the whole of it, or a text
+        too many or too few.
     """
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     if "pictures" not in known.inputs.reads:
@@ -75,12 +88,15 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     if (layout := layout_of(pretrained)) is None:
         raise ValueError(
             "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, MAE, "
-            f"BEiT, CCT, PVT, Swin, DETR, ImageGPT, CLIP and SigLIP; a {name} has none such"
+            f"BEiT, CCT, PVT, Swin, DETR, ImageGPT, CLIP, SigLIP and ViLT; a {name} has none such"
         )
+    if reads_both(pretrained) != bool(text.strip()):
+        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given {'' if text else 'no '}text")
     processor = image_processor_of(pretrained)
     if isinstance(image, str | Path | bytes):
         image = decode_image(image, channels=pretrained.config.channels or 3)
-    pixels, given = processor.shown(image), Inputs(**processor(image))
+    words = tokenizer_of(pretrained, text)([text]) if text else {}
+    pixels, given = processor.shown(image), Inputs(**processor(image), **words)
     written = _caption(pretrained, given) if _writes(known) else ()
     if written:
         given = replace(given, decoder_input_ids=np.asarray(written[:-1])[None])
@@ -88,6 +104,9 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     told, answers = _spelled(pretrained, written[1:]) if written else _told(pretrained, output)
     laid = layout(found, *(pixels.shape[:2] if given.pixel_values is None else given.pixel_values.shape[-2:]))
     laid = [_answering(each, answers) for each in laid]
+    if text:
+        spelt = spell(pretrained.tokenizer, words["input_ids"][0].tolist())
+        laid = [_worded(each, spelt) for each in laid]
     notes = [
         f"The attention of {each.name} is not drawn: {each.queries.grid} patches are too many."
         for each in laid
@@ -140,10 +159,10 @@ def _spelled(pretrained: Pretrained, tokens: Sequence[int]) -> tuple[str, dict[i
 def _told(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
     """Say what a model tells a picture for, and name the answers of one that finds objects, the surest first."""
     uses = pretrained.architecture.uses
-    if not {"classify", "detect"} & set(uses):
+    if not {"classify", "detect", "ask"} & set(uses):
         return "", {}
     chances = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
-    if "classify" in uses:
+    if "detect" not in uses:
         best = int(chances.argmax())
         return f"{label_names(pretrained, len(chances))[best]} {chances[best]:.2f}", {}
     names, likely = label_names(pretrained, chances.shape[-1] - 1), chances[:, :-1]
@@ -159,6 +178,12 @@ def _answering(laid: PatchAttention, answers: Mapping[int, str]) -> PatchAttenti
         return laid
     queries = laid.queries._replace(tokens=tuple(answers.values()))
     return laid._replace(weights=laid.weights[..., list(answers), :], queries=queries)
+
+
+def _worded(laid: PatchAttention, words: tuple[str, ...]) -> PatchAttention:
+    """Name the tokens of a text, which come before all else."""
+    sides = (tiles._replace(tokens=(*words, *tiles.tokens[len(words) :])) for tiles in (laid.queries, laid.keys))
+    return PatchAttention(laid.name, laid.weights, *sides)
 
 
 def _tiling(tiles: Tiles) -> Tiling:
