@@ -17,9 +17,11 @@ from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config
 from flax_transformer.models.speech.whisper import whisper_tiny
 from flax_transformer.nn import FrontConfig, transformer_block, with_fields
 from flax_transformer.objective import CTCLoss, LabelLoss, TokenLoss
+from flax_transformer.task.evaluator import SoundLabels, Transcripts
 from flax_transformer.task.example import LabelledSounds, SoundAugment, SpokenLetters, SpokenTexts
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.translator import Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -34,8 +36,8 @@ def _louder(whisper: Seq2SeqConfig) -> Seq2SeqConfig:
 
 
 WHISPER = with_fields(
-    _louder(whisper_tiny(300)), embed=WIDTH, heads=4, inner=4 * WIDTH, depth=4, channels=40, max_source=50, max_length=32,
-    unroll=True,
+    _louder(whisper_tiny(300)), embed=WIDTH, heads=4, inner=4 * WIDTH, depth=4, channels=40, max_source=50,
+    max_length=32, unroll=True,
 )  # fmt: skip
 
 
@@ -55,7 +57,7 @@ def experiment(**parts: Any) -> Recipe:
     """Give a recipe, whose window, classes and vocabulary are those of the data."""
     common = {
         "optimizer": OptimizerConfig(
-            name="muon", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
+            name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
             weight_decay=0.05, clip_norm=1.0,
         ),
         "train": TrainConfig(steps=600, log_every=50, eval_every=300, checkpoint_every=300, ema=0.99),
@@ -74,6 +76,7 @@ EXPERIMENTS = {
             rows=64, augment=SoundAugment(speed=0.1, shift=0.3, gain=6.0, noise=0.1, times=2, bands=1)
         ),
         objective=LabelLoss(label_smoothing=0.1),
+        evaluators=(SoundLabels(),),
     ),
     "ctc": experiment(
         model=wav2vec2(64, 4),
@@ -81,6 +84,7 @@ EXPERIMENTS = {
         data=StringData(),
         examples=SpokenLetters(augment=CHANGES),
         objective=CTCLoss(mean_tokens=True),
+        evaluators=(Transcripts(),),
     ),
     "seq2seq": experiment(
         model=WHISPER,
@@ -88,6 +92,7 @@ EXPERIMENTS = {
         data=StringData(),
         examples=SpokenTexts(augment=CHANGES),
         objective=TokenLoss(label_smoothing=0.1),
+        evaluators=(Transcripts(search=Search(beams=1)),),
     ),
 }
 

@@ -12,7 +12,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Shaped
 
 from flax_transformer.data.text import Tokenizer
 from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, gather_rows, greedy
@@ -51,7 +51,10 @@ class Search:
 
     def config(self, source_length: int, tokenizer: Tokenizer) -> Beam | Greedy:
         """Make the decoding config for sources padded to `source_length` tokens."""
-        longest = math.ceil(self.ratio * source_length) + self.extra
+        return self.within(math.ceil(self.ratio * source_length) + self.extra, tokenizer)
+
+    def within(self, longest: int, tokenizer: Tokenizer) -> Beam | Greedy:
+        """Make the decoding config for targets of at most `longest` tokens."""
         ends = {"max_length": longest, "eos": tokenizer.eos, "pad": tokenizer.pad}
         if self.beams == 1:
             return Greedy(**ends)
@@ -71,11 +74,18 @@ class Hypothesis:
 
 @partial(jax.jit, static_argnames=("config", "bos"))
 def decode_batch(
-    model: EncoderDecoder, source: Int[Array, "B S"], lengths: Int[Array, "B"], *, config: Beam | Greedy, bos: int
+    model: EncoderDecoder,
+    source: Shaped[Array, "B S ..."],
+    lengths: Int[Array, "B"] | None,
+    *,
+    config: Beam | Greedy,
+    bos: int,
 ) -> Decoded:
-    """Translate a batch of token ids by any model with `encode`, `init_cache` and `step`, as `EncoderDecoder` says.
+    """Translate a batch by any model with `encode`, `init_cache` and `step`, as `EncoderDecoder` says.
 
     Args:
+      source: token ids, or what else the encoder reads.
+      lengths: of the source; None: all of it counts.
       bos: what the target begins with.
     """
     model = own_tables(model)
