@@ -9,7 +9,7 @@ python experiments/recognise_speech.py seq2seq --workdir runs/seq2seq --data.roo
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.audio import SoundData, StringData
+from flax_transformer.data.audio import SoundData, StringData, Stringing
 from flax_transformer.models.head import head_of, with_head
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.speech.ctc import TranscriberConfig
@@ -26,8 +26,6 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-WIDTH = 128
-
 
 def _louder(whisper: Seq2SeqConfig) -> Seq2SeqConfig:
     """Let convolutions begin as large as He's, so that sinusoids of positions do not drown what they hear."""
@@ -35,21 +33,21 @@ def _louder(whisper: Seq2SeqConfig) -> Seq2SeqConfig:
     return replace(whisper, encoder=replace(whisper.encoder, front=front))
 
 
-WHISPER = with_fields(
-    _louder(whisper_tiny(300)), embed=WIDTH, heads=4, inner=4 * WIDTH, depth=4, channels=40, max_source=50,
-    max_length=32, unroll=True,
-)  # fmt: skip
+def whisper(width: int, depth: int) -> Seq2SeqConfig:
+    """Give a small Whisper."""
+    sizes = {"embed": width, "heads": 4, "inner": 4 * width, "depth": depth, "channels": 40}
+    return with_fields(_louder(whisper_tiny(300)), max_source=50, max_length=32, unroll=True, **sizes)
 
 
-def wav2vec2(channels: int, depth: int) -> TranscriberConfig:
+def wav2vec2(width: int, depth: int) -> TranscriberConfig:
     """Give a small wav2vec 2.0 of a position every 20 milliseconds, at 8,000 samples a second."""
     block = transformer_block(
-        embed=WIDTH, heads=4, inner=4 * WIDTH, activation="gelu", norm_position="pre", init_std=0.02
+        embed=width, heads=4, inner=4 * width, activation="gelu", norm_position="pre", init_std=0.02
     )
     front = FrontConfig(
-        embed=WIDTH, before=(channels,) * 4, windows=(10, 8, 4, 4, 4), strides=(5, 4, 2, 2, 2), norm="every"
+        embed=width, before=(width // 2,) * 4, windows=(10, 8, 4, 4, 4), strides=(5, 4, 2, 2, 2), norm="every"
     )
-    backbone = Wav2Vec2Config(block=block, depth=depth, front=front, window=32, groups=8, unroll=True)
+    backbone = Wav2Vec2Config(block=block, depth=depth, front=front, window=16, groups=8, unroll=True)
     return TranscriberConfig(backbone=backbone, head=head_of(backbone, outputs=32))
 
 
@@ -65,11 +63,12 @@ def experiment(**parts: Any) -> Recipe:
     return Recipe(**{**common, **parts})
 
 
+SHORT = Stringing(most=4, seconds=3.0)
 CHANGES = SoundAugment(speed=0.1, gain=6.0, noise=0.1)
 
 EXPERIMENTS = {
     "digits": experiment(
-        model=with_head(WHISPER.encoder, outputs=10, pool="mean", dense="identity", dense_width=WIDTH),
+        model=with_head(whisper(128, 4).encoder, outputs=10, pool="mean", dense="identity", dense_width=128),
         family="whisper",
         data=SoundData(),
         examples=LabelledSounds(
@@ -79,18 +78,18 @@ EXPERIMENTS = {
         evaluators=(SoundLabels(),),
     ),
     "ctc": experiment(
-        model=wav2vec2(64, 4),
+        model=wav2vec2(96, 3),
         family="wav2vec2",
-        data=StringData(),
-        examples=SpokenLetters(augment=CHANGES),
+        data=StringData(how=SHORT),
+        examples=SpokenLetters(rows=16, seconds=3, augment=CHANGES),
         objective=CTCLoss(mean_tokens=True),
         evaluators=(Transcripts(),),
     ),
     "seq2seq": experiment(
-        model=WHISPER,
+        model=whisper(96, 3),
         family="whisper",
-        data=StringData(),
-        examples=SpokenTexts(augment=CHANGES),
+        data=StringData(how=SHORT),
+        examples=SpokenTexts(rows=16, seconds=3, augment=CHANGES),
         objective=TokenLoss(label_smoothing=0.1),
         evaluators=(Transcripts(search=Search(beams=1)),),
     ),

@@ -56,7 +56,7 @@ def open_folders(root: Path, kind: FileKind) -> Found:
       ValueError: no files, one class, an empty class folder, classes that differ between splits, files or other folders
           where only class folders may be.
     """
-    folders = _folders(root)
+    folders = folders_of(root)
     splits = {name: folder for name, folder in folders.items() if names_split(name)}
     if "train" not in map(split_of, splits):
         if splits and len(splits) == len(folders):
@@ -85,7 +85,7 @@ def open_folders(root: Path, kind: FileKind) -> Found:
 
 def has_class_folders(root: Path, kind: FileKind) -> bool:
     """Whether at least two folders have files of a kind."""
-    return sum(bool(kind.files(folder)) for folder in _folders(root).values()) > 1
+    return sum(bool(kind.files(folder)) for folder in folders_of(root).values()) > 1
 
 
 def sort_names(names: list[str]) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def sort_names(names: list[str]) -> tuple[str, ...]:
 
 def _read(root: Path, kind: FileKind) -> tuple[ClassFiles, tuple[str, ...]]:
     """Read class folders: their files, in the order of their names, and the classes."""
-    folders = {normal(name): folder for name, folder in _folders(root).items()}
+    folders = {normal(name): folder for name, folder in folders_of(root).items()}
     loose = kind.files(root)
     if len(folders) < 2 and (folders or loose):
         raise ValueError(f"{root} must have a folder for each of at least two classes, got {len(folders)}")
@@ -119,14 +119,15 @@ def _read(root: Path, kind: FileKind) -> tuple[ClassFiles, tuple[str, ...]]:
 
 def inner_folder(root: Path, kind: FileKind) -> Path | None:
     """Give a folder's only folder, as an unpacked archive has it, unless it is a class or a split."""
-    folders = _folders(root)
+    folders = folders_of(root)
     if len(folders) != 1 or kind.files(root) or names_split(*folders):
         return None
     (inner,) = folders.values()
     return None if kind.files(inner) else inner
 
 
-def _folders(root: Path) -> dict[str, Path]:
+def folders_of(root: Path) -> dict[str, Path]:
+    """Give the folders of a folder by their names, but hidden ones."""
     return {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and not _hidden(path.name)}
 
 

@@ -49,6 +49,8 @@ def decode_sound(source: str | os.PathLike | bytes) -> Sound:
     try:
         return Sound(mono(samples), rate)
     except ValueError as error:
+        if isinstance(source, bytes):
+            raise
         raise ValueError(f"{name}: {error}") from error
 
 

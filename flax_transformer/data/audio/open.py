@@ -10,7 +10,7 @@ import numpy as np
 from flax_transformer.data.audio.decode import is_sound_name
 from flax_transformer.data.audio.recording import Recordings, SoundFiles, SoundSet
 from flax_transformer.data.audio.tone import DIGITS, TouchTones
-from flax_transformer.data.folder import FileKind, inner_folder, open_folders, sort_names
+from flax_transformer.data.folder import FileKind, folders_of, open_folders, sort_names
 from flax_transformer.data.line import LineKind, open_lines
 from flax_transformer.data.split import completed, normal
 from flax_transformer.frozen import frozen
@@ -77,9 +77,9 @@ class SoundData:
         root = Path(self.root).expanduser()
         if not root.is_dir():
             raise FileNotFoundError(f"{root} must be a folder of sounds, there is none")
-        while not (named := SOUNDS.files(root)) and (inner := inner_folder(root, SOUNDS)):
-            root = inner
-        if named and not any(each.is_dir() and SOUNDS.files(each) for each in root.iterdir()):
+        while not SOUNDS.files(root) and len(below := folders_of(root)) == 1:  # as an unpacked archive has it
+            (root,) = below.values()
+        if (named := SOUNDS.files(root)) and not folders_of(root):
             return read_names(root, named)
         files, classes = open_folders(root, SOUNDS)
         found = {

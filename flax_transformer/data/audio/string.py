@@ -56,7 +56,7 @@ class Strings(Sequence[Any]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Make one: `sound`, its `text`, and `name`, which says of which recordings it is made."""
-        chosen, gaps = self._plan(index)
+        chosen, gaps = self._plan(range(self.size)[index])
         sounds = self.recordings.sounds
         parts = [np.zeros(gaps[0], np.float32)]
         for number, gap in zip(chosen, gaps[1:], strict=True):
