@@ -125,6 +125,8 @@ class StringData(SoundData):
     """Sentences of validation, and as many of test."""
     string_seed: int = 0
     """Which sentences these are."""
+    spelled: bool = True
+    """Whether a digit is written as its word; else as its figure."""
 
     def open(self) -> SoundSet:
         """Open the recordings, and hold them in memory.
@@ -140,7 +142,8 @@ class StringData(SoundData):
                 "lie in class folders"
             )
         rate = first.sounds.size(0)[1]
-        words = tuple(WORDS[int(name)] if name.isdigit() and int(name) < 10 else name for name in found.classes)
+        spelled = dict(zip(map(str, range(10)), WORDS, strict=True)) if self.spelled else {}
+        words = tuple(spelled.get(name, name) for name in found.classes)
         splits = {
             split: Strings(
                 hold_sounds(recordings, rate), words, self.how, self.train if split == "train" else self.held_out,
