@@ -64,7 +64,7 @@ def experiment(**parts: Any) -> Recipe:
 
 
 SHORT = Stringing(most=4, seconds=3.0)
-CHANGES = SoundAugment(speed=0.1, gain=6.0, noise=0.1)
+CHANGES = SoundAugment(speed=0.03, gain=6.0, noise=0.1)
 
 EXPERIMENTS = {
     "digits": experiment(
@@ -72,7 +72,7 @@ EXPERIMENTS = {
         family="whisper",
         data=SoundData(),
         examples=LabelledSounds(
-            rows=64, augment=SoundAugment(speed=0.1, shift=0.3, gain=6.0, noise=0.1, times=2, bands=1)
+            rows=64, augment=SoundAugment(speed=0.03, shift=0.3, gain=6.0, noise=0.1, times=2, bands=1)
         ),
         objective=LabelLoss(label_smoothing=0.1),
         evaluators=(SoundLabels(),),

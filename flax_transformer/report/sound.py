@@ -38,7 +38,9 @@ def sound_figure(
     from matplotlib.figure import Figure
 
     if (0 if shares is None else len(shares)) != len(rows):
-        raise ValueError(f"there must be a row of shares for each name, got {shares and len(shares)} and {len(rows)}")
+        raise ValueError(
+            f"there must be a row of shares for each name, got {0 if shares is None else len(shares)} and {len(rows)}"
+        )
     below = 0.16 * max(len(rows), 5) + 0.2 if rows else 0.0
     figure = Figure(figsize=(INCHES, 1.3 + below), dpi=DOTS, layout="constrained")
     heights = {"height_ratios": [1.3, below]} if rows else {}

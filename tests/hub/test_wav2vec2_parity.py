@@ -14,9 +14,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.proves(
-        "wav2vec2", "parity", "`Wav2Vec2Model`, `ForCTC`, `ForSequenceClassification`, every layer"
-    ),
+    pytest.mark.proves("wav2vec2", "parity", "`Wav2Vec2Model`, `ForCTC`, `ForSequenceClassification`, every layer"),
 ]
 
 CONFIGS = {

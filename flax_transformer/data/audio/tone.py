@@ -18,8 +18,8 @@ DIGITS = tuple(map(str, range(10)))
 
 @frozen
 class TouchTones:
-    """Recordings of the ten digits, always the same of a seed: every voice is higher or lower and longer or shorter
-    than others, every recording is noisy."""
+    """Recordings of the ten digits, always the same of a seed: every voice is a little higher or lower and
+    longer or shorter than others, every recording is noisy."""
 
     voices: int = 4
     takes: int = 25
@@ -50,7 +50,7 @@ class TouchTones:
     def sound(self, voice: int, digit: int, take: int) -> Float[np.ndarray, "T"]:
         """Make one recording."""
         person = np.random.default_rng((self.tone_seed, voice))
-        pitch, seconds = 2 ** person.uniform(-1 / 12, 1 / 12), person.uniform(0.2, 0.5)  # a semitone at most
+        pitch, seconds = person.uniform(0.99, 1.01), person.uniform(0.2, 0.5)  # keys are a tenth apart
         rng = np.random.default_rng((self.tone_seed, voice, digit, take))
         times = np.arange(int(self.rate * seconds * rng.uniform(0.8, 1.2))) / self.rate
         column, row = divmod(KEYS.index(str(digit)), 4)
