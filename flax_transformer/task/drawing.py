@@ -50,7 +50,7 @@ def _reads_alone(pretrained: Pretrained) -> bool:
     """Tell whether a model reads one text at a time, and writes it on if it writes."""
     known = pretrained.architecture
     two = "decoder_input_ids" in known.inputs.takes or "choose" in known.uses
-    return pretrained.tokenizer is not None and not two
+    return "text" in known.inputs.reads and pretrained.tokenizer is not None and not two
 
 
 def _draw(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttention, list[str]]:

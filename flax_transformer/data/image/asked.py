@@ -5,7 +5,7 @@ Axes: B questions.
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,22 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image.captioned import completed
-from flax_transformer.data.image.line import check_apart, find_pictures, line_files, read_lines, texts_of
+from flax_transformer.data.image.captioned import NAMES, PLACES, held_out
 from flax_transformer.data.image.picture import Files, Images, ImageSet
+from flax_transformer.data.line import LineKind, check_apart, find_files, first_of, line_files, read_lines, texts_of
 from flax_transformer.frozen import frozen
 
-QUESTIONS, ANSWERS = ("question", "text"), ("answers", "answer")
-"""What a line may call its question and what is right."""
+LINES = LineKind(
+    one="picture",
+    many="pictures and their questions",
+    names=NAMES,
+    said="questions",
+    texts=("question", "text"),
+    places=PLACES,
+    besides="answers",
+)
+ANSWERS = "answers", "answer"
+"""What a line may call what is right."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +99,10 @@ class QuestionData:
             splits; names the file and the line.
         """
         root = Path(self.root).expanduser()
-        files = line_files(root, "questions")
+        files = line_files(root, LINES)
         splits = {split: _read(root, path, single=self.single) for split, path in files.items()}
-        check_apart(files, splits)
-        return ImageSet("questions", completed(splits, self.holdout, self.split_seed))
+        check_apart(files, {split: each.images.names for split, each in splits.items()}, LINES)
+        return ImageSet("questions", held_out(splits, self.holdout, self.split_seed))
 
 
 def frequent(answers: Sequence[tuple[str, ...]], most: int) -> tuple[str, ...]:
@@ -110,14 +119,16 @@ def _read(root: Path, path: Path, *, single: bool) -> Asked:
     lines: dict[str, int] = {}
     numbers: dict[str, int] = {}
     of, questions, answers = [], [], []
-    for number, where, name, said in read_lines(path, "question and answers"):
-        asked, told = texts_of(said, QUESTIONS), texts_of(said, ANSWERS)
+    for number, where, name, said in read_lines(path, LINES):
+        asked, told = texts_of(said, LINES.texts), texts_of(said, ANSWERS)
         if asked is None or len(asked) > 1:
-            raise ValueError(f"{where}: the picture {name} must have a question, a text, got {_first(said, QUESTIONS)}")
+            raise ValueError(
+                f"{where}: the picture {name} must have a question, a text, got {first_of(said, LINES.texts)!r:.60}"
+            )
         if told is None:
             raise ValueError(
                 f"{where}: the question {asked[0]!r:.60} must have answers, texts that are not empty, got "
-                f"{_first(said, ANSWERS)}"
+                f"{first_of(said, ANSWERS)!r:.60}"
             )
         if single and len(told) > 1:
             continue
@@ -127,8 +138,4 @@ def _read(root: Path, path: Path, *, single: bool) -> Asked:
         answers.append(tuple(each.strip() for each in told))
     if not questions:
         raise ValueError(f"{path} must have questions of a single answer, got none")
-    return Asked(Files(root, find_pictures(root, path, lines)), np.array(of, np.int64), questions, answers)
-
-
-def _first(said: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    return f"{next((said[key] for key in keys if key in said), None)!r:.60}"
+    return Asked(Files(root, find_files(root, path, lines, LINES)), np.array(of, np.int64), questions, answers)

@@ -15,7 +15,7 @@ from flax_transformer.data.image.captioned_shape import COLOURS
 from flax_transformer.data.image.picture import ImageSet
 from flax_transformer.data.image.scene import Drawn, ShapeScenes
 from flax_transformer.data.image.shape import SHAPES
-from flax_transformer.data.image.split import SPLITS
+from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 
 Seen = list[tuple[str, str, float]]

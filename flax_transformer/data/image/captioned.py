@@ -13,13 +13,23 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image.line import check_apart, find_pictures, line_files, read_lines, texts_of
 from flax_transformer.data.image.picture import Files, Images, ImageSet
-from flax_transformer.data.image.split import SPLITS, hold_out, normal
+from flax_transformer.data.line import LineKind, open_lines
+from flax_transformer.data.split import completed, normal
 from flax_transformer.frozen import frozen
 
-TEXTS = ("captions", "caption", "text")
-"""What a line may call what is said of its picture."""
+NAMES = "image", "file_name", "filename"
+"""What a line may call its picture."""
+PLACES = "", "images", "Images", "pictures"
+"""Where pictures are, below the folder."""
+LINES = LineKind(
+    one="picture",
+    many="pictures and their captions",
+    names=NAMES,
+    said="captions",
+    texts=("captions", "caption", "text"),
+    places=PLACES,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,36 +83,14 @@ def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSe
       ValueError: no lines, a line without a picture or a caption, a picture that is not there or named twice; names
           the file and the line.
     """
-    root = root.expanduser()
-    files = line_files(root, "captions")
-    splits = {split: _read(root, path) for split, path in files.items()}
-    check_apart(files, splits)
-    return ImageSet("captions", completed(splits, holdout, seed))
+    splits = {
+        split: Captioned(Files(each.root, each.names), each.texts) for split, each in open_lines(root, LINES).items()
+    }
+    return ImageSet("captions", held_out(splits, holdout, seed))
 
 
-def completed(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
+def held_out(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
     """Hold out pictures for the splits that there are not; by their names, whose order says nothing."""
-    missing = [split for split in SPLITS if split not in splits]
-    if missing:
-        train = splits["train"]
-        names = [normal(name) for name in train.images.names]
-        parts = hold_out(names, np.zeros(len(names), np.int32), missing, share=holdout, seed=seed)
-        splits = {**splits, **{split: train.take(indices) for split, indices in parts.items()}}
-    return {split: splits[split] for split in SPLITS}
-
-
-def _read(root: Path, path: Path) -> Captioned:
-    names: dict[str, int] = {}
-    captions = []
-    for number, where, name, said in read_lines(path, "captions"):
-        texts = texts_of(said, TEXTS)
-        if texts is None:
-            got = next((said[key] for key in TEXTS if said.get(key) is not None), None)
-            raise ValueError(
-                f"{where}: the picture {name} must have captions, texts that are not empty, got {got!r:.60}"
-            )
-        if name in names:
-            raise ValueError(f"{path}: the pictures must differ, got {name} in lines {names[name]} and {number}")
-        names[name] = number
-        captions.append(texts)
-    return Captioned(Files(root, find_pictures(root, path, names)), captions)
+    names = lambda pictures: [normal(name) for name in pictures.images.names]  # noqa: E731
+    one_class = lambda pictures: np.zeros(len(pictures), np.int32)  # noqa: E731
+    return completed(splits, names, one_class, share=holdout, seed=seed)

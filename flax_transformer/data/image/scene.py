@@ -14,7 +14,7 @@ from flax_transformer.data.identity import digest
 from flax_transformer.data.image.open import ImageData
 from flax_transformer.data.image.picture import ImageSet, Objects, Scenes
 from flax_transformer.data.image.shape import SHAPES, draw_shape
-from flax_transformer.data.image.split import SPLITS
+from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 
 TRIES = 20

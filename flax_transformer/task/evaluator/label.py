@@ -1,17 +1,19 @@
-"""Classifiers: how many test texts or pictures they tell, which class is taken for which, and some of them.
+"""Classifiers: how many test texts, pictures or sounds they tell, which class is taken for which, and some of them.
 
 Axes: B rows, E classes.
 """
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from flax_transformer.data.examples import Chain
 from flax_transformer.frozen import frozen
-from flax_transformer.report.sample import save_picture, write_confusion
+from flax_transformer.report.sample import save_picture, save_sound, write_confusion
+from flax_transformer.report.sound import spectrum_picture
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
@@ -47,34 +49,42 @@ class Labels(Evaluator):
 
 
 @frozen
-class PictureLabels(Evaluator):
-    """Measure the accuracy on the test pictures, which are `HeldImages`; keep the most wrong and some others.
+class ShownLabels(Evaluator):
+    """Measure the accuracy on held-out things that can be shown; keep the most wrong and some others.
 
-    Which class was taken for which is counted in the run's confusion.json.
+    Which class was taken for which is counted in the run's confusion.json. A subclass says what is shown of each.
     """
 
     metric: ClassVar[str] = "accuracy"
+    things: ClassVar[str]
+    """What messages call them."""
 
     count: int = 5
     """Most frequent mistakes shown on the terminal."""
+
+    def truth(self, held: Any) -> Int[np.ndarray, " B"]:
+        """Give the numbers of the true classes."""
+        raise NotImplementedError
+
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write what is seen of one into the run's folder; give what a sample has of it: `picture`, `source`."""
+        raise NotImplementedError
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         opened, root = finished.opened, finished.folder.root
         metrics = evaluate(finished.objective, finished.model, opened.test())
         chances, names = class_chances(finished), opened.spec.classes
-        truth, told = np.asarray(opened.held.pictures.labels), chances.argmax(1)
+        truth, told = self.truth(opened.held), chances.argmax(1)
         write_confusion(root, names, truth.tolist(), told.tolist())
-        images = opened.held.pictures.images
         samples = [
             {
-                "picture": save_picture(root, str(i), seen(opened.held, i)), "source": images.name(i),
-                **_told(names, int(truth[i]), chances[i]),
+                **self.shown(root, opened.held, i), **_told(names, int(truth[i]), chances[i]),
                 "scores": {names[j]: float(chances[i, j]) for j in np.argsort(-chances[i], kind="stable")[:5]},
             }
             for i in telling(truth, chances).tolist()
         ]  # fmt: skip
-        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} pictures"
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} {self.things}"
         return Shown(metrics=metrics, samples=samples, lines=("", *self._mistakes(names, truth, told), "", headline))
 
     def _mistakes(self, names: tuple[str, ...], truth: np.ndarray, told: np.ndarray) -> list[str]:
@@ -85,6 +95,40 @@ class PictureLabels(Evaluator):
             f"  {names[pairs[0, i]]} taken for {names[pairs[1, i]]}: {counts[i]:,} of {np.sum(truth == pairs[0, i]):,}"
             for i in most
         ]
+
+
+@frozen
+class PictureLabels(ShownLabels):
+    """Classify the test pictures, which are `HeldImages`."""
+
+    things: ClassVar[str] = "pictures"
+
+    def truth(self, held: Any) -> Int[np.ndarray, " B"]:
+        """Give the numbers of the true classes."""
+        return np.asarray(held.pictures.labels)
+
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write the picture as the model sees it."""
+        picture = save_picture(root, str(index), seen(held, index))
+        return {"picture": picture, "source": held.pictures.images.name(index)}
+
+
+@frozen
+class SoundLabels(ShownLabels):
+    """Classify the test sounds, which are `HeldSounds`."""
+
+    things: ClassVar[str] = "sounds"
+
+    def truth(self, held: Any) -> Int[np.ndarray, " B"]:
+        """Give the numbers of the true classes."""
+        return np.asarray(held.items.known["label"])
+
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write the spectrum as the model hears it, and the sound."""
+        heard = held[index]
+        picture = save_picture(root, str(index), spectrum_picture(heard["frames"].T))
+        sound = save_sound(root, str(index), heard["samples"], held.processor.rate)
+        return {"picture": picture, "sound": sound, "source": heard["name"]}
 
 
 def telling(truth: np.ndarray, chances: Float[np.ndarray, "B E"]) -> np.ndarray:

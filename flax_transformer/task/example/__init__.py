@@ -12,6 +12,13 @@ from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, 
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
+from flax_transformer.task.example.sound import (
+    HeldSounds,
+    LabelledSounds,
+    SoundAugment,
+    SpokenLetters,
+    SpokenTexts,
+)
 from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts
 from flax_transformer.task.example.twin import TwinImages
@@ -37,13 +44,18 @@ __all__ = [
     "HeldPixels",
     "HeldPlay",
     "HeldQuestions",
+    "HeldSounds",
     "LabelledImages",
+    "LabelledSounds",
     "LabelledTexts",
     "Lines",
     "MaskedTexts",
     "Opened",
     "PixelSequences",
     "SentencePairs",
+    "SoundAugment",
+    "SpokenLetters",
+    "SpokenTexts",
     "TaughtImages",
     "TextLines",
     "TextWindows",
