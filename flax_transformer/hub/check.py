@@ -60,17 +60,22 @@ def check_shapes(inputs: Inputs) -> None:
                 check_broadcast(name, value.shape, ids.shape)
 
 
-def check_pictures(inputs: Inputs, fields: Fields) -> None:
+def check_pictures(inputs: Inputs, fields: Fields, frames: bool = False) -> None:
     """Refuse pictures that are no numbers [B, C, H, W] of the model's channels, and a mask of another shape.
+
+    Args:
+      frames: whether they are frames of clips, [B, I, C, H, W].
 
     Raises:
       ValueError: says which.
     """
     if (pixels := inputs.pixel_values) is None:
         return
-    channels = fields.channels or (pixels.shape[1] if pixels.ndim == 4 else "C")
-    if pixels.ndim != 4 or pixels.shape[1] != channels or 0 in pixels.shape:
-        raise ValueError(f"pixel_values must be [B, {channels}, H, W], channels before rows, got {list(pixels.shape)}")
+    axes = 5 if frames else 4
+    channels = fields.channels or (pixels.shape[-3] if pixels.ndim == axes else "C")
+    if pixels.ndim != axes or pixels.shape[-3] != channels or 0 in pixels.shape:
+        rule = f"[B, {'I, ' * frames}{channels}, H, W], channels before rows"
+        raise ValueError(f"pixel_values must be {rule}, got {list(pixels.shape)}")
     if not jnp.issubdtype(pixels.dtype, jnp.floating):
         raise ValueError(f"pixel_values must be what a processor makes of pictures, floats, got {pixels.dtype}")
     mask, shape = inputs.pixel_mask, (pixels.shape[0], *pixels.shape[2:])

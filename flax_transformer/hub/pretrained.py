@@ -108,9 +108,11 @@ class Pretrained:
                 self.check_ids(name, inputs[name])
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})
         check_shapes(given)
-        check_pictures(given, self.config)
+        check_pictures(given, self.config, self.architecture.inputs.frames)
         if self.architecture.check is not None:
             self.architecture.check(given, self.config)
+        if self.architecture.prepare is not None:
+            given = self.architecture.prepare(given)
         names = self.architecture.marks * output_hidden_states + ("attention_weights",) * output_attentions
         return _call(self, given, key, names=names)
 

@@ -36,10 +36,10 @@ SAID = {
     "ForMultipleChoice": {"choose"}, "Model": {"embed"}, "CLIPModel": {"match"}, "WithProjection": {"match"},
     "DecisionTransformerModel": {"act"}, "SiglipModel": {"match"}, "SiglipTextModel": {"match"},
     "SiglipVisionModel": {"match"},
-    "ForImageClassification": {"classify"},
+    "ForImageClassification": {"classify"}, "ForVideoClassification": {"classify"},
     "ForImageClassificationWithTeacher": {"classify"}, "ForAudioClassification": {"classify"}, "ForCTC": {"transcribe"},
     "ForMaskedImageModeling": {"fill"},
-    "ViTMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
+    "ViTMAEForPreTraining": {"fill"}, "VideoMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
 }  # fmt: skip
 
 
