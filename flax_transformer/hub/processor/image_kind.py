@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flax_transformer.hub.processor.image_step import CenterCrop, Normalize, Pad, Quantize, Rescale, Resize, Stack
+from flax_transformer.hub.processor.image_step import (
+    CenterCrop,
+    Normalize,
+    Offset,
+    Pad,
+    Quantize,
+    Rescale,
+    Resize,
+    Stack,
+)
 
 Options = Mapping[str, Any]
 LARGEST = 2**12
@@ -46,6 +55,12 @@ def _rescale(options: Options) -> tuple[Any, ...]:
     if not _is_number(options["rescale_factor"]):
         raise ValueError(f"rescale_factor must be a number, got {options['rescale_factor']!r}")
     return (Rescale(float(options["rescale_factor"])),)
+
+
+def _offset(options: Options) -> tuple[Any, ...]:
+    if not options["do_rescale"]:
+        raise ValueError("offset needs do_rescale, got none")
+    return (Offset(),)
 
 
 def _normalize(options: Options) -> tuple[Any, ...]:
@@ -134,6 +149,8 @@ class Kind:
     """In this order, each if it is asked for."""
     batch: tuple[str, Make] | None = ("do_pad", _pad)
     """What makes a batch of pictures, if it is asked for; else they must be of one size."""
+    frames: bool = False
+    """Whether pictures are frames of clips."""
 
 
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
@@ -166,6 +183,11 @@ KINDS = {
     "CLIP": Kind(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
     "Blip": Kind(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE | {"size": 384}),
     "Siglip": Kind(_EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224}, "do_convert_rgb": True}),
+    "VideoMAE": Kind(_EVERY | _HALF | _BILINEAR | _CROP | {"size": 224}, batch=None, frames=True),
+    "Vivit": Kind(
+        _EVERY | _HALF | _BILINEAR | _CROP | {"size": 256, "rescale_factor": 1 / 127.5, "offset": True},
+        (RESIZE, CROP, RESCALE, ("offset", _offset), NORMALIZE), None, frames=True,
+    ),
     "Detr": Kind(
         _EVERY | _IMAGENET | _BILINEAR | {"size": 800, "max_size": 1333, "do_pad": True},
         (RESIZE, RESCALE, NORMALIZE), ("do_pad", _pad_and_mask),
@@ -177,7 +199,7 @@ FAMILIES = {
     "vit": "ViT", "vit_mae": "ViT", "vit_msn": "ViT", "swin": "ViT", "swinv2": "ViT", "deit": "DeiT", "pvt": "Pvt",
     "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "bit": "Bit", "beit": "Beit", "convnext": "ConvNext",
     "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr", "clip": "CLIP",
-    "siglip": "Siglip", "blip": "Blip",
+    "siglip": "Siglip", "blip": "Blip", "vivit": "Vivit", "videomae": "VideoMAE", "timesformer": "VideoMAE",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 
