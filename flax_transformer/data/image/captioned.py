@@ -14,7 +14,7 @@ from jaxtyping import Int
 
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.picture import Files, Images, ImageSet
-from flax_transformer.data.image.split import SPLITS, hold_out, normal, split_of
+from flax_transformer.data.image.split import completed, normal, split_of
 from flax_transformer.frozen import frozen
 
 NAMES, TEXTS = ("image", "file_name", "filename"), ("captions", "caption", "text")
@@ -93,18 +93,13 @@ def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSe
         raise ValueError(f"{root} must have captions of a split train, got those of {', '.join(files)}")
     splits = {split: _read(root, path) for split, path in files.items()}
     _check_apart(files, splits)
-    return ImageSet("captions", completed(splits, holdout, seed))
+    return ImageSet("captions", held_by_name(splits, holdout, seed))
 
 
-def completed(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
+def held_by_name(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
     """Hold out pictures for the splits that there are not; by their names, whose order says nothing."""
-    missing = [split for split in SPLITS if split not in splits]
-    if missing:
-        train = splits["train"]
-        names = [normal(name) for name in train.images.names]
-        parts = hold_out(names, np.zeros(len(names), np.int32), missing, share=holdout, seed=seed)
-        splits = {**splits, **{split: train.take(indices) for split, indices in parts.items()}}
-    return {split: splits[split] for split in SPLITS}
+    names = [normal(name) for name in splits["train"].images.names]
+    return completed(splits, names, np.zeros(len(names), np.int32), holdout, seed)
 
 
 def _read(root: Path, path: Path) -> Captioned:

@@ -11,7 +11,7 @@ from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.data.image.folder import has_class_folders, inner_folder, open_folders
 from flax_transformer.data.image.idx import find_idx, open_idx
 from flax_transformer.data.image.picture import Files, ImageSet, Pictures
-from flax_transformer.data.image.split import SPLITS, choose, hold_out, normal
+from flax_transformer.data.image.split import choose, completed, normal
 from flax_transformer.data.image.tfds import Records, find_tfds, open_tfds
 from flax_transformer.frozen import frozen
 
@@ -94,15 +94,11 @@ def _forms(root: Path) -> dict[str, Any]:
 
 def _completed(root: Path, splits: dict[str, Any], holdout: float, seed: int) -> dict[str, Any]:
     """Hold out pictures for the splits that there are not."""
-    missing = [split for split in SPLITS if split not in splits]
-    if missing:
-        train = splits["train"]
-        try:
-            parts = hold_out(_names(train.images), _labels(train), missing, share=holdout, seed=seed)
-        except ValueError as error:
-            raise ValueError(f"{root}: {error}") from error
-        splits = {**splits, **{split: train.take(indices) for split, indices in parts.items()}}
-    return {split: splits[split] for split in SPLITS}
+    train = splits["train"]
+    try:
+        return completed(splits, _names(train.images), _labels(train), holdout, seed)
+    except ValueError as error:
+        raise ValueError(f"{root}: {error}") from error
 
 
 def _labels(pictures: Any) -> np.ndarray:

@@ -3,7 +3,8 @@
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -63,6 +64,25 @@ def hold_out(
             found[part].append(members[number * count : (number + 1) * count])
         found["train"].append(members[len(parts) * count :])
     return {part: np.sort(np.concatenate(each)) for part, each in found.items()}
+
+
+def completed(
+    splits: Mapping[str, Any], names: Sequence[str], labels: Int[np.ndarray, " B"], share: float, seed: int
+) -> dict[str, Any]:
+    """Hold out a share of `train` for each split that there is not.
+
+    Args:
+      splits: what has `take(indices)`, by the name of the split.
+      names, labels: of `train`.
+
+    Raises:
+      ValueError: as `hold_out`.
+    """
+    missing = [split for split in SPLITS if split not in splits]
+    if missing:
+        parts = hold_out(names, labels, missing, share=share, seed=seed)
+        splits = {**splits, **{split: splits["train"].take(indices) for split, indices in parts.items()}}
+    return {split: splits[split] for split in SPLITS}
 
 
 def choose(names: Sequence[str], labels: Int[np.ndarray, " B"], count: int, *, seed: int) -> Int[np.ndarray, "_"]:

@@ -83,7 +83,8 @@ class ImageProcessor:
           changes: of options, for this call.
 
         Returns:
-          `pixel_values` [B, C, H, W], of clips [B, I, C, H, W]; with them `pixel_mask` [B, H, W] where models are told of padding; or
+          `pixel_values` [B, C, H, W], of clips [B, I, C, H, W]; with them `pixel_mask` [B, H, W] where models are told
+          of padding; or
           `input_ids` [B, H·W] where pixels are numbers of colours.
 
         Raises:

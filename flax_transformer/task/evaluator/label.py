@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from flax_transformer.data.examples import Chain
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture, write_confusion
 from flax_transformer.task.evaluate import evaluate
@@ -48,7 +47,8 @@ class Labels(Evaluator):
 
 @frozen
 class PictureLabels(Evaluator):
-    """Measure the accuracy on the test pictures, which are `HeldImages`; keep the most wrong and some others.
+    """Measure the accuracy on the test pictures or clips, `HeldImages` or `HeldClips`; keep the most wrong and some
+    others.
 
     Which class was taken for which is counted in the run's confusion.json.
     """
@@ -60,21 +60,20 @@ class PictureLabels(Evaluator):
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
-        opened, root = finished.opened, finished.folder.root
+        opened, held, root = finished.opened, finished.opened.held, finished.folder.root
         metrics = evaluate(finished.objective, finished.model, opened.test())
         chances, names = class_chances(finished), opened.spec.classes
-        truth, told = np.asarray(opened.held.pictures.labels), chances.argmax(1)
+        truth, told = np.asarray(held.labels), chances.argmax(1)
         write_confusion(root, names, truth.tolist(), told.tolist())
-        images = opened.held.pictures.images
         samples = [
             {
-                "picture": save_picture(root, str(i), seen(opened.held, i)), "source": images.name(i),
+                "picture": save_picture(root, str(i), held.seen(i)), "source": held.name(i), **held.told(i),
                 **_told(names, int(truth[i]), chances[i]),
                 "scores": {names[j]: float(chances[i, j]) for j in np.argsort(-chances[i], kind="stable")[:5]},
             }
             for i in telling(truth, chances).tolist()
         ]  # fmt: skip
-        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} pictures"
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} {held.what}"
         return Shown(metrics=metrics, samples=samples, lines=("", *self._mistakes(names, truth, told), "", headline))
 
     def _mistakes(self, names: tuple[str, ...], truth: np.ndarray, told: np.ndarray) -> list[str]:
@@ -94,12 +93,6 @@ def telling(truth: np.ndarray, chances: Float[np.ndarray, "B E"]) -> np.ndarray:
     others = np.setdiff1d(np.arange(len(truth)), wrong)
     count = min(KEPT - len(wrong), len(others))
     return np.concatenate([wrong, others[np.arange(count) * len(others) // max(count, 1)]]).astype(np.int64)
-
-
-def seen(held: Any, index: int) -> Any:
-    """Give a held-out picture in the size in which a model sees it, of Pillow."""
-    change = Chain(held.transforms)
-    return change(held.pictures[index], np.random.default_rng(0))["image"]
 
 
 def class_chances(finished: Finished) -> Float[np.ndarray, "B E"]:

@@ -14,6 +14,7 @@ from flax_transformer.task.example.scene import DetectionImages
 from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts
 from flax_transformer.task.example.twin import TwinImages
+from flax_transformer.task.example.video import HeldClips, LabelledVideos
 from flax_transformer.task.example.window import TextWindows
 
 __all__ = [
@@ -27,12 +28,14 @@ __all__ = [
     "DetectionImages",
     "ExampleMaker",
     "ExerciseTexts",
+    "HeldClips",
     "HeldImages",
     "HeldMatches",
     "HeldPixels",
     "HeldPlay",
     "LabelledImages",
     "LabelledTexts",
+    "LabelledVideos",
     "Lines",
     "MaskedTexts",
     "Opened",
