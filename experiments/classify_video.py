@@ -6,14 +6,14 @@ python experiments/classify_video.py
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.video import VideoData
+from flax_transformer.data.video import MoveBody, SkeletonData, VideoData
 from flax_transformer.models.head import with_head
 from flax_transformer.models.video.timesformer import timesformer_encoder
 from flax_transformer.models.video.vivit import vivit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.evaluator import PictureLabels
-from flax_transformer.task.example import LabelledVideos
+from flax_transformer.task.example import LabelledSkeletons, LabelledVideos
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
@@ -45,10 +45,26 @@ def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
 TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=8), **SIZES)
 VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8), **SIZES)
 
+NAMES = (
+    "high arm wave", "horizontal arm wave", "hammer", "hand catch", "forward punch", "high throw", "draw x",
+    "draw tick", "draw circle", "hand clap", "two hand wave", "side boxing", "bend", "forward kick", "side kick",
+    "jogging", "tennis swing", "tennis serve", "golf swing", "pick up and throw",
+)  # fmt: skip
+"""Of MSR Action3D."""
+PAIRS = ((0, 1), (4, 5), (7, 8), (9, 10), (11, 12), (13, 14), (15, 16), (17, 18))
+"""Its joints of the left and of the right side."""
+SKELETON = replace(with_fields(vivit_encoder("base", frames=32, image=8, patch=1, span=4), **SIZES), drop_path=0.1)
+
 EXPERIMENTS = {
     "timesformer": experiment("timesformer", TIMESFORMER),
     "vivit": experiment("vivit", VIVIT),
     "frame": experiment("timesformer", TIMESFORMER, examples=LabelledVideos(frames=1)),
+    "skeleton": experiment(
+        "vivit",
+        SKELETON,
+        data=SkeletonData(root="", names=NAMES),
+        examples=LabelledSkeletons(move=MoveBody(pairs=PAIRS)),
+    ),
 }
 
 if __name__ == "__main__":

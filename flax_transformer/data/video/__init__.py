@@ -8,10 +8,13 @@ changes those of clips, and made clips by `Unfold`.
 from flax_transformer.data.video.clip import ClipFiles, HeldClips, LabelledClips
 from flax_transformer.data.video.folder import ClipData, ClipSet, open_clips
 from flax_transformer.data.video.moving import ACTIONS, MovingShapes, VideoData
+from flax_transformer.data.video.pose import CentreBody, MoveBody, PoseRows, ResampleFrames
 from flax_transformer.data.video.sample import ClipRows, EveryFrame, SampleFrames, Unfold, spread_evenly
+from flax_transformer.data.video.skeleton import SkeletonData, Skeletons, SkeletonSet
 
 __all__ = [
     "ACTIONS",
+    "CentreBody",
     "ClipData",
     "ClipFiles",
     "ClipRows",
@@ -19,8 +22,14 @@ __all__ = [
     "EveryFrame",
     "HeldClips",
     "LabelledClips",
+    "MoveBody",
     "MovingShapes",
+    "PoseRows",
+    "ResampleFrames",
     "SampleFrames",
+    "SkeletonData",
+    "SkeletonSet",
+    "Skeletons",
     "Unfold",
     "VideoData",
     "open_clips",

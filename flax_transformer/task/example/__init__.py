@@ -11,6 +11,7 @@ from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, 
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
+from flax_transformer.task.example.skeleton import HeldSkeletons, LabelledSkeletons
 from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts
 from flax_transformer.task.example.twin import TwinImages
@@ -33,7 +34,9 @@ __all__ = [
     "HeldMatches",
     "HeldPixels",
     "HeldPlay",
+    "HeldSkeletons",
     "LabelledImages",
+    "LabelledSkeletons",
     "LabelledTexts",
     "LabelledVideos",
     "Lines",
