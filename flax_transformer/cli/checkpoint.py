@@ -155,18 +155,19 @@ def classify(
     among: tuple[str, ...] = (),
     revision: str | None = None,
 ) -> None:
-    """Classify texts, the words of texts, or pictures, whichever the checkpoint does.
+    """Classify texts, the words of texts, pictures, or clips, whichever the checkpoint does.
 
     One is answered with all classes and their probabilities; several with the best of each, one a line.
 
     Args:
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
-      texts: Texts to classify, or files of pictures; without them every line of standard input is one.
+      texts: Texts to classify, or files of pictures, or clips: folders of frames or video files; without them every
+        line of standard input is one.
       pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
       among: Texts to choose among, for a checkpoint that matches pictures and texts, in place of classes.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import choose, classify_pictures, label_words, open_checkpoint
+    from flax_transformer.task.use import choose, classify_clips, classify_pictures, label_words, open_checkpoint
     from flax_transformer.task.use import classify as run
 
     keep_programs()
@@ -182,9 +183,9 @@ def classify(
             raise ValueError(f"a pair must be two texts, got {len(wrong)}: {' '.join(wrong)[:60]!r}")
         lines, seconds = ([parts[i] for parts in split] for i in (0, 1))
     pretrained = open_checkpoint(checkpoint, revision=revision)
-    seen = "pictures" in pretrained.architecture.inputs.reads
+    seen = [what for what in ("pictures", "clips") if what in pretrained.architecture.inputs.reads]
     if seen and pair:
-        raise ValueError("pairs are of texts, the checkpoint reads pictures")
+        raise ValueError(f"pairs are of texts, the checkpoint reads {seen[0]}")
     if "label" in pretrained.architecture.uses and not pair:
         for i, line in enumerate(lines):
             words = label_words(pretrained, line)
@@ -193,7 +194,8 @@ def classify(
     if among:
         results = choose(pretrained, lines, among)
     else:
-        results = classify_pictures(pretrained, lines) if seen else run(pretrained, lines, seconds)
+        look = classify_clips if seen == ["clips"] else classify_pictures
+        results = look(pretrained, lines) if seen else run(pretrained, lines, seconds)
     for line, labels in zip(lines, results, strict=True):
         for label in labels if len(lines) == 1 else labels[:1]:
             print(f"{label.probability:.4f}\t{label.name}" + ("" if len(lines) == 1 else f"\t{line}"))

@@ -254,7 +254,7 @@ def attention(
     Args:
       checkpoint: Run folder, Hugging Face folder or hub id; a translation run translates the text.
       text: Text to read.
-      image: File of a picture to look at, in place of a text.
+      image: File of a picture, or a clip, to look at in place of a text: a folder of frames or a video.
       output: Folder to write to; "attention" in the checkpoint's folder by default, or here for a hub id.
       layer: Layer that the PNGs show, counted from 1; the last one by default.
     """

@@ -5,16 +5,20 @@ Axes: B batch, I frames, H W height and width in pixels, C channels, P patches o
 each through all frames, D width.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsClips
 from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Tiles
+from flax_transformer.models.video.film import over_film, over_times, space_alone, time_alone
 from flax_transformer.models.vision.vit import FLOAT32, ViT, ViTConfig, vit_encoder
 from flax_transformer.nn import DividedBlockConfig, Grid, PatchConfig, Precision, divided_block, with_fields
 from flax_transformer.nn.check import check_clips
@@ -132,6 +136,31 @@ class TimeSformer(ReadsClips, ViT):
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
         return self(clips, key=key)
+
+    def over_clip(self, found: Sequence[np.ndarray], frames: int, height: int, width: int) -> list[PatchAttention]:
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one clip over a film of its frames."""
+        cfg, found = self.cfg, list(found)
+        rows, columns = cfg.patches.grid_of(height, width)
+        numbers = np.arange(rows * columns * frames).reshape(rows, columns, frames).transpose(2, 0, 1)
+        given = numbers, cfg.patches.patch, cfg.tokens
+        few = (1 + numbers.size) ** 2 <= LARGEST
+        if cfg.time and not cfg.divided:
+            weights = stacked(found)[:, 0]
+            return [over_times(weights, *given), over_film("self", weights, *given)]
+        space = stacked(found[-1:] if len(found) < 3 else found[1::2] if cfg.divided else found)
+        space = space.reshape(cfg.depth, frames, *space.shape[-3:])
+        laid = [over_film("space", space_alone(space) if few else None, *given)]
+        if cfg.divided:
+            time = stacked(found[:1] if len(found) < 3 else found[::2])
+            tiles = Tiles(Grid(1, frames), (rows * cfg.patches.patch[0], columns * cfg.patches.patch[1]))
+            times = PatchAttention("times", time.mean(1), tiles, tiles)
+            laid = [times, over_film("time", time_alone(time) if few else None, *given), *laid]
+        return laid
+
+
+def stacked(values: Sequence[np.ndarray]) -> Float[np.ndarray, "L ..."]:
+    """Give the layers of a stack, marked in a loop over them or one by one."""
+    return values[0] if len(values) == 1 else np.stack(values)
 
 
 def timesformer_encoder(

@@ -7,16 +7,20 @@ Axes: B batch, I frames, H W height and width in pixels, C channels, P tubelets,
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsClips
 from flax_transformer.models.head import ClassifierConfig, with_head
+from flax_transformer.models.patch_attention import PatchAttention, by_stack
+from flax_transformer.models.video.film import over_film, over_times
 from flax_transformer.models.vision.vit import FLOAT32, SIZES, ViT, ViTConfig
 from flax_transformer.nn import Precision, TubeletConfig, transformer_block
 from flax_transformer.ops import Mask, sinusoidal, widen
@@ -97,6 +101,13 @@ class ViViT(ReadsClips, ViT):
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
         return self(clips, key=key)
+
+    def over_clip(self, found: Sequence[np.ndarray], frames: int, height: int, width: int) -> list[PatchAttention]:
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one clip over a film of a frame of each time."""
+        cfg = self.cfg
+        (weights,), grid = by_stack(found, (cfg.depth,)), cfg.patches.grid_of(frames, height, width)
+        given = weights[:, 0], np.arange(math.prod(grid)).reshape(grid), cfg.patches.patch, cfg.tokens
+        return [over_times(*given), over_film("self", *given)]
 
 
 def vivit_encoder(
