@@ -8,6 +8,7 @@ from typing import Any
 from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
 from flax_transformer.report import ImageAttention, Picture
+from flax_transformer.report.sample import from_sheet
 from flax_transformer.task.attention import LONGEST
 from flax_transformer.task.use.attention import draw_texts
 from flax_transformer.task.use.image_attention import draw_clip, draw_image, layout_of
@@ -63,9 +64,7 @@ def _draw(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttentio
 
 
 def _draw_clip(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttention, list[str]]:
-    film = _decoded(pretrained, sample["picture"])
-    width = film.width // sample["frames"]
-    frames = [film.crop((i * width, 0, (i + 1) * width, film.height)) for i in range(sample["frames"])]
+    frames = from_sheet(_decoded(pretrained, sample["picture"]), sample["frames"])
     return draw_clip(_as_it_is(pretrained, frames[0]), frames, str(sample.get("source", "")))
 
 

@@ -12,9 +12,9 @@ from flax_transformer.data.video.pose import CentreBody, MoveBody, PoseRows, Res
 from flax_transformer.data.video.sample import spread_evenly
 from flax_transformer.data.video.skeleton import Skeletons
 from flax_transformer.frozen import frozen
+from flax_transformer.report.sample import sheet
 from flax_transformer.task.example.image import named_classes
 from flax_transformer.task.example.opened import Context, Opened, check_rows, stream
-from flax_transformer.task.example.video import film
 from flax_transformer.task.spec import Spec
 
 SHOWN, SIDE = 8, 64
@@ -40,10 +40,10 @@ class HeldSkeletons:
         return self.skeletons.names[index]
 
     def seen(self, index: int) -> Any:
-        """Draw the joints in some frames side by side, of Pillow, from the front."""
+        """Draw the joints in some frames on a sheet, of Pillow, from the front."""
         joints = Chain(self.transforms)(self.skeletons[index], np.random.default_rng(0))["joints"]
         chosen = joints[spread_evenly(min(SHOWN, len(joints)), len(joints))]
-        return film([dots(frame[:, :2]) for frame in chosen])
+        return sheet([dots(frame[:, :2]) for frame in chosen])
 
     def told(self, index: int) -> dict[str, Any]:
         """Say nothing else."""

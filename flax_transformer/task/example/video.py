@@ -13,6 +13,7 @@ from flax_transformer.data.image.batch import Draw
 from flax_transformer.data.video import ClipRows, ClipSet, EveryFrame, LabelledClips, SampleFrames, Unfold
 from flax_transformer.data.video.sample import check_length
 from flax_transformer.frozen import frozen
+from flax_transformer.report.sample import sheet
 from flax_transformer.task.example.image import Sized, image_stream, named_classes, normalised, processor_of
 from flax_transformer.task.example.opened import Context, Opened
 from flax_transformer.task.spec import Spec
@@ -38,23 +39,12 @@ class HeldClips:
         return self.clips.clips.name(index)
 
     def seen(self, index: int) -> Any:
-        """Give the frames that a model sees in the size in which it sees them, side by side, of Pillow."""
-        return film(Chain(self.transforms)(self.clips[index], np.random.default_rng(0))["images"])
+        """Give the frames that a model sees in the size in which it sees them, on a sheet, of Pillow."""
+        return sheet(Chain(self.transforms)(self.clips[index], np.random.default_rng(0))["images"])
 
     def told(self, index: int) -> dict[str, Any]:
-        """Say how many frames are side by side."""
+        """Say how many frames are on the sheet."""
         return {"frames": self.transforms[0].count}
-
-
-def film(images: list[Any]) -> Any:
-    """Put pictures of one size side by side."""
-    import PIL.Image
-
-    width, height = images[0].size
-    whole = PIL.Image.new(images[0].mode, (width * len(images), height))
-    for number, image in enumerate(images):
-        whole.paste(image, (number * width, 0))
-    return whole
 
 
 @frozen
