@@ -53,7 +53,7 @@ NAMES = (
 """Of MSR Action3D."""
 PAIRS = ((0, 1), (4, 5), (7, 8), (9, 10), (11, 12), (13, 14), (15, 16), (17, 18))
 """Its joints of the left and of the right side."""
-SKELETON = replace(with_fields(vivit_encoder("base", frames=32, image=8, patch=1, span=4), **SIZES), drop_path=0.1)
+SKELETON = replace(with_fields(vivit_encoder("base", frames=32, image=8, patch=1, span=8), **SIZES), drop_path=0.1)
 
 EXPERIMENTS = {
     "timesformer": experiment("timesformer", TIMESFORMER),

@@ -55,7 +55,7 @@ def hold_out(
         members = np.flatnonzero(labels == label)
         if len(members) <= len(parts):
             raise ValueError(
-                f"a class must have at least {len(parts) + 1} pictures for {', '.join(found)}, that of "
+                f"a class must have at least {len(parts) + 1} of them for {', '.join(found)}, that of "
                 f"{names[members[0]]} has {len(members)}"
             )
         members = members[np.argsort(places[members], kind="stable")]

@@ -314,7 +314,7 @@ FOLDERS = {
     "one class": (lambda root: class_folders(root, classes=("cat",)), "at least two classes, got"),
     "pictures alone": (lambda root: write_image(root / "x.png"), "at least two classes, got 0"),
     "an empty class": (break_class, "bird must have a picture, as every class folder, got none"),
-    "few pictures": (lambda root: class_folders(root, count=2), "a class must have at least 3 pictures"),
+    "few pictures": (lambda root: class_folders(root, count=2), "a class must have at least 3 of them"),
     "other classes": (break_splits, "the same classes, validation and train differ in bird, dog"),
     "no train": (break_alone, "must have a folder train beside test, val"),
     "other folders": (break_beside, "must have folders of splits alone, as it has train, got extra"),
