@@ -254,7 +254,7 @@ def attention(
     Args:
       checkpoint: Run folder, Hugging Face folder or hub id; a translation run translates the text.
       text: Text to read; with an --image only for a model that reads both.
-      image: File of a picture to look at, in place of a text or with one.
+      image: File of a picture, or a clip (a folder of frames, or a video), to look at in place of a text or with one.
       output: Folder to write to; "attention" in the checkpoint's folder by default, or here for a hub id.
       layer: Layer that the PNGs show, counted from 1; the last one by default.
     """

@@ -1,10 +1,10 @@
-"""A folder of class folders, of each split or of all files together: pictures, or sounds."""
+"""A folder of class folders, of each split or of all files together: pictures, clips, or sounds."""
 
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -33,6 +33,14 @@ class FileKind:
     def files(self, folder: Path) -> list[str]:
         """Name those that lie in a folder, not below it."""
         return sorted(path.name for path in folder.iterdir() if path.is_file() and self.shown(path.name))
+
+    def below(self, folder: Path) -> list[Path]:
+        """Find all below a folder, sorted by their names in composed characters."""
+        found: list[Path] = []
+        for where, folders, files in os.walk(folder):
+            folders[:] = [name for name in folders if not _hidden(name)]
+            found += [Path(where, name) for name in files if self.shown(name)]
+        return sorted(found, key=lambda path: normal(path.as_posix()))
 
 
 class ClassFiles(NamedTuple):
@@ -109,7 +117,7 @@ def _read(root: Path, kind: FileKind) -> tuple[ClassFiles, tuple[str, ...]]:
     classes = sort_names(list(folders))
     names, labels = [], []
     for label, name in enumerate(classes):
-        below = _below(folders[name], kind)
+        below = kind.below(folders[name])
         if not below:
             raise ValueError(f"{folders[name]} must have a {kind.one}, as every class folder, got none")
         names += [str(path.relative_to(root)) for path in below]
@@ -129,15 +137,6 @@ def inner_folder(root: Path, kind: FileKind) -> Path | None:
 def folders_of(root: Path) -> dict[str, Path]:
     """Give the folders of a folder by their names, but hidden ones."""
     return {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and not _hidden(path.name)}
-
-
-def _below(folder: Path, kind: FileKind) -> list[Path]:
-    """Find all files of a kind below a folder, sorted by their names in composed characters."""
-    found: list[Any] = []
-    for where, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not _hidden(name)]
-        found += [Path(where, name) for name in files if kind.shown(name)]
-    return sorted(found, key=lambda path: normal(path.as_posix()))
 
 
 def _hidden(name: str) -> bool:

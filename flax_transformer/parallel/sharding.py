@@ -26,6 +26,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)(key|value)\.bias$", ("kv_heads", None)),
     (r"(^|\.)out\.kernel$", ("heads", None, "embed")),
     (r"(^|\.)patch\.kernel$", (None, None, None, "embed")),
+    (r"(^|\.)tubelet\.kernel$", (None, None, None, None, "embed")),
     (r"(^|\.)(up|gate)\.kernel$", ("embed", "inner")),
     (r"(^|\.)(up|gate)\.bias$", ("inner",)),
     (r"(^|\.)down\.kernel$", ("inner", "embed")),

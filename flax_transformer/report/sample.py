@@ -3,7 +3,8 @@
 A sample of a picture has `picture`, its file in the run's folder, and `source`, its name; one of a sound has `sound`
 too; `wide` asks for a whole line of the page. One that was classified has
 `target`, `hypothesis` and its `score`; one in which objects were sought `size`, the width and height that boxes are
-within, `objects` with `label` and `box`, and `found` with their `score` too; any other a `caption`.
+within, `objects` with `label` and `box`, and `found` with their `score` too; any other a `caption`. That of a clip has
+`frames`, how many of them its picture is a sheet of.
 Axes: M samples, E classes.
 """
 
@@ -28,6 +29,36 @@ LONGEST = 512
 NAME = re.compile(PICTURES + r"/[\w.-]{1,100}\.(png|wav)", re.ASCII)
 KINDS = {"png": ("image/png", b"\x89PNG\r\n\x1a\n"), "wav": ("audio/wav", b"RIFF")}
 """Of files, by their suffixes: their media types, and what they begin with."""
+
+
+def sheet(images: Sequence[Any]) -> Any:
+    """Put pictures of Pillow, all of one size, in rows on one: about half as many rows as columns."""
+    import PIL.Image
+
+    (width, height), columns = images[0].size, _columns(len(images))
+    whole = PIL.Image.new(images[0].mode, (width * columns, height * -(-len(images) // columns)))
+    for number, image in enumerate(images):
+        row, column = divmod(number, columns)
+        whole.paste(image, (column * width, row * height))
+    return whole
+
+
+def from_sheet(whole: Any, count: int) -> list[Any]:
+    """Cut so many pictures out of a sheet.
+
+    >>> import PIL.Image
+    >>> pictures = [PIL.Image.new("L", (3, 2), number) for number in range(8)]
+    >>> sheet(pictures).size, [each.getpixel((0, 0)) for each in from_sheet(sheet(pictures), 8)]
+    ((12, 4), [0, 1, 2, 3, 4, 5, 6, 7])
+    """
+    columns = _columns(count)
+    width, height = whole.width // columns, whole.height // -(-count // columns)
+    places = [divmod(number, columns) for number in range(count)]
+    return [whole.crop((x * width, y * height, (x + 1) * width, (y + 1) * height)) for y, x in places]
+
+
+def _columns(count: int) -> int:
+    return math.ceil(math.sqrt(2 * count))
 
 
 def save_picture(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> str:

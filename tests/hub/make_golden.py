@@ -65,6 +65,7 @@ MAE = {
     "decoder_hidden_size": 12, "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 3,
     "decoder_intermediate_size": 8, "mask_ratio": 0.5,
 }  # fmt: skip
+FRAMES = {**VIT, "num_frames": 4, "num_labels": 5}
 RESNET = {"num_channels": 1, "embedding_size": 4, "hidden_sizes": [8, 16], "depths": [1, 2]}
 CONVNEXT = {
     "num_channels": 1, "hidden_sizes": [4, 8], "depths": [1, 2], "num_stages": 2, "layer_scale_init_value": 0.5,
@@ -180,6 +181,12 @@ MODELS = {
     ),
     "vilt": ("ViltForQuestionAnswering", transformers.ViltConfig(**VILT, num_labels=5)),
     "lxmert": ("LxmertForQuestionAnswering", transformers.LxmertConfig(**LXMERT)),
+    "vivit": (
+        "VivitForVideoClassification",
+        transformers.VivitConfig(**{**FRAMES, "tubelet_size": [2, 4, 4]}),
+    ),
+    "timesformer": ("TimesformerForVideoClassification", transformers.TimesformerConfig(**FRAMES)),
+    "videomae": ("VideoMAEForVideoClassification", transformers.VideoMAEConfig(**FRAMES)),
     "wav2vec2": ("Wav2Vec2ForCTC", transformers.Wav2Vec2Config(**WAV2VEC2)),
     "vision-encoder-decoder": ("VisionEncoderDecoderModel", CAPTIONER),
     "whisper": ("WhisperForConditionalGeneration", transformers.WhisperConfig(**WHISPER)),
@@ -189,6 +196,7 @@ MODELS = {
 
 PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
 PIXELS = ("resnet", "convnext", "detr")
+CLIPS = ("vivit", "timesformer", "videomae")
 TOWERS = ("clip", "siglip")
 """Of texts and of pictures."""
 CAPTIONERS = ("vision-encoder-decoder",)
@@ -208,6 +216,8 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     if name == "whisper":
         frames = random.normal(size=(2, 5, 14)).astype(np.float32)
         return {"input_features": frames, "decoder_input_ids": random.integers(4, 20, (2, 6))}
+    if name in CLIPS:
+        return {"pixel_values": random.normal(size=(2, 4, 1, 12, 12)).astype(np.float32)}
     if name in PIXELS + PATCHES:
         config = MODELS[name][1]
         size = (24, 32) if name in PIXELS else 2 * (config.image_size,)
@@ -268,7 +278,8 @@ def make(name: str) -> None:
     if name == "vilt":  # the patches of a picture in their order, and not shuffled
         torch.multinomial = lambda weights, count, replacement=False: torch.arange(int(count)) % len(weights)
     model = getattr(transformers, kind)(config).eval()
-    if name in PIXELS + PATCHES + TOWERS + CAPTIONERS + BESIDE + ASKED:  # what begins at 0, 1 or next to it counts too
+    random_too = PIXELS + PATCHES + CLIPS + TOWERS + CAPTIONERS + BESIDE + ASKED
+    if name in random_too:  # what begins at 0, 1 or next to it says something too
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))

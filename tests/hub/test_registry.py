@@ -38,10 +38,10 @@ SAID = {
     "DecisionTransformerModel": {"act"}, "SiglipModel": {"match"}, "SiglipTextModel": {"match"},
     "SiglipVisionModel": {"match"}, "ViltForQuestionAnswering": {"ask"}, "LxmertForQuestionAnswering": {"ask"},
     "ForImageAndTextRetrieval": {"compare"}, "ForImagesAndTextClassification": {"compare"},
-    "ForImageClassification": {"classify"},
+    "ForImageClassification": {"classify"}, "ForVideoClassification": {"classify"},
     "ForImageClassificationWithTeacher": {"classify"}, "ForAudioClassification": {"classify"}, "ForCTC": {"transcribe"},
     "ForMaskedImageModeling": {"fill"},
-    "ViTMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
+    "ViTMAEForPreTraining": {"fill"}, "VideoMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
 }  # fmt: skip
 
 

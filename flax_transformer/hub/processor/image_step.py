@@ -103,6 +103,15 @@ class Rescale:
 
 
 @dataclass(frozen=True)
+class Offset:
+    """Take 1 away, after values are scaled to be from 0 to 2."""
+
+    def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
+        """Give the differences."""
+        return image - np.float32(1)
+
+
+@dataclass(frozen=True)
 class Normalize:
     """Take the mean away and divide by the standard deviation: of each channel, or one for all."""
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from flax_transformer.data.examples import Chain
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture, save_sound, write_confusion
 from flax_transformer.report.sound import spectrum_picture
@@ -50,21 +49,16 @@ class Labels(Evaluator):
 
 @frozen
 class ShownLabels(Evaluator):
-    """Measure the accuracy on held-out things that can be shown; keep the most wrong and some others.
+    """Measure the accuracy on held-out things, which say `what` they are and their `labels`; keep the most wrong and
+    some others.
 
     Which class was taken for which is counted in the run's confusion.json. A subclass says what is shown of each.
     """
 
     metric: ClassVar[str] = "accuracy"
-    things: ClassVar[str]
-    """What messages call them."""
 
     count: int = 5
     """Most frequent mistakes shown on the terminal."""
-
-    def truth(self, held: Any) -> Int[np.ndarray, " B"]:
-        """Give the numbers of the true classes."""
-        raise NotImplementedError
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write what is seen of one into the run's folder; give what a sample has of it: `picture`, `source`."""
@@ -72,19 +66,19 @@ class ShownLabels(Evaluator):
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
-        opened, root = finished.opened, finished.folder.root
+        opened, held, root = finished.opened, finished.opened.held, finished.folder.root
         metrics = evaluate(finished.objective, finished.model, opened.test())
         chances, names = class_chances(finished), opened.spec.classes
-        truth, told = self.truth(opened.held), chances.argmax(1)
+        truth, told = np.asarray(held.labels), chances.argmax(1)
         write_confusion(root, names, truth.tolist(), told.tolist())
         samples = [
             {
-                **self.shown(root, opened.held, i), **_told(names, int(truth[i]), chances[i]),
+                **self.shown(root, held, i), **_told(names, int(truth[i]), chances[i]),
                 "scores": {names[j]: float(chances[i, j]) for j in np.argsort(-chances[i], kind="stable")[:5]},
             }
             for i in telling(truth, chances).tolist()
         ]  # fmt: skip
-        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} {self.things}"
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} {held.what}"
         return Shown(metrics=metrics, samples=samples, lines=("", *self._mistakes(names, truth, told), "", headline))
 
     def _mistakes(self, names: tuple[str, ...], truth: np.ndarray, told: np.ndarray) -> list[str]:
@@ -99,29 +93,20 @@ class ShownLabels(Evaluator):
 
 @frozen
 class PictureLabels(ShownLabels):
-    """Classify the test pictures, which are `HeldImages`."""
-
-    things: ClassVar[str] = "pictures"
-
-    def truth(self, held: Any) -> Int[np.ndarray, " B"]:
-        """Give the numbers of the true classes."""
-        return np.asarray(held.pictures.labels)
+    """Classify the test pictures or clips: `HeldImages`, `HeldClips`, `HeldSkeletons`."""
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the picture as the model sees it."""
-        picture = save_picture(root, str(index), seen(held, index))
-        return {"picture": picture, "source": held.pictures.images.name(index)}
+        return {
+            "picture": save_picture(root, str(index), held.seen(index)),
+            "source": held.name(index),
+            **held.told(index),
+        }
 
 
 @frozen
 class SoundLabels(ShownLabels):
     """Classify the test sounds, which are `HeldSounds`."""
-
-    things: ClassVar[str] = "sounds"
-
-    def truth(self, held: Any) -> Int[np.ndarray, " B"]:
-        """Give the numbers of the true classes."""
-        return np.asarray(held.items.known["label"])
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the spectrum as the model hears it, and the sound."""
@@ -138,12 +123,6 @@ def telling(truth: np.ndarray, chances: Float[np.ndarray, "B E"]) -> np.ndarray:
     others = np.setdiff1d(np.arange(len(truth)), wrong)
     count = min(KEPT - len(wrong), len(others))
     return np.concatenate([wrong, others[np.arange(count) * len(others) // max(count, 1)]]).astype(np.int64)
-
-
-def seen(held: Any, index: int) -> Any:
-    """Give a held-out picture in the size in which a model sees it, of Pillow."""
-    change = Chain(held.transforms)
-    return change(held.pictures[index], np.random.default_rng(0))["image"]
 
 
 def class_chances(finished: Finished) -> Float[np.ndarray, "B E"]:

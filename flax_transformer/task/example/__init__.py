@@ -12,6 +12,7 @@ from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, 
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
+from flax_transformer.task.example.skeleton import HeldSkeletons, LabelledSkeletons
 from flax_transformer.task.example.sound import (
     HeldSounds,
     LabelledSounds,
@@ -22,6 +23,7 @@ from flax_transformer.task.example.sound import (
 from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts
 from flax_transformer.task.example.twin import TwinImages
+from flax_transformer.task.example.video import HeldClips, LabelledVideos
 from flax_transformer.task.example.window import TextWindows
 
 __all__ = [
@@ -39,15 +41,19 @@ __all__ = [
     "ExampleMaker",
     "ExerciseTexts",
     "HeldCaptions",
+    "HeldClips",
     "HeldImages",
     "HeldMatches",
     "HeldPixels",
     "HeldPlay",
     "HeldQuestions",
+    "HeldSkeletons",
     "HeldSounds",
     "LabelledImages",
+    "LabelledSkeletons",
     "LabelledSounds",
     "LabelledTexts",
+    "LabelledVideos",
     "Lines",
     "MaskedTexts",
     "Opened",

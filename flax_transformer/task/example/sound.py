@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from jaxtyping import Int
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.audio import (
@@ -127,6 +128,13 @@ class HeldSounds:
     items: Sequence[Any]
     transforms: tuple[Transform, ...]
     processor: SoundProcessor
+
+    what: ClassVar[str] = "sounds"
+
+    @property
+    def labels(self) -> Int[np.ndarray, " B"]:
+        """The numbers of their classes."""
+        return np.asarray(self.items.known["label"])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Give an example as the model gets it."""

@@ -24,5 +24,6 @@ from flax_transformer.task.use.sound import classify_sounds as classify_sounds
 from flax_transformer.task.use.transcribe import Spoken as Spoken
 from flax_transformer.task.use.transcribe import Transcript as Transcript
 from flax_transformer.task.use.transcribe import transcribe as transcribe
+from flax_transformer.task.use.video import classify_clips as classify_clips
 from flax_transformer.task.use.write import Writer as Writer
 from flax_transformer.task.use.write import WriterConfig as WriterConfig

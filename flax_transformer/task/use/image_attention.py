@@ -1,4 +1,4 @@
-"""What the heads of an encoder of pictures look at in one of them."""
+"""What the heads of an encoder of pictures look at in one of them, or of clips in a clip."""
 
 import math
 import operator
@@ -26,19 +26,54 @@ from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.classify import label_names
 from flax_transformer.task.use.detect import THRESHOLD
 from flax_transformer.task.use.require import image_processor_of, tokenizer_of
+from flax_transformer.task.use.video import read_clip
 
 WORDS = 24
 """Tokens of a caption that is drawn, at most."""
 
 
 def draw_file(name: str | Path, file: str | Path, text: str = "") -> tuple[ImageAttention, list[str]]:
-    """Draw what the heads of any checkpoint or run look at in a picture; arguments as `open_checkpoint`, `draw_image`.
+    """Draw what the heads of any checkpoint or run look at in a picture or a clip.
+
+    Args:
+      name: as `open_checkpoint` takes it.
+      file: of a picture, or a clip as `read_clip` takes it.
+      text: for a model that reads one with the picture.
 
     Raises:
       FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
-      ValueError: as `draw_image`, or what cannot be opened.
+      ValueError: as `draw_image`, `draw_clip`, `read_clip`, or what cannot be opened.
     """
-    return draw_image(open_checkpoint(str(name)), file, Path(file).name, text)
+    pretrained = open_checkpoint(str(name))
+    if "clips" in pretrained.architecture.inputs.reads:
+        return draw_clip(pretrained, read_clip(pretrained, file), Path(file).name)
+    return draw_image(pretrained, file, Path(file).name, text)
+
+
+def draw_clip(pretrained: Pretrained, frames: Sequence[Any], source: str = "") -> tuple[ImageAttention, list[str]]:
+    """Lay what every head looks at over a film of a clip, its frames side by side, and say what is too much for that.
+
+    Args:
+      frames: of Pillow, as many as the model sees.
+      source: the clip's name.
+
+    Raises:
+      ValueError: a checkpoint that reads no clips.
+    """
+    name, known = pretrained.config["architectures"][0], pretrained.architecture
+    model = getattr(pretrained.model, "backbone", pretrained.model)
+    if "clips" not in known.inputs.reads:
+        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given clips")
+    if not known.inputs.takes_alone("pixel_values"):
+        raise ValueError(f"attention over a clip is drawn where a model needs nothing else, a {name} needs a mask")
+    processor = image_processor_of(pretrained)
+    given = Inputs(**processor(list(frames)))
+    output, found = _looked(pretrained, given)
+    laid = model.over_clip(found, *given.pixel_values.shape[1:2], *given.pixel_values.shape[-2:])
+    span = getattr(model.cfg.patches, "span", 1)
+    shown = [processor.shown(frame) for frame in list(frames)[::span][: len(frames) // span]]
+    pixels = np.concatenate(shown, axis=1)
+    return _drawn(source, pixels, laid, _told(pretrained, output)[0])
 
 
 def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, int], list[PatchAttention]] | None:
@@ -107,6 +142,11 @@ def draw_image(
     if text:
         spelt = spell(pretrained.tokenizer, words["input_ids"][0].tolist())
         laid = [_worded(each, spelt) for each in laid]
+    return _drawn(source, pixels, laid, told)
+
+
+def _drawn(source: str, pixels: Any, laid: Sequence[PatchAttention], told: str) -> tuple[ImageAttention, list[str]]:
+    """Draw what was laid out, and say what was not."""
     notes = [
         f"The attention of {each.name} is not drawn: {each.queries.grid} patches are too many."
         for each in laid
