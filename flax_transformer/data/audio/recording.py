@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,6 +15,7 @@ from jaxtyping import Float, Int, Shaped
 from flax_transformer.data.audio.decode import Sound, decode_sound, sound_size
 from flax_transformer.data.audio.resample import resample
 from flax_transformer.data.identity import digest
+from flax_transformer.data.named import NamedFiles
 
 THREADS = 4
 """Threads that decode sounds."""
@@ -50,15 +50,8 @@ class Sounds(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class SoundFiles:
+class SoundFiles(NamedFiles):
     """Sounds that are files of a folder."""
-
-    root: Path
-    names: Sequence[str]
-    """Paths below the folder."""
-
-    def __len__(self) -> int:
-        return len(self.names)
 
     def __getitem__(self, index: int) -> Sound:
         sound, (length, rate) = decode_sound(self.root / self.names[index]), self.size(index)
@@ -69,22 +62,9 @@ class SoundFiles:
             )
         return sound
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Name which sounds they are: by their paths and how many bytes each has."""
-        return digest(*(f"{name} {(self.root / name).stat().st_size}\n" for name in self.names))
-
-    def name(self, index: int) -> str:
-        """Say where a sound comes from."""
-        return str(self.root / self.names[index])
-
     def size(self, index: int) -> tuple[int, int]:
         """Give the samples of a sound and their rate, from its header."""
         return sound_size(self.root / self.names[index])
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "SoundFiles":
-        """Pick some."""
-        return SoundFiles(self.root, [self.names[index] for index in indices])
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ Axes: B pictures, H W height and width in pixels, C channels, M boxes of a pictu
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,6 +13,7 @@ from jaxtyping import Float, Int, UInt8
 
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import decode_image, image_size
+from flax_transformer.data.named import NamedFiles
 
 
 @runtime_checkable
@@ -45,31 +45,16 @@ class Images(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Files:
+class Files(NamedFiles):
     """Pictures that are files of a folder."""
 
-    root: Path
-    names: Sequence[str]
-    """Paths below the folder."""
     channels: int = 3
     sizes: Sequence[tuple[int, int] | None] | None = None
     """Width and height, where they are known from elsewhere, and must be so."""
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     def __getitem__(self, index: int) -> Any:
         size = None if self.sizes is None else self.sizes[index]
         return decode_image(self.root / self.names[index], channels=self.channels, size=size)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Name which pictures they are: by their paths and how many bytes each has."""
-        return digest(*(f"{name} {(self.root / name).stat().st_size}\n" for name in self.names))
-
-    def name(self, index: int) -> str:
-        """Say where a picture comes from."""
-        return str(self.root / self.names[index])
 
     def size(self, index: int) -> tuple[int, int]:
         """Give the width and height of a picture, from its header."""
@@ -79,7 +64,7 @@ class Files:
     def take(self, indices: Int[np.ndarray, "_"]) -> "Files":
         """Pick some."""
         sizes = None if self.sizes is None else [self.sizes[index] for index in indices]
-        return Files(self.root, [self.names[index] for index in indices], self.channels, sizes)
+        return replace(super().take(indices), sizes=sizes)
 
 
 @dataclass(frozen=True, eq=False)

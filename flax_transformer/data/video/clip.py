@@ -14,6 +14,7 @@ from jaxtyping import Int, UInt8
 
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import decode_image, image_size, is_image_name
+from flax_transformer.data.named import NamedFiles
 from flax_transformer.data.split import normal
 from flax_transformer.data.video.decode import decode_frames, video_size
 
@@ -81,15 +82,8 @@ class HeldClips:
 
 
 @dataclass(frozen=True, eq=False)
-class ClipFiles:
+class ClipFiles(NamedFiles):
     """Clips that lie in a folder: folders of frames, which are pictures in the order of their names, or video files."""
-
-    root: Path
-    names: Sequence[str]
-    """Paths below the folder."""
-
-    def __len__(self) -> int:
-        return len(self.names)
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
         """Decode some frames of a clip; errors as `decode_image` and `decode_frames`."""
@@ -99,16 +93,9 @@ class ClipFiles:
             return [decode_image(files[frame]) for frame in frames]
         return decode_frames(path, frames)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Name which clips they are: by the paths of their files and how many bytes each has."""
-        paths = (self.root / name for name in self.names)
-        files = (file for path in paths for file in (frame_files(path) if path.is_dir() else [path]))
-        return digest(*(f"{file.relative_to(self.root).as_posix()} {file.stat().st_size}\n" for file in files))
-
-    def name(self, index: int) -> str:
-        """Say where a clip comes from."""
-        return str(self.root / self.names[index])
+    def files(self, path: Path) -> Sequence[Path]:
+        """List the frames of a clip, or its one file."""
+        return frame_files(path) if path.is_dir() else [path]
 
     def size(self, index: int) -> tuple[int, int, int]:
         """Give the frames, the height and the width of a clip, from headers alone.
@@ -118,10 +105,6 @@ class ClipFiles:
         """
         path = self.root / self.names[index]
         return folder_size(path) if path.is_dir() else video_size(path)
-
-    def take(self, indices: Int[np.ndarray, "_"]) -> "ClipFiles":
-        """Pick some."""
-        return ClipFiles(self.root, [self.names[index] for index in indices])
 
 
 @dataclass(frozen=True, eq=False)
