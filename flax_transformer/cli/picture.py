@@ -16,7 +16,7 @@ def caption(
     checkpoint: Folder,
     pictures: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
     /,
-    max_new_tokens: int = 40,
+    max_new_tokens: int | None = None,
     num_beams: int = 4,
     revision: str | None = None,
 ) -> None:
@@ -25,7 +25,7 @@ def caption(
     Args:
       checkpoint: Hugging Face folder, hub id, or run folder.
       pictures: Files of pictures; without them every line of standard input names one.
-      max_new_tokens: Tokens of a caption at most.
+      max_new_tokens: Tokens of a caption at most; by default 40, or as many as the model has positions.
       num_beams: Hypotheses of beam search; 1 for none.
       revision: Branch, tag or commit of a hub id.
     """

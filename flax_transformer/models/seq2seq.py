@@ -3,6 +3,7 @@
 Axes: B batch, S source positions, T target positions, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +16,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import LENGTH, draw_tokens
 from flax_transformer.models.output import Output, OutputDense, output_table
+from flax_transformer.models.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
-from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Memory, Trunk, TrunkConfig, each_cache
+from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Grid, Memory, Trunk, TrunkConfig, each_cache
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
@@ -275,6 +277,18 @@ class Seq2Seq(OutputDense, Module):
         x = self.embedding(tokens, positions=cache.index + jnp.arange(T))
         x, layers = self.decoder.extend(x, cache.layers, cache.memory, index=cache.index, memory_mask=cache.memory_mask)
         return x, replace(cache, layers=layers, index=cache.index + T)
+
+    def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its patches.
+
+        First the encoder's, then what each position of the decoder sees of what the encoder's last layer gives.
+        """
+        depth, encoder = self.cfg.decoder.depth, getattr(self.encoder, "backbone", self.encoder)
+        count = 2 if found[-1].ndim == 5 else 2 * depth
+        (cross,) = by_stack(found[-count:][1::2], (depth,))  # a layer's positions see each other first
+        laid = encoder.over_patches(found[:-count], height, width)
+        positions = Tiles(Grid(0, 0), (1, 1), tuple(f"position {i + 1}" for i in range(cross.shape[-2])))
+        return [*laid, PatchAttention("words", cross[:, 0], positions, laid[-1].queries)]
 
     def for_decoding(self) -> "Seq2Seq":
         """Copy the model, laid out for decoding on a CPU: the same function, its matrices as the loops multiply them.

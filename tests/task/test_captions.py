@@ -17,10 +17,11 @@ from flax_transformer.task.evaluator import Captions
 from flax_transformer.task.example import Augment, DictatedImages
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
+from flax_transformer.task.use.image_attention import draw_file
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
-from tests.task.test_classify_images import experiments
+from tests.task.test_classify_images import ROOT, experiments
 from tests.task.test_matched import records
 
 SCENES = SceneCaptions(shapes=CaptionedScenes(train=40, held_out=12, size=16))
@@ -82,6 +83,39 @@ def test_the_export_writes_the_captions_of_the_run(finished):
         pixels = pretrained.processor([held.show(number)])["pixel_values"]
         ids = np.asarray(pretrained.generate(pixel_values=pixels, num_beams=2, length_penalty=1.0, max_new_tokens=20))
         assert pretrained.tokenizer.decode(ids)[0].strip() == sample["source"]
+
+
+def test_the_command_says_what_is_on_pictures(finished, run):
+    folder, _ = finished
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    files = [folder / each["picture"] for each in samples]
+    options = ("--num-beams", 2, "--max-new-tokens", 20)
+    code, out, _ = run("caption", folder, *files, *options)
+    assert code == 0
+    assert [line.split("\t") for line in out.splitlines()] == [
+        [str(file), " ".join(each["source"].split())] for file, each in zip(files, samples, strict=True)
+    ]
+    assert run("caption", folder, files[0], *options)[1].strip() == " ".join(samples[0]["source"].split())
+    code, _, error = run("caption", ROOT / "tests/hub/golden/vit", files[0])
+    assert code == 1
+    assert "write in answer to a source takes a checkpoint that can, got a ViTForImageClassification" in error
+
+
+def test_what_each_word_looks_at_is_drawn(encoder, finished):
+    folder, _ = finished
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    drawn, notes = draw_file(folder, folder / samples[0]["picture"])
+    assert notes == []
+    *_, words = drawn.maps
+    assert words.name == "words"
+    assert words.weights.shape == (1, 2, len(words.queries.tokens), 16 + (encoder == "vit"))
+    np.testing.assert_allclose(words.weights.sum(-1), 1, atol=1e-5)
+    pretrained = hub.load(folder / "export")
+    pixels = pretrained.processor([folder / samples[0]["picture"]])["pixel_values"]
+    ids = np.asarray(pretrained.generate(pixel_values=pixels, max_new_tokens=20))[0]
+    assert drawn.output == pretrained.tokenizer.decode(ids).strip()
+    assert len(words.queries.tokens) == len(ids) - 1
+    assert (folder / "report.html").read_text().count("words") >= 1
 
 
 def test_a_caption_is_drawn_anew_and_told_word_after_word(tmp_path):

@@ -8,7 +8,11 @@ from typing import Any
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import with_head
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import TrunkConfig
+from flax_transformer.models.text.gpt2 import gpt2
+from flax_transformer.models.vision.vit import vit_encoder
+from flax_transformer.nn import Precision, TrunkConfig
+
+FLOAT32 = Precision()
 
 
 def captioner(encoder: Any, words: CausalConfig) -> Seq2SeqConfig:
@@ -41,3 +45,13 @@ def words_of(config: Seq2SeqConfig) -> CausalConfig:
 def width_of(encoder: Any) -> int:
     """Give D of an encoder's config."""
     return encoder.embed if hasattr(encoder, "embed") else encoder.block.embed
+
+
+def vit_gpt2(
+    vocab: int = 50_257, *, image: int = 224, dropout: float = 0.1, precision: Precision = FLOAT32
+) -> Seq2SeqConfig:
+    """Give ViT-B/16 and the smallest GPT-2: 12+12 layers, D=768, 238.6 M parameters."""
+    return captioner(
+        vit_encoder("base", 16, image=image, dropout=dropout, precision=precision),
+        gpt2(vocab, dropout=dropout, precision=precision),
+    )

@@ -7,22 +7,35 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.use.picture import File, batches
-from flax_transformer.task.use.require import require_use
+from flax_transformer.task.use.require import positions_of, require_use
+
+LONGEST = 40
+"""Tokens of a caption at most, where nothing else is said."""
 
 
-def caption(pretrained: Pretrained, files: Sequence[File], **settings: Any) -> list[str]:
+def caption(
+    pretrained: Pretrained, files: Sequence[File], *, max_new_tokens: int | None = None, **settings: Any
+) -> list[str]:
     """Write a caption of each picture.
 
     Args:
+      max_new_tokens: of a caption at most; by default 40, or as many as the model has positions.
       settings: of generation, as `hub.generate` takes them; the checkpoint's own by default.
 
     Raises:
       ValueError: a checkpoint of another kind, without an image processor or a tokenizer; a file that is no picture.
     """
-    require_use(pretrained, "respond", "pictures")
+    writes = "continue" if "continue" in pretrained.architecture.uses else "respond"
+    require_use(pretrained, writes, "pictures")
     if pretrained.tokenizer is None:
         raise ValueError("captions need a tokenizer, the checkpoint has no tokenizer files")
     found: list[str] = []
+    settings["max_new_tokens"] = room(pretrained, LONGEST) if max_new_tokens is None else max_new_tokens
     for inputs in batches(pretrained, files):
         found += pretrained.tokenizer.decode(np.asarray(pretrained.generate(**inputs, **settings)))
     return [" ".join(text.split()) for text in found]
+
+
+def room(pretrained: Pretrained, most: int) -> int:
+    """Give so many tokens, or as many as the model has positions."""
+    return min(most, positions_of(pretrained.model.cfg) or most)

@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,20 @@ import numpy as np
 from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.registration import Architecture
 from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Tiles
 from flax_transformer.models.vision.imagegpt import over_pixels
 from flax_transformer.ops import capture
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import ImageAttention, ImageMaps, Tiling
+from flax_transformer.task.use.caption import room
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.classify import label_names
 from flax_transformer.task.use.detect import THRESHOLD
 from flax_transformer.task.use.require import image_processor_of
+
+WORDS = 24
+"""Tokens of a caption that is drawn, at most."""
 
 
 def draw_file(name: str | Path, file: str | Path) -> tuple[ImageAttention, list[str]]:
@@ -42,7 +48,12 @@ def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, in
     if known.inputs.colours:
         return partial(over_pixels, part.cfg.depth)
     part = part if hasattr(part, "over_patches") else getattr(part, "backbone", None)
-    return getattr(part, "over_patches", None) if known.inputs.takes_alone("pixel_values") else None
+    return getattr(part, "over_patches", None) if known.inputs.takes_alone("pixel_values") or _writes(known) else None
+
+
+def _writes(known: Architecture) -> bool:
+    """Tell whether a model writes about pictures."""
+    return "respond" in known.uses and "pictures" in known.inputs.reads
 
 
 def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[ImageAttention, list[str]]:
@@ -70,8 +81,11 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     if isinstance(image, str | Path | bytes):
         image = decode_image(image, channels=pretrained.config.channels or 3)
     pixels, given = processor.shown(image), Inputs(**processor(image))
+    written = _caption(pretrained, given) if _writes(known) else ()
+    if written:
+        given = replace(given, decoder_input_ids=np.asarray(written[:-1])[None])
     output, found = _looked(pretrained, given)
-    told, answers = _told(pretrained, output)
+    told, answers = _spelled(pretrained, written[1:]) if written else _told(pretrained, output)
     laid = layout(found, *(pixels.shape[:2] if given.pixel_values is None else given.pixel_values.shape[-2:]))
     laid = [_answering(each, answers) for each in laid]
     notes = [
@@ -109,6 +123,18 @@ def _captured(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[jax.Arra
     known, fields = pretrained.architecture, pretrained.config
     run = lambda model, given: known.call(model, given, None, fields).logits  # noqa: E731
     return capture(run, "attention_weights")(pretrained.model, given)
+
+
+def _caption(pretrained: Pretrained, given: Inputs) -> tuple[int, ...]:
+    """Give the tokens of a caption, what it begins with among them."""
+    most = room(pretrained, WORDS)
+    return tuple(np.asarray(pretrained.generate(pixel_values=given.pixel_values, max_new_tokens=most))[0].tolist())
+
+
+def _spelled(pretrained: Pretrained, tokens: Sequence[int]) -> tuple[str, dict[int, str]]:
+    """Say what a caption is, and name the positions by the tokens that are written there."""
+    spell = str if pretrained.tokenizer is None else pretrained.tokenizer.decode
+    return spell([*tokens]).strip(), {i: spell([token]).strip() or "end" for i, token in enumerate(tokens)}
 
 
 def _told(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
