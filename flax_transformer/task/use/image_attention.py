@@ -52,8 +52,9 @@ def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, in
 
 
 def _writes(known: Architecture) -> bool:
-    """Tell whether a model writes about pictures."""
-    return "respond" in known.uses and "pictures" in known.inputs.reads
+    """Tell whether a model writes about pictures, of which nobody asks it anything."""
+    asked = {"input_ids", "decoder_input_ids"} <= set(known.inputs.needs)
+    return "respond" in known.uses and "pictures" in known.inputs.reads and not asked
 
 
 def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[ImageAttention, list[str]]:
@@ -83,7 +84,8 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     pixels, given = processor.shown(image), Inputs(**processor(image))
     written = _caption(pretrained, given) if _writes(known) else ()
     if written:
-        given = replace(given, decoder_input_ids=np.asarray(written[:-1])[None])
+        (reads,) = {"input_ids", "decoder_input_ids"} & set(known.inputs.needs)
+        given = replace(given, **{reads: np.asarray(written[:-1])[None]})
     output, found = _looked(pretrained, given)
     told, answers = _spelled(pretrained, written[1:]) if written else _told(pretrained, output)
     laid = layout(found, *(pixels.shape[:2] if given.pixel_values is None else given.pixel_values.shape[-2:]))
