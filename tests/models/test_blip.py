@@ -61,6 +61,7 @@ def test_a_text_is_read_alone_as_by_blocks_without_cross_attention(given):
         needed.build(nnx.Rngs(0))(tokens)
 
 
+@pytest.mark.proves("blip", "decode", "a token at a time as all at once")
 @pytest.mark.parametrize("answers", [False, True])
 def test_one_token_at_a_time_is_all_at_once(given, answers):
     tokens, images = given
@@ -97,6 +98,7 @@ def test_any_of_them_says_how_it_is_fed(given):
     })[0])  # fmt: skip
 
 
+@pytest.mark.proves("grounded", "train", "masked tokens, guessed by a picture")
 def test_masked_tokens_are_guessed_by_a_picture(given):
     """The loss is that of logits at the masked places, and what is learned is of that picture."""
     tokens, images = given

@@ -66,6 +66,7 @@ def test_pictures_see_themselves_and_texts_the_past(model, given):
     assert np.abs(model(tokens, images[:, ::-1]) - plain).max(-1).min() > 1e-4
 
 
+@pytest.mark.proves("git", "decode", "a token at a time as all at once")
 @pytest.mark.parametrize("begin", [0, 3])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_one_token_at_a_time_is_all_at_once(model, given, begin, beams):
@@ -100,6 +101,7 @@ def test_without_a_picture_it_is_a_language_model(model, given):
     np.testing.assert_array_equal(model(tokens), model.text(tokens))
 
 
+@pytest.mark.proves("git", "train", "gradients of all that it reads")
 def test_a_text_is_learned_from_its_picture(model, given):
     batch = jax.tree.map(jnp.asarray, Prefixed.example_batch(SMALL, 2, T))
     loss = lambda model: TokenLoss()(model, batch)[0]  # noqa: E731
