@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from flax_transformer.cli.checkpoint import answer, classify, convert, embed, fill_mask, generate
     from flax_transformer.cli.launch import launch
-    from flax_transformer.cli.picture import caption, detect, search
+    from flax_transformer.cli.picture import ask, caption, detect, search
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.run import (
         attention,
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
     runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, report, attention)
-    checkpoints = (generate, fill_mask, classify, caption, detect, search, transcribe, embed, answer, convert)
+    checkpoints = (generate, fill_mask, classify, caption, ask, detect, search, transcribe, embed, answer, convert)
     for command in (*runs, *checkpoints, plan, launch):
         app.command(command)
     try:

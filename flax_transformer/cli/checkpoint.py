@@ -155,18 +155,26 @@ def classify(
     among: tuple[str, ...] = (),
     revision: str | None = None,
 ) -> None:
-    """Classify texts, the words of texts, or pictures, whichever the checkpoint does.
+    """Classify texts, the words of texts, pictures, clips or sounds, whichever the checkpoint does.
 
     One is answered with all classes and their probabilities; several with the best of each, one a line.
 
     Args:
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
-      texts: Texts to classify, or files of pictures; without them every line of standard input is one.
+      texts: Texts to classify, or files of pictures, of clips (folders of frames, or videos) or of sounds; without
+        them every line of standard input is one.
       pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
       among: Texts to choose among, for a checkpoint that matches pictures and texts, in place of classes.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import choose, classify_pictures, label_words, open_checkpoint
+    from flax_transformer.task.use import (
+        choose,
+        classify_clips,
+        classify_pictures,
+        classify_sounds,
+        label_words,
+        open_checkpoint,
+    )
     from flax_transformer.task.use import classify as run
 
     keep_programs()
@@ -182,9 +190,11 @@ def classify(
             raise ValueError(f"a pair must be two texts, got {len(wrong)}: {' '.join(wrong)[:60]!r}")
         lines, seconds = ([parts[i] for parts in split] for i in (0, 1))
     pretrained = open_checkpoint(checkpoint, revision=revision)
-    seen = "pictures" in pretrained.architecture.inputs.reads
-    if seen and pair:
-        raise ValueError("pairs are of texts, the checkpoint reads pictures")
+    reads = pretrained.architecture.inputs.reads
+    of_files = {"pictures": classify_pictures, "clips": classify_clips, "sound": classify_sounds}
+    files = next((of_files[kind] for kind in of_files if kind in reads), None)
+    if files is not None and pair:
+        raise ValueError(f"pairs are of texts, the checkpoint reads {' and '.join(reads)}")
     if "label" in pretrained.architecture.uses and not pair and not among:
         for i, line in enumerate(lines):
             words = label_words(pretrained, line)
@@ -193,7 +203,7 @@ def classify(
     if among:
         results = choose(pretrained, lines, among)
     else:
-        results = classify_pictures(pretrained, lines) if seen else run(pretrained, lines, seconds)
+        results = run(pretrained, lines, seconds) if files is None else files(pretrained, lines)
     for line, labels in zip(lines, results, strict=True):
         for label in labels if len(lines) == 1 else labels[:1]:
             print(f"{label.probability:.4f}\t{label.name}" + ("" if len(lines) == 1 else f"\t{line}"))

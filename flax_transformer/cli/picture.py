@@ -1,4 +1,4 @@
-"""Commands on pictures: `caption | detect | search`.
+"""Commands on pictures: `ask | caption | detect | search`.
 
 CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on pictures.
 """
@@ -41,6 +41,38 @@ def caption(
     )
     for name, text in zip(names, found, strict=True):
         print(f"{name}\t{text}" if len(names) > 1 else text)
+
+
+def ask(
+    checkpoint: Folder,
+    picture: Annotated[Path, tyro.conf.Positional],
+    questions: Annotated[tuple[str, ...], tyro.conf.Positional],
+    /,
+    top: int = 5,
+    revision: str | None = None,
+) -> None:
+    """Answer questions about a picture: probability and answer, separated by a tab, the most probable first.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, or run folder, of a model that answers questions about pictures.
+      picture: File of a picture.
+      questions: What is asked; each alone.
+      top: Answers of each at most.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.use import ask as run
+    from flax_transformer.task.use import open_checkpoint
+
+    if top < 1:
+        raise ValueError(f"top must be at least 1, got {top}")
+    keep_programs()
+    for question, answers in zip(
+        questions, run(open_checkpoint(checkpoint, revision=revision), picture, questions), strict=True
+    ):
+        if len(questions) > 1:
+            print(question)
+        for each in answers[:top]:
+            print(f"{each.probability:.4f}\t{each.name}")
 
 
 def detect(

@@ -253,15 +253,15 @@ def attention(
 
     Args:
       checkpoint: Run folder, Hugging Face folder or hub id; a translation run translates the text.
-      text: Text to read.
-      image: File of a picture to look at, in place of a text.
+      text: Text to read; with an --image only for a model that reads both.
+      image: File of a picture, or a clip (a folder of frames, or a video), to look at in place of a text or with one.
       output: Folder to write to; "attention" in the checkpoint's folder by default, or here for a hub id.
       layer: Layer that the PNGs show, counted from 1; the last one by default.
     """
     from flax_transformer.task.report import write_attention, write_image_attention
 
-    if (text is None) == (image is None):
-        raise ValueError(f"attention is drawn of a text or of an --image, got {'neither' if text is None else 'both'}")
+    if text is None and image is None:
+        raise ValueError("attention is drawn of a text, of an --image or of both, got neither")
     own = Path(checkpoint) if Path(checkpoint).is_dir() else Path()
     about = {"run": Path(checkpoint).resolve().name, "layer": layer}
     output = output or own / "attention"
@@ -272,7 +272,7 @@ def attention(
     else:
         from flax_transformer.task.use.image_attention import draw_file
 
-        paths = write_image_attention(*draw_file(checkpoint, image), output, **about)
+        paths = write_image_attention(*draw_file(checkpoint, image, text or ""), output, **about)
     for path in paths:
         print(path)
 

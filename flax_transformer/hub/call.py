@@ -58,6 +58,16 @@ class ModelOutput:
     """What the tower of pictures gives."""
     pred_boxes: Any = None
     """[B, Q, 4]: centre x and y, width and height, as shares of the picture."""
+    language_output: Any = None
+    """[B, T, D], of the text, where there are states of regions beside."""
+    vision_output: Any = None
+    """[B, R, D], of regions."""
+    pooled_output: Any = None
+    """[B, D], of both."""
+    cross_relationship_score: Any = None
+    """[B, 2]; 1 is "belongs to the picture"."""
+    question_answering_score: Any = None
+    """[B, E], of answers."""
     action_preds: Any = None
     """[B, T, A]: the action to take at each step."""
     state_preds: Any = None
@@ -89,6 +99,14 @@ class ModelOutput:
     encoder_attentions: Any = None
     decoder_attentions: Any = None
     cross_attentions: Any = None
+    language_hidden_states: Any = None
+    """What every layer gives of the text, not what the first is given."""
+    vision_hidden_states: Any = None
+    language_attentions: Any = None
+    """Of the layers that see the text alone."""
+    vision_attentions: Any = None
+    cross_encoder_attentions: Any = None
+    """Of the text to regions, in the layers that join them."""
 
     def keys(self) -> list[str]:
         """Name what there is."""

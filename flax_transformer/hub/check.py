@@ -60,27 +60,31 @@ def check_shapes(inputs: Inputs) -> None:
                 check_broadcast(name, value.shape, ids.shape)
 
 
-def check_pictures(inputs: Inputs, fields: Fields) -> None:
-    """Refuse pictures that are no numbers [B, C, H, W] of the model's channels, or [B, I, C, H, W] where a row may have
-    several, and a mask of another shape.
+def check_pictures(inputs: Inputs, fields: Fields, *, several: bool = False) -> None:
+    """Refuse pictures that are no numbers [B, C, H, W] of the model's channels, and a mask of another shape.
+
+    Args:
+      several: whether they are several of each text, [B, I, C, H, W].
 
     Raises:
       ValueError: says which.
     """
     if (pixels := inputs.pixel_values) is None:
         return
-    several = pixels.ndim == 5 and 0 < pixels.shape[1] <= (fields.frames or 0)
-    channels = fields.channels or (pixels.shape[-3] if pixels.ndim == 4 or several else "C")
-    if not (pixels.ndim == 4 or several) or pixels.shape[-3] != channels or 0 in pixels.shape:
-        more = "" if fields.frames is None else f", or [B, I, {channels}, H, W] with I up to {fields.frames}"
+    most = None if several else fields.frames
+    several = several or (pixels.ndim == 5 and 0 < pixels.shape[1] <= (most or 0))
+    axes, rows = (5, "B, I") if several else (4, "B")
+    channels = fields.channels or (pixels.shape[-3] if pixels.ndim == axes else "C")
+    if pixels.ndim != axes or pixels.shape[-3] != channels or 0 in pixels.shape:
+        more = "" if most is None else f", or [B, I, {channels}, H, W] with I up to {most}"
         raise ValueError(
-            f"pixel_values must be [B, {channels}, H, W]{more}, channels before rows, got {list(pixels.shape)}"
+            f"pixel_values must be [{rows}, {channels}, H, W]{more}, channels before rows, got {list(pixels.shape)}"
         )
     if not jnp.issubdtype(pixels.dtype, jnp.floating):
         raise ValueError(f"pixel_values must be what a processor makes of pictures, floats, got {pixels.dtype}")
-    mask, shape = inputs.pixel_mask, (pixels.shape[0], *pixels.shape[2:])
+    mask, shape = inputs.pixel_mask, (*pixels.shape[:-3], *pixels.shape[-2:])
     if mask is not None and mask.shape != shape:
-        raise ValueError(f"pixel_mask must be [B, H, W] of its pictures, {list(shape)}, got {list(mask.shape)}")
+        raise ValueError(f"pixel_mask must be [{rows}, H, W] of its pictures, {list(shape)}, got {list(mask.shape)}")
 
 
 def check_frames(inputs: Inputs, fields: Fields) -> None:

@@ -1,6 +1,7 @@
 """What models are given, by Hugging Face's names, and which of it an architecture needs and may have.
 
-Axes: B batch, T positions, samples or frames, C channels or mel bins, P patches; H and W of a picture.
+Axes: B batch, T positions, samples or frames, C channels or mel bins, P patches, R regions, I pictures of a
+text or frames of a clip; H and W of a picture.
 """
 
 import dataclasses
@@ -32,15 +33,23 @@ class Inputs:
     """Int [B, T]."""
     pixel_values: Any = None
     """Float [B, C, H, W]: pictures as a processor gives them; models of this package take them as [B, H, W, C].
-    [B, I, C, H, W] where a row may have several."""
+    [B, I, C, H, W] where a row may have several, and of clips, taken as [B, I, H, W, C]."""
     pixel_mask: Any = None
-    """Int [B, H, W]: 1 where there is a picture, 0 where there is padding."""
+    """Int [B, H, W]: 1 where there is a picture, 0 where there is padding; [B, I, H, W] where a text has several."""
+    visual_feats: Any = None
+    """Float [B, R, F]: what a detector says of the regions that it found in a picture."""
+    visual_pos: Any = None
+    """Float [B, R, 4]: where they are, as shares of the picture: left, top, right, bottom."""
+    visual_attention_mask: Any = None
+    """Int [B, R]: 1 where there is a region, 0 where there is padding."""
     input_features: Any = None
     """Float [B, C, T]: the log-mel frames of sounds; models of this package take them as [B, T, C]."""
     input_values: Any = None
     """Float [B, T]: samples of sounds, as a processor gives them."""
     bool_masked_pos: Any = None
     """Bool [B, P]: True where a patch is masked."""
+    kept_patches: Any = None
+    """Int [B, K]: the numbers of those that are not, where a model sees no others; a call finds them of the mask."""
     noise: Any = None
     """Float [B, P]: what the order of patches is drawn by."""
     states: Any = None
@@ -58,7 +67,7 @@ class Inputs:
 NAMES = tuple(each.name for each in dataclasses.fields(Inputs))
 MODALITIES = {
     "input_ids": "text", "pixel_values": "pictures", "input_features": "sound", "input_values": "sound",
-    "states": "trajectories",
+    "states": "trajectories", "visual_feats": "regions",
 }  # fmt: skip
 """What a model reads, by the input that it needs for it, in a word for people."""
 
@@ -77,6 +86,10 @@ class Signature:
     """Whether texts are padded to all positions there are, and padding is read as any token (SigLIP)."""
     colours: bool = False
     """Whether its tokens are the colours of pixels, which an image processor makes of pictures."""
+    several: bool = False
+    """Whether pictures are several of each text, [B, I, C, H, W]."""
+    frames: bool = False
+    """Whether its pictures are the frames of clips."""
 
     def __post_init__(self):
         if unknown := set(self.needs + self.takes) - set(NAMES):
@@ -84,8 +97,10 @@ class Signature:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What the model reads: text, pictures, sound."""
-        return ("pictures",) if self.colours else tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
+        """What the model reads: text, pictures, clips, sound."""
+        if self.colours or self.frames:
+            return ("pictures",) if self.colours else ("clips",)
+        return tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
 
     def takes_alone(self, name: str) -> bool:
         """Say whether one input will do."""
@@ -110,6 +125,7 @@ class Signature:
 TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_ids"))
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
 PICTURES = Signature(("pixel_values",))
+CLIPS = Signature(PICTURES.needs, frames=True)
 TOWERS = Signature((*TEXT.needs, *PICTURES.needs), ("attention_mask", "position_ids"), either=True)
 PADDED_TOWERS = Signature(TOWERS.needs, TOWERS.takes, either=True, padded=True)
 SOUND = Signature(("input_features",), ("attention_mask",))

@@ -26,6 +26,11 @@ def plain_layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str,
     return found
 
 
+def encoder_layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple[Array, ...]]:
+    """Name the layers of the encoder alone, where there is a decoder too."""
+    return plain_layers({name: values[:1] for name, values in seen.items()}, output)
+
+
 LAYERS = {"marks": ("hidden_states", "trunk_output"), "layers": plain_layers}
 """How an `Architecture` says so."""
 

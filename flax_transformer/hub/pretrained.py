@@ -108,9 +108,12 @@ class Pretrained:
                 self.check_ids(name, inputs[name])
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})
         check_shapes(given)
-        check_pictures(given, self.config)
+        several = self.architecture.inputs.several or self.architecture.inputs.frames
+        check_pictures(given, self.config, several=several)
         if self.architecture.check is not None:
             self.architecture.check(given, self.config)
+        if self.architecture.prepare is not None:
+            given = self.architecture.prepare(given)
         names = self.architecture.marks * output_hidden_states + ("attention_weights",) * output_attentions
         return _call(self, given, key, names=names)
 

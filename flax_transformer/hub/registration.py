@@ -32,6 +32,8 @@ USES = {
     "detect": "detect objects",
     "segment": "tell the class of every pixel",
     "match": "match pictures and texts",
+    "ask": "answer questions about pictures",
+    "compare": "tell whether a text is true of its pictures",
     "act": "choose actions",
     "embed": "give hidden states",
 }
@@ -72,6 +74,8 @@ class Architecture:
     told: Callable[[Fields], Fields] | None = None
     """`told(fields)`: config.json as generation reads it, where a class has its marks elsewhere and reads no
     generation_config.json."""
+    prepare: Callable[[Any], Any] | None = None
+    """`prepare(inputs)`: inputs with what a call, whose shapes are fixed, must know of their values."""
 
     def __post_init__(self):
         if unknown := set(self.uses) - set(USES):

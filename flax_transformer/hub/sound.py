@@ -39,3 +39,11 @@ def samples_ctc(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fi
     samples, mask = _given(inputs)
     hidden = model.backbone(samples, mask=mask, key=keys[0])
     return ModelOutput(logits=model.output(hidden, key=keys[1]), last_hidden_state=hidden)
+
+
+def samples_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+    """Classify sounds, as Wav2Vec2ForSequenceClassification does."""
+    keys = split_keys(key)
+    samples, mask = _given(inputs)
+    hidden = model.hidden_states(samples, lengths=None if mask is None else mask.lengths, key=keys[0])
+    return ModelOutput(logits=model.output(hidden, key=keys[1]))

@@ -1,6 +1,6 @@
 """Batches that models make of themselves, to be measured, compiled and tested on: generated, every row full.
 
-Axes: B rows, T positions, H W height and width in pixels, C channels.
+Axes: B rows, T positions, I frames, H W height and width in pixels, C channels.
 """
 
 from typing import Any
@@ -58,3 +58,20 @@ class ReadsImages:
         """Count B pictures."""
         rows, height, width, _ = batch["inputs"]["images"].shape
         return Described({"rows": rows, "height": height, "width": width}, rows, "images")
+
+
+class ReadsClips(ReadsImages):
+    """What models of clips have in common as `Measurable`s; configs have `patches` of an image, and `frames`."""
+
+    @classmethod
+    def example_batch(cls, config: Any, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B clips [I, H, W, C], as the model is made for."""
+        frames = getattr(config, "frames", None) or config.patches.frames
+        shape = (rows, frames, *config.patches.image, config.patches.channels)
+        return {"inputs": {"clips": np.random.default_rng(0).standard_normal(shape, dtype=np.float32)}}
+
+    @classmethod
+    def describe_batch(cls, config: Any, batch: dict[str, Any]) -> Described:
+        """Count B clips."""
+        rows, frames, height, width, _ = batch["inputs"]["clips"].shape
+        return Described({"rows": rows, "frames": frames, "height": height, "width": width}, rows, "clips")

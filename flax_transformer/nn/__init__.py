@@ -17,6 +17,9 @@ from flax_transformer.nn.config import with_fields as with_fields
 from flax_transformer.nn.config import with_precision as with_precision
 from flax_transformer.nn.conv import Conv as Conv
 from flax_transformer.nn.conv import ConvConfig as ConvConfig
+from flax_transformer.nn.divided import DividedBlock as DividedBlock
+from flax_transformer.nn.divided import DividedBlockConfig as DividedBlockConfig
+from flax_transformer.nn.divided import divided_block as divided_block
 from flax_transformer.nn.embedding import Embedding as Embedding
 from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
 from flax_transformer.nn.embedding import own_tables as own_tables
@@ -57,5 +60,7 @@ from flax_transformer.nn.summary import summary as summary
 from flax_transformer.nn.trunk import StageConfig as StageConfig
 from flax_transformer.nn.trunk import Trunk as Trunk
 from flax_transformer.nn.trunk import TrunkConfig as TrunkConfig
+from flax_transformer.nn.tubelet import TubeletConfig as TubeletConfig
+from flax_transformer.nn.tubelet import Tubelets as Tubelets
 from flax_transformer.nn.window import WindowAttention as WindowAttention
 from flax_transformer.nn.window import WindowConfig as WindowConfig

@@ -1,6 +1,6 @@
 """What layers refuse at the door. All of it happens while tracing, and none of it is in a compiled program.
 
-Axes: B batch, T positions, D width; H W height and width in pixels, C channels.
+Axes: B batch, T positions, D width; I frames, H W height and width in pixels, C channels.
 """
 
 from typing import Any
@@ -34,6 +34,13 @@ def check_images(images: Any, channels: int) -> None:
         raise ValueError(f"images must be in floating point, scaled as the model wants them, got {kind}")
     if images.ndim < 3 or images.shape[-1] != channels:
         raise ValueError(f"images must be [*B, H, W, C] with C={channels} channels, got shape {images.shape}")
+
+
+def check_clips(clips: Any, channels: int) -> None:
+    """Raise ValueError unless these are clips [*B, I, H, W, C] in floating point."""
+    if getattr(clips, "ndim", 0) < 4:
+        raise ValueError(f"clips must be [*B, I, H, W, C], got shape {jnp.shape(clips)}")
+    check_images(clips, channels)
 
 
 def check_widths(**widths: int) -> None:

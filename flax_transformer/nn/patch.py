@@ -36,10 +36,10 @@ class PatchConfig:
         check_fields(self)
         check_at_least(self, 1, "embed", "channels")
         check_at_least(self, 0, "init_std")
-        self.grid_of(*self.image)
+        _ = self.grid  # which refuses sizes that hold no patch
 
     @property
-    def grid(self) -> tuple[int, int]:
+    def grid(self) -> tuple[int, ...]:
         """Rows and columns of patches."""
         return self.grid_of(*self.image)
 

@@ -45,6 +45,8 @@ OBJECTIVES: dict[str, Objective] = {
     "label": LabelLoss(),
     "detect": DetectionLoss(),
     "match": ContrastiveLoss(),
+    "ask": LabelLoss(),
+    "compare": LabelLoss(),
     "act": ActionLoss(),
 }
 """What trains a model, where nothing else is said, by what it can do: a word of `hub.registration.USES`."""

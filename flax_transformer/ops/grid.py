@@ -1,15 +1,17 @@
 """Telling a Transformer where things are in a picture.
 
-Axes: B batch, P places, rows I times columns J, D width; H W height and width in pixels.
+Axes: B batch, P places, rows I times columns J, D width; H W height and width in pixels, or of a table.
 """
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from flax_transformer.ops.position import sinusoidal_halves
+from flax_transformer.ops.wide import widen
 
 
 def sinusoidal_grid(rows: int, columns: int, width: int) -> Float[Array, "P D"]:
@@ -71,3 +73,29 @@ def shrink_mask(mask: Bool[Array, "*B H W"], rows: int, columns: int) -> Bool[Ar
 
     height, width = mask.shape[-2:]
     return mask[..., picked(rows, height)[:, None], picked(columns, width)]
+
+
+def stretch_places(table: Float[Array, "H W D"], seen: Bool[Array, "*B I J"]) -> Float[Array, "*B I J D"]:
+    """Lay a table of learned places over the part of a grid that is a picture, corner on corner, bilinear.
+
+    A picture begins at the upper left; what is beside it has places 0 (Kim et al. 2021,
+    https://arxiv.org/abs/2102.03334).
+
+    Args:
+      seen: where there is a picture.
+
+    >>> stretch_places(jnp.array([[[0.0], [6.0]]]), jnp.arange(4)[None] < 3)[0, :, 0]
+    Array([0., 3., 6., 0.], dtype=float32)
+    """
+
+    def weights(count: Array, places: int, old: int) -> Array:
+        place = jnp.arange(places, dtype=jnp.float32)
+        step = (old - 1) / jnp.maximum(count - 1, 1).astype(jnp.float32)
+        near = 1 - jnp.abs((step[..., None] * place)[..., None] - jnp.arange(old))
+        return jnp.maximum(near, 0) * (place < count[..., None])[..., None]
+
+    high, wide = seen[..., :, 0].sum(-1), seen[..., 0, :].sum(-1)
+    down, across = weights(high, seen.shape[-2], table.shape[0]), weights(wide, seen.shape[-1], table.shape[1])
+    exact = jax.lax.Precision.HIGHEST
+    found = jnp.einsum("...jW,HWD->...HjD", across, widen(table), precision=exact)
+    return jnp.einsum("...iH,...HjD->...ijD", down, found, precision=exact)

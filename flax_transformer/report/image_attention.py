@@ -132,9 +132,11 @@ def image_attention_figure(attention: ImageAttention, *, layer: int = -1, query:
     rollout = maps.rollout()
     rows += [] if rollout is None else [("rollout", rollout[at])]
     shown = [("picture", None), *((name, weights[list(who)].mean(0)) for name, weights in rows)]
-    down = math.ceil(len(shown) / 7)
+    ratio = attention.pixels.shape[1] / attention.pixels.shape[0]
+    wide = ratio if ratio > 2 else 1  # a film
+    down = math.ceil(len(shown) / max(1, int(7 / wide)))
     across = math.ceil(len(shown) / down)
-    figure = Figure(figsize=(1.75 * across, 1.95 * down + 0.4), dpi=150, layout="constrained")
+    figure = Figure(figsize=(1.75 * wide * across, 1.95 * down + 0.4), dpi=150, layout="constrained")
     for axes, (name, weights) in zip(figure.subplots(down, across, squeeze=False).flat, shown, strict=False):
         axes.imshow(attention.pixels if weights is None else spotlight(attention.pixels, weights, maps))
         axes.set_title(name, fontsize=9)

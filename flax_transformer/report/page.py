@@ -37,7 +37,7 @@ WEIGHTS = 2_000_000
 
 
 PIXELS = 6_000_000
-"""Bytes of samples' pictures that the page holds."""
+"""Bytes of samples' pictures and sounds that the page holds."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _all_samples(samples: Sequence[Mapping[str, Any]] | None, notes: list[str]) 
     texts = [sample for sample in samples if "picture" not in sample]
     images, room = [], PIXELS
     for sample in samples:
-        if "picture" in sample and (room := room - len(sample["picture"])) > 0:
+        if "picture" in sample and (room := room - len(sample["picture"]) - len(sample.get("sound") or "")) > 0:
             images.append(picture_sample(sample))
     if left := len(samples) - len(texts) - len(images):
         notes.append(f"Pictures left out, to keep the page small: {left:,}.")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.report.page import Report
-from flax_transformer.report.sample import read_confusion, read_picture
+from flax_transformer.report.sample import read_confusion, read_media
 from flax_transformer.train.folder import RunFolder, read_config
 
 
@@ -75,8 +75,8 @@ def _lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 def _pictured(root: Path, samples: list[dict[str, Any]], notes: list[str]) -> list[dict[str, Any]]:
     """Put pictures in the place of their files' names; count those that are not there."""
-    files = "picture", "whole"
-    found = [{**s, **{name: read_picture(root, s[name]) for name in files if name in s}} for s in samples]
+    files = "picture", "whole", "sound"
+    found = [{**s, **{name: read_media(root, s[name]) for name in files if name in s}} for s in samples]
     there = [sample for sample in found if sample.get("picture", "") is not None]
     if missing := len(found) - len(there):
         notes.append(f"{missing:,} picture{'s' if missing > 1 else ''} of samples could not be read.")

@@ -1,8 +1,10 @@
 """What a run leaves for its page beside samples.jsonl: pictures, and which class was taken for which.
 
-A sample of a picture has `picture`, its file in the run's folder, and `source`, its name. One that was classified has
+A sample of a picture has `picture`, its file in the run's folder, and `source`, its name; one of a sound has `sound`
+too; `wide` asks for a whole line of the page. One that was classified has
 `target`, `hypothesis` and its `score`; one in which objects were sought `size`, the width and height that boxes are
-within, `objects` with `label` and `box`, and `found` with their `score` too; any other a `caption`.
+within, `objects` with `label` and `box`, and `found` with their `score` too; any other a `caption`. That of a clip has
+`frames`, how many of them its picture is a sheet of.
 Axes: M samples, E classes.
 """
 
@@ -10,29 +12,63 @@ import base64
 import json
 import math
 import re
+import wave
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 PICTURES = "samples"
 """Folder of a run's that has the pictures of its samples."""
 CONFUSION = "confusion.json"
 """File of a run's folder that counts the samples of each class by what they were taken for."""
 LONGEST = 512
-"""Pixels that a picture's longer side has at most."""
-NAME = re.compile(PICTURES + r"/[\w.-]{1,100}\.png", re.ASCII)
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+"""Pixels that a picture's longer side has at most, unless it is asked for larger."""
+NAME = re.compile(PICTURES + r"/[\w.-]{1,100}\.(png|wav)", re.ASCII)
+KINDS = {"png": ("image/png", b"\x89PNG\r\n\x1a\n"), "wav": ("audio/wav", b"RIFF")}
+"""Of files, by their suffixes: their media types, and what they begin with."""
 
 
-def save_picture(root: Path, name: str, pixels: Any) -> str:
+def sheet(images: Sequence[Any]) -> Any:
+    """Put pictures of Pillow, all of one size, in rows on one: about half as many rows as columns."""
+    import PIL.Image
+
+    (width, height), columns = images[0].size, _columns(len(images))
+    whole = PIL.Image.new(images[0].mode, (width * columns, height * -(-len(images) // columns)))
+    for number, image in enumerate(images):
+        row, column = divmod(number, columns)
+        whole.paste(image, (column * width, row * height))
+    return whole
+
+
+def from_sheet(whole: Any, count: int) -> list[Any]:
+    """Cut so many pictures out of a sheet.
+
+    >>> import PIL.Image
+    >>> pictures = [PIL.Image.new("L", (3, 2), number) for number in range(8)]
+    >>> sheet(pictures).size, [each.getpixel((0, 0)) for each in from_sheet(sheet(pictures), 8)]
+    ((12, 4), [0, 1, 2, 3, 4, 5, 6, 7])
+    """
+    columns = _columns(count)
+    width, height = whole.width // columns, whole.height // -(-count // columns)
+    places = [divmod(number, columns) for number in range(count)]
+    return [whole.crop((x * width, y * height, (x + 1) * width, (y + 1) * height)) for y, x in places]
+
+
+def _columns(count: int) -> int:
+    return math.ceil(math.sqrt(2 * count))
+
+
+def save_picture(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> str:
     """Write the picture of a sample into a run's folder; give what the sample calls it.
 
     Args:
       root: the run's folder.
       name: of letters, digits, `-` and `_`.
       pixels: an image of Pillow, or bytes [H, W] or [H, W, C] of one or three channels.
+      longest: pixels that the longer side has at most.
 
     Raises:
       ValueError: another name.
@@ -46,22 +82,41 @@ def save_picture(root: Path, name: str, pixels: Any) -> str:
     if isinstance(pixels, np.ndarray):
         pixels = PIL.Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
     image = pixels if pixels.mode in ("L", "RGB") else pixels.convert("RGB")
-    if max(image.size) > LONGEST:
-        image = PIL.ImageOps.contain(image, (LONGEST, LONGEST))
+    if max(image.size) > longest:
+        image = PIL.ImageOps.contain(image, (longest, longest))
     (root / PICTURES).mkdir(exist_ok=True)
     image.save(root / place, optimize=True)
     return place
 
 
-def read_picture(root: Path, place: Any) -> str | None:
-    """Give the picture of a sample as a data URL; None where there is no such PNG in the run's own folder."""
-    if not isinstance(place, str) or not NAME.fullmatch(place):
+def save_sound(root: Path, name: str, samples: Float[np.ndarray, "T"], rate: int) -> str:
+    """Write the sound of a sample into a run's folder, as WAV of 16 bits; give what the sample calls it.
+
+    Args:
+      root: the run's folder.
+      name: of letters, digits, `-` and `_`.
+      samples: between -1 and 1.
+      rate: samples a second.
+    """
+    place = f"{PICTURES}/{name}.wav"
+    (root / PICTURES).mkdir(exist_ok=True)
+    with wave.open(str(root / place), "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", ""))
+        file.writeframes(np.round(np.clip(samples, -1, 1) * 32_767).astype("<i2").tobytes())
+    return place
+
+
+def read_media(root: Path, place: Any) -> str | None:
+    """Give the picture or the sound of a sample as a data URL; None where there is no such file in the run's own
+    folder.
+    """
+    if not isinstance(place, str) or not (name := NAME.fullmatch(place)):
         return None
-    path = root / place
+    path, (kind, signature) = root / place, KINDS[name[1]]
     if path.is_symlink() or path.parent.is_symlink() or not path.is_file():
         return None
     content = path.read_bytes()
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}" if content.startswith(SIGNATURE) else None
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}" if content.startswith(signature) else None
 
 
 def write_confusion(root: Path, classes: Sequence[str], truth: Sequence[int], told: Sequence[int]) -> None:
@@ -95,7 +150,9 @@ def read_confusion(root: Path) -> dict[str, Any] | None:
 def picture_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Give what a page shows of a sample with a picture: what is of the right kind among its fields."""
     texts = {name: str(sample[name]) for name in ("source", "target", "hypothesis", "caption") if name in sample}
-    shown = {"picture": sample["picture"], **texts, "score": _number(sample.get("score"))}
+    heard = {"sound": sample["sound"]} if isinstance(sample.get("sound"), str) else {}
+    heard |= {"wide": True} if sample.get("wide") is True else {}
+    shown = {"picture": sample["picture"], **heard, **texts, "score": _number(sample.get("score"))}
     if isinstance(scores := sample.get("scores"), Mapping):
         shown["scores"] = [[str(name), _number(value)] for name, value in scores.items()][:5]
     size = _numbers(sample.get("size"), 2)

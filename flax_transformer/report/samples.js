@@ -100,14 +100,16 @@ function pictureCard(sample, hue) {
   if (sample.scores) lines.push(h("div", { className: "chances" }, ...sample.scores.flatMap(([name, value]) => [h("span", { textContent: name }),
     h("i", { style: `width: ${Math.max(1, 100 * (value ?? 0)).toFixed(1)}%`, title: number(value) })])));
   if (sample.caption) add(sample.caption);
+  if (sample.sound) lines.push(h("audio", { controls: true, preload: "none", src: sample.sound }));
   if (sample.source) add(sample.source, "label");
-  const wide = !sample.size && sample.hypothesis === undefined;
+  const wide = sample.wide || (!sample.size && sample.hypothesis === undefined);
   return h("div", { className: `card picture${wide ? " wide" : sample.size ? " large" : ""}` }, frame, ...lines);
 }
 function images() {
   if (!data.images) return;
   const all = data.images, told = all.filter((one) => one.hypothesis !== undefined && one.target !== undefined && !one.size), found = all.filter((one) => one.size);
-  section("Pictures", found.length ? "Dashed in white is what there is, in colour what was found, with its score." : told.length ? `${told.length} of the test pictures, with what they were taken for and how surely.` : "");
+  const heard = all.some((one) => one.sound), things = heard ? "sounds" : "pictures";
+  section(heard ? "Sounds" : "Pictures", found.length ? "Dashed in white is what there is, in colour what was found, with its score." : told.length ? `${told.length} of the test ${things}, with what they were taken for and how surely.` : "");
   const labels = [...new Set(found.flatMap((one) => [...one.objects, ...one.found].map((each) => each.label)))].sort();
   const hue = (label) => HUES[labels.indexOf(label) % HUES.length];
   const list = h("div", { className: "pictures" }), more = h("button", { type: "button", className: "more" }), only = h("span", { className: "readout" });
@@ -124,7 +126,7 @@ function images() {
   };
   more.onclick = () => { imageState.limit = Infinity; imageState.fill(); };
   const bar = h("div", { className: "bar" });
-  if (told.length > 1) bar.append(group("order of pictures", [["wrong", "most wrong first"], ["given", "as they come"]], imageState.order, (by) => { imageState.order = by; imageState.fill(); }));
+  if (told.length > 1) bar.append(group(`order of ${things}`, [["wrong", "most wrong first"], ["given", "as they come"]], imageState.order, (by) => { imageState.order = by; imageState.fill(); }));
   if (found.length) {
     const says = h("b", { textContent: "0.50" });
     const slide = h("input", { type: "range", min: 0, max: 1, step: 0.01, value: imageState.sure, oninput: () => { imageState.sure = Number(slide.value); says.textContent = imageState.sure.toFixed(2); imageState.fill(); } });
@@ -140,9 +142,9 @@ function images() {
 function confusion() {
   if (!data.confusion) return;
   const { classes, counts } = data.confusion, rows = counts.map((row) => row.reduce((a, b) => a + b, 0));
-  const shown = classes.length <= 30, pick = (t, p) => { imageState.cell = [classes[t], classes[p]]; imageState.fill(); document.getElementById("pictures")?.scrollIntoView(); };
+  const shown = classes.length <= 30, pick = (t, p) => { imageState.cell = [classes[t], classes[p]]; imageState.fill(); document.getElementById(data.images?.some((one) => one.sound) ? "sounds" : "pictures")?.scrollIntoView(); };
   const known = new Set((data.images || []).map((one) => `${one.target}\n${one.hypothesis}`));
-  section("Confusion", `Test pictures by what they are and what they were taken for${shown ? ", each row by its share; a count underlined has pictures above" : ""}.`);
+  section("Confusion", `Test ${data.images?.some((one) => one.sound) ? "sounds" : "pictures"} by what they are and what they were taken for${shown ? ", each row by its share; a count underlined has pictures above" : ""}.`);
   const cell = (t, p) => {
     const count = counts[t][p], share = rows[t] ? count / rows[t] : 0, has = known.has(`${classes[t]}\n${classes[p]}`);
     const colour = t === p ? "var(--same)" : "var(--unsure)";
@@ -154,7 +156,7 @@ function confusion() {
     h("tbody", {}, ...classes.map((name, t) => h("tr", {}, h("th", { textContent: name }), ...classes.map((_, p) => cell(t, p)),
       h("td", { textContent: rows[t] ? `${(100 * counts[t][t] / rows[t]).toFixed(1)} %` : "–" })))));
   const mistakes = counts.flatMap((row, t) => row.map((count, p) => [count, t, p])).filter(([count, t, p]) => count && t !== p).sort((a, b) => b[0] - a[0]).slice(0, 10);
-  const list = !mistakes.length ? null : h("div", { className: "card scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ...["most frequent mistakes", "taken for", "pictures", "of its class"].map((text) => h("th", { textContent: text })))),
+  const list = !mistakes.length ? null : h("div", { className: "card scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ...["most frequent mistakes", "taken for", "times", "of its class"].map((text) => h("th", { textContent: text })))),
     h("tbody", {}, ...mistakes.map(([count, t, p]) => h("tr", {}, h("td", { textContent: classes[t] }), h("td", { textContent: classes[p] }), h("td", { textContent: count }), h("td", { textContent: `${(100 * count / rows[t]).toFixed(1)} %` }))))));
   page.append(h("div", { className: "matrices" }, table && h("div", { className: "card scroll" }, table), list));
 }

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from flax_transformer.data.text import Tokenizer
 from flax_transformer.models.protocol import EncoderDecoder
@@ -28,9 +28,32 @@ KINDS = {
 }
 
 
+def attention_weights(
+    model: EncoderDecoder, source: Shaped[Array, "B S ..."], lengths: Int[Array, "B"] | None, target: Int[Array, "B T"]
+) -> list[Float[np.ndarray, "L B N _ _"]]:
+    """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets.
+
+    It runs on the CPU by the `xla` backend, whatever the model was trained on, as only that one has the weights.
+
+    Raises:
+      ValueError: when the model attends by a function that does not show its weights.
+    """
+    # The mesh, even of one device, is what `attention` goes by in choosing its backend.
+    with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
+        model = jax.tree.map(np.asarray, model)
+        rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
+        try:
+            found = jax.device_get(_weights(model, source, lengths, target))
+        except ValueError as error:
+            raise ValueError(f"{rule}: {error}") from error
+    if len(found) != len(KINDS):
+        raise ValueError(f"{rule}; got {len(found)} marked values for {', '.join(KINDS)}")
+    return found
+
+
 @jax.jit
 def _weights(
-    model: EncoderDecoder, source: Int[Array, "B S"], lengths: Int[Array, "B"], target: Int[Array, "B T"]
+    model: EncoderDecoder, source: Shaped[Array, "B S ..."], lengths: Int[Array, "B"] | None, target: Int[Array, "B T"]
 ) -> list[Float[Array, "L B N _ _"]]:
     encode, decode = (capture(method, "attention_weights") for method in (type(model).encode, type(model).decode))
     memory, encoder = encode(model, source, lengths)
@@ -48,8 +71,6 @@ def _stacked(found: list[Array], kinds: int) -> list[Array]:
 def attention_maps(translator: Translator, source: Sequence[int], target: Sequence[int]) -> tuple[AttentionMaps, ...]:
     """Compute encoder self-, decoder self- and cross-attention while the decoder is fed a translation.
 
-    It runs on the CPU by the `xla` backend, whatever the model was trained on, as only that one has the weights.
-
     Args:
       source: token ids, end token included.
       target: token ids to be written, end token included where there is one.
@@ -64,16 +85,7 @@ def attention_maps(translator: Translator, source: Sequence[int], target: Sequen
     tokenizer = translator.tokenizer
     read = [tokenizer.bos, *target[:-1]]
     rows = [_padded(ids, tokenizer.pad) for ids in (source, read)]
-    # The mesh, even of one device, is what `attention` goes by in choosing its backend.
-    with jax.set_mesh(make_mesh(MeshConfig(data=1), jax.devices("cpu")[:1])):
-        model = jax.tree.map(np.asarray, translator.model)
-        rule = "attention can be drawn where every layer attends by `ops.attention`, which marks its weights"
-        try:
-            found = jax.device_get(_weights(model, rows[0], jnp.array([len(source)]), rows[1]))
-        except ValueError as error:
-            raise ValueError(f"{rule}: {error}") from error
-    if len(found) != len(KINDS):
-        raise ValueError(f"{rule}; got {len(found)} marked values for {', '.join(KINDS)}")
+    found = attention_weights(translator.model, rows[0], jnp.array([len(source)]), rows[1])
     sides = {"source": spell(tokenizer, source), "read": spell(tokenizer, read), "written": spell(tokenizer, target)}
     tokens = (("source", "source"), ("written", "read"), ("written", "source"))
     return tuple(

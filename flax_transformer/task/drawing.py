@@ -8,9 +8,10 @@ from typing import Any
 from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
 from flax_transformer.report import ImageAttention, Picture
+from flax_transformer.report.sample import from_sheet
 from flax_transformer.task.attention import LONGEST
 from flax_transformer.task.use.attention import draw_texts
-from flax_transformer.task.use.image_attention import draw_image, layout_of
+from flax_transformer.task.use.image_attention import draw_clip, draw_image, layout_of, reads_both
 from flax_transformer.task.use.require import image_processor_of
 
 COUNT = 3
@@ -32,7 +33,11 @@ def draw_samples(
     texts = images = None
     notes: list[str] = []
     try:
-        if "pictures" in pretrained.architecture.inputs.reads:
+        if "clips" in pretrained.architecture.inputs.reads:
+            films = [each for each in samples if each.get("picture") and each.get("frames")]
+            drawn = [_draw_clip(pretrained, each) for each in _spread(films)] if pretrained.processor else []
+            images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
+        elif "pictures" in pretrained.architecture.inputs.reads:
             if layout_of(pretrained) is not None and pretrained.processor is not None:
                 drawn = [_draw(pretrained, sample) for sample in _spread([s for s in samples if s.get("picture")])]
                 images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
@@ -50,16 +55,31 @@ def _reads_alone(pretrained: Pretrained) -> bool:
     """Tell whether a model reads one text at a time, and writes it on if it writes."""
     known = pretrained.architecture
     two = "decoder_input_ids" in known.inputs.takes or "choose" in known.uses
-    return pretrained.tokenizer is not None and not two
+    return "text" in known.inputs.reads and pretrained.tokenizer is not None and not two
 
 
 def _draw(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttention, list[str]]:
-    file = base64.b64decode(sample.get("whole", sample["picture"]).partition(",")[2])
-    image = decode_image(file, channels=pretrained.config.get("num_channels", 3))
+    image = _decoded(pretrained, sample.get("whole", sample["picture"]))
+    said = str(sample.get("source", ""))
+    return draw_image(_as_it_is(pretrained, image), image, said, said if reads_both(pretrained) else "")
+
+
+def _draw_clip(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttention, list[str]]:
+    frames = from_sheet(_decoded(pretrained, sample["picture"]), sample["frames"])
+    return draw_clip(_as_it_is(pretrained, frames[0]), frames, str(sample.get("source", "")))
+
+
+def _decoded(pretrained: Pretrained, url: str) -> Any:
+    file = base64.b64decode(url.partition(",")[2])
+    return decode_image(file, channels=pretrained.config.get("num_channels", 3))
+
+
+def _as_it_is(pretrained: Pretrained, image: Any) -> Pretrained:
+    """Leave the size of a picture that is as the model sees it: resized and cropped already."""
     processor = image_processor_of(pretrained)
-    if processor.shown(image).shape[1::-1] == image.size:  # it is as the model sees it: resized and cropped already
-        pretrained = replace(pretrained, processor=processor.updated(do_resize=False, do_center_crop=False))
-    return draw_image(pretrained, image, str(sample.get("source", "")))
+    if processor.shown(image).shape[1::-1] != image.size:
+        return pretrained
+    return replace(pretrained, processor=processor.updated(do_resize=False, do_center_crop=False))
 
 
 def _spread(values: list[Any]) -> list[Any]:

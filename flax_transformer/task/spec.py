@@ -30,6 +30,8 @@ class Spec:
     """Whether there are sentences that follow each other."""
     image: tuple[int, int, int] | None = None
     """Height, width and channels of pictures, where there are any."""
+    frames: int | None = None
+    """Of clips, where there are any."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Other sizes, by the names of a config's fields."""
     objects: tuple[int, str] | None = None
@@ -60,6 +62,7 @@ def sized(config: Any, spec: Spec) -> Any:
         changed["classes"] = len(spec.classes)
     if spec.image is not None:
         said = {"image": spec.image[:2], "channels": spec.image[2]}
+        said |= {} if spec.frames is None else {"frames": spec.frames}
         changed |= {name: value for name, value in said.items() if name in changed}
         changed = config.fitted(changed) if hasattr(config, "fitted") else changed
     changed |= {name: size for name, size in spec.sizes.items() if isinstance(changed.get(name), int)}

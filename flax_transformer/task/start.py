@@ -78,6 +78,7 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
     able = find_uses(config.get("model_type"), *spec.uses)
     own = (config.get("architectures") or [None])[0]
     reads, given = find_architecture(able[0])[1].inputs.reads, "text" if spec.image is None else "pictures"
+    given = given if spec.frames is None else "clips"
     if given not in reads:
         raise ValueError(f"the checkpoint {name} reads {' and '.join(reads)}, the data are {given}")
     lenient = hub.Lenient(
@@ -117,6 +118,7 @@ def _pictures(config: dict[str, Any], spec: Spec, name: str) -> dict[str, Any]:
     size = {"image_size": height if height == width else [height, width]}
     if isinstance(tower, dict):
         return {"vision_config": {**tower, **size}}
+    size |= {} if spec.frames is None else {"num_frames": spec.frames}
     return size if "image_size" in config else {}
 
 

@@ -51,7 +51,10 @@ class Search:
 
     def config(self, source_length: int, tokenizer: Tokenizer) -> Beam | Greedy:
         """Make the decoding config for sources padded to `source_length` tokens."""
-        longest = math.ceil(self.ratio * source_length) + self.extra
+        return self.within(math.ceil(self.ratio * source_length) + self.extra, tokenizer)
+
+    def within(self, longest: int, tokenizer: Tokenizer) -> Beam | Greedy:
+        """Make the decoding config for targets of at most `longest` tokens."""
         ends = {"max_length": longest, "eos": tokenizer.eos, "pad": tokenizer.pad}
         if self.beams == 1:
             return Greedy(**ends)
@@ -72,17 +75,17 @@ class Hypothesis:
 @partial(jax.jit, static_argnames=("config", "bos"))
 def decode_batch(
     model: EncoderDecoder,
-    source: Shaped[Array, "B ..."],
+    source: Shaped[Array, "B S ..."],
     lengths: Int[Array, "B"] | None,
     *,
     config: Beam | Greedy,
     bos: int,
 ) -> Decoded:
-    """Translate a batch of token ids, or whatever the model reads, by any with `encode`, `init_cache` and `step`, as
-    `EncoderDecoder` says.
+    """Translate a batch by any model with `encode`, `init_cache` and `step`, as `EncoderDecoder` says.
 
     Args:
-      lengths: of the sources, where they have any.
+      source: token ids, or what else the encoder reads.
+      lengths: of the source; None: all of it counts.
       bos: what the target begins with.
     """
     model = own_tables(model)

@@ -38,6 +38,7 @@ ONE = {
     "MarianMTModel": {"tie_word_embeddings", "vocab_size"},
     "ConvNextModel": {"num_stages"},
     "DetrForObjectDetection": {"num_channels", "use_timm_backbone"},
+    "TimesformerModel": {"attention_type"},
     "T5EncoderModel": {"num_decoder_layers"},
     "Wav2Vec2Model": {"feat_extract_activation", "feat_extract_norm", "mask_time_prob", "num_feat_extract_layers"},
     "VisionEncoderDecoderModel": {"tie_word_embeddings"},

@@ -46,6 +46,18 @@ CONFIGS = {
     },
     "blip": {"image_processor_type": "BlipImageProcessor", "size": {"height": 22, "width": 31}},
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 31, "width": 17}},
+    "videomae": {"image_processor_type": "VideoMAEImageProcessor", "size": {"shortest_edge": 26}, "crop_size": SMALL},
+    "videomae_old": {"feature_extractor_type": "VideoMAEFeatureExtractor", "size": 31, "crop_size": 37},
+    "vivit": {"image_processor_type": "VivitImageProcessor", "size": {"shortest_edge": 30}, "crop_size": SMALL},
+    "vivit_share": {
+        "image_processor_type": "VivitImageProcessor", "size": {"height": 19, "width": 30}, "do_center_crop": False,
+        "offset": False, "rescale_factor": 1 / 255,
+    },
+    "vilt": {"image_processor_type": "ViltImageProcessor", "size": 40, "size_divisor": 8, "do_convert_rgb": True},
+    "vilt_old": {
+        "feature_extractor_type": "ViltFeatureExtractor", "size": {"shortest_edge": 30}, "size_divisor": 3,
+        "resample": 2, "do_convert_rgb": True,
+    },
     "detr": {
         "image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 30, "longest_edge": 50},
         "do_convert_rgb": True,

@@ -65,6 +65,7 @@ MAE = {
     "decoder_hidden_size": 12, "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 3,
     "decoder_intermediate_size": 8, "mask_ratio": 0.5,
 }  # fmt: skip
+FRAMES = {**VIT, "num_frames": 4, "num_labels": 5}
 RESNET = {"num_channels": 1, "embedding_size": 4, "hidden_sizes": [8, 16], "depths": [1, 2]}
 CONVNEXT = {
     "num_channels": 1, "hidden_sizes": [4, 8], "depths": [1, 2], "num_stages": 2, "layer_scale_init_value": 0.5,
@@ -94,6 +95,11 @@ BLIP = {
     "text_config": {**TOWER, **TOKENS, "vocab_size": V, "max_position_embeddings": 32, "sep_token_id": END},
     "vision_config": {**TOWER, "image_size": 12, "patch_size": 4}, "image_text_hidden_size": 6,
     "initializer_range": 0.3,
+}  # fmt: skip
+VILT = {**VIT, "vocab_size": V, "max_position_embeddings": 16, "pad_token_id": 3}
+LXMERT = {
+    **SMALL, "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "max_position_embeddings": 16,
+    "l_layers": 1, "r_layers": 2, "x_layers": 2, "visual_feat_dim": 6, "num_qa_labels": 5,
 }  # fmt: skip
 
 WHISPER = {
@@ -173,6 +179,14 @@ MODELS = {
             initializer_range=0.3,
         ),
     ),
+    "vilt": ("ViltForQuestionAnswering", transformers.ViltConfig(**VILT, num_labels=5)),
+    "lxmert": ("LxmertForQuestionAnswering", transformers.LxmertConfig(**LXMERT)),
+    "vivit": (
+        "VivitForVideoClassification",
+        transformers.VivitConfig(**{**FRAMES, "tubelet_size": [2, 4, 4]}),
+    ),
+    "timesformer": ("TimesformerForVideoClassification", transformers.TimesformerConfig(**FRAMES)),
+    "videomae": ("VideoMAEForVideoClassification", transformers.VideoMAEConfig(**FRAMES)),
     "wav2vec2": ("Wav2Vec2ForCTC", transformers.Wav2Vec2Config(**WAV2VEC2)),
     "vision-encoder-decoder": ("VisionEncoderDecoderModel", CAPTIONER),
     "whisper": ("WhisperForConditionalGeneration", transformers.WhisperConfig(**WHISPER)),
@@ -182,12 +196,14 @@ MODELS = {
 
 PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
 PIXELS = ("resnet", "convnext", "detr")
+CLIPS = ("vivit", "timesformer", "videomae")
 TOWERS = ("clip", "siglip")
 """Of texts and of pictures."""
 CAPTIONERS = ("vision-encoder-decoder",)
 BESIDE = ("git", "blip", "blip_answers", "blip_retrieval")
 """Of texts that are read or written with a picture."""
-
+ASKED = ("vilt", "lxmert")
+"""Of both together."""
 
 READ = ("input_ids", "attention_mask", "input_features", "pixel_values")
 """What is given to generate by."""
@@ -200,6 +216,8 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     if name == "whisper":
         frames = random.normal(size=(2, 5, 14)).astype(np.float32)
         return {"input_features": frames, "decoder_input_ids": random.integers(4, 20, (2, 6))}
+    if name in CLIPS:
+        return {"pixel_values": random.normal(size=(2, 4, 1, 12, 12)).astype(np.float32)}
     if name in PIXELS + PATCHES:
         config = MODELS[name][1]
         size = (24, 32) if name in PIXELS else 2 * (config.image_size,)
@@ -232,7 +250,13 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
             given["pixel_values"] = given["pixel_values"][:, :2, None]
     if name in ("t5", "mt5", "bart", "marian", "blip_answers"):
         given["decoder_input_ids"] = random.integers(4, V, (2, 6))
-    if name in ("bert", "electra"):
+    if name == "vilt":
+        given["pixel_values"] = random.normal(size=(2, 1, 12, 16)).astype(np.float32)
+        given["pixel_mask"] = np.ones((2, 12, 16), np.int64)
+    if name == "lxmert":
+        given["visual_feats"] = random.normal(size=(2, 7, 6)).astype(np.float32)
+        given["visual_pos"] = random.random((2, 7, 4), dtype=np.float32)
+    if name in ("bert", "electra", "vilt", "lxmert"):
         given["token_type_ids"] = (np.arange(length) > 4)[None].repeat(2, 0).astype(np.int64)
     return given
 
@@ -251,8 +275,11 @@ def _after(ids: np.ndarray) -> np.ndarray:
 def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
+    if name == "vilt":  # the patches of a picture in their order, and not shuffled
+        torch.multinomial = lambda weights, count, replacement=False: torch.arange(int(count)) % len(weights)
     model = getattr(transformers, kind)(config).eval()
-    if name in PIXELS + PATCHES + TOWERS + CAPTIONERS + BESIDE:  # what begins at 0, 1 or next to it says something too
+    random_too = PIXELS + PATCHES + CLIPS + TOWERS + CAPTIONERS + BESIDE + ASKED
+    if name in random_too:  # what begins at 0, 1 or next to it says something too
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):
                 each.data += 0.3 * (torch.rand_like(each) if each.ndim == 1 else torch.randn_like(each))

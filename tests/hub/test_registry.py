@@ -38,10 +38,12 @@ SAID = {
     "DecisionTransformerModel": {"act"}, "SiglipModel": {"match"}, "SiglipTextModel": {"match"},
     "SiglipVisionModel": {"match"}, "BlipModel": {"match"}, "ForImageTextRetrieval": {"match"},
     "BlipForQuestionAnswering": {"respond"},
-    "ForImageClassification": {"classify"},
+    "ViltForQuestionAnswering": {"ask"}, "LxmertForQuestionAnswering": {"ask"},
+    "ForImageAndTextRetrieval": {"compare"}, "ForImagesAndTextClassification": {"compare"},
+    "ForImageClassification": {"classify"}, "ForVideoClassification": {"classify"},
     "ForImageClassificationWithTeacher": {"classify"}, "ForAudioClassification": {"classify"}, "ForCTC": {"transcribe"},
     "ForMaskedImageModeling": {"fill"},
-    "ViTMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
+    "ViTMAEForPreTraining": {"fill"}, "VideoMAEForPreTraining": {"fill"}, "ForObjectDetection": {"detect"},
 }  # fmt: skip
 
 

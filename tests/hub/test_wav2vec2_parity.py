@@ -1,4 +1,4 @@
-"""wav2vec 2.0 against transformers: both classes, norms before and after, sounds of several lengths, both names of a
+"""wav2vec 2.0 against transformers: its classes, norms before and after, sounds of several lengths, both names of a
 weight that is a direction and a length, and the round trip."""
 
 import numpy as np
@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.proves("wav2vec2", "parity", "`Wav2Vec2Model` and `Wav2Vec2ForCTC`, every layer"),
+    pytest.mark.proves("wav2vec2", "parity", "`Wav2Vec2Model`, `ForCTC`, `ForSequenceClassification`, every layer"),
 ]
 
 CONFIGS = {
@@ -37,8 +37,9 @@ CONFIGS = {
 def make(kind, *, heads, window, **options):
     torch.manual_seed(1)
     config = transformers.Wav2Vec2Config(
-        vocab_size=11, hidden_size=12, num_hidden_layers=2, num_attention_heads=heads, intermediate_size=17,
-        num_conv_pos_embeddings=window, num_conv_pos_embedding_groups=3, initializer_range=0.3, **options,
+        vocab_size=11, num_labels=3, classifier_proj_size=5, hidden_size=12, num_hidden_layers=2,
+        num_attention_heads=heads, intermediate_size=17, num_conv_pos_embeddings=window,
+        num_conv_pos_embedding_groups=3, initializer_range=0.3, **options,
     )  # fmt: skip
     model = getattr(transformers, kind)(config)
     with torch.no_grad():
@@ -52,7 +53,7 @@ def sounds(rows=3, length=131):
 
 
 @pytest.mark.parametrize("lengths", [None, (131, 77, 40)], ids=["whole", "padded"])
-@pytest.mark.parametrize("kind", ["Wav2Vec2Model", "Wav2Vec2ForCTC"])
+@pytest.mark.parametrize("kind", ["Wav2Vec2Model", "Wav2Vec2ForCTC", "Wav2Vec2ForSequenceClassification"])
 @pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
 def test_every_class_equals_transformers(tmp_path, options, kind, lengths):
     given = {"input_values": sounds()}

@@ -1,5 +1,6 @@
 """Captioners: the published size, what a decoder sees of a picture, and one token at a time as all at once."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def model(request):
 
 @pytest.fixture
 def inputs(model):
-    return Seq2Seq.example_batch(model.cfg, 3, 5)["inputs"]
+    return jax.tree.map(jnp.asarray, Seq2Seq.example_batch(model.cfg, 3, 5)["inputs"])
 
 
 def test_the_preset_has_the_published_size():
@@ -54,7 +55,7 @@ def test_one_token_at_a_time_is_all_at_once(model, inputs):
     memory = model.encode(inputs["source"])
     cache, found = model.init_cache(memory, None, 5), []
     for token in inputs["target"].T:
-        logits, cache = model.step(cache, jnp.asarray(token))
+        logits, cache = model.step(cache, token)
         found.append(logits)
     np.testing.assert_allclose(np.stack(found, 1), whole, atol=1e-5)
 
@@ -63,8 +64,7 @@ def test_every_word_sees_the_picture_and_no_later_word(model, inputs):
     source, target = inputs["source"], inputs["target"]
     moved = lambda other: np.abs(np.asarray(model(**{**inputs, **other}) - model(**inputs))).max((0, 2)) > 1e-6  # noqa: E731
     assert moved({"source": source + 0.5}).all()
-    later = target.copy()
-    later[:, 3] = (later[:, 3] + 1) % 20
+    later = target.at[:, 3].add(1) % 20
     assert moved({"target": later}).tolist() == [False, False, False, True, True]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from flax_transformer.report.sample import read_confusion, read_picture, save_picture, write_confusion
+from flax_transformer.report.sample import read_confusion, read_media, save_picture, write_confusion
 
 
 def _pixels(url: str) -> np.ndarray:
@@ -18,14 +18,14 @@ def test_a_picture_comes_back_pixel_by_pixel(tmp_path, shape):
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     place = save_picture(tmp_path, "7", pixels)
     assert place == "samples/7.png"
-    np.testing.assert_array_equal(_pixels(read_picture(tmp_path, place)), pixels.reshape(5, 7, -1).squeeze())
+    np.testing.assert_array_equal(_pixels(read_media(tmp_path, place)), pixels.reshape(5, 7, -1).squeeze())
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
 def test_a_large_picture_keeps_its_shape(tmp_path, mode):
     given = PIL.Image.new(mode, (2000, 1000))
     place = save_picture(tmp_path, "large", given)
-    assert _pixels(read_picture(tmp_path, place)).shape == (256, 512, 3)
+    assert _pixels(read_media(tmp_path, place)).shape == (256, 512, 3)
     assert given.size == (2000, 1000)
 
 
@@ -49,7 +49,7 @@ def test_only_pngs_of_the_folder_itself_are_read(tmp_path):
         None,
         7,
     ]
-    assert [read_picture(tmp_path, place) for place in places] == [None] * len(places)
+    assert [read_media(tmp_path, place) for place in places] == [None] * len(places)
 
 
 def test_confusions_are_counted_by_truth_then_by_what_was_told(tmp_path):

@@ -82,7 +82,7 @@ def test_the_export_writes_the_captions_of_the_run(finished):
     for number, sample in zip((0, 5, 11), samples, strict=True):
         pixels = pretrained.processor([held.show(number)])["pixel_values"]
         ids = np.asarray(pretrained.generate(pixel_values=pixels, num_beams=2, length_penalty=1.0, max_new_tokens=20))
-        assert pretrained.tokenizer.decode(ids)[0].strip() == sample["source"]
+        assert pretrained.tokenizer.decode(ids)[0].strip() == sample["hypothesis"]
 
 
 def test_the_command_says_what_is_on_pictures(finished, run):
@@ -93,9 +93,9 @@ def test_the_command_says_what_is_on_pictures(finished, run):
     code, out, _ = run("caption", folder, *files, *options)
     assert code == 0
     assert [line.split("\t") for line in out.splitlines()] == [
-        [str(file), " ".join(each["source"].split())] for file, each in zip(files, samples, strict=True)
+        [str(file), " ".join(each["hypothesis"].split())] for file, each in zip(files, samples, strict=True)
     ]
-    assert run("caption", folder, files[0], *options)[1].strip() == " ".join(samples[0]["source"].split())
+    assert run("caption", folder, files[0], *options)[1].strip() == " ".join(samples[0]["hypothesis"].split())
     code, _, error = run("caption", ROOT / "tests/hub/golden/vit", files[0])
     assert code == 1
     assert "write in answer to a source takes a checkpoint that can, got a ViTForImageClassification" in error

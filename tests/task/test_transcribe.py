@@ -1,5 +1,6 @@
 """Speech written down, from files: what is printed is what the model says of its windows."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -9,15 +10,19 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data.audio import Sound
+from flax_transformer.data.audio import Sound, decode_sound
 from flax_transformer.data.text import train_byte_bpe
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.processor.audio import SoundProcessor
+from flax_transformer.hub.processor.letter import letters_of
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture
 from flax_transformer.models.preset import module_of
 from flax_transformer.task.use import transcribe
+from tests.contract.golden import GOLDEN as FOLDERS
 from tests.data.audio.test_sound import wav
+
+GOLDEN = FOLDERS[0].parent
 
 RATE, WORDS = 2_000, 265
 END, START, EN, DE, TRANSCRIBE, NONE, FIRST = range(WORDS, WORDS + 7)
@@ -127,3 +132,50 @@ def test_the_command_says_what_is_wrong_in_a_sentence(run, folder, files, tmp_pa
         code, out, err = run("transcribe", folder, *arguments)
         assert (code, out) == (1, "")
         assert message in err
+
+
+SPELLED = "etaonri"
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory):
+    """Give the folder of a wav2vec 2.0 with a head, a feature extractor and a vocabulary of letters."""
+    place = tmp_path_factory.mktemp("letters")
+    golden = hub.load(GOLDEN / "wav2vec2")
+    processor = SoundProcessor.of({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": RATE})
+    hub.save(replace(golden, tokenizer=letters_of([SPELLED]), processor=processor), place)
+    return place
+
+
+def best_letters(pretrained, samples):
+    """Give by hand the best letter of every position, each stretch of it once, without those for none."""
+    heard = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
+    best = np.asarray(pretrained(input_values=heard[None]).logits[0].argmax(-1))
+    kept = [token for token, _ in itertools.groupby(best.tolist()) if token]
+    names = [name for name in pretrained.tokenizer.tokens(kept) if name is not None and len(name) == 1]
+    return "".join(names).replace("|", " ").strip()
+
+
+def test_letters_are_the_best_of_every_position(letters, files):
+    pretrained = hub.load(letters)
+    names = [files / "short.wav", files / "long.wav"]
+    found = transcribe(pretrained, names)
+    assert [each.text for each in found] == [best_letters(pretrained, decode_sound(name).samples) for name in names]
+    assert all(each.text and set(each.text) <= {*SPELLED, " "} for each in found)
+    assert found[0].text != found[1].text
+    half = decode_sound(files / "long.wav").samples
+    (slower,) = transcribe(pretrained, [half], sampling_rate=2 * RATE)
+    assert slower == transcribe(pretrained, [Sound(half, 2 * RATE)])[0] != found[1]
+
+
+def test_the_command_prints_letters_and_refuses_what_is_whispers_alone(run, letters, files):
+    short, long = files / "short.wav", files / "long.wav"
+    pretrained = hub.load(letters)
+    said = [" ".join(each.text.split()) for each in transcribe(pretrained, [short, long])]
+    code, out, err = run("transcribe", letters, short, long)
+    assert (code, err) == (0, "")
+    assert out == f"{short}\t{said[0]}\n{long}\t{said[1]}\n"
+    for arguments in (("--language", "de"), ("--timestamps",), ("--task", "translate"), ("--num-beams", "3")):
+        code, out, err = run("transcribe", letters, short, *arguments)
+        assert (code, out) == (1, "")
+        assert "a Wav2Vec2ForCTC gives the best letters and nothing else, got" in err

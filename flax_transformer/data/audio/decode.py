@@ -6,14 +6,18 @@ installed (`pip install "flax-transformer[audio]"`).
 Axes: T samples, C channels.
 """
 
+import contextlib
 import io
 import os
 import wave
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Shaped
+
+SUFFIXES = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff")
+"""Of files that are taken for sounds."""
 
 
 class Sound(NamedTuple):
@@ -35,15 +39,57 @@ def decode_sound(source: str | os.PathLike | bytes) -> Sound:
       FileNotFoundError: no such file.
       ValueError: what is no sound, or takes a library that is not there.
     """
-    name = "a sound" if isinstance(source, bytes) else os.fspath(source)
-    content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    with _opened(source) as (name, file):
+        try:
+            with wave.open(file) as read:
+                rate, channels, width = read.getframerate(), read.getnchannels(), read.getsampwidth()
+                samples = whole_numbers(read.readframes(read.getnframes()), width).reshape(-1, channels)
+        except (wave.Error, EOFError, ValueError) as error:
+            samples, rate = _by_library("read", file, name, error, dtype="float32", always_2d=True)
     try:
-        with wave.open(io.BytesIO(content)) as file:
-            rate, channels, width = file.getframerate(), file.getnchannels(), file.getsampwidth()
-            samples = whole_numbers(file.readframes(file.getnframes()), width).reshape(-1, channels)
-    except (wave.Error, EOFError, ValueError) as error:
-        samples, rate = _by_library(content, name, error)
-    return Sound(mono(samples), rate)
+        return Sound(mono(samples), rate)
+    except ValueError as error:
+        if isinstance(source, bytes):
+            raise
+        raise ValueError(f"{name}: {error}") from error
+
+
+def sound_size(source: str | os.PathLike | bytes) -> tuple[int, int]:
+    """Read how many samples a sound has, of each channel, and their rate, from its header alone.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: what is no sound, has no samples, or takes a library that is not there.
+    """
+    with _opened(source) as (name, file):
+        try:
+            with wave.open(file) as read:
+                length, rate = read.getnframes(), read.getframerate()
+        except (wave.Error, EOFError) as error:
+            found = _by_library("info", file, name, error)
+            length, rate = found.frames, found.samplerate
+    if not length:
+        raise ValueError(f"{name} must have samples, it has none")
+    return length, rate
+
+
+def is_sound_name(name: str) -> bool:
+    """Whether a file of this name is taken for a sound, by its suffix in any case."""
+    return os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+@contextlib.contextmanager
+def _opened(source: str | os.PathLike | bytes) -> Iterator[tuple[str, BinaryIO]]:
+    """Give what messages call a sound, and its content."""
+    if isinstance(source, bytes):
+        yield "a sound", io.BytesIO(source)
+        return
+    name = os.fspath(source)
+    with open(name, "rb") as file:
+        if not file.read(1):
+            raise ValueError(f"{name} must be a sound, it is empty")
+        file.seek(0)
+        yield name, file
 
 
 def whole_numbers(content: bytes, width: int) -> Float[np.ndarray, "T"]:
@@ -84,14 +130,16 @@ def mono(samples: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "T"]:
     return samples.astype(np.float32)
 
 
-def _by_library(content: bytes, name: str, error: Exception) -> tuple[Any, int]:
+def _by_library(what: str, file: BinaryIO, name: str, error: Exception, **options: Any) -> Any:
+    """Let the library do something with a file that Python itself cannot read, for a reason that is given."""
     try:
         import soundfile
     except ImportError:
         raise ValueError(
             f"{name} is no WAV file of whole numbers ({error}); other files take `pip install flax-transformer[audio]`"
         ) from error
+    file.seek(0)
     try:
-        return soundfile.read(io.BytesIO(content), dtype="float32", always_2d=True)
+        return getattr(soundfile, what)(file, **options)
     except (RuntimeError, TypeError, ValueError) as why:
         raise ValueError(f"{name} is no sound that can be read: {why}") from why

@@ -6,6 +6,8 @@
 for training, `each_image_once` for evaluation.
 """
 
+from flax_transformer.data.image.asked import Asked, QuestionData
+from flax_transformer.data.image.asked_shape import AskedShapes, ShapeQuestions
 from flax_transformer.data.image.batch import Draw, Erase, ImageRows, Mix, Normalise, SceneRows, ShiftFlip
 from flax_transformer.data.image.captioned import CaptionData, Captioned
 from flax_transformer.data.image.captioned_scene import CaptionedScenes, SceneCaptions
@@ -29,6 +31,8 @@ from flax_transformer.data.image.stream import DecodedRows, HeldRows, ImageStrea
 from flax_transformer.data.image.twin import TwinData, Twins
 
 __all__ = [
+    "Asked",
+    "AskedShapes",
     "CaptionData",
     "Captioned",
     "CaptionedScenes",
@@ -52,6 +56,7 @@ __all__ = [
     "Normalise",
     "Objects",
     "Pictures",
+    "QuestionData",
     "RandAugment",
     "RandomCrop",
     "RandomResize",
@@ -62,6 +67,7 @@ __all__ = [
     "SceneRows",
     "Scenes",
     "ShapeCaptions",
+    "ShapeQuestions",
     "ShapeScenes",
     "ShiftFlip",
     "Sometimes",

@@ -13,7 +13,7 @@ from flax_transformer.data.image.captioned_shape import COLOURS, KINDS, ShapeCap
 from flax_transformer.data.image.picture import ImageSet
 from flax_transformer.data.image.scene import Drawn
 from flax_transformer.data.image.shape import draw_shape
-from flax_transformer.data.image.split import SPLITS
+from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 
 Placed = tuple[int, tuple[str, str]]

@@ -14,7 +14,7 @@ from flax_transformer.data.identity import digest
 from flax_transformer.data.image.captioned import CaptionData, Captioned
 from flax_transformer.data.image.picture import ImageSet
 from flax_transformer.data.image.shape import SHAPES, draw_shape
-from flax_transformer.data.image.split import SPLITS
+from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 
 COLOURS = {

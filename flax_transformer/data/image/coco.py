@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.data.image.picture import Files, Objects, Scenes
-from flax_transformer.data.image.split import names_split, split_of
+from flax_transformer.data.split import names_split, split_of
 
 SLACK = 0.5
 """Pixels by which a box may reach out of its picture, for numbers are rounded; it is cut off."""

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from flax_transformer.data.image.picture import Held, Pictures
-from flax_transformer.data.image.split import split_of
+from flax_transformer.data.split import split_of
 
 MAX_BYTES = 1 << 32
 """Values that one file may have."""

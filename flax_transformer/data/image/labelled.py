@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from flax_transformer.data.image.open import ImageData
 from flax_transformer.data.image.picture import Held, ImageSet, Pictures
 from flax_transformer.data.image.shape import SHAPES, draw_shape
-from flax_transformer.data.image.split import SPLITS
+from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 
 

@@ -7,13 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from flax_transformer.data.folder import FileKind, has_class_folders, inner_folder, open_folders
 from flax_transformer.data.image.coco import find_coco, open_coco
-from flax_transformer.data.image.folder import has_class_folders, inner_folder, open_folders
+from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.data.image.idx import find_idx, open_idx
 from flax_transformer.data.image.picture import Files, ImageSet, Pictures
-from flax_transformer.data.image.split import SPLITS, choose, hold_out, normal
 from flax_transformer.data.image.tfds import Records, find_tfds, open_tfds
+from flax_transformer.data.split import choose, completed, normal
 from flax_transformer.frozen import frozen
+
+PICTURES = FileKind(
+    one="picture",
+    many="pictures",
+    named=is_image_name,
+    forms="class folders, COCO's or TFDS's annotations, or idx files",
+)
 
 
 @frozen
@@ -36,7 +44,7 @@ class ImageData:
         if self.limit is None:
             return found
         train = found.splits["train"]
-        chosen = choose(_names(train.images), _labels(train), self.limit, seed=self.split_seed)
+        chosen = choose(_image_names(train), _labels(train), self.limit, seed=self.split_seed)
         return replace(found, splits={**found.splits, "train": train.take(chosen)})
 
     def found(self) -> ImageSet:
@@ -50,8 +58,8 @@ class ImageData:
 def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0) -> ImageSet:
     """Open the pictures of a folder without decoding them, and hold out a part where it has no such split.
 
-    Forms, and what they look like: `open_folders` (class folders), `find_idx`, `find_coco`, `find_tfds`. What
-    lacks a validation or a test split gives a share of each class for it.
+    Forms, and what they look like: `data.folder.open_folders` (class folders), `find_idx`, `find_coco`, `find_tfds`.
+    What lacks a validation or a test split gives a share of each class for it.
 
     Args:
       root: the folder.
@@ -65,7 +73,7 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
     root = Path(root).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"{root} must be a folder of pictures, there is none")
-    while not (forms := _forms(root)) and (inner := inner_folder(root)):
+    while not (forms := _forms(root)) and (inner := inner_folder(root, PICTURES)):
         root = inner
     if len(forms) > 1:
         raise ValueError(f"{root} must have pictures in one form, got {' and '.join(forms)}")
@@ -79,30 +87,22 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
             splits, classes = open_idx(found)
             channels = splits["train"].images.pixels.shape[-1]
         case _:
-            splits, classes = open_folders(root)
+            files, classes = open_folders(root, PICTURES)
+            splits = {split: Pictures(Files(each.root, each.names), each.labels) for split, each in files.items()}
     if kind == "classes" and len(classes) < 2:
         raise ValueError(f"{root} must have pictures of at least two classes, got {', '.join(classes)}")
-    return ImageSet(kind, _completed(root, splits, holdout, seed), classes, channels, class_ids)
+    try:
+        splits = completed(splits, _image_names, _labels, share=holdout, seed=seed)
+    except ValueError as error:
+        raise ValueError(f"{root}: {error}") from error
+    return ImageSet(kind, splits, classes, channels, class_ids)
 
 
 def _forms(root: Path) -> dict[str, Any]:
     found = {"idx files": find_idx(root), "COCO annotations": find_coco(root), "TFDS features": find_tfds(root)}
-    if (found["idx files"] or found["TFDS features"]) and has_class_folders(root):
+    if (found["idx files"] or found["TFDS features"]) and has_class_folders(root, PICTURES):
         found["class folders"] = root
     return {name: each for name, each in found.items() if each}
-
-
-def _completed(root: Path, splits: dict[str, Any], holdout: float, seed: int) -> dict[str, Any]:
-    """Hold out pictures for the splits that there are not."""
-    missing = [split for split in SPLITS if split not in splits]
-    if missing:
-        train = splits["train"]
-        try:
-            parts = hold_out(_names(train.images), _labels(train), missing, share=holdout, seed=seed)
-        except ValueError as error:
-            raise ValueError(f"{root}: {error}") from error
-        splits = {**splits, **{split: train.take(indices) for split, indices in parts.items()}}
-    return {split: splits[split] for split in SPLITS}
 
 
 def _labels(pictures: Any) -> np.ndarray:
@@ -110,8 +110,9 @@ def _labels(pictures: Any) -> np.ndarray:
     return pictures.labels if isinstance(pictures, Pictures) else np.zeros(len(pictures), np.int32)
 
 
-def _names(images: Any) -> list[str]:
+def _image_names(pictures: Any) -> list[str]:
     """Name pictures by what does not depend on where their folder is."""
+    images = pictures.images
     if isinstance(images, Files):
         return [normal(Path(name).as_posix()) for name in images.names]
     return [str(index) for index in (images.indices if isinstance(images, Records) else range(len(images)))]

@@ -210,10 +210,10 @@ class Scenes(Sequence[Any]):
 class ImageSet:
     """Pictures to train on and held-out ones."""
 
-    kind: Literal["classes", "boxes", "captions", "twins"]
+    kind: Literal["classes", "boxes", "captions", "questions", "twins"]
     """What is known of each picture."""
     splits: Mapping[str, Any]
-    """`train`, `validation` and `test`: `Pictures` of classes, `Scenes` of boxes, `Captioned`, `Twins`."""
+    """`train`, `validation` and `test`: `Pictures` of classes, `Scenes` of boxes, `Captioned`, `Asked`, `Twins`."""
     classes: tuple[str, ...] = ()
     channels: int = 3
     class_ids: tuple[int, ...] = ()

@@ -3,17 +3,18 @@
 Axes: B pictures, H W height and width in pixels, M boxes of a picture.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.open import ImageData
 from flax_transformer.data.image.picture import ImageSet, Objects, Scenes
 from flax_transformer.data.image.shape import SHAPES, draw_shape
-from flax_transformer.data.image.split import SPLITS
+from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 
 TRIES = 20
@@ -79,17 +80,30 @@ class ShapeScenes:
         classes = rng.integers(0, len(SHAPES), len(boxes)).astype(np.int32)
         return Objects(np.array(boxes, np.float32), classes)
 
+    def ground(self, rng: np.random.Generator) -> Float[np.ndarray, "3"]:
+        """Draw the colour behind the objects."""
+        return rng.uniform(0, 255, 3)
+
+    def paint(
+        self, number: int, count: int, ground: Float[np.ndarray, "3"], rng: np.random.Generator
+    ) -> Sequence[Float[np.ndarray, "3"]]:
+        """Draw the colours of a scene's objects."""
+        return [_unlike(ground, rng) for _ in range(count)]
+
     def draw(self, number: int) -> Any:
         """Draw a scene, a picture of Pillow's: each object in a colour that stands out from the ground."""
         import PIL.Image
 
         rng, objects = np.random.default_rng((self.scene_seed, number, 1)), self.layout(number)
-        shape, ground = (self.size, self.size, 3), rng.uniform(0, 255, 3)
+        shape, ground = (self.size, self.size, 3), self.ground(rng)
         pixels = np.broadcast_to(ground.astype(np.float32), shape).copy()
-        for box, label in zip(objects.boxes.astype(int).tolist(), objects.classes.tolist(), strict=True):
+        colours = self.paint(number, len(objects), ground, rng)
+        for box, label, colour in zip(
+            objects.boxes.astype(int).tolist(), objects.classes.tolist(), colours, strict=True
+        ):
             left, top, right, bottom = box
             part = pixels[top:bottom, left:right]
-            part[draw_shape(SHAPES[label], bottom - top, right - left)] = _unlike(ground, rng)
+            part[draw_shape(SHAPES[label], bottom - top, right - left)] = colour
         pixels += np.float32(self.noise) * rng.standard_normal(shape, np.float32)
         return PIL.Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 

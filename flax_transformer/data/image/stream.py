@@ -71,14 +71,19 @@ class HeldRows:
 
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
         """Pick rows."""
-        count = len(self.pictures)
-        epochs, places = np.divmod(numbers, count)
-        indices = np.empty(len(numbers), np.int64)
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            indices[here] = order(count, self.seed, epoch)[places[here]]
+        indices = in_order(numbers, len(self.pictures), self.seed)
         weights = np.ones(len(numbers), np.float32)
         return laid_out(self.pictures.images.pixels[indices], self.pictures.labels[indices], weights)
+
+
+def in_order(numbers: Int[np.ndarray, " B"], count: int, seed: int) -> Int[np.ndarray, " B"]:
+    """Give the indices of rows by their numbers: all `count` in random order, epoch after epoch."""
+    epochs, places = np.divmod(numbers, count)
+    indices = np.empty(len(numbers), np.int64)
+    for epoch in np.unique(epochs).tolist():
+        here = epochs == epoch
+        indices[here] = order(count, seed, epoch)[places[here]]
+    return indices
 
 
 class ImageStream(Stream):

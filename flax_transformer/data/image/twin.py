@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image.captioned import completed
+from flax_transformer.data.image.captioned import held_out
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.data.image.picture import Files, Images, ImageSet
-from flax_transformer.data.image.split import names_split
+from flax_transformer.data.split import names_split
 from flax_transformer.frozen import frozen
 
 
@@ -77,7 +77,7 @@ class TwinData:
                 )
         both = [Files(root, [f"{side}/{name}" for name in sorted(first)]) for side in sides]
         try:
-            splits = completed({"train": Twins(*both)}, self.holdout, self.split_seed)
+            splits = held_out({"train": Twins(*both)}, self.holdout, self.split_seed)
         except ValueError as error:
             raise ValueError(f"{root}: {error}") from error
         return ImageSet("twins", splits)

@@ -51,7 +51,7 @@ class Rows:
             values = [None if example is None else np.asarray(example[name]) for example in examples]
             if np.ndim(value):
                 _check_equal(examples, name)
-                batch[name], lengths = _fill(name, values, self.length, self.pad if name == "tokens" else 0)
+                batch[name], lengths = fill(name, values, self.length, self.pad if name == "tokens" else 0)
             else:
                 batch[name] = np.array([0 if value is None else value for value in values], _narrow(np.asarray(value)))
         inputs = {name: batch.pop(name) for name in INPUTS if name in batch}
@@ -86,7 +86,7 @@ class Pairs:
         sides = {}
         for name, length in (("source", self.source_length), ("target", self.target_length)):
             values = [None if example is None else np.asarray(example[name]) for example in examples]
-            sides[name] = _fill(name, values, length, self.pad)
+            sides[name] = fill(name, values, length, self.pad)
         return teach(*sides["source"], *sides["target"], start=self.start, pad=self.pad)
 
 
@@ -131,9 +131,14 @@ def _check_equal(examples: Sequence[Mapping[str, Any] | None], name: str) -> Non
             )
 
 
-def _fill(
+def fill(
     name: str, values: Sequence[Shaped[np.ndarray, "_"] | None], width: int, pad: int
 ) -> tuple[Shaped[np.ndarray, "B width"], Int[np.ndarray, " B"]]:
+    """Lay arrays of different lengths out as rows of one width, and give their lengths; None makes an empty row.
+
+    Raises:
+        ValueError: an array that is wider; names what it is.
+    """
     kind = _narrow(next(value for value in values if value is not None))
     out = np.full((len(values), width), pad, kind)
     lengths = np.zeros(len(values), np.int32)

@@ -4,7 +4,7 @@ from flax_transformer.hub.call import encoder_classifier, encoder_span, multiple
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Family
-from flax_transformer.hub.table import Row, embedding, linear, norm
+from flax_transformer.hub.table import Row, Table, embedding, linear, norm
 from flax_transformer.models.text.bert import bert_base_uncased
 
 CONFIG = ConfigTable(
@@ -27,19 +27,36 @@ CONFIG = ConfigTable(
 )
 read = CONFIG.read
 
+
+def attention(ours: str, theirs: str, inner: str = "self") -> Table:
+    """Give the rows of attention and of the norm after it; `inner` is what they call its first three layers."""
+    return (
+        *linear(f"{ours}.query", f"{theirs}.{inner}.query"),
+        *linear(f"{ours}.key", f"{theirs}.{inner}.key"),
+        *linear(f"{ours}.value", f"{theirs}.{inner}.value"),
+        *linear(f"{ours}.out", f"{theirs}.output.dense", inputs=2),
+        *norm(f"{ours}_residual.norm", f"{theirs}.output.LayerNorm"),
+    )
+
+
+def blocks(
+    ours: str, theirs: str, *, looks: str = "attention", up: str = "intermediate", down: str = "output"
+) -> Table:
+    """Give the rows of a trunk's blocks, of which they call the parts so."""
+    return (
+        *attention(f"{ours}.attention", f"{theirs}.{looks}"),
+        *linear(f"{ours}.feedforward.up", f"{theirs}.{up}.dense"),
+        *linear(f"{ours}.feedforward.down", f"{theirs}.{down}.dense"),
+        *norm(f"{ours}.feedforward_residual.norm", f"{theirs}.{down}.LayerNorm"),
+    )
+
+
 TABLE = (
     *embedding("embedding.token", "embeddings.word_embeddings"),
     *embedding("embedding.position", "embeddings.position_embeddings"),
     *embedding("embedding.type", "embeddings.token_type_embeddings"),
     *norm("embedding.norm", "embeddings.LayerNorm"),
-    *linear("trunk.blocks.attention.query", "encoder.layer.{}.attention.self.query"),
-    *linear("trunk.blocks.attention.key", "encoder.layer.{}.attention.self.key"),
-    *linear("trunk.blocks.attention.value", "encoder.layer.{}.attention.self.value"),
-    *linear("trunk.blocks.attention.out", "encoder.layer.{}.attention.output.dense", inputs=2),
-    *norm("trunk.blocks.attention_residual.norm", "encoder.layer.{}.attention.output.LayerNorm"),
-    *linear("trunk.blocks.feedforward.up", "encoder.layer.{}.intermediate.dense"),
-    *linear("trunk.blocks.feedforward.down", "encoder.layer.{}.output.dense"),
-    *norm("trunk.blocks.feedforward_residual.norm", "encoder.layer.{}.output.LayerNorm"),
+    *blocks("trunk.blocks", "encoder.layer.{}"),
 )
 MASKED = (
     *linear("dense", "cls.predictions.transform.dense"),

@@ -38,12 +38,13 @@ def _grid(fields: Fields) -> tuple[int, int]:
     return CONFIG.read(fields).patches.grid
 
 
+STEM = tuple(
+    row
+    for i in range(CONVOLUTIONS)
+    for row in conv(f"patches.conv{i + 1}", f"embeddings.convolutions.{i}")
+)  # fmt: skip
 TABLE = (
-    *(
-        row
-        for i in range(CONVOLUTIONS)
-        for row in conv(f"patches.conv{i + 1}", f"embeddings.convolutions.{i}")
-    ),
+    *STEM,
     *parameter("positions", "embeddings.position_embeddings", ones=1, fit=fitted_positions(_grid)),
     *blocks("trunk.blocks", "encoder.layer"),
     *norm("trunk.norm", "layernorm"),

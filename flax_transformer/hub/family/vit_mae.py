@@ -1,12 +1,10 @@
 """Masked autoencoders (He et al. 2021): an encoder like ViT's and a decoder."""
 
-from typing import Any
-
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Signature
-from flax_transformer.hub.picture import LAYERS, autoencoder, autoencoder_model, plain_layers
+from flax_transformer.hub.picture import LAYERS, autoencoder, autoencoder_model, encoder_layers
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear, norm, parameter
 from flax_transformer.models.vision.vit_mae import MAEConfig, mae_base
@@ -33,11 +31,6 @@ def _whole(fields: Fields) -> MAEConfig:
     return MAEConfig(encoder=read(fields), decoder=DECODER.read(fields))
 
 
-def _layers(seen: dict[str, list[Any]], output: Any) -> dict[str, tuple[Any, ...]]:
-    """Name the layers of the encoder alone, as transformers does."""
-    return plain_layers({name: values[:1] for name, values in seen.items()}, output)
-
-
 ENCODER = Signature(("pixel_values",), ("noise",))
 HEAD = (
     *linear("project", "decoder.decoder_embed"),
@@ -57,7 +50,7 @@ FAMILIES = {
             ),
             "ViTMAEForPreTraining": Architecture(
                 _whole, autoencoder, HEAD, lambda config: DECODER.write(config.decoder), at="encoder.",
-                uses=("fill",), inputs=ENCODER, marks=LAYERS["marks"], layers=_layers,
+                uses=("fill",), inputs=ENCODER, marks=LAYERS["marks"], layers=encoder_layers,
             ),
         },
         table=(*vit.EMBEDDINGS, *vit.blocks("trunk.blocks", "encoder.layer"), *norm("trunk.norm", "layernorm")),

@@ -8,9 +8,10 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import SAMPLES
 from flax_transformer.hub.picture import LAYERS
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.sound import samples_ctc, samples_model
+from flax_transformer.hub.sound import samples_classifier, samples_ctc, samples_model
 from flax_transformer.hub.table import Kernel, Row, conv, linear, norm, parameter
 from flax_transformer.models.head import head_of
+from flax_transformer.models.speech.classify import SoundClassifierConfig
 from flax_transformer.models.speech.ctc import TranscriberConfig
 from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config, wav2vec2_base
 
@@ -77,6 +78,13 @@ def _said(config: TranscriberConfig) -> dict[str, Any]:
     return {"vocab_size": config.head.outputs, "final_dropout": config.head.dropout}
 
 
+def _classifier(fields: Fields) -> SoundClassifierConfig:
+    fields.only(use_weighted_layer_sum=False)
+    backbone, width = read(fields), fields.integer("classifier_proj_size", 256)
+    head = head_of(backbone, outputs=fields.labels, pool="mean", dense="identity", dense_width=width)
+    return SoundClassifierConfig(backbone=backbone, head=head)
+
+
 LAYER, PLACES = "encoder.layers.{}", "encoder.pos_conv_embed.conv"
 TABLE = (
     *(
@@ -107,6 +115,8 @@ TABLE = (
     *linear("trunk.blocks.feedforward.down", f"{LAYER}.feed_forward.output_dense"),
     *norm("trunk.blocks.feedforward_residual.norm", f"{LAYER}.final_layer_norm"),
 )
+HEAD = (*linear("head.dense", "projector"), *linear("head.output", "classifier"))
+PRETRAINING = r"^(quantizer|project_q|project_hid)\."
 SHARED = {"inputs": SAMPLES, "check": check_samples, **LAYERS}
 
 FAMILIES = {
@@ -114,12 +124,17 @@ FAMILIES = {
         model_type="wav2vec2",
         architectures={
             "Wav2Vec2Model": Architecture(
-                read, samples_model, base=True, ignored=(r"^lm_head\.", r"^(quantizer|project_q|project_hid)\."),
-                uses=("embed",), **SHARED,
+                read, samples_model, base=True,
+                ignored=(r"^(lm_head|projector|classifier)\.", PRETRAINING), uses=("embed",), **SHARED,
             ),
             "Wav2Vec2ForCTC": Architecture(
                 _ctc, samples_ctc, linear("head.output", "lm_head"), _said, at="backbone.", uses=("transcribe",),
-                ignored=(r"^(quantizer|project_q|project_hid)\.",), **SHARED,
+                ignored=(PRETRAINING,), **SHARED,
+            ),
+            "Wav2Vec2ForSequenceClassification": Architecture(
+                _classifier, samples_classifier, HEAD,
+                lambda config: {"classifier_proj_size": config.head.dense_width}, at="backbone.", uses=("classify",),
+                ignored=(PRETRAINING,), **SHARED,
             ),
         },
         table=TABLE,

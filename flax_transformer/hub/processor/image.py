@@ -1,6 +1,6 @@
 """What a checkpoint folder says about pictures: pictures to a model's inputs, as `transformers` makes them with Pillow.
 
-Axes: B pictures, C channels, H × W pixels.
+Axes: B pictures or clips, I frames, C channels, H × W pixels.
 """
 
 import json
@@ -15,8 +15,8 @@ import numpy as np
 from flax_transformer.hub.file import CONFIG, write_files
 from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image_kind import KINDS, OPTIONS, name_kind, read_steps
-from flax_transformer.hub.processor.image_source import read_pictures, read_pixels
-from flax_transformer.hub.processor.image_step import Normalize, Rescale
+from flax_transformer.hub.processor.image_source import read_pictures, read_pixels, split_clips
+from flax_transformer.hub.processor.image_step import Normalize, Offset, Rescale, Stack
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 INSIDE = "image_processor"
@@ -45,6 +45,8 @@ class ImageProcessor:
     """What is done to each picture."""
     batch: Any
     """What makes a batch of them."""
+    frames: bool = False
+    """Whether they are frames of clips."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], *, model_type: str | None = None) -> "ImageProcessor":
@@ -70,17 +72,19 @@ class ImageProcessor:
         return ImageProcessor.of({**self.config, **changes}, model_type=self.model_type)
 
     def __call__(self, images: Any, *, return_tensors: str | None = None, **changes: Any) -> dict[str, np.ndarray]:
-        """Make a model's inputs of pictures.
+        """Make a model's inputs of pictures, or of clips where it is for these.
 
         Values must be whole and from 0 to 255, or from 0 to 1. Files are turned upright and made RGB first.
 
         Args:
-          images: one or a list: Pillow's, files, bytes, or arrays with channels first or last, or grey without.
+          images: one or a list: Pillow's, files, bytes, or arrays with channels first or last, or grey without. A list
+            of pictures is one clip, and a list of such lists several.
           return_tensors: for those who are used to it; arrays are NumPy's, which JAX takes.
           changes: of options, for this call.
 
         Returns:
-          `pixel_values` [B, C, H, W]; with them `pixel_mask` [B, H, W] where models are told of padding; or
+          `pixel_values` [B, C, H, W], of clips [B, I, C, H, W]; with them `pixel_mask` [B, H, W] where models are told
+          of padding; or
           `input_ids` [B, H·W] where pixels are numbers of colours.
 
         Raises:
@@ -91,13 +95,18 @@ class ImageProcessor:
             raise ValueError(f"arrays are NumPy's, which JAX takes; got return_tensors={return_tensors!r}")
         if changes:
             return self.updated(**changes)(images)
+        if self.frames:
+            return Stack()([Stack()(self._done(clip))["pixel_values"] for clip in split_clips(images)])
+        return self.batch(self._done(images))
+
+    def _done(self, images: Any) -> list[np.ndarray]:
         done = []
         for image in read_pictures(images):
             pixels = read_pixels(image, rgb=self.rgb)
             for step in self.steps:
                 pixels = step(pixels)
             done.append(pixels)
-        return self.batch(done)
+        return done
 
     def shown(self, image: Any) -> np.ndarray:
         """Give a picture as the model sees it, before its values are changed: bytes [H, W, C].
@@ -111,7 +120,7 @@ class ImageProcessor:
         (image,) = read_pictures(image)
         pixels = read_pixels(image, rgb=self.rgb)
         for step in self.steps:
-            pixels = pixels if isinstance(step, Rescale | Normalize) else step(pixels)
+            pixels = pixels if isinstance(step, Rescale | Offset | Normalize) else step(pixels)
         return np.moveaxis(pixels, 0, -1)
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -147,5 +156,8 @@ def load_image_processor(folder: Path) -> ImageProcessor | None:
 
 
 def _make(config: Mapping[str, Any], files: Mapping[str, bytes], model_type: str | None) -> ImageProcessor:
-    rgb, steps, batch = read_steps(config, KINDS[name_kind(config, model_type)])
-    return ImageProcessor(config=config, files=files, model_type=model_type, rgb=rgb, steps=steps, batch=batch)
+    kind = KINDS[name_kind(config, model_type)]
+    rgb, steps, batch = read_steps(config, kind)
+    return ImageProcessor(
+        config=config, files=files, model_type=model_type, rgb=rgb, steps=steps, batch=batch, frames=kind.frames
+    )

@@ -8,7 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flax_transformer.hub.processor.image_step import CenterCrop, Normalize, Pad, Quantize, Rescale, Resize, Stack
+from flax_transformer.hub.processor.image_step import (
+    CenterCrop,
+    Normalize,
+    Offset,
+    Pad,
+    Quantize,
+    Rescale,
+    Resize,
+    ResizeToMultiples,
+    Stack,
+)
 
 Options = Mapping[str, Any]
 LARGEST = 2**12
@@ -38,6 +48,15 @@ def _resize_and_crop(options: Options) -> tuple[Any, ...]:
     return Resize({"shortest_edge": int(edge / share)}, _filter(options)), CenterCrop(edge, edge)
 
 
+def _resize_to_multiples(options: Options) -> tuple[Any, ...]:
+    size, multiple = _size(options, "size", square=False), options["size_divisor"]
+    if set(size) != {"shortest_edge"}:
+        raise ValueError(f"size must give the shortest_edge, got {size!r}")
+    if not _is_edge(multiple):
+        raise ValueError(f"size_divisor must be a whole number from 1 to {LARGEST}, got {multiple!r}")
+    return (ResizeToMultiples(size, _filter(options), multiple),)
+
+
 def _center_crop(options: Options) -> tuple[Any, ...]:
     return (CenterCrop(*_rectangle(options, "crop_size")),)
 
@@ -46,6 +65,12 @@ def _rescale(options: Options) -> tuple[Any, ...]:
     if not _is_number(options["rescale_factor"]):
         raise ValueError(f"rescale_factor must be a number, got {options['rescale_factor']!r}")
     return (Rescale(float(options["rescale_factor"])),)
+
+
+def _offset(options: Options) -> tuple[Any, ...]:
+    if not options["do_rescale"]:
+        raise ValueError("offset needs do_rescale, got none")
+    return (Offset(),)
 
 
 def _normalize(options: Options) -> tuple[Any, ...]:
@@ -134,6 +159,8 @@ class Kind:
     """In this order, each if it is asked for."""
     batch: tuple[str, Make] | None = ("do_pad", _pad)
     """What makes a batch of pictures, if it is asked for; else they must be of one size."""
+    frames: bool = False
+    """Whether pictures are frames of clips."""
 
 
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
@@ -166,6 +193,15 @@ KINDS = {
     "CLIP": Kind(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
     "Blip": Kind(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE | {"size": 384}),
     "Siglip": Kind(_EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224}, "do_convert_rgb": True}),
+    "VideoMAE": Kind(_EVERY | _HALF | _BILINEAR | _CROP | {"size": 224}, batch=None, frames=True),
+    "Vivit": Kind(
+        _EVERY | _HALF | _BILINEAR | _CROP | {"size": 256, "rescale_factor": 1 / 127.5, "offset": True},
+        (RESIZE, CROP, RESCALE, ("offset", _offset), NORMALIZE), None, frames=True,
+    ),
+    "Vilt": Kind(
+        _EVERY | _HALF | _BICUBIC | {"size": 384, "size_divisor": 32, "do_pad": True},
+        (("do_resize", _resize_to_multiples), RESCALE, NORMALIZE), ("do_pad", _pad_and_mask),
+    ),
     "Detr": Kind(
         _EVERY | _IMAGENET | _BILINEAR | {"size": 800, "max_size": 1333, "do_pad": True},
         (RESIZE, RESCALE, NORMALIZE), ("do_pad", _pad_and_mask),
@@ -177,7 +213,8 @@ FAMILIES = {
     "vit": "ViT", "vit_mae": "ViT", "vit_msn": "ViT", "swin": "ViT", "swinv2": "ViT", "deit": "DeiT", "pvt": "Pvt",
     "pvt_v2": "Pvt", "imagegpt": "ImageGPT", "dinov2": "Bit", "bit": "Bit", "beit": "Beit", "convnext": "ConvNext",
     "convnextv2": "ConvNext", "resnet": "ConvNext", "regnet": "ConvNext", "detr": "Detr", "clip": "CLIP",
-    "siglip": "Siglip", "blip": "Blip", "git": "CLIP",
+    "siglip": "Siglip", "blip": "Blip", "git": "CLIP", "vilt": "Vilt", "vivit": "Vivit", "videomae": "VideoMAE",
+    "timesformer": "VideoMAE",
 }  # fmt: skip
 """By `model_type` of config.json, where a checkpoint does not name its processor."""
 

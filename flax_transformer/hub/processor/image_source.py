@@ -27,6 +27,16 @@ def read_pictures(images: Any) -> list[Any]:
     return found
 
 
+def split_clips(clips: Any) -> list[Any]:
+    """Tell one clip, a list or array of pictures, from several."""
+    several = isinstance(clips, list | tuple) and clips and (isinstance(clips[0], list | tuple) or _axes(clips[0]) == 4)
+    return list(clips) if several or _axes(clips) == 5 else [clips]
+
+
+def _axes(value: Any) -> int:
+    return np.ndim(value) if hasattr(value, "__array__") and not _is_pillow(value) else 0
+
+
 def read_pixels(image: Any, *, rgb: bool) -> Shaped[np.ndarray, "C H W"]:
     """Give the pixels of one picture, in the type they are stored in; palettes as numbers, unless they are made RGB.
 

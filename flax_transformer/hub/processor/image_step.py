@@ -32,7 +32,7 @@ class Resize:
         """
         import PIL.Image
 
-        height, width = new_size(self.size, *image.shape[1:])
+        height, width = self.becomes(*image.shape[1:])
         if min(height, width) < 1 or height * width > MAX_PIXELS:
             shape, to = (" × ".join(map(str, size)) for size in (image.shape[:0:-1], (width, height)))
             raise ValueError(f"a resized picture must have 1 to {MAX_PIXELS:,} pixels, got {shape}, which becomes {to}")
@@ -42,6 +42,32 @@ class Resize:
         resized = np.asarray(drawn.resize((width, height), resample=self.resample))
         resized = np.moveaxis(resized, -1, 0) if resized.ndim == 3 else resized[None]
         return Rescale(1 / 255)(resized) if share else resized
+
+    def becomes(self, height: int, width: int) -> tuple[int, int]:
+        """Give the height and width that a picture gets."""
+        return new_size(self.size, height, width)
+
+
+@dataclass(frozen=True)
+class ResizeToMultiples(Resize):
+    """Resize by the shorter side, the longer one to 1333/800 of that at most, and both down to multiples (ViLT)."""
+
+    multiple: int
+
+    def becomes(self, height: int, width: int) -> tuple[int, int]:
+        """Give the height and width that a picture gets.
+
+        >>> ResizeToMultiples({"shortest_edge": 384}, 3, 32).becomes(480, 640)
+        (384, 512)
+        """
+        edge = self.size["shortest_edge"]
+        scale, longest = edge / min(height, width), int(1333 / 800 * edge)
+        sides = (edge, scale * width) if height < width else (scale * height, edge)
+        if max(sides) > longest:
+            scale = longest / max(sides)
+            sides = tuple(scale * side for side in sides)
+        high, wide = (int(side + 0.5) // self.multiple * self.multiple for side in sides)
+        return high, wide
 
 
 @dataclass(frozen=True)
@@ -74,6 +100,15 @@ class Rescale:
     def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
         """Give the products, rounded once."""
         return (image.astype(np.float64) * self.factor).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Take 1 away, after values are scaled to be from 0 to 2."""
+
+    def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
+        """Give the differences."""
+        return image - np.float32(1)
 
 
 @dataclass(frozen=True)

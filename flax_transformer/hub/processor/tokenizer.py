@@ -312,7 +312,7 @@ def load_hub_tokenizer(folder: str | os.PathLike) -> HubTokenizer | None:
         return None
     model = folder / "config.json"
     config = read_object({"config.json": model.read_bytes()}, "config.json", folder) if model.is_file() else {}
-    return _from_files(files, folder, config)
+    return from_files(files, folder, config)
 
 
 def _spelled(tokenizer: Tokenizer) -> dict[str, str]:
@@ -333,10 +333,11 @@ def _present(engine: str, special: Mapping[str, str], *, types: bool = False) ->
         "tokenizer.json": engine.encode(),
         "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
     }
-    return _from_files(files, Path("."), {})
+    return from_files(files, Path("."), {})
 
 
-def _from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, Any]) -> HubTokenizer:
+def from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, Any]) -> HubTokenizer:
+    """Make the tokenizer that files describe; `model` is what config.json says."""
     config = read_object(files, "tokenizer_config.json", folder)
     if "added_tokens_decoder" not in config:  # which repeats what older folders say in this file
         config = config | read_object(files, "special_tokens_map.json", folder)

@@ -5,6 +5,7 @@ DeiT, DINOv2, BEiT, CCT, the encoder of MAE and CLIP's are choices of its config
 Axes: B batch, H W height and width in pixels, C channels, P patches, T tokens and patches, D width.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -67,6 +68,11 @@ class ViTConfig(TrunkConfig):
         """Whether there is a norm before the first block."""
         return self.norm in ("start", "both")
 
+    @property
+    def tabled(self) -> bool:
+        """Whether positions are in a table."""
+        return self.position in ("learned", "fixed")
+
     def build(self, rngs: nnx.Rngs) -> "ViT":
         """Make the encoder."""
         return ViT(self, rngs=rngs)
@@ -84,9 +90,8 @@ class ViT(ReadsImages, Module):
     def __init__(self, cfg: ViTConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.patches = cfg.patches.build(rngs)
-        rows, columns = cfg.patches.grid
         tables = dict.fromkeys((*cfg.tokens, "mask_token")[: None if cfg.mask_token else -1], 1)
-        tables |= {"positions": len(cfg.tokens) + rows * columns} if cfg.position != "none" else {}
+        tables |= {"positions": len(cfg.tokens) + math.prod(cfg.patches.grid)} if cfg.tabled else {}
         init = nnx.initializers.normal(cfg.table_std)
         for name, count in tables.items():
             values = init(rngs.params(), (count, cfg.patches.embed), cfg.patches.precision.dtypes["param_dtype"])
@@ -113,15 +118,21 @@ class ViT(ReadsImages, Module):
         Raises:
           ValueError: shapes that do not fit, or masked patches for a model without a mask token.
         """
-        cfg = self.cfg
         x = widen(self.patches(images))
         if masked is not None:
-            if not cfg.mask_token:
+            if not self.cfg.mask_token:
                 raise ValueError("a model without a mask token must not be given masked patches, got some")
             x = jnp.where(masked[..., None], self.mask_token[...], x)
+        return self.placed(x, self.cfg.patches.grid_of(*images.shape[-3:-1]), key)
+
+    def placed(
+        self, x: Float[Array, "*B P D"], grid: tuple[int, ...], key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B T D"]:
+        """Put tokens before the patches of a grid, and add positions; the rest as the config says."""
+        cfg = self.cfg
         tokens = [getattr(self, name)[...] for name in cfg.tokens]
         x = jnp.concatenate([*(jnp.broadcast_to(row, (*x.shape[:-2], *row.shape)) for row in tokens), x], axis=-2)
-        table = self.positions_of(*cfg.patches.grid_of(*images.shape[-3:-1]))
+        table = self.positions_of(*grid)
         x = x if table is None else x + table
         x = self.norm(x) if cfg.start_norm else x
         x = dropout(x.astype(cfg.patches.precision.residual), cfg.dropout, key)

@@ -1,17 +1,19 @@
 """What a finished model is tested and shown by: frozen values that are called with it."""
 
+from flax_transformer.task.evaluator.asked import VisualAnswers
 from flax_transformer.task.evaluator.caption import Captions
 from flax_transformer.task.evaluator.damage import Restorations
 from flax_transformer.task.evaluator.detect import Detections
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.exercise import Answers
-from flax_transformer.task.evaluator.label import Labels, PictureLabels
+from flax_transformer.task.evaluator.label import Labels, PictureLabels, SoundLabels
 from flax_transformer.task.evaluator.mask import Guesses
 from flax_transformer.task.evaluator.pixel import Completions, PixelBits
 from flax_transformer.task.evaluator.probe import LayerProbe
 from flax_transformer.task.evaluator.retrieval import Retrieval
 from flax_transformer.task.evaluator.rollout import Rollouts
 from flax_transformer.task.evaluator.text import Continuations, TextLoss
+from flax_transformer.task.evaluator.transcript import Transcripts
 from flax_transformer.task.evaluator.translate import Translations
 
 __all__ = [
@@ -31,6 +33,9 @@ __all__ = [
     "Retrieval",
     "Rollouts",
     "Shown",
+    "SoundLabels",
     "TextLoss",
+    "Transcripts",
     "Translations",
+    "VisualAnswers",
 ]

@@ -76,6 +76,7 @@ class Captions(Evaluator):
         held = finished.opened.held
         return {
             "picture": save_picture(finished.folder.root, str(number), held.show(number)),
-            "source": written,
+            "source": held.name(number),
+            "hypothesis": written,
             "caption": "people said: " + " · ".join(held.captions[number]),
         }

@@ -1,17 +1,18 @@
-"""Classifiers: how many test texts or pictures they tell, which class is taken for which, and some of them.
+"""Classifiers: how many test texts, pictures or sounds they tell, which class is taken for which, and some of them.
 
 Axes: B rows, E classes.
 """
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from flax_transformer.data.examples import Chain
 from flax_transformer.frozen import frozen
-from flax_transformer.report.sample import save_picture, write_confusion
+from flax_transformer.report.sample import save_picture, save_sound, write_confusion
+from flax_transformer.report.sound import spectrum_picture
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
@@ -47,10 +48,11 @@ class Labels(Evaluator):
 
 
 @frozen
-class PictureLabels(Evaluator):
-    """Measure the accuracy on the test pictures, which are `HeldImages`; keep the most wrong and some others.
+class ShownLabels(Evaluator):
+    """Measure the accuracy on held-out things, which say `what` they are and their `labels`; keep the most wrong and
+    some others.
 
-    Which class was taken for which is counted in the run's confusion.json.
+    Which class was taken for which is counted in the run's confusion.json. A subclass says what is shown of each.
     """
 
     metric: ClassVar[str] = "accuracy"
@@ -58,23 +60,25 @@ class PictureLabels(Evaluator):
     count: int = 5
     """Most frequent mistakes shown on the terminal."""
 
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write what is seen of one into the run's folder; give what a sample has of it: `picture`, `source`."""
+        raise NotImplementedError
+
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
-        opened, root = finished.opened, finished.folder.root
+        opened, held, root = finished.opened, finished.opened.held, finished.folder.root
         metrics = evaluate(finished.objective, finished.model, opened.test())
         chances, names = class_chances(finished), opened.spec.classes
-        truth, told = np.asarray(opened.held.pictures.labels), chances.argmax(1)
+        truth, told = np.asarray(held.labels), chances.argmax(1)
         write_confusion(root, names, truth.tolist(), told.tolist())
-        images = opened.held.pictures.images
         samples = [
             {
-                "picture": save_picture(root, str(i), seen(opened.held, i)), "source": images.name(i),
-                **_told(names, int(truth[i]), chances[i]),
+                **self.shown(root, held, i), **_told(names, int(truth[i]), chances[i]),
                 "scores": {names[j]: float(chances[i, j]) for j in np.argsort(-chances[i], kind="stable")[:5]},
             }
             for i in telling(truth, chances).tolist()
         ]  # fmt: skip
-        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} pictures"
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} {held.what}"
         return Shown(metrics=metrics, samples=samples, lines=("", *self._mistakes(names, truth, told), "", headline))
 
     def _mistakes(self, names: tuple[str, ...], truth: np.ndarray, told: np.ndarray) -> list[str]:
@@ -87,6 +91,31 @@ class PictureLabels(Evaluator):
         ]
 
 
+@frozen
+class PictureLabels(ShownLabels):
+    """Classify the test pictures or clips: `HeldImages`, `HeldClips`, `HeldSkeletons`."""
+
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write the picture as the model sees it."""
+        return {
+            "picture": save_picture(root, str(index), held.seen(index)),
+            "source": held.name(index),
+            **held.told(index),
+        }
+
+
+@frozen
+class SoundLabels(ShownLabels):
+    """Classify the test sounds, which are `HeldSounds`."""
+
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write the spectrum as the model hears it, and the sound."""
+        heard = held[index]
+        picture = save_picture(root, str(index), spectrum_picture(heard["frames"].T))
+        sound = save_sound(root, str(index), heard["samples"], held.processor.rate)
+        return {"picture": picture, "sound": sound, "source": heard["name"]}
+
+
 def telling(truth: np.ndarray, chances: Float[np.ndarray, "B E"]) -> np.ndarray:
     """Choose rows to keep: wrong ones, the surest first, at most half of them, then others spread evenly."""
     wrong = np.flatnonzero(chances.argmax(1) != truth)
@@ -94,12 +123,6 @@ def telling(truth: np.ndarray, chances: Float[np.ndarray, "B E"]) -> np.ndarray:
     others = np.setdiff1d(np.arange(len(truth)), wrong)
     count = min(KEPT - len(wrong), len(others))
     return np.concatenate([wrong, others[np.arange(count) * len(others) // max(count, 1)]]).astype(np.int64)
-
-
-def seen(held: Any, index: int) -> Any:
-    """Give a held-out picture in the size in which a model sees it, of Pillow."""
-    change = Chain(held.transforms)
-    return change(held.pictures[index], np.random.default_rng(0))["image"]
 
 
 def class_chances(finished: Finished) -> Float[np.ndarray, "B E"]:

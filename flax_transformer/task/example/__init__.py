@@ -1,5 +1,6 @@
 """How data become examples and batches: frozen values with `open`, which an experiment names beside its data."""
 
+from flax_transformer.task.example.asked import AskedImages, AskedTexts, HeldQuestions
 from flax_transformer.task.example.captioned import CaptionedImages, DictatedImages, HeldCaptions
 from flax_transformer.task.example.damage import DamagedTexts, Lines
 from flax_transformer.task.example.exercise import Amount, ExerciseTexts
@@ -11,14 +12,25 @@ from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, 
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
+from flax_transformer.task.example.skeleton import HeldSkeletons, LabelledSkeletons
+from flax_transformer.task.example.sound import (
+    HeldSounds,
+    LabelledSounds,
+    SoundAugment,
+    SpokenLetters,
+    SpokenTexts,
+)
 from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts
 from flax_transformer.task.example.twin import TwinImages
+from flax_transformer.task.example.video import HeldClips, LabelledVideos
 from flax_transformer.task.example.window import TextWindows
 
 __all__ = [
     "BPE",
     "Amount",
+    "AskedImages",
+    "AskedTexts",
     "Augment",
     "Batching",
     "CaptionedImages",
@@ -29,17 +41,27 @@ __all__ = [
     "ExampleMaker",
     "ExerciseTexts",
     "HeldCaptions",
+    "HeldClips",
     "HeldImages",
     "HeldMatches",
     "HeldPixels",
     "HeldPlay",
+    "HeldQuestions",
+    "HeldSkeletons",
+    "HeldSounds",
     "LabelledImages",
+    "LabelledSkeletons",
+    "LabelledSounds",
     "LabelledTexts",
+    "LabelledVideos",
     "Lines",
     "MaskedTexts",
     "Opened",
     "PixelSequences",
     "SentencePairs",
+    "SoundAugment",
+    "SpokenLetters",
+    "SpokenTexts",
     "TaughtImages",
     "TextLines",
     "TextWindows",

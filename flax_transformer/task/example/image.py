@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
+import numpy as np
+from jaxtyping import Int
 
 from flax_transformer.data import shuffled
-from flax_transformer.data.examples import Transform
+from flax_transformer.data.examples import Chain, Transform
 from flax_transformer.data.image import (
     CenterCrop,
     ColourJitter,
@@ -47,6 +49,25 @@ class HeldImages:
     normalise: Normalise
     class_ids: tuple[int, ...] = ()
     """The numbers of the classes in the data set's own files, where they have any."""
+
+    what: ClassVar[str] = "pictures"
+
+    @property
+    def labels(self) -> Int[np.ndarray, " B"]:
+        """The numbers of their classes."""
+        return self.pictures.labels
+
+    def name(self, index: int) -> str:
+        """Say where a picture comes from."""
+        return self.pictures.images.name(index)
+
+    def seen(self, index: int) -> Any:
+        """Give a picture in the size in which a model sees it, of Pillow."""
+        return Chain(self.transforms)(self.pictures[index], np.random.default_rng(0))["image"]
+
+    def told(self, index: int) -> dict[str, Any]:
+        """Say what else a report must know of how it is shown."""
+        return {}
 
 
 @frozen
@@ -101,11 +122,11 @@ class Augment:
 
 
 @frozen
-class LabelledImages:
-    """Lay out a picture a row, resized so that its middle fills a square."""
+class Sized:
+    """How pictures are made one size, and what is changed in those to train on."""
 
     rows: int = 128
-    """Pictures a batch."""
+    """Pictures, or clips, a batch."""
     size: int | None = None
     """Pixels of both sides; None: those of the checkpoint that training begins with, or as the pictures are, which must
     all have one size."""
@@ -119,8 +140,6 @@ class LabelledImages:
     """What the rest is divided by; empty: the checkpoint's, or 0.5."""
     augment: Augment = Augment()
     """What is changed in training pictures."""
-    memory: int = 1024
-    """MiB of pictures of a split at most that are decoded once and held in memory."""
 
     def __post_init__(self):
         check_rows(self.rows, self.size or 1)
@@ -129,16 +148,7 @@ class LabelledImages:
         mean, std = self.mean or (0.5,), self.std or (0.5,)
         normalised(mean, std, max(len(mean), len(std)))
 
-    def open(self, data: Any, context: Context) -> Opened:
-        """Open the pictures; held out are the test's `HeldImages`.
-
-        Args:
-          data: has `open()`, which gives an `ImageSet` of classes.
-        """
-        found = opened(data, "classes")
-        return self._settled(context, found.channels)._open(found, context)
-
-    def _settled(self, context: Context, channels: int) -> "LabelledImages":
+    def _settled(self, context: Context, channels: int) -> Any:
         """Take what is not said from a checkpoint's image processor, or what is usual."""
         usual = {"size": None, "resample": "bicubic", "mean": (0.5,), "std": (0.5,)}
         processor = None if self.size and self.mean and self.std else context.processor
@@ -150,6 +160,29 @@ class LabelledImages:
             )
         said = {name: getattr(self, name) for name in usual}
         return replace(self, **{name: value or known[name] for name, value in said.items()})
+
+    def _fixed(self) -> tuple[Transform, ...]:
+        """Give what makes pictures one size without chance."""
+        if self.size is None:
+            return ()
+        return Resize(size=round(self.size / self.keep), resample=self.resample), CenterCrop(size=self.size)
+
+
+@frozen
+class LabelledImages(Sized):
+    """Lay out a picture a row, resized so that its middle fills a square."""
+
+    memory: int = 1024
+    """MiB of pictures of a split at most that are decoded once and held in memory."""
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Open the pictures; held out are the test's `HeldImages`.
+
+        Args:
+          data: has `open()`, which gives an `ImageSet` of classes.
+        """
+        found = opened(data, "classes")
+        return self._settled(context, found.channels)._open(found, context)
 
     def _open(self, found: ImageSet, context: Context) -> Opened:
         shape = shape_of(found, self.size)
@@ -166,12 +199,6 @@ class LabelledImages:
             processor=processor_of(fixed, normalise),
             fields=named_classes(found.classes),
         )
-
-    def _fixed(self) -> tuple[Transform, ...]:
-        """Give what makes pictures one size without chance."""
-        if self.size is None:
-            return ()
-        return Resize(size=round(self.size / self.keep), resample=self.resample), CenterCrop(size=self.size)
 
     def _held(self, pictures: Pictures, fixed: tuple[Transform, ...]) -> tuple[Any, ...]:
         kept = hold(pictures, *fixed, limit=self.memory << 20)
@@ -213,7 +240,7 @@ def shape_of(found: ImageSet, size: int | None) -> tuple[int, int, int]:
     first = found.splits["train"].images
     known = first.size(0)
     for pictures in found.splits.values():
-        for i in range(len(pictures)):
+        for i in range(len(pictures.images)):
             if (other := pictures.images.size(i)) != known:
                 one, two = (f"{width} × {height}" for width, height in (known, other))
                 raise ValueError(
@@ -232,12 +259,12 @@ def normalised(mean: Sequence[float], std: Sequence[float], channels: int) -> No
     return Normalise(mean=every[0], std=every[1])
 
 
-def processor_of(transforms: Sequence[Transform], normalise: Normalise) -> ImageProcessor:
+def processor_of(transforms: Sequence[Transform], normalise: Normalise, kind: str = "Bit") -> ImageProcessor:
     """Make the image processor that sees pictures as they were held out: resized by their shorter side, the middle cut
     out, normalised.
     """
     said: dict[str, Any] = {
-        "image_processor_type": "BitImageProcessor", "do_resize": False, "do_center_crop": False,
+        "image_processor_type": f"{kind}ImageProcessor", "do_resize": False, "do_center_crop": False,
         "do_convert_rgb": len(normalise.mean) == 3, "image_mean": list(normalise.mean),
         "image_std": list(normalise.std),
     }  # fmt: skip

@@ -14,7 +14,6 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
 from flax_transformer.task.spec import Spec
-from flax_transformer.train.folder import RunFolder
 
 
 @frozen
@@ -63,9 +62,7 @@ class LabelledTexts:
         """
         found = {split: data.read(split) for split in ("train", "validation", "test")}
         classes = tuple(data.classes())
-        tokenizer = context.tokenizer or self._tokenizer(context.folder, found["train"].texts)
-        if None in (tokenizer.cls, tokenizer.sep):
-            raise ValueError("an encoder's tokenizer has [CLS] and [SEP], that of the checkpoint lacks them")
+        tokenizer = encoder_tokenizer(self.vocabulary, context, found["train"].texts)
         if self.hide and tokenizer.mask is None:
             raise ValueError("hide needs a mask token, the checkpoint's tokenizer has none")
         items = {split: _items(each, tokenizer, self.length) for split, each in found.items()}
@@ -87,8 +84,17 @@ class LabelledTexts:
             },
         )
 
-    def _tokenizer(self, folder: RunFolder, texts: Sequence[str]) -> HubTokenizer:
-        return HubTokenizer.of_encoder(self.vocabulary.open(folder, texts).with_mask())
+
+def encoder_tokenizer(vocabulary: Vocabulary, context: Context, texts: Sequence[str]) -> HubTokenizer:
+    """Take the checkpoint's tokenizer, load the run's, or learn it from texts.
+
+    Raises:
+      ValueError: a checkpoint's that has no [CLS] and [SEP].
+    """
+    known = context.tokenizer or HubTokenizer.of_encoder(vocabulary.open(context.folder, texts).with_mask())
+    if None in (known.cls, known.sep):
+        raise ValueError("an encoder's tokenizer has [CLS] and [SEP], that of the checkpoint lacks them")
+    return known
 
 
 def _items(data: Labelled, tokenizer: HubTokenizer, length: int) -> list[Example]:

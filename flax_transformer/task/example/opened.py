@@ -13,6 +13,7 @@ from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
 from flax_transformer.data.text.plain import train_characters
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.inputs import Signature
+from flax_transformer.hub.processor.audio import SoundProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.spec import Spec
@@ -39,8 +40,8 @@ class Opened:
     """What else of the test data is to be shown: texts, classes, kinds; what it is, the examples' class says."""
     published: HubTokenizer | None = None
     """The tokenizer as the exported checkpoint has it; by default as it is."""
-    processor: ImageProcessor | None = None
-    """What makes inputs of pictures, as the exported checkpoint has it."""
+    processor: ImageProcessor | SoundProcessor | None = None
+    """What makes inputs of pictures or of sounds, as the exported checkpoint has it."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Of the checkpoint's config.json, besides special tokens and what the model is."""
 

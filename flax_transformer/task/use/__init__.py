@@ -1,6 +1,7 @@
-"""Checkpoints at work: text or pictures in, text, classes, boxes or vectors out."""
+"""Checkpoints at work: text, pictures or sounds in, text, classes, boxes or vectors out."""
 
 from flax_transformer.task.use.answer import answer as answer
+from flax_transformer.task.use.ask import ask as ask
 from flax_transformer.task.use.caption import caption as caption
 from flax_transformer.task.use.checkpoint import convert as convert
 from flax_transformer.task.use.checkpoint import open_checkpoint as open_checkpoint
@@ -19,8 +20,10 @@ from flax_transformer.task.use.match import embed_texts as embed_texts
 from flax_transformer.task.use.match import search as search
 from flax_transformer.task.use.picture import classify_pictures as classify_pictures
 from flax_transformer.task.use.picture import embed_pictures as embed_pictures
+from flax_transformer.task.use.sound import classify_sounds as classify_sounds
 from flax_transformer.task.use.transcribe import Spoken as Spoken
 from flax_transformer.task.use.transcribe import Transcript as Transcript
 from flax_transformer.task.use.transcribe import transcribe as transcribe
+from flax_transformer.task.use.video import classify_clips as classify_clips
 from flax_transformer.task.use.write import Writer as Writer
 from flax_transformer.task.use.write import WriterConfig as WriterConfig

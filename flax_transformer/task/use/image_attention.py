@@ -1,4 +1,4 @@
-"""What the heads of an encoder of pictures look at in one of them."""
+"""What the heads of an encoder of pictures look at in one of them, or of clips in a clip."""
 
 import math
 import operator
@@ -20,24 +20,60 @@ from flax_transformer.models.vision.imagegpt import over_pixels
 from flax_transformer.ops import capture
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import ImageAttention, ImageMaps, Tiling
+from flax_transformer.task.attention import spell
 from flax_transformer.task.use.caption import room
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.classify import label_names
 from flax_transformer.task.use.detect import THRESHOLD
-from flax_transformer.task.use.require import image_processor_of
+from flax_transformer.task.use.require import image_processor_of, tokenizer_of
+from flax_transformer.task.use.video import read_clip
 
 WORDS = 24
 """Tokens of a caption that is drawn, at most."""
 
 
-def draw_file(name: str | Path, file: str | Path) -> tuple[ImageAttention, list[str]]:
-    """Draw what the heads of any checkpoint or run look at in a picture; arguments as `open_checkpoint`, `draw_image`.
+def draw_file(name: str | Path, file: str | Path, text: str = "") -> tuple[ImageAttention, list[str]]:
+    """Draw what the heads of any checkpoint or run look at in a picture or a clip.
+
+    Args:
+      name: as `open_checkpoint` takes it.
+      file: of a picture, or a clip as `read_clip` takes it.
+      text: for a model that reads one with the picture.
 
     Raises:
       FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
-      ValueError: as `draw_image`, or what cannot be opened.
+      ValueError: as `draw_image`, `draw_clip`, `read_clip`, or what cannot be opened.
     """
-    return draw_image(open_checkpoint(str(name)), file, Path(file).name)
+    pretrained = open_checkpoint(str(name))
+    if "clips" in pretrained.architecture.inputs.reads:
+        return draw_clip(pretrained, read_clip(pretrained, file), Path(file).name)
+    return draw_image(pretrained, file, Path(file).name, text)
+
+
+def draw_clip(pretrained: Pretrained, frames: Sequence[Any], source: str = "") -> tuple[ImageAttention, list[str]]:
+    """Lay what every head looks at over a film of a clip, its frames side by side, and say what is too much for that.
+
+    Args:
+      frames: of Pillow, as many as the model sees.
+      source: the clip's name.
+
+    Raises:
+      ValueError: a checkpoint that reads no clips.
+    """
+    name, known = pretrained.config["architectures"][0], pretrained.architecture
+    model = getattr(pretrained.model, "backbone", pretrained.model)
+    if "clips" not in known.inputs.reads:
+        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given clips")
+    if not known.inputs.takes_alone("pixel_values"):
+        raise ValueError(f"attention over a clip is drawn where a model needs nothing else, a {name} needs a mask")
+    processor = image_processor_of(pretrained)
+    given = Inputs(**processor(list(frames)))
+    output, found = _looked(pretrained, given)
+    laid = model.over_clip(found, *given.pixel_values.shape[1:2], *given.pixel_values.shape[-2:])
+    span = getattr(model.cfg.patches, "span", 1)
+    shown = [processor.shown(frame) for frame in list(frames)[::span][: len(frames) // span]]
+    pixels = np.concatenate(shown, axis=1)
+    return _drawn(source, pixels, laid, _told(pretrained, output)[0])
 
 
 def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, int], list[PatchAttention]] | None:
@@ -48,16 +84,26 @@ def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, in
     if known.inputs.colours:
         return partial(over_pixels, part.cfg.depth)
     part = part if hasattr(part, "over_patches") else getattr(part, "backbone", None)
-    return getattr(part, "over_patches", None) if known.inputs.takes_alone("pixel_values") or _writes(known) else None
+    drawn = known.inputs.takes_alone("pixel_values") or _writes(known) or reads_both(pretrained)
+    return getattr(part, "over_patches", None) if drawn else None
 
 
 def _writes(known: Architecture) -> bool:
     """Tell whether a model writes about pictures, of which nobody asks it anything."""
-    asked = {"input_ids", "decoder_input_ids"} <= set(known.inputs.needs)
-    return "respond" in known.uses and "pictures" in known.inputs.reads and not asked
+    needs = known.inputs.needs
+    return "respond" in known.uses and needs[0] == "pixel_values" and not {"input_ids", "decoder_input_ids"} <= {*needs}
 
 
-def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[ImageAttention, list[str]]:
+def reads_both(pretrained: Pretrained) -> bool:
+    """Say whether a model is given a text and a picture at once."""
+    known = pretrained.architecture
+    both = set(known.inputs.needs) == {"input_ids", "pixel_values"}
+    return both and not (known.inputs.either or known.inputs.several or _writes(known))
+
+
+def draw_image(
+    pretrained: Pretrained, image: Any, source: str = "", text: str = ""
+) -> tuple[ImageAttention, list[str]]:
     """Lay what every head looks at over a picture, and say which layers have too many patches for that.
 
     It runs on the CPU by the `xla` backend, as only that one has the weights.
@@ -65,10 +111,12 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     Args:
       image: a file, bytes, or a picture of Pillow's.
       source: the picture's name.
+      text: that the model reads with the picture, if it reads both.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: what is no picture, or a checkpoint that reads none, or has no attention over the whole of it.
+      ValueError: what is no picture, a checkpoint that reads none, or has no attention over the whole of it, or a text
+        too many or too few.
     """
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     if "pictures" not in known.inputs.reads:
@@ -76,12 +124,15 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     if (layout := layout_of(pretrained)) is None:
         raise ValueError(
             "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, MAE, "
-            f"BEiT, CCT, PVT, Swin, DETR, ImageGPT, CLIP and SigLIP; a {name} has none such"
+            f"BEiT, CCT, PVT, Swin, DETR, ImageGPT, CLIP, SigLIP and ViLT; a {name} has none such"
         )
+    if reads_both(pretrained) != bool(text.strip()):
+        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given {'' if text else 'no '}text")
     processor = image_processor_of(pretrained)
     if isinstance(image, str | Path | bytes):
         image = decode_image(image, channels=pretrained.config.channels or 3)
-    pixels, given = processor.shown(image), Inputs(**processor(image))
+    words = tokenizer_of(pretrained, text)([text]) if text else {}
+    pixels, given = processor.shown(image), Inputs(**processor(image), **words)
     written = _caption(pretrained, given) if _writes(known) else ()
     if written:
         (reads,) = {"input_ids", "decoder_input_ids"} & set(known.inputs.needs)
@@ -90,6 +141,14 @@ def draw_image(pretrained: Pretrained, image: Any, source: str = "") -> tuple[Im
     told, answers = _spelled(pretrained, written[1:]) if written else _told(pretrained, output)
     laid = layout(found, *(pixels.shape[:2] if given.pixel_values is None else given.pixel_values.shape[-2:]))
     laid = [_answering(each, answers) for each in laid]
+    if text:
+        spelt = spell(pretrained.tokenizer, words["input_ids"][0].tolist())
+        laid = [_worded(each, spelt) for each in laid]
+    return _drawn(source, pixels, laid, told)
+
+
+def _drawn(source: str, pixels: Any, laid: Sequence[PatchAttention], told: str) -> tuple[ImageAttention, list[str]]:
+    """Draw what was laid out, and say what was not."""
     notes = [
         f"The attention of {each.name} is not drawn: {each.queries.grid} patches are too many."
         for each in laid
@@ -142,10 +201,10 @@ def _spelled(pretrained: Pretrained, tokens: Sequence[int]) -> tuple[str, dict[i
 def _told(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
     """Say what a model tells a picture for, and name the answers of one that finds objects, the surest first."""
     uses = pretrained.architecture.uses
-    if not {"classify", "detect"} & set(uses):
+    if not {"classify", "detect", "ask"} & set(uses):
         return "", {}
     chances = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
-    if "classify" in uses:
+    if "detect" not in uses:
         best = int(chances.argmax())
         return f"{label_names(pretrained, len(chances))[best]} {chances[best]:.2f}", {}
     names, likely = label_names(pretrained, chances.shape[-1] - 1), chances[:, :-1]
@@ -161,6 +220,12 @@ def _answering(laid: PatchAttention, answers: Mapping[int, str]) -> PatchAttenti
         return laid
     queries = laid.queries._replace(tokens=tuple(answers.values()))
     return laid._replace(weights=laid.weights[..., list(answers), :], queries=queries)
+
+
+def _worded(laid: PatchAttention, words: tuple[str, ...]) -> PatchAttention:
+    """Name the tokens of a text, which come before all else."""
+    sides = (tiles._replace(tokens=(*words, *tiles.tokens[len(words) :])) for tiles in (laid.queries, laid.keys))
+    return PatchAttention(laid.name, laid.weights, *sides)
 
 
 def _tiling(tiles: Tiles) -> Tiling:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.image import ImageData, decode_image, open_images
-from flax_transformer.data.image.split import choose, hold_out
+from flax_transformer.data.split import choose, hold_out
 from tests.data.image.image_files import (
     class_folders,
     coco,

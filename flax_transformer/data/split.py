@@ -1,9 +1,10 @@
-"""Which pictures are held out, where a folder does not say so: by a seed and their names, evenly over the classes."""
+"""Which files are held out, where a folder does not say so: by a seed and their names, evenly over the classes."""
 
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -37,14 +38,28 @@ def normal(name: str) -> str:
 
 
 def hold_out(
-    names: Sequence[str], labels: Int[np.ndarray, " B"], parts: Sequence[str], *, share: float, seed: int
+    names: Sequence[str],
+    labels: Int[np.ndarray, " B"],
+    parts: Sequence[str],
+    *,
+    share: float,
+    seed: int,
+    what: str = "pictures",
 ) -> dict[str, Int[np.ndarray, "_"]]:
     """Take a share of every class for each of some parts; the rest is `train`.
 
-    Where a picture goes depends on the seed, its name and the names of the others of its class, not on their order.
+    Where one goes depends on the seed, its name and the names of the others of its class, not on their order.
+
+    Args:
+      names: of what is parted.
+      labels: the numbers of their classes.
+      parts: which are held out.
+      share: of each part.
+      seed: which ones they are.
+      what: what messages call them.
 
     Raises:
-      ValueError: a class with too few pictures, or a share that leaves nothing to train on.
+      ValueError: a class with too few of them, or a share that leaves nothing to train on.
     """
     if not 0 < share * len(parts) < 1:
         raise ValueError(f"holdout must be in (0, {1 / len(parts):g}) for {len(parts)} parts, got {share}")
@@ -54,7 +69,7 @@ def hold_out(
         members = np.flatnonzero(labels == label)
         if len(members) <= len(parts):
             raise ValueError(
-                f"a class must have at least {len(parts) + 1} pictures for {', '.join(found)}, that of "
+                f"a class must have at least {len(parts) + 1} {what} for {', '.join(found)}, that of "
                 f"{names[members[0]]} has {len(members)}"
             )
         members = members[np.argsort(places[members], kind="stable")]
@@ -65,13 +80,40 @@ def hold_out(
     return {part: np.sort(np.concatenate(each)) for part, each in found.items()}
 
 
+def completed(
+    splits: Mapping[str, Any],
+    names: Callable[[Any], Sequence[str]],
+    labels: Callable[[Any], Int[np.ndarray, " B"]],
+    *,
+    share: float,
+    seed: int,
+    what: str = "pictures",
+) -> dict[str, Any]:
+    """Give all three splits in their order: those that there are not are held out of `train`, as `hold_out` does.
+
+    Args:
+      splits: what has `take(indices)`.
+      names: gives the names of a split's items.
+      labels: gives the numbers of their classes.
+      share: of each part.
+      seed: which ones they are.
+      what: what messages call them.
+    """
+    missing = [split for split in SPLITS if split not in splits]
+    if missing:
+        train = splits["train"]
+        parts = hold_out(names(train), labels(train), missing, share=share, seed=seed, what=what)
+        splits = {**splits, **{split: train.take(indices) for split, indices in parts.items()}}
+    return {split: splits[split] for split in SPLITS}
+
+
 def choose(names: Sequence[str], labels: Int[np.ndarray, " B"], count: int, *, seed: int) -> Int[np.ndarray, "_"]:
-    """Choose pictures, of every class its share; fewer of them are some of those that more would be.
+    """Choose some, of every class its share; fewer of them are some of those that more would be.
 
     Which ones depends on the same as in `hold_out`.
 
     Raises:
-      ValueError: fewer than there are classes, or more than there are pictures.
+      ValueError: fewer than there are classes, or more than there are names.
     """
     classes, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     if not len(classes) <= count <= len(names):

@@ -1,0 +1,68 @@
+r"""Answer questions about pictures, and the same questions blindly, without their pictures.
+
+python experiments/answer_about_images.py                                        # drawn shapes, seen
+python experiments/answer_about_images.py blind                                   # the same questions, unseen
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from flax_transformer.data.image import ShapeQuestions
+from flax_transformer.models.head import with_head
+from flax_transformer.models.multimodal.answer import answering
+from flax_transformer.models.multimodal.vilt import vilt_encoder
+from flax_transformer.models.text.bert import bert_base_uncased
+from flax_transformer.nn import StemConfig, with_fields
+from flax_transformer.objective import LabelLoss
+from flax_transformer.task.evaluator import VisualAnswers
+from flax_transformer.task.example import AskedImages, AskedTexts, Augment, Vocabulary
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+D, WORDS = 128, Vocabulary(size=600)
+PATCHES = with_fields(
+    vilt_encoder(vocab=600, length=32, image=48, patch=6, embed=D, heads=4, depth=4, inner=2 * D), unroll=True
+)
+STEM = replace(PATCHES, patches=StemConfig(embed=D, image=(48, 48), inner=(32, 64), pool=False))
+TEXT = with_fields(
+    bert_base_uncased(600).encoder,
+    embed=D,
+    heads=4,
+    depth=2,
+    inner=2 * D,
+    dropout=0.0,
+    attention_dropout=0.0,
+    unroll=True,
+)
+
+
+def experiment(**parts: Any) -> Recipe:
+    """Give a recipe, whose size of pictures, vocabulary and answers are those of the data."""
+    common = {
+        "data": ShapeQuestions(),
+        "examples": AskedImages(vocabulary=WORDS, length=24, augment=Augment(shift=2)),
+        "objective": LabelLoss(),
+        "evaluators": (VisualAnswers(),),
+        "optimizer": OptimizerConfig(
+            name="muon", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
+            weight_decay=0.05, clip_norm=1.0,
+        ),
+        "train": TrainConfig(steps=600, log_every=50, eval_every=300, checkpoint_every=300, ema=0.99),
+    }  # fmt: skip
+    return Recipe(**{**common, **parts})
+
+
+EXPERIMENTS = {
+    "seeing": experiment(model=answering(STEM, 2), family="vilt"),
+    "patches": experiment(model=answering(PATCHES, 2), family="vilt"),
+    "blind": experiment(
+        model=with_head(TEXT, outputs=2, pool="first", dense="tanh"), family="bert",
+        examples=AskedTexts(vocabulary=WORDS, rows=128, length=24),
+    ),
+}  # fmt: skip
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)

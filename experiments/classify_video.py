@@ -1,0 +1,71 @@
+r"""Tell what happens in a clip, by one of three kinds of models; out of the box, what a drawn shape does.
+
+python experiments/classify_video.py
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from flax_transformer.data.video import MoveBody, SkeletonData, VideoData
+from flax_transformer.models.head import with_head
+from flax_transformer.models.video.timesformer import timesformer_encoder
+from flax_transformer.models.video.vivit import vivit_encoder
+from flax_transformer.nn import with_fields
+from flax_transformer.objective import LabelLoss
+from flax_transformer.task.evaluator import PictureLabels
+from flax_transformer.task.example import LabelledSkeletons, LabelledVideos
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+SIZES = {"embed": 96, "heads": 4, "inner": 192, "depth": 4, "out_bias": True, "unroll": True}
+"""Of a model for small clips."""
+
+
+def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
+    """Give the recipe for a model, whose size of clips and classes are those of the data."""
+    recipe = Recipe(
+        model=with_head(backbone, outputs=2, pool="first"),
+        family=family,
+        data=VideoData(),
+        examples=LabelledVideos(),
+        objective=LabelLoss(label_smoothing=0.1),
+        evaluators=(PictureLabels(),),
+        optimizer=OptimizerConfig(
+            name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
+            weight_decay=0.05, clip_norm=1.0,
+        ),
+        train=TrainConfig(steps=800, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
+    )  # fmt: skip
+    return replace(recipe, **changes)
+
+
+TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=8), **SIZES)
+VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8), **SIZES)
+
+NAMES = (
+    "high arm wave", "horizontal arm wave", "hammer", "hand catch", "forward punch", "high throw", "draw x",
+    "draw tick", "draw circle", "hand clap", "two hand wave", "side boxing", "bend", "forward kick", "side kick",
+    "jogging", "tennis swing", "tennis serve", "golf swing", "pick up and throw",
+)  # fmt: skip
+"""Of MSR Action3D."""
+PAIRS = ((0, 1), (4, 5), (7, 8), (9, 10), (11, 12), (13, 14), (15, 16), (17, 18))
+"""Its joints of the left and of the right side."""
+SKELETON = replace(with_fields(vivit_encoder("base", frames=32, image=8, patch=1, span=8), **SIZES), drop_path=0.1)
+
+EXPERIMENTS = {
+    "timesformer": experiment("timesformer", TIMESFORMER),
+    "vivit": experiment("vivit", VIVIT),
+    "frame": experiment("timesformer", TIMESFORMER, examples=LabelledVideos(frames=1)),
+    "skeleton": experiment(
+        "vivit",
+        SKELETON,
+        data=SkeletonData(root="", names=NAMES),
+        examples=LabelledSkeletons(move=MoveBody(pairs=PAIRS)),
+    ),
+}
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)

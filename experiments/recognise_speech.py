@@ -1,0 +1,99 @@
+r"""Tell which digit is spoken, and write down several that are spoken one after another.
+
+python experiments/recognise_speech.py                                                        # tones of keys
+python experiments/recognise_speech.py digits --workdir runs/digits --data.root FSDD
+python experiments/recognise_speech.py ctc --workdir runs/ctc --data.root FSDD
+python experiments/recognise_speech.py seq2seq --workdir runs/seq2seq --data.root FSDD
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from flax_transformer.data.audio import SoundData, StringData, Stringing
+from flax_transformer.models.head import head_of, with_head
+from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.models.speech.ctc import TranscriberConfig
+from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config
+from flax_transformer.models.speech.whisper import whisper_tiny
+from flax_transformer.nn import FrontConfig, transformer_block, with_fields
+from flax_transformer.objective import CTCLoss, LabelLoss, TokenLoss
+from flax_transformer.task.evaluator import SoundLabels, Transcripts
+from flax_transformer.task.example import LabelledSounds, SoundAugment, SpokenLetters, SpokenTexts
+from flax_transformer.task.experiment import launch
+from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.translator import Search
+from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.schedule import ScheduleConfig
+
+
+def _louder(whisper: Seq2SeqConfig) -> Seq2SeqConfig:
+    """Let convolutions begin as large as He's, so that sinusoids of positions do not drown what they hear."""
+    front = replace(whisper.encoder.front, init_std=None)
+    return replace(whisper, encoder=replace(whisper.encoder, front=front))
+
+
+def whisper(width: int, depth: int) -> Seq2SeqConfig:
+    """Give a small Whisper."""
+    sizes = {"embed": width, "heads": 4, "inner": 4 * width, "depth": depth, "channels": 40}
+    return with_fields(_louder(whisper_tiny(300)), max_source=50, max_length=32, unroll=True, **sizes)
+
+
+def wav2vec2(width: int, depth: int) -> TranscriberConfig:
+    """Give a small wav2vec 2.0 of a position every 20 milliseconds, at 8,000 samples a second."""
+    block = transformer_block(
+        embed=width, heads=4, inner=4 * width, activation="gelu", norm_position="pre", init_std=0.02
+    )
+    front = FrontConfig(
+        embed=width, before=(width // 2,) * 4, windows=(10, 8, 4, 4, 4), strides=(5, 4, 2, 2, 2), norm="every"
+    )
+    backbone = Wav2Vec2Config(block=block, depth=depth, front=front, window=16, groups=8, unroll=True)
+    return TranscriberConfig(backbone=backbone, head=head_of(backbone, outputs=32))
+
+
+def experiment(**parts: Any) -> Recipe:
+    """Give a recipe, whose window, classes and vocabulary are those of the data."""
+    common = {
+        "optimizer": OptimizerConfig(
+            name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
+            weight_decay=0.05, clip_norm=1.0,
+        ),
+        "train": TrainConfig(steps=600, log_every=50, eval_every=300, checkpoint_every=300, ema=0.99),
+    }  # fmt: skip
+    return Recipe(**{**common, **parts})
+
+
+SHORT = Stringing(most=4, seconds=3.0)
+CHANGES = SoundAugment(speed=0.03, gain=6.0, noise=0.1)
+
+EXPERIMENTS = {
+    "digits": experiment(
+        model=with_head(whisper(128, 4).encoder, outputs=10, pool="mean", dense="identity", dense_width=128),
+        family="whisper",
+        data=SoundData(),
+        examples=LabelledSounds(
+            rows=64, augment=SoundAugment(speed=0.03, shift=0.3, gain=6.0, noise=0.1, times=2, bands=1)
+        ),
+        objective=LabelLoss(label_smoothing=0.1),
+        evaluators=(SoundLabels(),),
+    ),
+    "ctc": experiment(
+        model=wav2vec2(96, 3),
+        family="wav2vec2",
+        data=StringData(how=SHORT),
+        examples=SpokenLetters(rows=16, seconds=3, augment=CHANGES),
+        objective=CTCLoss(mean_tokens=True),
+        evaluators=(Transcripts(),),
+    ),
+    "seq2seq": experiment(
+        model=whisper(96, 3),
+        family="whisper",
+        data=StringData(how=SHORT),
+        examples=SpokenTexts(rows=16, seconds=3, augment=CHANGES),
+        objective=TokenLoss(label_smoothing=0.1),
+        evaluators=(Transcripts(search=Search(beams=1)),),
+    ),
+}
+
+if __name__ == "__main__":
+    launch(EXPERIMENTS)

@@ -1,0 +1,142 @@
+"""What is changed in sounds at random, and how they become what a model hears: transforms of examples.
+
+An example has `samples` [T], and later perhaps `frames` [I, C]; a transform is `transform(example, rng)`, a pure
+function of both. The sources: SpecAugment (Park et al. 2019, https://arxiv.org/abs/1904.08779), changes of speed (Ko et
+al. 2015).
+
+Axes: T samples, I frames, C mel bins.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.data.audio.resample import resample
+from flax_transformer.data.examples import Example
+from flax_transformer.frozen import frozen
+
+
+@frozen
+class Heard:
+    """Give the samples of an example's sound at a rate."""
+
+    rate: int
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+        """Put `samples` in place of `sound`."""
+        sound = example["sound"]
+        rest = {name: value for name, value in example.items() if name != "sound"}
+        return {**rest, "samples": resample(sound.samples, sound.rate, self.rate)}
+
+
+@frozen
+class Cut:
+    """Leave out what is beyond a number of samples."""
+
+    length: int
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+        """Cut the samples."""
+        return {**example, "samples": example["samples"][: self.length]}
+
+
+@frozen
+class Speed:
+    """Play a sound up to so much faster or slower, its pitch with it; never longer than a number of samples."""
+
+    most: float
+    """Share of the speed."""
+    length: int
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+        """Read the samples at other times, by linear interpolation."""
+        samples = example["samples"]
+        rate = max(1 + rng.uniform(-self.most, self.most), len(samples) / max(self.length, 1))
+        times = np.arange(max(int(len(samples) / rate), 1)) * rate
+        return {**example, "samples": np.interp(times, np.arange(len(samples)), samples).astype(np.float32)}
+
+
+@frozen
+class Shift:
+    """Begin a sound later, after up to so many samples of silence, as far as it stays within a length."""
+
+    most: int
+    length: int
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+        """Put silence before the samples."""
+        samples = example["samples"]
+        room = max(min(self.most, self.length - len(samples)), 0)
+        silence = np.zeros(int(rng.integers(room + 1)), np.float32)
+        return {**example, "samples": np.concatenate([silence, samples])}
+
+
+@frozen
+class Gain:
+    """Make a sound up to so many decibels louder or quieter."""
+
+    decibels: float
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+        """Multiply the samples."""
+        factor = np.float32(10 ** (rng.uniform(-self.decibels, self.decibels) / 20))
+        return {**example, "samples": example["samples"] * factor}
+
+
+@frozen
+class Noise:
+    """Add white noise, of a standard deviation up to so much of the sound's own; silence stays silent."""
+
+    most: float
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+        """Add to the samples."""
+        samples = example["samples"]
+        level = np.float32(rng.uniform(0, self.most)) * samples.std()
+        return {**example, "samples": samples + level * rng.standard_normal(len(samples), np.float32)}
+
+
+@frozen
+class Silence:
+    """Silence stretches of a sound."""
+
+    count: int
+    """How many."""
+    longest: int
+    """Samples of one."""
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+        """Put zeros in."""
+        return {**example, "samples": _masked(example["samples"], 0, self.count, self.longest, 0.0, rng)}
+
+
+@frozen
+class MaskFrames:
+    """Put the mean of a spectrum in place of stretches of time and of bands of frequencies (SpecAugment)."""
+
+    times: int = 0
+    """Stretches."""
+    longest: int = 0
+    """Frames of one."""
+    bands: int = 0
+    widest: int = 0
+    """Bins of a band."""
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+        """Mask the frames."""
+        frames = example["frames"]
+        mean = frames.mean()
+        frames = _masked(frames, 0, self.times, self.longest, mean, rng)
+        return {**example, "frames": _masked(frames, 1, self.bands, self.widest, mean, rng)}
+
+
+def _masked(
+    values: np.ndarray, axis: int, count: int, longest: int, filler: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Fill stretches along an axis, of lengths from 0 to `longest`."""
+    found, size = values.copy(), values.shape[axis]
+    for _ in range(count):
+        length = int(rng.integers(min(longest, size) + 1))
+        begin = int(rng.integers(size - length + 1))
+        found[(slice(None),) * axis + (slice(begin, begin + length),)] = filler
+    return found

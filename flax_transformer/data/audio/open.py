@@ -1,0 +1,162 @@
+"""Sounds of whichever form a folder has them in: class folders, or names that say the class; or made by rule."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+
+import numpy as np
+
+from flax_transformer.data.audio.decode import is_sound_name
+from flax_transformer.data.audio.recording import Recordings, SoundFiles, SoundSet
+from flax_transformer.data.audio.tone import DIGITS, TouchTones
+from flax_transformer.data.folder import FileKind, folders_of, open_folders, sort_names
+from flax_transformer.data.line import LineKind, open_lines
+from flax_transformer.data.split import completed, normal
+from flax_transformer.frozen import frozen
+
+SOUNDS = FileKind(
+    one="sound",
+    many="sounds",
+    named=is_sound_name,
+    forms="class folders, or sounds whose names say the class, as 3_theo_12.wav does",
+)
+LINES = LineKind(
+    one="sound",
+    many="sounds and what is said in them",
+    names=("audio", "file", "path", "audio_filepath"),
+    said="what is said",
+    texts=("text", "sentence", "transcript", "transcription"),
+    places=("", "audio", "clips", "wavs", "wav"),
+    several=False,
+)
+NAME = re.compile(r"(?P<label>[^_]+)_(?P<speaker>.+)_(?P<take>[0-9]{1,6})\.\w+")
+"""What a name says: the class, who speaks, and which recording of the two it is."""
+TESTED = 5
+"""Recordings 0 to 4 of each class and speaker are the test's, as of the free spoken digits."""
+
+
+@frozen
+class SoundData:
+    """Sounds with classes: of a folder, or generated where no folder is named.
+
+    The folder has class folders, perhaps within `train`, `validation` and `test`; or sounds named as those of the free
+    spoken digits, `{class}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test's.
+    """
+
+    root: str = ""
+    """Folder of sounds; empty: tones are generated."""
+    holdout: float = 0.1
+    """Share of the training sounds, of each class, for each of validation and test that there is not."""
+    split_seed: int = 0
+    """Which sounds these are."""
+    tones: TouchTones = field(default_factory=TouchTones)
+    """Which ones are generated."""
+
+    def open(self) -> SoundSet:
+        """Open the sounds without decoding them, and hold out a part.
+
+        Raises:
+          FileNotFoundError: no such folder.
+          ValueError: no sounds, one class, names that say nothing, splits of unequal classes.
+        """
+        splits, classes = self.found()
+        try:
+            splits = completed(
+                splits, _names, lambda each: each.known["label"], share=self.holdout, seed=self.split_seed,
+                what="sounds",
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(f"{self.root or 'tones'}: {error}") from error
+        return SoundSet("classes", splits, classes)
+
+    def found(self) -> tuple[Mapping[str, Recordings], tuple[str, ...]]:
+        """Find the splits that there are, and the classes."""
+        if not self.root:
+            return _tested(self.tones.recordings(), "tones"), DIGITS
+        root = Path(self.root).expanduser()
+        if not root.is_dir():
+            raise FileNotFoundError(f"{root} must be a folder of sounds, there is none")
+        while not SOUNDS.files(root) and len(below := folders_of(root)) == 1:  # as an unpacked archive has it
+            (root,) = below.values()
+        if (named := SOUNDS.files(root)) and not folders_of(root):
+            return read_names(root, named)
+        files, classes = open_folders(root, SOUNDS)
+        found = {
+            split: Recordings(SoundFiles(each.root, each.names), {"label": each.labels})
+            for split, each in files.items()
+        }
+        if len(classes) < 2:
+            raise ValueError(f"{root} must have sounds of at least two classes, got {', '.join(classes)}")
+        return found, classes
+
+
+def read_names(root: Path, names: list[str]) -> tuple[dict[str, Recordings], tuple[str, ...]]:
+    """Read classes, speakers and numbers off the names of sounds.
+
+    Raises:
+      ValueError: a name that does not say them, one class, or a split without sounds.
+    """
+    parts = [NAME.fullmatch(normal(name)) for name in names]
+    if None in parts:
+        raise ValueError(
+            "a sound must be named as 3_theo_12.wav, after its class, speaker and number, or lie in a class folder, "
+            f"got {root / names[parts.index(None)]}"
+        )
+    classes = sort_names(sorted({part["label"] for part in parts}))
+    if len(classes) < 2:
+        raise ValueError(f"{root} must have sounds of at least two classes, got {classes[0]}")
+    known = {
+        "label": np.array([classes.index(part["label"]) for part in parts], np.int32),
+        "speaker": np.array([part["speaker"] for part in parts]),
+        "take": np.array([int(part["take"]) for part in parts]),
+    }
+    return _tested(Recordings(SoundFiles(root, names), known), str(root)), classes
+
+
+@frozen
+class SpeechData:
+    """Sounds and what is said in each, as files of JSON lines tell: `{"audio": "…", "text": "…"}` each.
+
+    Which split a file is of, a word in its name says; a single file needs none.
+    """
+
+    root: str
+    holdout: float = 0.1
+    """Share of the training sounds for each of validation and test that there is not."""
+    split_seed: int = 0
+    """Which sounds these are."""
+
+    def open(self) -> SoundSet:
+        """Open the sounds without decoding them; errors as `data.line.open_lines`."""
+        found = {
+            split: Recordings(SoundFiles(each.root, each.names), {"text": np.array([text for (text,) in each.texts])})
+            for split, each in open_lines(Path(self.root), LINES).items()
+        }
+        one_class = lambda each: np.zeros(len(each), np.int32)  # noqa: E731
+        try:
+            splits = completed(found, _names, one_class, share=self.holdout, seed=self.split_seed, what="sounds")
+        except ValueError as error:
+            raise ValueError(f"{self.root}: {error}") from error
+        return SoundSet("texts", splits)
+
+
+def _names(recordings: Recordings) -> list[str]:
+    """Name sounds by what does not depend on where their folder is."""
+    return [normal(Path(name).as_posix()) for name in recordings.sounds.names]
+
+
+def _tested(recordings: Recordings, where: str) -> dict[str, Recordings]:
+    """Part recordings by their numbers."""
+    tested = recordings.known["take"] < TESTED
+    if tested.all() or not tested.any():
+        raise ValueError(
+            f"{where} must have recordings with numbers from 0 to {TESTED - 1}, for the test, and others, got "
+            f"{recordings.known['take'].min()} to {recordings.known['take'].max()}"
+        )
+    train, test = (recordings.take(np.flatnonzero(part)) for part in (~tested, tested))
+    missing = set(np.unique(recordings.known["label"])) - set(np.unique(train.known["label"]))
+    if missing:
+        name = test.sounds.name(int(np.flatnonzero(test.known["label"] == min(missing))[0]))
+        raise ValueError(f"every class must have recordings to train on, that of {name} has none")
+    return {"train": train, "test": test}

@@ -1,0 +1,190 @@
+"""Sounds of one split with what is known of each: a class, a text, who speaks; and where they lie.
+
+Axes: B sounds, T samples.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from flax_transformer.data.audio.decode import Sound, decode_sound, sound_size
+from flax_transformer.data.audio.resample import resample
+from flax_transformer.data.identity import digest
+
+THREADS = 4
+"""Threads that decode sounds."""
+
+
+@runtime_checkable
+class Sounds(Protocol):
+    """Sounds by number, decoded when they are asked for."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which sounds they are."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sound:
+        """Decode a sound."""
+        ...
+
+    def name(self, index: int) -> str:
+        """Say where a sound comes from."""
+        ...
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Give the samples of a sound and their rate without decoding it."""
+        ...
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Sounds":
+        """Pick some."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class SoundFiles:
+    """Sounds that are files of a folder."""
+
+    root: Path
+    names: Sequence[str]
+    """Paths below the folder."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Sound:
+        sound, (length, rate) = decode_sound(self.root / self.names[index]), self.size(index)
+        if len(sound.samples) < length:
+            raise ValueError(
+                f"{self.name(index)} must have the {length:,} samples that it says, at {rate:,} Hz, it has "
+                f"{len(sound.samples):,}"
+            )
+        return sound
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Name which sounds they are: by their paths and how many bytes each has."""
+        return digest(*(f"{name} {(self.root / name).stat().st_size}\n" for name in self.names))
+
+    def name(self, index: int) -> str:
+        """Say where a sound comes from."""
+        return str(self.root / self.names[index])
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Give the samples of a sound and their rate, from its header."""
+        return sound_size(self.root / self.names[index])
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "SoundFiles":
+        """Pick some."""
+        return SoundFiles(self.root, [self.names[index] for index in indices])
+
+
+@dataclass(frozen=True, eq=False)
+class HeldSounds:
+    """Sounds that are held in memory, all at one rate."""
+
+    samples: Sequence[Float[np.ndarray, "T"]]
+    rate: int
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sound:
+        return Sound(self.samples[index], self.rate)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Name which sounds they are: by all their samples."""
+        return digest(str(self.rate), str([len(each) for each in self.samples]), *self.samples)
+
+    def name(self, index: int) -> str:
+        """Say where a sound comes from."""
+        return self.names[index]
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Give the samples of a sound and their rate."""
+        return len(self.samples[index]), self.rate
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "HeldSounds":
+        """Pick some."""
+        return HeldSounds(
+            [self.samples[index] for index in indices], self.rate, [self.names[index] for index in indices]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Recordings(Sequence[Any]):
+    """Sounds and what is known of each, by name: `label`, the number of its class, `text`, `speaker`, `take`."""
+
+    sounds: Sounds
+    known: Mapping[str, Shaped[np.ndarray, " B"]]
+
+    def __len__(self) -> int:
+        return len(self.sounds)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Decode one: `sound`, `name`, where it comes from, and what is known of it."""
+        known = {name: values[index].item() for name, values in self.known.items()}
+        return {"sound": self.sounds[index], "name": self.sounds.name(index), **known}
+
+    @property
+    def rate(self) -> int:
+        """Samples a second, of the first sound."""
+        return self.sounds.size(0)[1]
+
+    @property
+    def texts(self) -> list[str]:
+        """Give what is said in each."""
+        return self.known["text"].tolist()
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which sounds they are and what is known of them."""
+        return digest(self.sounds.fingerprint, repr({name: values.tolist() for name, values in self.known.items()}))
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Recordings":
+        """Pick some."""
+        return Recordings(self.sounds.take(indices), {name: values[indices] for name, values in self.known.items()})
+
+
+@dataclass(frozen=True)
+class SoundSet:
+    """Sounds to train on and held-out ones."""
+
+    kind: Literal["classes", "texts"]
+    """What is known of each sound."""
+    splits: Mapping[str, Any]
+    """`train`, `validation` and `test`: `Recordings` with a `label` or a `text`, or what gives examples as they do."""
+    classes: tuple[str, ...] = ()
+
+
+def hold_sounds(recordings: Recordings, rate: int) -> Recordings:
+    """Decode all sounds once, resample them to a rate, and hold them in memory.
+
+    Raises:
+      ValueError: a sound that is damaged; names its file.
+    """
+    sounds = recordings.sounds
+    if isinstance(sounds, HeldSounds) and sounds.rate == rate:
+        return recordings
+
+    def read(index: int) -> np.ndarray:
+        sound = sounds[index]
+        return resample(sound.samples, sound.rate, rate)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        try:
+            samples = list(pool.map(read, range(len(sounds))))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    held = HeldSounds(samples, rate, [sounds.name(index) for index in range(len(sounds))])
+    return replace(recordings, sounds=held)

@@ -1,0 +1,37 @@
+"""Clips in, batches out: folders of frames and video files, generated ones, skeletons.
+
+`ClipData` and `VideoData` give a `ClipSet`. The frames that a model sees are chosen and read by `SampleFrames`, changed
+alike by `EveryFrame`, laid out by `ClipRows` as pictures of many channels, so that all that changes batches of pictures
+changes those of clips, and made clips by `Unfold`.
+"""
+
+from flax_transformer.data.video.clip import ClipFiles, HeldClips, LabelledClips
+from flax_transformer.data.video.folder import ClipData, ClipSet, open_clips
+from flax_transformer.data.video.moving import ACTIONS, MovingShapes, VideoData
+from flax_transformer.data.video.pose import CentreBody, MoveBody, PoseRows, ResampleFrames
+from flax_transformer.data.video.sample import ClipRows, EveryFrame, SampleFrames, Unfold, spread_evenly
+from flax_transformer.data.video.skeleton import SkeletonData, Skeletons, SkeletonSet
+
+__all__ = [
+    "ACTIONS",
+    "CentreBody",
+    "ClipData",
+    "ClipFiles",
+    "ClipRows",
+    "ClipSet",
+    "EveryFrame",
+    "HeldClips",
+    "LabelledClips",
+    "MoveBody",
+    "MovingShapes",
+    "PoseRows",
+    "ResampleFrames",
+    "SampleFrames",
+    "SkeletonData",
+    "SkeletonSet",
+    "Skeletons",
+    "Unfold",
+    "VideoData",
+    "open_clips",
+    "spread_evenly",
+]

@@ -1,0 +1,82 @@
+"""A folder of class folders of clips: `{root}/{class}/{clip}`, or `{root}/{split}/{class}/{clip}`.
+
+A clip is a folder of frames, pictures in the order of their names, or a video file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flax_transformer.data.folder import FileKind, folders_of, open_folders
+from flax_transformer.data.split import completed, normal
+from flax_transformer.data.video.clip import ClipFiles, LabelledClips, frame_files
+from flax_transformer.data.video.decode import is_video_name
+from flax_transformer.frozen import frozen
+
+
+@dataclass(frozen=True)
+class ClipSet:
+    """Clips to train on and held-out ones."""
+
+    splits: Mapping[str, LabelledClips]
+    """`train`, `validation` and `test`."""
+    classes: tuple[str, ...]
+    channels: int = 3
+
+
+@frozen
+class ClipData:
+    """Clips of class folders, which may be within `train`, `validation` and `test`."""
+
+    root: str
+    holdout: float = 0.1
+    """Share of the training clips, of each class, for each of validation and test that the folder lacks."""
+    split_seed: int = 0
+    """Which clips these are."""
+
+    def open(self) -> ClipSet:
+        """Open the clips without decoding them; errors as `open_clips`."""
+        return open_clips(Path(self.root).expanduser(), holdout=self.holdout, seed=self.split_seed)
+
+
+def open_clips(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ClipSet:
+    """Find the clips of class folders, and hold out a part where there is no such split.
+
+    Args:
+      root: the folder.
+      holdout: the share.
+      seed: which clips are held out, with their names.
+
+    Raises:
+      FileNotFoundError: no such folder.
+      ValueError: no clips, one class, a class folder without clips, loose frames, or too few clips to hold some out.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root} must be a folder of clips, there is none")
+    found, classes = open_folders(root, CLIPS)
+    splits = {split: LabelledClips(ClipFiles(each.root, each.names), each.labels) for split, each in found.items()}
+    names = lambda clips: [normal(Path(name).as_posix()) for name in clips.clips.names]  # noqa: E731
+    try:
+        whole = completed(splits, names, lambda clips: clips.labels, share=holdout, seed=seed, what="clips")
+    except ValueError as error:
+        raise ValueError(f"{root}: {error}") from error
+    return ClipSet(whole, classes)
+
+
+@frozen
+class ClipKind(FileKind):
+    """Clips: video files, and folders of frames."""
+
+    def below(self, folder: Path) -> list[Path]:
+        """Find the clips of a class folder.
+
+        Raises:
+          ValueError: frames that are in no folder of their own.
+        """
+        if loose := frame_files(folder):
+            raise ValueError(f"{folder} must have a folder for the frames of each clip, got {loose[0].name}")
+        found = [folder / name for name in self.files(folder)] + list(folders_of(folder).values())
+        return sorted(found, key=lambda path: normal(path.name))
+
+
+CLIPS = ClipKind(one="clip", many="clips", named=is_video_name)

@@ -1,0 +1,137 @@
+"""Which frames of a clip a model sees, and the same change for all of them.
+
+A transform is `transform(example, rng)`, as those of pictures are. `SampleFrames` makes the frames of an example
+`images`, a list of Pillow's; what comes after it changes these.
+
+Axes: B clips, I frames, H W height and width in pixels, C channels.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from flax_transformer.data.examples import Arrays, Example, Transform
+from flax_transformer.data.image.batch import Draw, laid_out
+from flax_transformer.data.image.decode import MODES
+from flax_transformer.data.image.geometry import check_share
+from flax_transformer.frozen import frozen
+
+
+def spread_evenly(count: int, length: int) -> Int[np.ndarray, " I"]:
+    """Choose so many of a clip's frames: the middle of each of as many equal parts.
+
+    >>> spread_evenly(4, 9).tolist(), spread_evenly(1, 9).tolist()
+    ([1, 3, 5, 7], [4])
+    """
+    return ((2 * np.arange(count) + 1) * length // (2 * count)).astype(np.int64)
+
+
+@frozen
+class SampleFrames:
+    """Read some frames of a clip: evenly, or in a random part of it each a random one of its share of that."""
+
+    count: int
+    """I."""
+    least: float | None = None
+    """The least share of the clip that the part takes; None: evenly over all of it, without chance."""
+
+    def __post_init__(self) -> None:
+        check_share("least", self.least or 0.0)
+        if self.count < 1:
+            raise ValueError(f"frames must be at least 1, got {self.count}")
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Example:
+        """Read the frames of one example.
+
+        Raises:
+          ValueError: a clip of fewer frames, or a damaged one.
+        """
+        frames = example["frames"]
+        images = frames.read(self.choose(len(frames), rng).tolist())
+        rest = {name: value for name, value in example.items() if name != "frames"}
+        return {**rest, "images": images}
+
+    def choose(self, length: int, rng: np.random.Generator) -> Int[np.ndarray, " I"]:
+        """Choose frames of a clip of so many.
+
+        Raises:
+          ValueError: fewer than are asked for.
+        """
+        check_length(length, self.count)
+        if self.least is None:
+            return spread_evenly(self.count, length)
+        part = max(self.count, round(length * rng.uniform(self.least, 1)))
+        start = int(rng.integers(length - part + 1))
+        edges = np.arange(self.count + 1) * part // self.count
+        return start + rng.integers(edges[:-1], edges[1:])
+
+
+def check_length(length: int, count: int) -> None:
+    """Raise ValueError for a clip of fewer frames than are asked for."""
+    if length < count:
+        raise ValueError(f"a clip must have the {count} frames that are asked for, it has {length}")
+
+
+@frozen
+class EveryFrame:
+    """Change all frames of a clip by the same transform of pictures, with the same draws."""
+
+    transform: Transform
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Example:
+        """Change one example."""
+        seed = int(rng.integers(1 << 62))
+        images = [self.transform({"image": image}, np.random.default_rng(seed))["image"] for image in example["images"]]
+        return {**example, "images": images}
+
+
+@frozen
+class ClipRows:
+    """Lay out clips of one size as pictures of I · C channels, frame after frame, which are changed as pictures are.
+
+    `Unfold` makes clips of them in the end.
+    """
+
+    channels: int = 3
+    """C."""
+
+    def __call__(self, examples: Sequence[Example | None]) -> Arrays:
+        """Lay out one batch; a row without an example is black and has weight 0.
+
+        Raises:
+          ValueError: clips of different sizes.
+        """
+        rows = [None if each is None else self._folded(each["images"]) for each in examples]
+        first = next(row for row in rows if row is not None)
+        images = np.zeros((len(rows), *first.shape), np.uint8)
+        for row, array in enumerate(rows):
+            if array is not None:
+                if array.shape != first.shape:
+                    raise ValueError(
+                        f"clips of a batch must have one size, got {first.shape[:2]} and {array.shape[:2]}; say a size "
+                        "to resize them to"
+                    )
+                images[row] = array
+        return laid_out(images, np.array([0 if each is None else each["label"] for each in examples], np.int32),
+                        np.array([each is not None for each in examples], np.float32))  # fmt: skip
+
+    def _folded(self, images: Sequence[Any]) -> np.ndarray:
+        arrays = [np.asarray(image.convert(MODES[self.channels])) for image in images]
+        return np.concatenate([array[..., None] if array.ndim == 2 else array for array in arrays], axis=-1)
+
+
+@frozen
+class Unfold:
+    """Make clips [B, I, H, W, C], an input, of pictures with as many channels as frames have together."""
+
+    channels: int = 3
+
+    def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
+        """Unfold the pictures of a batch."""
+        inputs = dict(batch["inputs"])
+        images = inputs.pop("images")
+        B, H, W, _ = images.shape
+        clips = np.moveaxis(images.reshape(B, H, W, -1, self.channels), 3, 1)
+        return {**batch, "inputs": {**inputs, "clips": np.ascontiguousarray(clips)}}

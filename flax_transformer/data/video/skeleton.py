@@ -1,0 +1,187 @@
+"""Skeletons: the joints of a body in every frame of a sequence, with the class of what it does, and who does it.
+
+Axes: N frames of all sequences, B sequences, I frames of one, J joints.
+"""
+
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from flax_transformer.data.identity import digest
+from flax_transformer.data.split import hold_out
+from flax_transformer.frozen import frozen
+
+NEEDED = ("frames", "lengths", "action", "subject")
+LARGEST = 5_000.0
+"""What no coordinate of a joint is beyond: larger ones are overflows."""
+LEAST = 4
+"""Frames that a sequence has left at least."""
+
+
+@dataclass(frozen=True, eq=False)
+class Skeletons(Sequence[Any]):
+    """Sequences end to end, and the numbers of their classes."""
+
+    frames: Float[np.ndarray, "N J 3"]
+    lengths: Int[np.ndarray, " B"]
+    labels: Int[np.ndarray, " B"]
+    names: Sequence[str]
+    """Where each comes from."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Give one: its `joints` [I, J, 3], `label` and `name`."""
+        end = int(self.lengths[: index + 1].sum())
+        joints = self.frames[end - self.lengths[index] : end]
+        return {"joints": joints, "label": int(self.labels[index]), "name": self.names[index]}
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which sequences and classes they are."""
+        return digest(self.frames, self.lengths.astype(np.int64), self.labels.astype(np.int64))
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Skeletons":
+        """Pick some."""
+        ends = np.cumsum(self.lengths)
+        parts = [self.frames[ends[i] - self.lengths[i] : ends[i]] for i in indices]
+        return Skeletons(
+            np.concatenate(parts), self.lengths[indices], self.labels[indices], [self.names[i] for i in indices]
+        )
+
+
+@dataclass(frozen=True)
+class SkeletonSet:
+    """Sequences to train on and held-out ones."""
+
+    splits: Mapping[str, Skeletons]
+    """`train`, `validation` and `test`."""
+    classes: tuple[str, ...]
+    dropped: tuple[int, int]
+    """Frames that have no body or an overflow, and sequences of which too few are left."""
+
+
+@frozen
+class SkeletonData:
+    """Sequences of a file of arrays (.npz): `frames` [N, J, 3] of all sequences, and `lengths`, `action` (from 1 on)
+    and `subject` [B] of each. Odd subjects are trained on and even ones test, as MSR Action3D is used (Li et al. 2010).
+    """
+
+    root: str
+    """The file, or a folder with one."""
+    names: tuple[str, ...] = ()
+    """What the classes are called, in their order; by their numbers without."""
+    focal: float = 285.0
+    """Focal length of the camera in pixels, of which it has 320 × 240: the first two coordinates are in them, the third
+    is the depth. 0: all three are of the world."""
+    holdout: float = 0.05
+    """Share of the training sequences, of each class, for validation."""
+    split_seed: int = 0
+    """Which ones."""
+
+    def __post_init__(self) -> None:
+        if self.focal < 0:
+            raise ValueError(f"focal must not be negative, got {self.focal}")
+
+    def open(self) -> SkeletonSet:
+        """Read the sequences.
+
+        Raises:
+          FileNotFoundError: no such file.
+          ValueError: arrays that are missing, of other shapes, or no numbers, one class, or subjects of one side alone;
+            names the file.
+        """
+        path = Path(self.root).expanduser()
+        found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+        if len(found) != 1:
+            raise ValueError(f"{path} must have one file of skeletons (.npz), got {len(found)}")
+        if not found[0].is_file():
+            raise FileNotFoundError(f"{path} must be a file of skeletons (.npz), there is none")
+        try:
+            with np.load(found[0], allow_pickle=False) as arrays:
+                return self._set({name: arrays[name] for name in arrays.files}, os.fspath(found[0]))
+        except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+            raise ValueError(f"{found[0]}: {error}") from error
+
+    def _set(self, arrays: Mapping[str, np.ndarray], origin: str) -> SkeletonSet:
+        frames, lengths, action, subject = checked(arrays)
+        kinds = np.unique(action)
+        if len(kinds) < 2 or (self.names and len(self.names) != kinds.max()):
+            raise ValueError(
+                f"actions must be at least two, each with a name, got {kinds.tolist()}, names {self.names}"
+            )
+        whole = sound(frames)
+        left = np.add.reduceat(whole.astype(np.int64), np.cumsum(lengths) - lengths)
+        labels = np.searchsorted(kinds, action).astype(np.int32)
+        names = [f"{origin}, sequence {number}" for number in range(len(lengths))]
+        world = in_the_world(frames[whole], self.focal).astype(np.float32)
+        every = Skeletons(world, left, labels, names)
+        kept, odd = left >= LEAST, subject % 2 == 1
+        train, test = np.flatnonzero(kept & odd), np.flatnonzero(kept & ~odd)
+        if not len(train) or not len(test):
+            raise ValueError(f"subjects must be odd ones to train on and even ones to test, got {np.unique(subject)}")
+        parts = hold_out(
+            [names[i] for i in train],
+            labels[train],
+            ("validation",),
+            share=self.holdout,
+            seed=self.split_seed,
+            what="clips",
+        )
+        splits = {part: every.take(train[indices]) for part, indices in parts.items()}
+        called = self.names or tuple(map(str, range(1, int(kinds.max()) + 1)))
+        return SkeletonSet(
+            {**splits, "test": every.take(test)}, tuple(called[kind - 1] for kind in kinds),
+            (int((~whole).sum()), int((~kept).sum())),
+        )  # fmt: skip
+
+
+def checked(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Give frames, lengths, actions and subjects; raise ValueError for what is missing or of another shape."""
+    if missing := [name for name in NEEDED if name not in arrays]:
+        raise ValueError(f"it must have {', '.join(NEEDED)}, it lacks {', '.join(missing)}")
+    frames, *others = (arrays[name] for name in NEEDED)
+    lengths = others[0]
+    if (
+        frames.ndim != 3
+        or frames.shape[2] != 3
+        or any(each.shape != lengths.shape or each.ndim != 1 for each in others)
+    ):
+        found = ", ".join(str(arrays[name].shape) for name in NEEDED)
+        raise ValueError(f"{', '.join(NEEDED)} must be [N, J, 3] and [B] each, got {found}")
+    if not all(np.issubdtype(each.dtype, np.integer) for each in others) or lengths.min(initial=1) < 1:
+        raise ValueError("lengths, action and subject must be whole numbers, lengths of at least 1")
+    if lengths.sum() != len(frames) or others[1].min(initial=1) < 1:
+        raise ValueError(
+            f"lengths must add up to the frames, actions count from 1, got {lengths.sum()} of {len(frames)}"
+        )
+    return frames, *others
+
+
+def sound(frames: Float[np.ndarray, "N J 3"]) -> Bool[np.ndarray, " N"]:
+    """Tell frames that have a body: not all joints at zero, none beyond what coordinates can be.
+
+    >>> sound(np.array([[[0.0, 0, 0]], [[1, 2, 3]], [[1, 2, 1e9]], [[1, np.nan, 3]]])).tolist()
+    [False, True, False, False]
+    """
+    with np.errstate(invalid="ignore"):
+        return (np.abs(frames) <= LARGEST).all((1, 2)) & (frames != 0).any((1, 2))
+
+
+def in_the_world(frames: Float[np.ndarray, "N J 3"], focal: float) -> Float[np.ndarray, "N J 3"]:
+    """Turn columns and rows of a camera's pixels into lengths of the unit that depths have; right, down and away.
+
+    >>> in_the_world(np.array([[[160.0, 120 + 285, 10]]]), 285.0).tolist()
+    [[[0.0, 10.0, 10.0]]]
+    """
+    if not focal:
+        return frames
+    depth = frames[..., 2:]
+    return np.concatenate([(frames[..., :2] - (160, 120)) * depth / focal, depth], axis=-1)

@@ -1,0 +1,1 @@
+"""Models of clips, frames that follow each other."""

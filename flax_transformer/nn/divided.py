@@ -1,0 +1,160 @@
+"""Attention divided into one over time and one over space, each a sublayer of its own (Bertasius et al. 2021,
+https://arxiv.org/abs/2102.05095).
+
+Hidden states are a token for the whole clip, then every place of it through all of its frames: their `Grid` has a row
+for each place and a column for each frame.
+
+Axes: B batch, T the token and P·I others, P places, I frames, D width.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.nn.attention import Attention, AttentionConfig
+from flax_transformer.nn.block import Block, BlockConfig
+from flax_transformer.nn.check import check_hidden
+from flax_transformer.nn.grid import Grid, check_grid
+from flax_transformer.nn.linear import Linear, Product, initializer
+from flax_transformer.nn.residual import Residual
+from flax_transformer.parallel.explicit import implicit
+
+
+@frozen
+class TimeAttentionConfig(AttentionConfig):
+    """Attention of every place to itself in all frames, and a linear layer after it."""
+
+    def build(self, rngs: nnx.Rngs) -> "TimeAttention":
+        """Make the layer."""
+        return TimeAttention(self, rngs=rngs)
+
+
+class TimeAttention(Attention):
+    """Attention over the frames of each place; the token stays as it is."""
+
+    def __init__(self, cfg: TimeAttentionConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+        self.dense = Linear(
+            cfg.embed, cfg.embed, kernel_init=initializer(cfg), dot_general=Product("dense"), rngs=rngs,
+            **cfg.precision.dtypes,
+        )  # fmt: skip
+
+    @implicit("x")
+    def __call__(
+        self, x: Float[Array, "*B T D"], *, grid: Grid, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B T D"]:
+        """Attend, and give 0 for the token.
+
+        Args:
+          grid: places and frames.
+          key: for attention dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        check_hidden(x, self.cfg.embed)
+        check_grid(x, grid, 1)
+        y = super().__call__(x[..., 1:, :].reshape(-1, grid.columns, x.shape[-1]), key=key)
+        y = self.dense(y).reshape(*x.shape[:-2], -1, x.shape[-1])
+        return jnp.concatenate([jnp.zeros_like(y[..., :1, :]), y], axis=-2)
+
+
+@frozen
+class SpaceAttentionConfig(AttentionConfig):
+    """Attention of the places of every frame, and of the token, to each other."""
+
+    def build(self, rngs: nnx.Rngs) -> "SpaceAttention":
+        """Make the layer."""
+        return SpaceAttention(self, rngs=rngs)
+
+
+class SpaceAttention(Attention):
+    """Attention over the places of each frame; the token looks at every frame by itself, and has the mean of it."""
+
+    def __init__(self, cfg: SpaceAttentionConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+
+    @implicit("x")
+    def __call__(
+        self, x: Float[Array, "*B T D"], *, grid: Grid, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B T D"]:
+        """Attend; arguments and errors as `TimeAttention`'s."""
+        check_hidden(x, self.cfg.embed)
+        check_grid(x, grid, 1)
+        lead, D = x.shape[:-2], x.shape[-1]
+        token = jnp.broadcast_to(x[..., None, :1, :], (*lead, grid.columns, 1, D))
+        places = x[..., 1:, :].reshape(*lead, *grid, D).swapaxes(-3, -2)
+        x = jnp.concatenate([token, places], axis=-2)
+        y = super().__call__(x.reshape(-1, *x.shape[-2:]), key=key).reshape(x.shape)
+        token, places = y[..., 0, :].mean(axis=-2, keepdims=True), y[..., 1:, :].swapaxes(-3, -2)
+        return jnp.concatenate([token, places.reshape(*lead, -1, D)], axis=-2)
+
+
+@frozen
+class DividedBlockConfig(BlockConfig):
+    """A block of time attention, space attention and feed-forward; `divided_block` makes it of a plain one."""
+
+    attention: SpaceAttentionConfig
+    time: TimeAttentionConfig
+
+    def plain(self) -> BlockConfig:
+        """Give the block whose attention is not divided."""
+        fields = {name: value for name, value in vars(self).items() if name != "time"}
+        return BlockConfig(**{**fields, "attention": AttentionConfig(**vars(self.attention))})
+
+    def build(self, rngs: nnx.Rngs) -> "DividedBlock":
+        """Make the block."""
+        return DividedBlock(self, rngs=rngs)
+
+
+def divided_block(plain: BlockConfig) -> DividedBlockConfig:
+    """Divide the attention of a block of self-attention and feed-forward."""
+    fields = dict(vars(plain.attention))
+    space, time = SpaceAttentionConfig(**fields), TimeAttentionConfig(**fields)
+    return DividedBlockConfig(**{**vars(plain), "attention": space, "time": time})
+
+
+class DividedBlock(Block):
+    """One layer of an encoder of clips."""
+
+    def __init__(self, cfg: DividedBlockConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+        self.time = cfg.time.build(rngs)
+        self.time_residual = Residual(cfg.residual, rngs=rngs)
+
+    @implicit("x")
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        *,
+        grid: Grid,
+        drop_path: Float[Array, ""] | float | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Apply the block.
+
+        Args:
+          grid: places and frames.
+          drop_path: how often a row does without a sublayer, in place of what the config says.
+          key: for dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        check_hidden(x, self.cfg.embed)
+        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+        x = checkpoint_name(x, "hidden_states")
+        layers: tuple[tuple[Residual, Any], ...] = (
+            (self.time_residual, partial(self.time, grid=grid)),
+            (self.attention_residual, partial(self.attention, grid=grid)),
+            (self.feedforward_residual, self.feedforward),
+        )
+        for (residual, layer), each in zip(layers, keys, strict=True):
+            x = residual(x, layer, key=each, drop_path=drop_path)
+        return x

@@ -1,0 +1,42 @@
+"""Tell what sounds are.
+
+Axes: B sounds.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flax_transformer.hub import Pretrained
+from flax_transformer.task.use.classify import Label, ranked
+from flax_transformer.task.use.require import require_use, sound_processor_of
+
+
+def classify_sounds(
+    pretrained: Pretrained, sounds: Sequence[Any], *, sampling_rate: int | None = None
+) -> list[list[Label]]:
+    """Tell what sounds are, one after another.
+
+    Args:
+      sounds: files, bytes of files, `data.audio.Sound`s, or arrays of samples; what is beyond the model's window is
+        left out.
+      sampling_rate: of arrays; the model's own by default.
+
+    Returns:
+      For each sound all classes, the most probable first, as `classify` gives them.
+
+    Raises:
+      ValueError: a checkpoint of another kind or without a feature extractor, no such file, or what is no sound.
+    """
+    require_use(pretrained, "classify", "sound")
+    processor, found = sound_processor_of(pretrained), []
+    for sound in sounds:
+        if isinstance(sound, str | os.PathLike) and not Path(sound).is_file():
+            name = pretrained.config["architectures"][0]
+            raise ValueError(f"a {name} reads sounds, and there is no file {os.fspath(sound)[:200]!r}")
+        logits = pretrained(**processor(sound, sampling_rate=sampling_rate)).logits
+        found += ranked(pretrained, np.asarray(logits.astype(np.float32)))
+    return found
