@@ -195,6 +195,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     config |= {} if known.writes is None else known.writes(model.cfg)
     if family.tokens in config:
         ids = {name: fields.pop(name) for name in list(fields) if name.endswith("_token_id")}
+        ids = {name: ids[usual] for name, usual in family.marks.items() if usual in ids} | ids
         config[family.tokens] = {**config[family.tokens], **ids}
     pretrained = Pretrained(model, Fields.of(config).relabelled({**labels, **fields}), tokenizer, processor=processor)
     again = pretrained.architecture.config(pretrained.config)

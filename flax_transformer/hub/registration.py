@@ -109,6 +109,8 @@ class Family:
     """`adopt(model)`: a model that computes the same with its parameters in the family's order, or the model itself."""
     tokens: str = ""
     """Object of config.json in which ids of special tokens stand; empty: they stand by themselves."""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """Ids of special tokens that it calls otherwise besides: its name, and the usual one."""
     kin: str = ""
     """Another family, as whose architectures checkpoints of this one can be read too, tensors that these have no use
     for ignored: a masked autoencoder as a ViT."""

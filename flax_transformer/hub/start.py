@@ -17,8 +17,6 @@ from flax_transformer.hub.call import pictures, visible
 from flax_transformer.hub.check import check_pictures
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.settings import Settings
-from flax_transformer.models.causal import Causal
-from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.nn import EmbeddingConfig
 
 SHORTEST = 32
@@ -232,7 +230,7 @@ def _as_it_is(config: Any, read: Read) -> tuple[Read, np.ndarray]:
     return read, read.prompt
 
 
-def _causal_cache(model: Causal, task: Any, length: int, beams: int) -> Any:
+def _causal_cache(model: Any, task: Any, length: int, beams: int) -> Any:
     ids, mask, before = task.ids, task.mask, task.before
     beside = {}
     if isinstance(ids, dict):
@@ -243,7 +241,7 @@ def _causal_cache(model: Causal, task: Any, length: int, beams: int) -> Any:
     return model.prefill(ids[:, :-1], padding, **beside)[1].fork(beams, before + length)
 
 
-def _seq2seq_cache(model: Seq2Seq, task: Any, length: int, beams: int) -> Any:
+def _seq2seq_cache(model: Any, task: Any, length: int, beams: int) -> Any:
     source = visible(task.mask)
     return model.init_cache(model.encode(task.ids, source), source, length, beams=beams, begun=task.begun[:, :-1])
 

@@ -1,6 +1,6 @@
 """An encoder: BERT, RoBERTa, DistilBERT and their kin are choices of its config; and its head for masked tokens.
 
-Axes: B batch, T positions, S positions of a memory, D width, V vocabulary.
+Axes: B batch, T positions, S positions of a memory and W its width, D width, V vocabulary.
 """
 
 from collections.abc import Callable

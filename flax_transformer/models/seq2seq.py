@@ -1,6 +1,6 @@
 """The encoder-decoder Transformer of 2017 (Vaswani et al., "Attention Is All You Need").
 
-Axes: B batch, S source positions, T target positions, D width, V vocabulary.
+Axes: B batch, S source positions, T target positions, D width, W that of the memory, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -154,7 +154,7 @@ class Seq2Seq(OutputDense, Module):
         lengths: Int[Array, "*B"] | Mask | None = None,
         *,
         key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B S D"]:
+    ) -> Float[Array, "*B S W"]:
         """Encode a source into a memory.
 
         Args:
@@ -175,7 +175,7 @@ class Seq2Seq(OutputDense, Module):
     def decode(
         self,
         target: Int[Array, "*B T"],
-        memory: Float[Array, "*B S D"],
+        memory: Float[Array, "*B S W"],
         lengths: Int[Array, "*B"] | Mask | None = None,
         *,
         mask: Mask | None = None,
@@ -239,7 +239,7 @@ class Seq2Seq(OutputDense, Module):
 
     def init_cache(
         self,
-        memory: Float[Array, "B S D"],
+        memory: Float[Array, "B S W"],
         lengths: Int[Array, "B"] | Mask | None,
         length: int,
         *,

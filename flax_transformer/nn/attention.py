@@ -160,7 +160,7 @@ class Attention(Module):
             self.key_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.qk_norm, rngs=rngs, **dtypes)
 
     @implicit("memory")
-    def project(self, memory: Float[Array, "*B S D"], *, beams: int = 1) -> Memory:
+    def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memory:
         """Compute the keys and values of a memory, to be used for many queries.
 
         Args:
@@ -171,7 +171,7 @@ class Attention(Module):
         check_hidden(memory, self.cfg.memory_width, "memory")
         return Memory.of(*self._key_value(memory), beams)
 
-    def _key_value(self, memory: Float[Array, "*B S D"]) -> tuple[Array, Array]:
+    def _key_value(self, memory: Float[Array, "*B S W"]) -> tuple[Array, Array]:
         return self._normed("key", self.key(memory)), self.value(memory)
 
     def _look(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Array, Array]:
@@ -232,7 +232,7 @@ class Attention(Module):
     def __call__(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S D"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | Memory | None = None,
         *,
         mask: Mask | None = None,
         bias: Float[Array, "..."] | None = None,

@@ -104,7 +104,7 @@ class Block(Module):
     def __call__(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S D"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | Memory | None = None,
         *,
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
@@ -139,7 +139,7 @@ class Block(Module):
         self,
         x: Float[Array, "*B T D"],
         cache: KVCache,
-        memory: Memory | Float[Array, "*M S D"] | None = None,
+        memory: Memory | Float[Array, "*M S W"] | None = None,
         *,
         mask: Mask | None = None,
         memory_mask: Mask | None = None,

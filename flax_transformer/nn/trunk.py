@@ -1,6 +1,6 @@
 """The trunk of every encoder and decoder: a stack of blocks, relative positions, a norm at its end.
 
-Axes: B batch, T positions, S positions of a memory, D width, N heads.
+Axes: B batch, T positions, S positions of a memory and W its width, D width, N heads.
 """
 
 from typing import Any, Literal
@@ -101,7 +101,7 @@ class Trunk(Module):
     def __call__(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S D"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | Memory | None = None,
         *,
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
@@ -172,7 +172,7 @@ class Trunk(Module):
         """Make empty caches for `length` positions of `batch` sentences, `beams` hypotheses each."""
         return map_stack(lambda block: block.attention.init_cache(batch, length, beams=beams), self.blocks)
 
-    def project(self, memory: Float[Array, "*B S D"], *, beams: int = 1) -> Memory | tuple[Memory, ...]:
+    def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memory | tuple[Memory, ...]:
         """Compute each block's keys and values of a memory, once for all positions: see `Attention.project`."""
         return map_stack(lambda block: block.cross.project(memory, beams=beams), self.blocks)
 

@@ -12,6 +12,7 @@ from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.distil import DistilLoss
 from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.masked import MaskedLoss
+from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Batch, Loss, Objective, check_parts
 from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
@@ -28,6 +29,7 @@ __all__ = [
     "LabelLoss",
     "Loss",
     "MaskedLoss",
+    "MatchLoss",
     "Objective",
     "SigmoidLoss",
     "TokenLoss",

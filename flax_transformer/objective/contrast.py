@@ -37,7 +37,10 @@ class ContrastiveLoss(Objective):
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over the pairs of a batch; `forth` and `back` are how many first guesses are right."""
         scores = model.output(model.hidden_states(**batch["inputs"], key=key), limit=self.limit)
-        present = _present(batch, scores)
+        return self.over(scores, present_pairs(batch, scores))
+
+    def over(self, scores: Float[Array, "B B"], present: Bool[Array, " B"]) -> Loss:
+        """Sum the loss over the pairs that are there, from scores."""
         own, total = jnp.diagonal(scores), jnp.zeros((), scores.dtype)
         for axis in (1, 0):
             others = jnp.where(jnp.expand_dims(present, 1 - axis), scores, -jnp.inf)
@@ -61,13 +64,13 @@ class SigmoidLoss(Objective):
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over the pairs of a batch; metrics as `ContrastiveLoss`'s."""
         scores = model.output(model.hidden_states(**batch["inputs"], key=key))
-        present = _present(batch, scores)
+        present = present_pairs(batch, scores)
         own, both = jnp.eye(len(scores), dtype=bool), present[:, None] & present
         losses = jax.nn.softplus(jnp.where(own, -scores, scores))
         return jnp.sum(jnp.where(both, losses, 0.0)), _right(scores, present)
 
 
-def _present(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, " B"]:
+def present_pairs(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, " B"]:
     """Say which pairs are there."""
     weights = batch.get("weights")
     return jnp.ones(len(scores), bool) if weights is None else weights > 0

@@ -79,7 +79,8 @@ def test_a_batch_is_not_cut(objective):
         check_parts(objective, 2, "parts")
 
 
-@pytest.mark.proves("contrastive and sigmoid losses", "shard", "loss and gradients, eight devices as one")
+@pytest.mark.proves("contrastive, sigmoid and matching losses", "shard", "loss and gradients, eight devices as one")
+@pytest.mark.proves("retrieval", "shard", "hard negatives, eight devices as one")
 def test_eight_devices_compare_all_pairs():
     for name, errors in on_eight(Path(__file__).parent / "eight_contrasts.py")[0].items():
         assert max(errors.values()) <= 1e-5, (name, errors)

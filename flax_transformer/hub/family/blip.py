@@ -217,6 +217,7 @@ FAMILIES = {
             ),
         },
         table=(), write=write, ignored=BUFFERS, copies=COPIES, tokens="text_config",
+        marks={"sep_token_id": "eos_token_id"},
     ),
     "blip_text_model": Family(
         model_type="blip_text_model",

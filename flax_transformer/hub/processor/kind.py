@@ -165,6 +165,8 @@ _OF_MODEL = {name: name for name in _KIND} | {
     "qwen3": "qwen2",
     "mt5": "t5",
     "wav2vec2": "wav2vec2ctc",
+    "blip": "bert",
+    "git": "bert",
 }
 """Families of tokenizers by `model_type` of config.json, where no class is declared."""
 _PYTHON = frozenset(

@@ -85,9 +85,7 @@ class Prefixed(Module):
         self.norm = make_norm("layer", block.embed, eps=cfg.norm, precision=block.residual.precision, rngs=rngs)
         self.text = cfg.text.build(rngs)
 
-    def prefix(
-        self, images: Float[Array, "*B H W C"] | Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
-    ) -> Float[Array, "*B P D"]:
+    def prefix(self, images: Float[Array, "B *I H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "B P D"]:
         """Give what stands before the tokens: states of a picture, or of I pictures one after another.
 
         Raises:
@@ -104,13 +102,13 @@ class Prefixed(Module):
 
     def encode(
         self,
-        tokens: Int[Array, "*B T"],
-        images: Float[Array, "*B H W C"] | Float[Array, "*B I H W C"] | None = None,
+        tokens: Int[Array, "B T"],
+        images: Float[Array, "B *I H W C"] | None = None,
         *,
         mask: Mask | None = None,
-        positions: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
         key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B S D"]:
+    ) -> Float[Array, "B S D"]:
         """Compute the last hidden states of S = P + T positions, those of pictures before those of tokens.
 
         Args:
@@ -125,12 +123,12 @@ class Prefixed(Module):
 
     def hidden_states(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "B T"],
         *,
-        images: Float[Array, "*B H W C"] | Float[Array, "*B I H W C"] | None = None,
-        lengths: Int[Array, "*B"] | None = None,
+        images: Float[Array, "B *I H W C"] | None = None,
+        lengths: Int[Array, "B"] | None = None,
         key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"]:
+    ) -> Float[Array, "B T D"]:
         """Compute the tokens' last hidden states from the inputs of a batch.
 
         Args:
@@ -139,17 +137,17 @@ class Prefixed(Module):
         """
         return self.encode(tokens, images, key=key)[..., -tokens.shape[-1] :, :]
 
-    def output(self, hidden: Float[Array, "*B T D"]) -> Output:
+    def output(self, hidden: Float[Array, "B T D"]) -> Output:
         """Give what logits are made of."""
         return self.text.output(hidden)
 
     def __call__(
         self,
-        tokens: Int[Array, "*B T"],
-        images: Float[Array, "*B H W C"] | Float[Array, "*B I H W C"] | None = None,
+        tokens: Int[Array, "B T"],
+        images: Float[Array, "B *I H W C"] | None = None,
         *,
         key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T V"]:
+    ) -> Float[Array, "B T V"]:
         """Compute the logits of the token after each token; arguments as `encode`'s."""
         return self.output(self.hidden_states(tokens, images=images, key=key)).logits()
 
@@ -162,7 +160,7 @@ class Prefixed(Module):
         tokens: Int[Array, "B P"],
         padding: Bool[Array, "B P"] | None = None,
         *,
-        images: Float[Array, "B H W C"] | Float[Array, "B I H W C"] | None = None,
+        images: Float[Array, "B *I H W C"] | None = None,
     ) -> tuple[Float[Array, "B V"], CausalCache]:
         """Read pictures and prompts, of which there may be none then: as `Causal.prefill`."""
         return self.text.prefill(tokens, padding, prefix=None if images is None else self.prefix(images))

@@ -17,7 +17,7 @@ from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.vision.vit import ViTConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import BlockConfig, Embedding, EmbeddingConfig
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
@@ -73,6 +73,11 @@ class Grounded(Module):
     def __init__(self, cfg: GroundedConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.vision, self.text = cfg.vision.build(rngs), cfg.text.build(rngs)
+
+    @property
+    def embedding(self) -> Embedding:
+        """That of the tokens, whose table an output layer may share."""
+        return self.text.embedding
 
     def __call__(
         self,

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.head import head_of
 from flax_transformer.models.multimodal.grounded import Grounded, GroundedConfig
-from flax_transformer.models.multimodal.towers import Matcher, unit
+from flax_transformer.models.multimodal.towers import Embedded, Matcher, unit
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.ops import Mask
@@ -118,6 +118,10 @@ class Retrieval(Matcher):
             None if states is None else unit(self.vision_head(states)),
             states,
         )
+
+    def output(self, embedded: Seen, *, limit: float | None = None) -> Float[Array, "B B"]:
+        """Score every text [rows] with every picture [columns]; `limit` as a `Matcher`'s."""
+        return super().output(Embedded(embedded.first, embedded.second), limit=limit)
 
     def match(
         self,

@@ -25,7 +25,8 @@ def caption(
     Raises:
       ValueError: a checkpoint of another kind, without an image processor or a tokenizer; a file that is no picture.
     """
-    require_use(pretrained, "respond", "pictures")
+    writes = "continue" if "continue" in pretrained.architecture.uses else "respond"
+    require_use(pretrained, writes, "pictures")
     if pretrained.tokenizer is None:
         raise ValueError("captions need a tokenizer, the checkpoint has no tokenizer files")
     found: list[str] = []

@@ -89,15 +89,16 @@ def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, in
 
 
 def _writes(known: Architecture) -> bool:
-    """Tell whether a model writes about pictures alone."""
-    return "respond" in known.uses and known.inputs.needs[0] == "pixel_values"
+    """Tell whether a model writes about pictures, of which nobody asks it anything."""
+    needs = known.inputs.needs
+    return "respond" in known.uses and needs[0] == "pixel_values" and not {"input_ids", "decoder_input_ids"} <= {*needs}
 
 
 def reads_both(pretrained: Pretrained) -> bool:
     """Say whether a model is given a text and a picture at once."""
-    return set(pretrained.architecture.inputs.needs) == {"input_ids", "pixel_values"} and not (
-        pretrained.architecture.inputs.either or pretrained.architecture.inputs.several
-    )
+    known = pretrained.architecture
+    both = set(known.inputs.needs) == {"input_ids", "pixel_values"}
+    return both and not (known.inputs.either or known.inputs.several or _writes(known))
 
 
 def draw_image(
@@ -134,7 +135,8 @@ def draw_image(
     pixels, given = processor.shown(image), Inputs(**processor(image), **words)
     written = _caption(pretrained, given) if _writes(known) else ()
     if written:
-        given = replace(given, decoder_input_ids=np.asarray(written[:-1])[None])
+        (reads,) = {"input_ids", "decoder_input_ids"} & set(known.inputs.needs)
+        given = replace(given, **{reads: np.asarray(written[:-1])[None]})
     output, found = _looked(pretrained, given)
     told, answers = _spelled(pretrained, written[1:]) if written else _told(pretrained, output)
     laid = layout(found, *(pixels.shape[:2] if given.pixel_values is None else given.pixel_values.shape[-2:]))

@@ -1,0 +1,83 @@
+"""Texts read with pictures: whether they belong together, where they nearly do and where they do (Li et al. 2021,
+https://arxiv.org/abs/2107.07651; Li et al. 2022, https://arxiv.org/abs/2201.12086).
+
+Axes: B pairs, T positions.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.objective.contrast import ContrastiveLoss, present_pairs
+from flax_transformer.objective.objective import Batch, Loss
+
+
+@frozen
+class MatchLoss(ContrastiveLoss):
+    """Add to the contrastive loss the cross-entropy of telling, by reading a text with a picture, whether they belong
+    together: of every pair, of every text with another's picture, and of every picture with another's text.
+
+    The other is drawn from the batch, as often as the contrastive scores take the two for a pair; without a key it is
+    the likeliest. It is never an absent pair, nor one whose text says the same. The model has, beside what
+    `ContrastiveLoss` asks for, `states` of pictures in its hidden states, and
+    `match(tokens, states, lengths=…, key=…)` [B, 2], the scores of no and yes.
+    """
+
+    weight: float = 1.0
+    """Of telling, beside contrast."""
+
+    better: ClassVar[Mapping[str, str]] = {
+        **ContrastiveLoss.better, "contrast_loss": "lower", "match_loss": "lower", "match_accuracy": "higher",
+    }  # fmt: skip
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.weight > 0:
+            raise ValueError(f"weight must be positive, got {self.weight}")
+
+    def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
+        """Sum both losses over the pairs of a batch; `match_accuracy` is of all that is told."""
+        keys = (None,) * 4 if key is None else jax.random.split(key, 4)
+        inputs = batch["inputs"]
+        seen = model.hidden_states(**inputs, key=keys[0])
+        scores = model.output(seen, limit=self.limit)
+        present = present_pairs(batch, scores)
+        total, metrics = self.over(scores, present)
+        others = other_pairs(inputs["tokens"], present)
+        pictures, texts = hard_negatives(scores, others, keys[1]), hard_negatives(scores.T, others, keys[2])
+        there = others.any(axis=1)
+        told = [(None, None, present, 1), (None, pictures, there, 0), (texts, None, there, 0)]
+        loss = count = right = jnp.zeros((), jnp.float32)
+        for number, (text, picture, which, belongs) in enumerate(told):
+            tokens, lengths = (_picked(inputs.get(name), text) for name in ("tokens", "lengths"))
+            own = None if key is None else jax.random.fold_in(keys[3], number)
+            logits = model.match(tokens, _picked(seen.states, picture), lengths=lengths, key=own)
+            chances = jax.nn.log_softmax(logits)
+            loss -= jnp.sum(jnp.where(which, chances[:, belongs], 0.0))
+            right += jnp.sum(which & (logits.argmax(-1) == belongs))
+            count += jnp.sum(which)
+        scale = metrics["count"] / jnp.maximum(count, 1)  # dividing by the pairs gives the mean over what was told
+        found = {"contrast_loss": total, "match_loss": scale * loss, "match_accuracy": scale * right}
+        return total + self.weight * scale * loss, {**metrics, **found}
+
+
+def other_pairs(tokens: Int[Array, "B T"], present: Bool[Array, " B"]) -> Bool[Array, "B B"]:
+    """Say which pairs are others: there, and of another text."""
+    same = (tokens[:, None] == tokens[None]).all(axis=-1)
+    return present[:, None] & present & ~same
+
+
+def hard_negatives(
+    scores: Float[Array, "B B"], others: Bool[Array, "B B"], key: PRNGKeyArray | None = None
+) -> Int[Array, " B"]:
+    """Draw for each row one of its others, by the softmax of their scores; without a key the best. Any, if none is."""
+    allowed = jnp.where(others, jax.lax.stop_gradient(scores), -jnp.inf)
+    return allowed.argmax(axis=1) if key is None else jax.random.categorical(key, allowed, axis=1)
+
+
+def _picked(x: Array | None, rows: Array | None) -> Array | None:
+    return x if x is None or rows is None else jnp.take(x, rows, axis=0)
