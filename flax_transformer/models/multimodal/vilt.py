@@ -209,7 +209,7 @@ def vilt_encoder(
 
 
 def vilt_b32(*, dropout: float = 0.0, precision: Precision = FLOAT32) -> MaskedLMConfig:
-    """Give ViLT-B/32 as it is pre-trained: 12 layers, D=768, words that it guesses."""
+    """Give ViLT-B/32 as it is pre-trained: 12 layers, D=768, 111.6 M parameters, to guess words."""
     return MaskedLMConfig(encoder=vilt_encoder(dropout=dropout, precision=precision))
 
 
