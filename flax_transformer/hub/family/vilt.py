@@ -21,8 +21,8 @@ from flax_transformer.hub.inputs import Inputs, Signature
 from flax_transformer.hub.picture import LAYERS
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, Table, conv, embedding, linear, norm, parameter
+from flax_transformer.models.answer import answering
 from flax_transformer.models.head import ClassifierConfig
-from flax_transformer.models.multimodal.answer import answering
 from flax_transformer.models.multimodal.vilt import ViltConfig, vilt_encoder
 from flax_transformer.nn import StemConfig
 

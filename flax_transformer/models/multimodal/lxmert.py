@@ -15,8 +15,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.answer import Scores, answering
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLM, MaskedLMConfig
-from flax_transformer.models.multimodal.answer import Scores, answering
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import BlockConfig, Precision, Trunk, TrunkConfig, make_norm
