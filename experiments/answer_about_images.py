@@ -26,7 +26,7 @@ D, WORDS = 128, Vocabulary(size=600)
 PATCHES = with_fields(
     vilt_encoder(vocab=600, length=32, image=48, patch=6, embed=D, heads=4, depth=4, inner=2 * D), unroll=True
 )
-STEM = replace(PATCHES, patches=StemConfig(embed=D, image=(48, 48), inner=(32, 64), pool=False))
+STEM = replace(PATCHES, patches=StemConfig(embed=D, image=(48, 48), inner=(32, 64), pool=False), table_std=0.2)
 TEXT = with_fields(
     bert_base_uncased(600).encoder,
     embed=D,

@@ -1,5 +1,6 @@
 """Recipes of questions about pictures: what a run measures, that it resumes, what its export answers, and the blind."""
 
+import base64
 import json
 from dataclasses import replace
 
@@ -33,7 +34,9 @@ SMALL = {"embed": 8, "heads": 2, "depth": 1, "inner": 8}
 SHAPES = ShapeQuestions(shapes=AskedShapes(train=10, held_out=4, size=40))
 PATCHES = vilt_encoder(image=40, patch=20, length=24, **SMALL)
 MODELS = {
-    "seeing": answering(replace(PATCHES, patches=StemConfig(embed=8, image=(40, 40), inner=(4, 4, 4), pool=False)), 2),
+    "seeing": answering(
+        replace(PATCHES, patches=StemConfig(embed=8, image=(40, 40), inner=(4, 4, 4), pool=False), table_std=0.2), 2
+    ),
     "patches": answering(PATCHES, 2),
     "blind": with_head(
         with_fields(bert_base_uncased(dropout=0.0).encoder, **SMALL), outputs=2, pool="first", dense="tanh"
@@ -166,6 +169,30 @@ def test_only_who_can_answer_about_a_picture_is_asked(seeing, tmp_path):
     assert lxmert.model.cfg.backbone.features != lxmert_encoder().features
 
 
+def test_the_command_prints_answers_the_best_first(seeing, run):
+    folder, _ = seeing
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    picture, question = folder / samples[0]["picture"], samples[0]["source"]
+    code, out, err = run("ask", folder, picture, question, "--top", 3)
+    assert (code, err) == (0, "")
+    told = [line.split("\t") for line in out.splitlines()]
+    assert len(told) == 3
+    assert told[0][1] == samples[0]["hypothesis"]
+    assert float(told[0][0]) >= float(told[1][0]) >= float(told[2][0])
+    code, out, _ = run("ask", folder, picture, question, "is there a red cross?", "--top", 1)
+    assert code == 0
+    assert out.splitlines()[::2] == [question, "is there a red cross?"]
+    for arguments, rule in (
+        ((folder, picture, question, "--top", 0), "top must be at least 1, got 0"),
+        ((folder, folder / "none.png", question), "there is no file"),
+        (("tests/hub/golden/bert", picture, question), "takes a checkpoint that can"),
+    ):
+        code, _, err = run("ask", *arguments)
+        assert code == 1
+        assert rule in err
+        assert len(err.strip().splitlines()) == 1
+
+
 def test_words_are_drawn_over_the_patches_they_look_at(seeing):
     folder, _ = seeing
     pretrained = open_checkpoint(str(folder))
@@ -181,8 +208,11 @@ def test_words_are_drawn_over_the_patches_they_look_at(seeing):
     assert drawn.output.split(" ")[0] == samples[0]["hypothesis"]
     with pytest.raises(ValueError, match="reads text and pictures, it was given no text"):
         draw_image(pretrained, folder / samples[0]["picture"])
-    texts, images, notes = draw_samples(pretrained, [])
-    assert (texts, images, notes) == (None, None, [])
+    data = base64.b64encode((folder / samples[0]["picture"]).read_bytes()).decode()
+    shown = {"source": question, "picture": f"data:image/png;base64,{data}"}
+    texts, (image,), notes = draw_samples(pretrained, [shown])
+    assert (texts, notes) == (None, [])
+    np.testing.assert_allclose(image.maps[0].weights, maps.weights, atol=1e-6)
 
 
 def test_questions_in_memory_are_those_that_are_decoded(tmp_path):

@@ -50,7 +50,7 @@ STEM = {"stem_sizes": "patches.inner", "max_pool": "patches.pool"}
 BARE = vilt_encoder()
 CONFIG = ConfigTable(BARE, ROWS)
 STEMMED = ConfigTable(
-    replace(BARE, patches=StemConfig(embed=BARE.block.embed, image=BARE.patches.image, inner=(64,))),
+    replace(BARE, patches=StemConfig(embed=BARE.block.embed, image=BARE.patches.image, inner=(64,)), table_std=0.2),
     {**{name: ours for name, ours in ROWS.items() if name != "patch_size"}, **STEM},
 )
 
