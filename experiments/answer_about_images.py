@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from flax_transformer.data.image import ShapeQuestions
+from flax_transformer.models.answer import answering
 from flax_transformer.models.head import with_head
-from flax_transformer.models.multimodal.answer import answering
 from flax_transformer.models.multimodal.vilt import vilt_encoder
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import StemConfig, with_fields
@@ -26,7 +26,7 @@ D, WORDS = 128, Vocabulary(size=600)
 PATCHES = with_fields(
     vilt_encoder(vocab=600, length=32, image=48, patch=6, embed=D, heads=4, depth=4, inner=2 * D), unroll=True
 )
-STEM = replace(PATCHES, patches=StemConfig(embed=D, image=(48, 48), inner=(32, 64), pool=False))
+STEM = replace(PATCHES, patches=StemConfig(embed=D, image=(48, 48), inner=(32, 64), pool=False), table_std=0.2)
 TEXT = with_fields(
     bert_base_uncased(600).encoder,
     embed=D,

@@ -53,9 +53,9 @@ CONFIGS = {
         "image_processor_type": "VivitImageProcessor", "size": {"height": 19, "width": 30}, "do_center_crop": False,
         "offset": False, "rescale_factor": 1 / 255,
     },
-    "vilt": {"image_processor_type": "ViltImageProcessor", "size": 40, "size_divisor": 8, "do_convert_rgb": True},
+    "vilt": {"image_processor_type": "ViltImageProcessor", "size": 44, "size_divisor": 2, "do_convert_rgb": True},
     "vilt_old": {
-        "feature_extractor_type": "ViltFeatureExtractor", "size": {"shortest_edge": 30}, "size_divisor": 3,
+        "feature_extractor_type": "ViltFeatureExtractor", "size": {"shortest_edge": 30}, "size_divisor": 1,
         "resample": 2, "do_convert_rgb": True,
     },
     "detr": {

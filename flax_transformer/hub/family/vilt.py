@@ -21,8 +21,8 @@ from flax_transformer.hub.inputs import Inputs, Signature
 from flax_transformer.hub.picture import LAYERS
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, Table, conv, embedding, linear, norm, parameter
+from flax_transformer.models.answer import answering
 from flax_transformer.models.head import ClassifierConfig
-from flax_transformer.models.multimodal.answer import answering
 from flax_transformer.models.multimodal.vilt import ViltConfig, vilt_encoder
 from flax_transformer.nn import StemConfig
 
@@ -50,7 +50,7 @@ STEM = {"stem_sizes": "patches.inner", "max_pool": "patches.pool"}
 BARE = vilt_encoder()
 CONFIG = ConfigTable(BARE, ROWS)
 STEMMED = ConfigTable(
-    replace(BARE, patches=StemConfig(embed=BARE.block.embed, image=BARE.patches.image, inner=(64,))),
+    replace(BARE, patches=StemConfig(embed=BARE.block.embed, image=BARE.patches.image, inner=(64,)), table_std=0.2),
     {**{name: ours for name, ours in ROWS.items() if name != "patch_size"}, **STEM},
 )
 

@@ -15,8 +15,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.answer import Scores, answering
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLM, MaskedLMConfig
-from flax_transformer.models.multimodal.answer import Scores, answering
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import BlockConfig, Precision, Trunk, TrunkConfig, make_norm
@@ -285,5 +285,5 @@ def lxmert_encoder(*, dropout: float = 0.1, precision: Precision = FLOAT32, **si
 
 
 def lxmert_base_uncased(*, dropout: float = 0.1, precision: Precision = FLOAT32) -> LxmertPretrainingConfig:
-    """Give LXMERT as it is pre-trained: 9 + 5 + 5 layers, D=768."""
+    """Give LXMERT as it is pre-trained: 9 + 5 + 5 layers, D=768, 207.9 M parameters and 20.1 M of its heads."""
     return LxmertPretrainingConfig(encoder=lxmert_encoder(dropout=dropout, precision=precision))

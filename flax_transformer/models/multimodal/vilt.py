@@ -14,10 +14,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.answer import answering
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLMConfig
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig
-from flax_transformer.models.multimodal.answer import answering
 from flax_transformer.models.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn import EmbeddingConfig, Grid, PatchConfig, Precision, StemConfig, transformer_block
@@ -209,7 +209,7 @@ def vilt_encoder(
 
 
 def vilt_b32(*, dropout: float = 0.0, precision: Precision = FLOAT32) -> MaskedLMConfig:
-    """Give ViLT-B/32 as it is pre-trained: 12 layers, D=768, words that it guesses."""
+    """Give ViLT-B/32 as it is pre-trained: 12 layers, D=768, 111.6 M parameters, to guess words."""
     return MaskedLMConfig(encoder=vilt_encoder(dropout=dropout, precision=precision))
 
 

@@ -224,7 +224,7 @@ def opened(data: Any, kind: str) -> ImageSet:
     found = data.open()
     if found.kind != kind:
         raise ValueError(f"the pictures must have {kind}, they have {found.kind}")
-    counts = ", ".join(f"{len(pictures):,} {split}" for split, pictures in found.splits.items())
+    counts = ", ".join(f"{len(each.images):,} {split}" for split, each in found.splits.items())
     print(f"pictures: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
     return found
 
