@@ -69,8 +69,8 @@ class Architecture:
     """`layers(seen, output)`: hidden states and attention weights, by the names that its class has for them."""
     check: Callable[..., None] | None = None
     """`check(inputs, fields)` refuses what a call, which is compiled, cannot."""
-    prepare: Callable[[Any], Any] | None = None
-    """`prepare(inputs)`: inputs with what a call, whose shapes are fixed, must know of their values."""
+    prepare: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """`prepare(inputs by name)`: the same with what a call, whose shapes are fixed, must know of their values."""
 
     def __post_init__(self):
         if unknown := set(self.uses) - set(USES):
