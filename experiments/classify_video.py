@@ -45,6 +45,9 @@ def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
 TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=8), **SIZES)
 VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8), **SIZES)
 
+FRAME = with_fields(VIVIT, frames=1, span=1)
+"""The ViViT, of clips of one frame."""
+
 NAMES = (
     "high arm wave", "horizontal arm wave", "hammer", "hand catch", "forward punch", "high throw", "draw x",
     "draw tick", "draw circle", "hand clap", "two hand wave", "side boxing", "bend", "forward kick", "side kick",
@@ -56,9 +59,9 @@ PAIRS = ((0, 1), (4, 5), (7, 8), (9, 10), (11, 12), (13, 14), (15, 16), (17, 18)
 SKELETON = replace(with_fields(vivit_encoder("base", frames=32, image=8, patch=1, span=8), **SIZES), drop_path=0.1)
 
 EXPERIMENTS = {
-    "timesformer": experiment("timesformer", TIMESFORMER),
     "vivit": experiment("vivit", VIVIT),
-    "frame": experiment("timesformer", TIMESFORMER, examples=LabelledVideos(frames=1)),
+    "timesformer": experiment("timesformer", TIMESFORMER),
+    "frame": experiment("vivit", FRAME, examples=LabelledVideos(frames=1)),
     "skeleton": experiment(
         "vivit",
         SKELETON,

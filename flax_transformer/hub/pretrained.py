@@ -106,14 +106,14 @@ class Pretrained:
         for name in inputs:
             if name.endswith("_ids"):
                 self.check_ids(name, inputs[name])
+        if self.architecture.prepare is not None:
+            inputs = self.architecture.prepare(inputs)
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})
         check_shapes(given)
         several = self.architecture.inputs.several or self.architecture.inputs.frames
         check_pictures(given, self.config, several=several)
         if self.architecture.check is not None:
             self.architecture.check(given, self.config)
-        if self.architecture.prepare is not None:
-            given = self.architecture.prepare(given)
         names = self.architecture.marks * output_hidden_states + ("attention_weights",) * output_attentions
         return _call(self, given, key, names=names)
 

@@ -4,7 +4,7 @@ Axes: B batch, I frames, C channels, H W height and width in pixels, P tubelets,
 tubelets, D width, E classes.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -26,26 +26,26 @@ def clips(inputs: Inputs) -> Float[Array, "B I H W C"]:
     return jnp.moveaxis(inputs.pixel_values, 2, -1)
 
 
-def keep_patches(inputs: Inputs) -> Inputs:
+def keep_patches(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Find the patches that a mask leaves, of which each row must have as many.
 
     Raises:
-      ValueError: rows that differ in it, a mask that leaves all or none, one of another shape, or one that is not
-        known before a call is compiled.
+      ValueError: rows that differ in it, a mask that leaves all or none, or one that is not known before a call is
+        compiled.
     """
-    if (mask := inputs.bool_masked_pos) is None:
-        return inputs
+    if (mask := inputs.get("bool_masked_pos")) is None:
+        return dict(inputs)
     if isinstance(mask, jax.core.Tracer):
         raise ValueError("the shapes of a call depend on bool_masked_pos, which must be known, got a traced one")
-    mask = np.asarray(mask) != 0
-    counts = sorted(set((~mask).sum(-1).tolist())) if mask.ndim == 2 else []
-    if len(counts) != 1 or not 0 < counts[0] < mask.shape[1] or len(mask) != len(inputs.pixel_values):
+    mask = np.atleast_2d(np.asarray(mask) != 0)
+    counts = sorted(set((~mask).sum(-1).ravel().tolist()))
+    if len(counts) != 1 or not 0 < counts[0] < mask.shape[-1]:
         raise ValueError(
-            "bool_masked_pos must be [B, P] and leave as many patches of each clip, some but not all, got "
-            f"{list(mask.shape)}, which leaves {counts}"
+            "bool_masked_pos must leave as many patches of each clip, some but not all, got one that leaves "
+            f"{' and '.join(map(str, counts))} of {mask.shape[-1]}"
         )
-    kept = np.argsort(mask, axis=-1, kind="stable")[:, : counts[0]].astype(np.int32)
-    return replace(inputs, kept_patches=jnp.asarray(kept))
+    kept = np.argsort(mask, axis=-1, kind="stable")[..., : counts[0]].astype(np.int32)
+    return {**inputs, "kept_patches": kept}
 
 
 def pooled_clip(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:

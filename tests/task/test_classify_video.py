@@ -151,7 +151,7 @@ def test_a_model_of_one_frame_sees_no_more(frames):
     """The frame in the middle, as frames are evenly spread."""
     recipe = experiments("classify_video")["frame"]
     config = sized(recipe.model, Spec(uses=("classify",), classes=("a", "b"), image=(32, 32, 3), frames=frames))
-    assert abstract(config).backbone.cfg.frames == frames
+    assert abstract(config).backbone.cfg.patches.grid == (frames, 4, 4)
     assert recipe.examples.frames == 1
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import vit
+from flax_transformer.hub.family.vivit import read_start, said_start
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import CLIPS
 from flax_transformer.hub.picture import LAYERS
@@ -27,7 +28,8 @@ CONFIG = ConfigTable(
         "qkv_bias": ("attention.bias", "time.bias"),
         "num_frames": "frames",
     },
-    reads=lambda fields: {".drop_path": fields.number("drop_path_rate", 0)},
+    reads=lambda fields: {".drop_path": fields.number("drop_path_rate", 0), **read_start(fields)},
+    writes=said_start,
 )
 """Of the drop path rate transformers 5 takes whole numbers alone, so it is not written."""
 

@@ -4,13 +4,14 @@ The published files have biases of queries and values as vectors of their own, `
 transformers 5 they are parts of linear layers. Both names are read.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, choice
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import CLIPS
+from flax_transformer.hub.inputs import CLIPS, Inputs
 from flax_transformer.hub.picture import LAYERS, encoder_layers
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
@@ -81,6 +82,17 @@ def _classifying(fields: Fields) -> ClassifierConfig:
     return with_head(config, outputs=fields.labels, pool="mean", norm=1e-5)
 
 
+def _check_mask(inputs: Inputs, fields: Fields) -> None:
+    """Refuse a mask that is not of as many tubelets as a clip has."""
+    if inputs.bool_masked_pos is not None:
+        rows, frames, _, *size = inputs.pixel_values.shape
+        shape = (rows, math.prod(read(fields).patches.grid_of(frames, *size)))
+        if inputs.bool_masked_pos.shape != shape:
+            raise ValueError(
+                f"bool_masked_pos must be [B, P] of the clips, {list(shape)}, got {list(inputs.bool_masked_pos.shape)}"
+            )
+
+
 PUBLISHED = {"query.bias": "q_bias", "value.bias": "v_bias"}
 
 
@@ -113,7 +125,7 @@ FAMILIES = {
         architectures={
             "VideoMAEModel": Architecture(
                 read, encoded_clip, base=True, ignored=LARGER, uses=("embed",), inputs=MASKABLE_CLIPS,
-                prepare=keep_patches, **LAYERS,
+                check=_check_mask, prepare=keep_patches, **LAYERS,
             ),
             "VideoMAEForVideoClassification": Architecture(
                 _classifying, clip_classifier, (*norm("head.norm", "fc_norm"), *vit.CLASSIFIER), at="backbone.",
@@ -121,7 +133,8 @@ FAMILIES = {
             ),
             "VideoMAEForPreTraining": Architecture(
                 _whole, restored_clip, HEAD, _write_decoder, at="encoder.", ignored=LARGER[3:], uses=("fill",),
-                inputs=MASKED_CLIPS, prepare=keep_patches, marks=LAYERS["marks"], layers=encoder_layers,
+                inputs=MASKED_CLIPS, check=_check_mask, prepare=keep_patches, marks=LAYERS["marks"],
+                layers=encoder_layers,
             ),
         },
         table=TABLE,

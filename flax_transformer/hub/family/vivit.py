@@ -14,20 +14,31 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import conv, norm, parameter
 from flax_transformer.hub.video import clip_classifier, pooled_clip
 from flax_transformer.models.video.vivit import ViViTConfig, vivit_base
+from flax_transformer.models.vision.vit import ViTConfig
 from flax_transformer.nn import with_fields
 
 
+def read_start(fields: Fields) -> dict[str, float]:
+    """Find what tokens and positions start with, in a field of ours."""
+    return {".table_std": fields.number("position_initializer_range", 0.02)}
+
+
+def said_start(config: ViTConfig) -> dict[str, float]:
+    """Say it where it is not what is usual."""
+    return {} if config.table_std == 0.02 else {"position_initializer_range": config.table_std}
+
+
 def _tubelets(fields: Fields) -> dict[str, Any]:
-    """Find how long, high and wide a tubelet is."""
+    """Find how long, high and wide a tubelet is, and `read_start`."""
     size = fields.get("tubelet_size", [2, 16, 16])
     if not isinstance(size, list) or len(size) != 3:
         raise ValueError(f"config.json must give tubelet_size as frames, height and width, it is {size!r}")
     span, *patch = (Fields.of({"tubelet_size": each}).integer("tubelet_size") for each in size)
-    return {"patches.span": span, "patches.patch": tuple(patch)}
+    return {"patches.span": span, "patches.patch": tuple(patch), **read_start(fields)}
 
 
 def _said(config: ViViTConfig) -> dict[str, Any]:
-    return {"tubelet_size": [config.patches.span, *config.patches.patch]}
+    return {"tubelet_size": [config.patches.span, *config.patches.patch], **said_start(config)}
 
 
 CONFIG = ConfigTable(

@@ -131,11 +131,11 @@ def check_clips(found: ClipSet, frames: int, size: int | None) -> tuple[int, int
             try:
                 check_length(count, frames)
             except ValueError as error:
-                raise ValueError(f"{labelled.clips.name(i)}: {error}; ask for fewer by --examples.frames") from error
+                raise ValueError(f"{labelled.clips.name(i)}: {error}; ask for fewer by --frames") from error
             known = known or (labelled.clips.name(i), height, width)
             if size is None and known[1:] != (height, width):
                 raise ValueError(
-                    f"clips must have one size, or get it by --examples.size: {known[0]} has {known[2]} × {known[1]}, "
+                    f"clips must have one size, or get it by --size: {known[0]} has {known[2]} × {known[1]}, "
                     f"{labelled.clips.name(i)} {width} × {height}"
                 )
     return known[1:] if size is None else (size, size)
