@@ -45,7 +45,7 @@ def wav2vec2(width: int, depth: int) -> TranscriberConfig:
         embed=width, heads=4, inner=4 * width, activation="gelu", norm_position="pre", init_std=0.02
     )
     front = FrontConfig(
-        embed=width, before=(width // 2,) * 4, windows=(10, 8, 4, 4, 4), strides=(5, 4, 2, 2, 2), norm="every"
+        embed=width, before=(width // 2,) * 3, windows=(20, 8, 4, 4), strides=(10, 4, 2, 2), norm="every"
     )
     backbone = Wav2Vec2Config(block=block, depth=depth, front=front, window=16, groups=8, unroll=True)
     return TranscriberConfig(backbone=backbone, head=head_of(backbone, outputs=32))
