@@ -1,9 +1,25 @@
-r"""Tell which digit is spoken, and write down several that are spoken one after another.
+r"""Tell which digit is spoken, or write down several that are spoken one after another.
 
-python experiments/recognise_speech.py                                                        # tones of keys
-python experiments/recognise_speech.py digits --workdir runs/digits --data.root FSDD
-python experiments/recognise_speech.py ctc --workdir runs/ctc --data.root FSDD
-python experiments/recognise_speech.py seq2seq --workdir runs/seq2seq --data.root FSDD
+    python experiments/recognise_speech.py                                                        # tones of keys
+    python experiments/recognise_speech.py digits --workdir runs/digits --data.root FSDD --augment.speed 0.1 \
+        --train.steps 1000 --train.eval-every 250 --train.checkpoint-every 500
+
+The first word is the kind of model: `digits` (Whisper's encoder, classes), `ctc` (a small wav2vec 2.0, which hears
+samples and scores letters) or `seq2seq` (a small Whisper). FSDD is a folder of sounds as the free spoken digits have
+them, `{digit}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test. Class folders do for `digits` too. Without
+a folder, digits are the tones of a telephone's keys.
+
+The command above told 99.67 % of the 300 test recordings, after 1,000 steps in 9 minutes of two cores with other work
+beside (346 seconds of their time; one seed, 2026-11-23).
+
+    python experiments/recognise_speech.py seq2seq --workdir runs/seq2seq --data.root FSDD --augment.speed 0.1
+    python experiments/recognise_speech.py ctc --workdir runs/ctc --data.root FSDD --augment.speed 0.1 --train.steps 700
+
+Sentences are of one or two recordings by one speaker, of a second at most; `--data.how.most 5 --data.how.seconds 4
+--seconds 4` makes longer ones. Of 300 test sentences, made of test recordings alone, 377 words: `seq2seq` had a word
+error rate of 3.71 % after 600 steps, `ctc` one of 26.0 %, and 12.9 % of letters, after 700, each in two minutes of
+two busy cores (one seed, 2026-11-23). The loss of `ctc` was still falling; what more steps and longer sentences give
+has not been tried.
 """
 
 from dataclasses import replace
@@ -45,7 +61,7 @@ def wav2vec2(width: int, depth: int) -> TranscriberConfig:
         embed=width, heads=4, inner=4 * width, activation="gelu", norm_position="pre", init_std=0.02
     )
     front = FrontConfig(
-        embed=width, before=(width // 2,) * 4, windows=(10, 8, 4, 4, 4), strides=(5, 4, 2, 2, 2), norm="every"
+        embed=width, before=(width // 2,) * 3, windows=(20, 8, 4, 4), strides=(10, 4, 2, 2), norm="every"
     )
     backbone = Wav2Vec2Config(block=block, depth=depth, front=front, window=16, groups=8, unroll=True)
     return TranscriberConfig(backbone=backbone, head=head_of(backbone, outputs=32))
@@ -63,7 +79,7 @@ def experiment(**parts: Any) -> Recipe:
     return Recipe(**{**common, **parts})
 
 
-SHORT = Stringing(most=4, seconds=3.0)
+SHORT = Stringing(most=2, longest=0.1, seconds=1.0)
 CHANGES = SoundAugment(speed=0.03, gain=6.0, noise=0.1)
 
 EXPERIMENTS = {
@@ -78,18 +94,18 @@ EXPERIMENTS = {
         evaluators=(SoundLabels(),),
     ),
     "ctc": experiment(
-        model=wav2vec2(96, 3),
+        model=wav2vec2(64, 2),
         family="wav2vec2",
         data=StringData(how=SHORT),
-        examples=SpokenLetters(rows=16, seconds=3, augment=CHANGES),
+        examples=SpokenLetters(rows=16, seconds=1, augment=CHANGES),
         objective=CTCLoss(mean_tokens=True),
         evaluators=(Transcripts(),),
     ),
     "seq2seq": experiment(
-        model=whisper(96, 3),
+        model=whisper(64, 2),
         family="whisper",
         data=StringData(how=SHORT),
-        examples=SpokenTexts(rows=16, seconds=3, augment=CHANGES),
+        examples=SpokenTexts(rows=16, seconds=1, augment=CHANGES),
         objective=TokenLoss(label_smoothing=0.1),
         evaluators=(Transcripts(search=Search(beams=1)),),
     ),
