@@ -15,7 +15,7 @@ The first word says what looks: `cct`, patches after convolutions, which learns 
 """
 
 from flax_transformer.data.image import SceneCaptions
-from flax_transformer.models.multimodal.captioner import captioner
+from flax_transformer.models.multimodal.vision_encoder_decoder import captioner
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.vision.cct import cct
 from flax_transformer.models.vision.vit import ViTConfig, vit_encoder

@@ -13,7 +13,7 @@ from tests.hub.pictures import images, strengthen  # noqa: E402
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.proves(
-        "vision-encoder-decoder", "parity", "ViT, DeiT, Swin, DINOv2 with GPT-2, every output and layer"
+        "vision_encoder_decoder", "parity", "ViT, DeiT, Swin, DINOv2 with GPT-2, every output and layer"
     ),
 ]
 

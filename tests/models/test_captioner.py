@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.head import ClassifierConfig
-from flax_transformer.models.multimodal.captioner import captioner, vit_gpt2, words_of
+from flax_transformer.models.multimodal.vision_encoder_decoder import captioner, vit_gpt2, words_of
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.vision.cct import cct

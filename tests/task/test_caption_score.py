@@ -57,7 +57,7 @@ def test_what_cannot_be_scored_is_refused(said, known):
 
 
 @pytest.mark.parity
-@pytest.mark.proves("vision-encoder-decoder", "parity", "CIDEr-D and BLEU of captions")
+@pytest.mark.proves("vision_encoder_decoder", "parity", "CIDEr-D and BLEU of captions")
 def test_the_reference_implementation_agrees():
     bleu = pytest.importorskip("pycocoevalcap.bleu.bleu")
     reference = pytest.importorskip("pycocoevalcap.cider.cider")

@@ -8,7 +8,7 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.data.image import CaptionedScenes, SceneCaptions
-from flax_transformer.models.multimodal.captioner import captioner
+from flax_transformer.models.multimodal.vision_encoder_decoder import captioner
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.vision.cct import cct
 from flax_transformer.models.vision.vit import vit_encoder
@@ -54,7 +54,7 @@ def finished(encoder, tmp_path_factory):
     return folder, train(short(encoder, 4), folder)
 
 
-@pytest.mark.proves("vision-encoder-decoder", "train", "[`caption_images`](../experiments/caption_images.py)")
+@pytest.mark.proves("vision_encoder_decoder", "train", "[`caption_images`](../experiments/caption_images.py)")
 def test_a_run_measures_its_captions_and_those_of_other_pictures(finished):
     folder, _ = finished
     test = records(folder)[-1]

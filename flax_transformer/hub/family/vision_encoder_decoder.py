@@ -1,4 +1,4 @@
-"""Checkpoints of an encoder of pictures and a decoder of words, each of a family of its own (Li et al. 2021)."""
+"""Picture-to-text checkpoints: an encoder of pictures and a decoder of words, each of a family of its own."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +16,7 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import families
 from flax_transformer.hub.table import Row, Table, linear, matrix, norm, under
 from flax_transformer.models.head import ClassifierConfig
-from flax_transformer.models.multimodal.captioner import captioner, words_of
+from flax_transformer.models.multimodal.vision_encoder_decoder import captioner, words_of
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 
 CROSS = (

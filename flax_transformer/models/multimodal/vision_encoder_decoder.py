@@ -1,5 +1,6 @@
-"""Any encoder of pictures and a decoder of words that looks at what it sees: TrOCR, ViT with GPT-2 and their like
-(Li et al. 2021, https://arxiv.org/abs/2109.10282).
+"""Pictures to text: any encoder of pictures, and a decoder of words that looks at what it sees.
+
+TrOCR, ViT with GPT-2 and their like (Li et al. 2021, https://arxiv.org/abs/2109.10282).
 """
 
 from dataclasses import replace
