@@ -42,8 +42,8 @@ def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
-TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=8), **SIZES)
-VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8), **SIZES)
+TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=8, table_std=0.3), **SIZES)
+VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8, table_std=0.3), **SIZES)
 
 FRAME = with_fields(VIVIT, frames=1, span=1)
 """The ViViT, of clips of one frame."""
