@@ -22,8 +22,9 @@ answers 23.17, 23.46 and 22.89 % of 5,076 test questions without seeing a pictur
 two shared cores each, 2026-11-23); 129 of them have answers that training lacks, and count as wrong. Published models
 with features of networks trained on ImageNet answer 21.7 to 29.3 % of them.
 
-The recipes that see have not been run to their end. On easy-VQA, a third of an epoch (19,200 questions) of `seeing` with
-two layers of D=64 ended with 79.0 % of 3,759 validation questions: it had learned colours, and not yet shapes.
+The recipes that see have not been run to their end. On easy-VQA, half an epoch (300 steps of 64 questions) of `seeing`
+with two layers of D=64 answered 78.88 % of 9,673 test questions: it tells colours, and shapes hardly better than chance
+(41 % of the questions that begin with "what shape", of three).
 """
 
 from dataclasses import replace
