@@ -1,7 +1,30 @@
 r"""Answer questions about pictures, and the same questions blindly, without their pictures.
 
-python experiments/answer_about_images.py                                        # drawn shapes, seen
-python experiments/answer_about_images.py blind                                   # the same questions, unseen
+    python experiments/answer_about_images.py                                          # drawn shapes, seen
+    python experiments/answer_about_images.py blind                                    # the same questions, unseen
+    python experiments/answer_about_images.py seeing --workdir runs/asked --data.root FOLDER
+
+The first word says what sees the pictures. `seeing`: ViLT's form, one Transformer over the tokens of a question and the
+places of a picture, with convolutions before it; `patches`: with patches, as ViLT has them, which `transformers` opens;
+`blind`: an encoder of the questions alone, which tells how many answers the questions give away. A folder has pictures
+and files of JSON lines, `train.jsonl` and perhaps others of `validation` and `test`, a line of `{"image": "…",
+"question": "…", "answers": ["…", …]}` each; without one, scenes of shapes are drawn, and their colours, shapes, number
+and places asked for. docs/multimodal.md makes such a folder of easy-VQA, for which take --length 16 and
+--model.backbone.patches.inner 16 32 64.
+
+On DAQUAR's questions of one answer (NYU's photographs; --data.single, "in the image3" taken out of the questions)
+
+    python experiments/answer_about_images.py blind --workdir runs/daquar --data.root DAQUAR --data.single --length 24 \
+        --rows 64 --train.steps 500 --train.eval-every 100 --train.checkpoint-every 100 --train.keep-best \
+        --train.monitor accuracy --optimizer.learning-rate 2e-3
+
+answers 23.17, 23.46 and 22.89 % of 5,076 test questions without seeing a picture (--train.seed 0, 1 and 2; a minute of
+two shared cores each, 2026-11-23); 129 of them have answers that training lacks, and count as wrong. Published models
+with features of networks trained on ImageNet answer 21.7 to 29.3 % of them.
+
+The recipes that see have not been run to their end. On easy-VQA, half an epoch (300 steps of 64 questions) of `seeing`
+with two layers of D=64 answered 78.88 % of 9,673 test questions: it tells colours, and shapes hardly better than chance
+(41 % of the questions that begin with "what shape", of three).
 """
 
 from dataclasses import replace

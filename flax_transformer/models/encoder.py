@@ -1,6 +1,7 @@
 """An encoder: BERT, RoBERTa, DistilBERT and their kin are choices of its config; and its head for masked tokens.
 
-Axes: B batch, T positions, S positions of a memory and W its width, D width, V vocabulary.
+Axes: B batch, T positions, S positions of a memory, or those and what an encoder sees beside a text, W width of a memory,
+D width, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -168,8 +169,8 @@ class MaskedLM(OutputDense, ReadsTokens, Module):
         if cfg.next_sentence:
             self.sentence = Head(head_of(cfg.encoder, outputs=2, pool="first", dense="tanh"), rngs=rngs)
 
-    def hidden_states(self, tokens: Int[Array, "*B T"], **inputs: Any) -> Float[Array, "*B T D"]:
-        """Compute the encoder's hidden states from the inputs of a batch; arguments as `Encoder.hidden_states`'s."""
+    def hidden_states(self, tokens: Int[Array, "*B T"], **inputs: Any) -> Float[Array, "*B S D"]:
+        """Compute the encoder's hidden states, of the tokens first, from the inputs of a batch, which are its own."""
         return self.encoder.hidden_states(tokens, **inputs)
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:

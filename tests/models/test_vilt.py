@@ -97,10 +97,10 @@ def test_masked_tokens_are_guessed_with_the_picture():
     from flax_transformer.models.encoder import MaskedLM
 
     model = MaskedLM(config, rngs=nnx.Rngs(0))
-    batch = MaskedLM.example_batch(config, 2, 8)
-    batch["inputs"]["images"] = np.zeros((2, 12, 12, 3), np.float32)
+    batch = jax.tree.map(jnp.asarray, MaskedLM.example_batch(config, 2, 8))
+    batch["inputs"]["images"] = jnp.zeros((2, 12, 12, 3))
     loss = lambda inputs: MaskedLoss()(model, {**batch, "inputs": inputs})[0]  # noqa: E731
-    assert loss(batch["inputs"]) != loss({**batch["inputs"], "images": np.ones((2, 12, 12, 3), np.float32)})
+    assert loss(batch["inputs"]) != loss({**batch["inputs"], "images": jnp.ones((2, 12, 12, 3))})
 
 
 def test_a_stem_of_convolutions_stands_in_for_patches():
@@ -112,7 +112,7 @@ def test_a_stem_of_convolutions_stands_in_for_patches():
 def regions(**more):
     draw = np.random.default_rng(1)
     features, boxes = draw.normal(size=(2, 4, 6)), draw.random((2, 4, 4))
-    return {"features": jnp.asarray(features, jnp.float32), "boxes": jnp.asarray(boxes, jnp.float32), **more}
+    return {"features": jnp.asarray(features, jnp.float32), "boxes": jnp.asarray(boxes, jnp.float32)} | more
 
 
 def test_sides_look_across_before_they_look_at_themselves():
@@ -148,7 +148,7 @@ def test_all_heads_of_pretraining_give_what_they_are_for():
         (lambda: with_fields(REGIONS, features=0), "features must be at least 1, got 0"),
         (lambda: answering(SMALL, 0), "classes must be at least 1, got 0"),
         (lambda: LxmertPretrainingConfig(encoder=SMALL), "LXMERT is pre-trained with an encoder of its own"),
-        (lambda: REGIONS.build(nnx.Rngs(0)).hidden_states(TOKENS, features=IMAGES[..., 0], boxes=regions()["boxes"]),
+        (lambda: REGIONS.build(nnx.Rngs(0)).hidden_states(TOKENS, **regions(features=IMAGES[:, :4, :, 0])),
          "D must be 6, got 16: features has shape"),
     ],
 )  # fmt: skip

@@ -148,7 +148,7 @@ class Lxmert(Encoder):
         tokens: Int[Array, "*B T"],
         *,
         features: Float[Array, "*B R F"],
-        boxes: Float[Array, "*B R 4"],
+        boxes: Float[Array, "*B R _"],
         visible: Bool[Array, "*#B T"] | None = None,
         seen: Bool[Array, "*#B R"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
@@ -191,7 +191,7 @@ class Lxmert(Encoder):
         tokens: Int[Array, "*B T"],
         *,
         features: Float[Array, "*B R F"],
-        boxes: Float[Array, "*B R 4"],
+        boxes: Float[Array, "*B R _"],
         lengths: Int[Array, "*B"] | None = None,
         seen: Bool[Array, "*#B R"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
@@ -218,7 +218,7 @@ class RegionEmbedding(Module):
             setattr(self, f"{name}_norm", cfg.block.residual.make_norm(rngs))
 
     def __call__(
-        self, features: Float[Array, "*B R F"], boxes: Float[Array, "*B R 4"], *, key: PRNGKeyArray | None = None
+        self, features: Float[Array, "*B R F"], boxes: Float[Array, "*B R _"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B R D"]:
         """Embed regions; `key` is for dropout."""
         x = (self.feature_norm(self.feature(features)) + self.place_norm(self.place(boxes))) / 2
