@@ -212,7 +212,7 @@ def shown(split, rows, still):
     random, films, labels = np.random.default_rng(2), read(split, still), clips.splits[split].labels
     while True:
         chosen = random.integers(0, len(labels), rows)
-        yield {"inputs": {"images": films[chosen]}, "labels": labels[chosen], "weights": np.ones(rows, np.float32)}
+        yield {"inputs": {"clips": films[chosen]}, "labels": labels[chosen], "weights": np.ones(rows, np.float32)}
 
 
 encoder = with_fields(timesformer_encoder("tiny", frames=6, image=24, patch=6), **SMALL, inner=96)

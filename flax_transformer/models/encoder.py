@@ -1,7 +1,7 @@
 """An encoder: BERT, RoBERTa, DistilBERT and their kin are choices of its config; and its head for masked tokens.
 
-Axes: B batch, T positions, S positions of a memory, or those and what an encoder sees beside a text, W width of a memory,
-D width, V vocabulary.
+Axes: B batch, T positions, S positions of a memory, or those and what an encoder sees beside a text, W width of a
+memory, D width, V vocabulary.
 """
 
 from collections.abc import Callable

@@ -22,7 +22,8 @@ class CTCLoss(Objective):
     A way gives every position a token or the blank, and is a text where repetitions and then blanks are left out. The
     model gives scores [B, S, V] of every position, and says by `memory_mask` which positions a sound of `lengths` has;
     without `lengths` among the inputs all count. `labels` are [B, N] and `weights` 1 where there is a token, 0 behind
-    them. Every row counts once, the loss of each divided by its tokens if `mean_tokens` says so.
+    them. Every row counts once, the loss of each divided by its tokens if `mean_tokens` says so; one of a sound of
+    length 0, which only fills a batch, counts nothing.
 
     A text that has no way, as it takes more positions than there are, counts nothing: torch's `zero_infinity`.
     """
@@ -44,9 +45,9 @@ class CTCLoss(Objective):
         inputs, labels = batch["inputs"], batch["labels"]
         logits = model.output(model.hidden_states(**inputs, key=keys[0]), key=keys[1])
         real = batch["weights"] > 0
-        positions = jnp.full(len(labels), logits.shape[1])
+        positions, present = jnp.full(len(labels), logits.shape[1]), jnp.ones(len(labels), bool)
         if (lengths := inputs.get("lengths")) is not None:
-            positions = model.memory_mask(Mask(lengths=lengths)).lengths
+            positions, present = model.memory_mask(Mask(lengths=lengths)).lengths, lengths > 0
         padded = jnp.arange(logits.shape[1]) >= positions[:, None]
         losses = optax.ctc_loss(
             logits.astype(jnp.float32), padded.astype(jnp.float32), labels, (~real).astype(jnp.float32),
@@ -55,5 +56,5 @@ class CTCLoss(Objective):
         again = (labels[:, 1:] == labels[:, :-1]) & real[:, 1:]  # a blank must stand between equal tokens
         fits = real.sum(axis=1) + again.sum(axis=1) <= positions
         losses = losses / jnp.maximum(real.sum(axis=1), 1) if self.mean_tokens else losses
-        total = jnp.sum(jnp.where(fits, losses, 0.0))
-        return total, {"count": jnp.asarray(len(labels), jnp.float32)}
+        total = jnp.sum(jnp.where(fits & present, losses, 0.0))
+        return total, {"count": jnp.sum(present.astype(jnp.float32))}

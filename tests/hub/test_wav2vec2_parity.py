@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.proves("wav2vec2", "parity", "`Wav2Vec2Model`, `ForCTC`, `ForSequenceClassification`, every layer"),
+    pytest.mark.proves("classify", "parity", "`Wav2Vec2ForSequenceClassification`"),
 ]
 
 CONFIGS = {

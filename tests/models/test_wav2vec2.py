@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from flax_transformer.models.head import head_of
 from flax_transformer.models.preset import abstract, find_preset, module_of
+from flax_transformer.models.speech.classify import SoundClassifierConfig
 from flax_transformer.models.speech.wav2vec2 import PlaceConv, Wav2Vec2, wav2vec2_base, wav2vec2_large
 from flax_transformer.nn import ConvConfig, with_fields
 from flax_transformer.objective import CTCLoss
@@ -96,3 +98,24 @@ def test_what_cannot_be_is_refused(model):
     bare = Wav2Vec2(narrow(wav2vec2_base, mask_token=False), rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="a model without a mask token must not be given masked positions"):
         bare(sounds(), masked=jnp.zeros((2, 10), bool))
+
+
+def told(**head):
+    backbone = narrow(wav2vec2_large)
+    return SoundClassifierConfig(backbone=backbone, head=head_of(backbone, outputs=3, **head))
+
+
+def test_a_sound_is_told_by_its_own_positions_whatever_is_beside_it():
+    config = told(pool="mean", dense="identity", dense_width=5)
+    classifier, lengths = module_of(config)(config, rngs=nnx.Rngs(0)), jnp.array([70, 41])
+    scores = lambda samples, **given: classifier.output(classifier.hidden_states(samples, **given))  # noqa: E731
+    both = scores(sounds().at[1, 41:].set(3.0), lengths=lengths)
+    assert both.shape == (2, 3)
+    np.testing.assert_allclose(both[1], scores(sounds()[1:, :41])[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(both[0], scores(sounds()[:1])[0], rtol=1e-4, atol=1e-5)
+    assert not np.isnan(scores(sounds(), lengths=jnp.array([70, 0]))[0]).any()  # a row that fills a batch
+
+
+def test_a_sound_is_told_by_a_mean():
+    with pytest.raises(ValueError, match="a sound is told by the mean of all positions, got pool='first'"):
+        told(pool="first")

@@ -84,6 +84,15 @@ def test_a_text_that_has_no_way_counts_nothing_and_has_no_gradient():
     assert not slope[1].any()
 
 
+def test_rows_that_fill_a_batch_count_nothing():
+    logits, labels = draw(3, 5, 3), np.array([[1, 2], [2, 0], [0, 0]])
+    weights, lengths = np.array([[1, 1], [1, 0], [0, 0]]), [10, 8, 0]
+    loss, metrics = CTCLoss(mean_tokens=True)(Scores(), batch(logits, labels, weights, lengths))
+    alone, count = CTCLoss(mean_tokens=True)(Scores(), batch(logits[:2], labels[:2], weights[:2], lengths[:2]))
+    np.testing.assert_allclose(loss, alone, rtol=1e-6)
+    assert metrics == count == {"count": 2}
+
+
 def test_a_blank_that_is_no_token_is_refused():
     with pytest.raises(ValueError, match="blank must be a token, at least 0, got -1"):
         CTCLoss(blank=-1)

@@ -83,7 +83,7 @@ def heard(folder, kind, names):
 
 
 @pytest.mark.proves("whisper", "train", "[`recognise_speech`](../experiments/recognise_speech.py)")
-@pytest.mark.proves("wav2vec2", "train", "[`recognise_speech`](../experiments/recognise_speech.py)")
+@pytest.mark.proves(("wav2vec2", "ctc"), "train", "[`recognise_speech`](../experiments/recognise_speech.py)")
 def test_a_run_measures_what_it_hears_and_shows_it(kind, finished):
     folder, _ = finished
     test, shown = records(folder)[-1], samples(folder)
