@@ -65,6 +65,11 @@ class Seq2SeqConfig:
                 "the decoder must attend to the encoder and not the reverse, got a decoder "
                 f"{'with' if self.decoder.cross else 'without'} cross-attention"
             )
+        given = getattr(getattr(self.encoder, "block", None), "embed", None)
+        if given not in (None, seen := self.decoder.block.cross.memory_width):
+            raise ValueError(
+                f"the decoder must attend to as wide a memory as the encoder gives, got {seen} and {given}"
+            )
 
     @property
     def embeds_source(self) -> bool:
