@@ -37,13 +37,13 @@ def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
             name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
             weight_decay=0.05, clip_norm=1.0,
         ),
-        train=TrainConfig(steps=800, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
+        train=TrainConfig(steps=1000, log_every=100, eval_every=250, checkpoint_every=250, ema=0.99),
     )  # fmt: skip
     return replace(recipe, **changes)
 
 
-TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=8, table_std=0.3), **SIZES)
-VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8, table_std=0.3), **SIZES)
+TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=8), **SIZES)
+VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8), **SIZES)
 
 FRAME = with_fields(VIVIT, frames=1, span=1)
 """The ViViT, of clips of one frame."""
@@ -63,12 +63,11 @@ EXPERIMENTS = {
     "timesformer": experiment("timesformer", TIMESFORMER),
     "frame": experiment("vivit", FRAME, examples=LabelledVideos(frames=1)),
     "skeleton": experiment(
-        "vivit",
-        SKELETON,
-        data=SkeletonData(root="", names=NAMES),
+        "vivit", SKELETON, data=SkeletonData(root="", names=NAMES),
         examples=LabelledSkeletons(move=MoveBody(pairs=PAIRS)),
+        train=TrainConfig(steps=600, log_every=100, eval_every=200, checkpoint_every=200, ema=0.99),
     ),
-}
+}  # fmt: skip
 
 if __name__ == "__main__":
     launch(EXPERIMENTS)
