@@ -1,19 +1,20 @@
 r"""Tell what happens in a clip; out of the box, what a drawn shape does, which no single frame shows.
 
     python experiments/classify_video.py                                  # a ViViT
-    python experiments/classify_video.py frame                            # the same, that sees the frame in the middle alone
+    python experiments/classify_video.py frame                            # the same, that sees one frame
     python experiments/classify_video.py timesformer --data.root FOLDER --frames 16 --size 112
 
 The first word is the model: `vivit`, `timesformer`, or `frame`. The folder has a folder for each class, perhaps within
 `train`, `validation` and `test`, and in it clips: folders of frames, or video files, which take the extra `video`.
 
-Out of the box the ViViT told 90.25 % of 400 test clips after 1,000 steps, in 3.6 minutes; after 1,000 more on twice as many,
+Out of the box, with --workdir runs/actions, the ViViT told 90.25 % of 400 test clips after 1,000 steps, in 3.6 minutes;
+after 1,000 more on twice as many clips,
 
     python experiments/classify_video.py --workdir runs/more --init runs/actions/export --data.shapes.train 6000 \
         --optimizer.learning-rate 5e-3 --train.eval-every 500
 
-98.50 %, in 4.1 minutes. The model of one frame told 10.25 %, where chance is 12.5 (one seed, two cores of an Intel Xeon beside other
-work, 2026-11-23).
+98.50 %, in 4.1 minutes. The model of one frame told 10.25 %, where chance is 12.5 (one seed, two cores of an Intel Xeon
+beside other work, 2026-11-23).
 
     python experiments/classify_video.py skeleton --workdir runs/skeletons --data.root MSR_ACTION3D
 
