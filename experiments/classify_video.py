@@ -1,6 +1,25 @@
-r"""Tell what happens in a clip, by one of three kinds of models; out of the box, what a drawn shape does.
+r"""Tell what happens in a clip; out of the box, what a drawn shape does, which no single frame shows.
 
-python experiments/classify_video.py
+    python experiments/classify_video.py                                  # a ViViT
+    python experiments/classify_video.py frame                            # the same, that sees one frame
+    python experiments/classify_video.py timesformer --data.root FOLDER --frames 16 --size 112
+
+The first word is the model: `vivit`, `timesformer`, or `frame`. The folder has a folder for each class, perhaps within
+`train`, `validation` and `test`, and in it clips: folders of frames, or video files, which take the extra `video`.
+
+Out of the box, with --workdir runs/actions, the ViViT told 90.25 % of 400 test clips after 1,000 steps, in 3.6 minutes;
+after 1,000 more on twice as many clips,
+
+    python experiments/classify_video.py --workdir runs/more --init runs/actions/export --data.shapes.train 6000 \
+        --optimizer.learning-rate 5e-3 --train.eval-every 500
+
+98.50 %, in 4.1 minutes. The model of one frame told 10.25 %, where chance is 12.5 (one seed, two cores of an Intel Xeon
+beside other work, 2026-11-23).
+
+    python experiments/classify_video.py skeleton --workdir runs/skeletons --data.root MSR_ACTION3D
+
+reads joints as the pixels of a clip, and told 87.27 % of the 275 sequences of the subjects of MSR Action3D that it was
+not trained on, in 2 minutes and 13 seconds. In papers it is 89 to 94 %. The `timesformer` has not been run to its end.
 """
 
 from dataclasses import replace
@@ -37,13 +56,13 @@ def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
             name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
             weight_decay=0.05, clip_norm=1.0,
         ),
-        train=TrainConfig(steps=800, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
+        train=TrainConfig(steps=1000, log_every=100, eval_every=250, checkpoint_every=250, ema=0.99),
     )  # fmt: skip
     return replace(recipe, **changes)
 
 
-TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=8, table_std=0.3), **SIZES)
-VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8, table_std=0.3), **SIZES)
+TIMESFORMER = with_fields(timesformer_encoder("base", frames=8, image=32, patch=8), **SIZES)
+VIVIT = with_fields(vivit_encoder("base", frames=8, image=32, patch=8), **SIZES)
 
 FRAME = with_fields(VIVIT, frames=1, span=1)
 """The ViViT, of clips of one frame."""
@@ -63,12 +82,11 @@ EXPERIMENTS = {
     "timesformer": experiment("timesformer", TIMESFORMER),
     "frame": experiment("vivit", FRAME, examples=LabelledVideos(frames=1)),
     "skeleton": experiment(
-        "vivit",
-        SKELETON,
-        data=SkeletonData(root="", names=NAMES),
+        "vivit", SKELETON, data=SkeletonData(root="", names=NAMES),
         examples=LabelledSkeletons(move=MoveBody(pairs=PAIRS)),
+        train=TrainConfig(steps=600, log_every=100, eval_every=200, checkpoint_every=200, ema=0.99),
     ),
-}
+}  # fmt: skip
 
 if __name__ == "__main__":
     launch(EXPERIMENTS)

@@ -81,7 +81,8 @@ class MovingShapes:
         places = np.tile(rng.uniform(0, self.size, 2), (self.length, 1))
         low, high = self.size / 6, self.size / 2
         grown, speed = rng.uniform(), rng.uniform(0.045, 0.09)
-        angle, turn, radius = rng.uniform(0, 2 * np.pi), rng.uniform(0.25, 0.45), self.size * rng.uniform(0.2, 0.3)
+        angle, turn = rng.uniform(-0.5, 0.5) - np.pi / 2, rng.uniform(0.25, 0.45)  # from the top of the circle
+        radius = self.size * rng.uniform(0.2, 0.3)
         if action in WAYS:
             places = places + time[:, None] * speed * self.size * np.array(WAYS[action])
         if action in ("approach", "retreat"):

@@ -98,6 +98,8 @@ class SkeletonData:
           ValueError: arrays that are missing, of other shapes, or no numbers, one class, or subjects of one side alone;
             names the file.
         """
+        if not self.root:
+            raise ValueError("skeletons are read from a file of arrays, of which none is named: --data.root FILE")
         path = Path(self.root).expanduser()
         found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
         if len(found) != 1:

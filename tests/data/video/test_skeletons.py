@@ -75,6 +75,8 @@ def test_files_that_are_none_are_refused(tmp_path):
         SkeletonData(root=str(tmp_path)).open()
     with pytest.raises(FileNotFoundError, match="nothing must be a file of skeletons"):
         SkeletonData(root=str(tmp_path / "nothing")).open()
+    with pytest.raises(ValueError, match=r"of which none is named: --data\.root FILE"):
+        SkeletonData(root="").open()
     np.savez(tmp_path / "some.npz", frames=np.zeros(3))
     with pytest.raises(ValueError, match=r"some.npz: it must have frames, .*, it lacks lengths, action, subject"):
         SkeletonData(root=str(tmp_path)).open()
