@@ -29,7 +29,10 @@ KINDS = {
 
 
 def attention_weights(
-    model: EncoderDecoder, source: Shaped[Array, "B S ..."], lengths: Int[Array, "B"] | None, target: Int[Array, "B T"]
+    model: EncoderDecoder,
+    source: Shaped[Array | np.ndarray, "B S ..."],
+    lengths: Int[Array | np.ndarray, "B"] | None,
+    target: Int[Array | np.ndarray, "B T"],
 ) -> list[Float[np.ndarray, "L B N _ _"]]:
     """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets.
 

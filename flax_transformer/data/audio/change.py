@@ -125,7 +125,7 @@ class MaskFrames:
     def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
         """Mask the frames."""
         frames = example["frames"]
-        mean = frames.mean()
+        mean = float(frames.mean())
         frames = _masked(frames, 0, self.times, self.longest, mean, rng)
         return {**example, "frames": _masked(frames, 1, self.bands, self.widest, mean, rng)}
 

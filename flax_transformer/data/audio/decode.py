@@ -11,7 +11,7 @@ import io
 import os
 import wave
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -79,7 +79,7 @@ def is_sound_name(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(source: str | os.PathLike | bytes) -> Iterator[tuple[str, BinaryIO]]:
+def _opened(source: str | os.PathLike | bytes) -> Iterator[tuple[str, io.BufferedIOBase]]:
     """Give what messages call a sound, and its content."""
     if isinstance(source, bytes):
         yield "a sound", io.BytesIO(source)
@@ -130,7 +130,7 @@ def mono(samples: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "T"]:
     return samples.astype(np.float32)
 
 
-def _by_library(what: str, file: BinaryIO, name: str, error: Exception, **options: Any) -> Any:
+def _by_library(what: str, file: io.BufferedIOBase, name: str, error: Exception, **options: Any) -> Any:
     """Let the library do something with a file that Python itself cannot read, for a reason that is given."""
     try:
         import soundfile

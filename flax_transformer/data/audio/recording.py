@@ -71,7 +71,7 @@ class SoundFiles(NamedFiles):
 class HeldSounds:
     """Sounds that are held in memory, all at one rate."""
 
-    samples: Sequence[Float[np.ndarray, "T"]]
+    samples: Sequence[Float[np.ndarray, "_"]]
     rate: int
     names: Sequence[str]
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from flax_transformer.data.examples import Arrays
+from flax_transformer.data.examples import Example
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.ctc import collapse
 from flax_transformer.ops import Mask
@@ -112,7 +112,7 @@ class Transcripts(Evaluator):
             "wide": True,
         }
 
-    def _letters(self, finished: Finished, example: Arrays) -> tuple[list[str], np.ndarray, float, str]:
+    def _letters(self, finished: Finished, example: Example) -> tuple[list[str], np.ndarray, float, str]:
         """Give the probability of each letter that is written, and of none, at every position."""
         samples = example["samples"][None]
         inputs = {"samples": samples, "lengths": np.array([samples.shape[1]], np.int32)}
@@ -122,7 +122,7 @@ class Transcripts(Evaluator):
         rate = finished.opened.held.processor.rate
         return names, shares[:, [*tokens, 0]].T, samples.shape[1] / rate, "probability of each letter"
 
-    def _attention(self, finished: Finished, example: Arrays) -> tuple[list[str], np.ndarray, float, str]:
+    def _attention(self, finished: Finished, example: Example) -> tuple[list[str], np.ndarray, float, str]:
         """Give what each token that is written looks at, in the mean of the last layer's heads."""
         tokenizer, frames = finished.opened.tokenizer, example["frames"][None]
         length = finished.model.cfg.embedding.max_length
