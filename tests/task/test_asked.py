@@ -206,7 +206,7 @@ def test_words_are_drawn_over_the_patches_they_look_at(seeing):
     assert maps.weights.shape == (1, 2, words + 1 + 9, words + 1 + 9)
     np.testing.assert_allclose(maps.weights.sum(-1), 1, rtol=1e-5)
     assert drawn.output.split(" ")[0] == samples[0]["hypothesis"]
-    with pytest.raises(ValueError, match="reads text and pictures, it was given no text"):
+    with pytest.raises(ValueError, match="reads text with a picture, it was given none"):
         draw_image(pretrained, folder / samples[0]["picture"])
     data = base64.b64encode((folder / samples[0]["picture"]).read_bytes()).decode()
     shown = {"source": question, "picture": f"data:image/png;base64,{data}"}

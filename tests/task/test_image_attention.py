@@ -160,7 +160,9 @@ def test_the_command_writes_a_page_and_a_figure(run, tmp_path):
     assert np.asarray(PIL.Image.open(io.BytesIO((folder / "attention.png").read_bytes())).convert("L")).std() > 1
     assert "noise.png" in (folder / "attention.html").read_text()
     assert run(*given, "--layer", 3)[2] == "error: layer must be between 1 and 2, or count from the end, got 3\n"
-    assert run(*given, "a text")[2] == "error: a ViTForImageClassification reads pictures, it was given text\n"
+    assert (
+        run(*given, "a text")[2] == "error: a ViTForImageClassification sees a picture alone, it was given text too\n"
+    )
     assert run(*given[:2])[2] == "error: attention is drawn of a text, of an --image or of both, got neither\n"
     assert run(*given[:3], tmp_path / "vit/config.json")[2].endswith("it is none or damaged\n")
 

@@ -127,7 +127,8 @@ def draw_image(
             f"BEiT, CCT, PVT, Swin, DETR, ImageGPT, CLIP, SigLIP and ViLT; a {name} has none such"
         )
     if reads_both(pretrained) != bool(text.strip()):
-        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given {'' if text else 'no '}text")
+        rule = "sees a picture alone, it was given text too" if text else "reads text with a picture, it was given none"
+        raise ValueError(f"a {name} {rule}")
     processor = image_processor_of(pretrained)
     if isinstance(image, str | Path | bytes):
         image = decode_image(image, channels=pretrained.config.channels or 3)
