@@ -18,7 +18,7 @@ beside (347 seconds of their time; one seed, 2026-11-23).
 Sentences are of one or two recordings by one speaker, of a second at most; `--data.how.most 5 --data.how.seconds 4
 --seconds 4` makes longer ones. Of 300 test sentences, made of test recordings alone, 377 words: `seq2seq` had a word
 error rate of 3.71 % after 600 steps, in two minutes of two busy cores with the test, `ctc` one of 26.0 %, and 12.9 % of
-letters, after 700, in as long without it and with programs compiled before (one seed, 2026-11-23). The loss of `ctc` was
+letters, after 700, in as long without it and with programs compiled before (one seed, 2026-11-23). Its loss was
 still falling; what more steps and longer sentences give has not been tried.
 """
 
