@@ -10,16 +10,16 @@ them, `{digit}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test. Cl
 a folder, digits are the tones of a telephone's keys.
 
 The command above told 99.67 % of the 300 test recordings, after 1,000 steps in 9 minutes of two cores with other work
-beside (346 seconds of their time; one seed, 2026-11-23).
+beside (347 seconds of their time; one seed, 2026-11-23).
 
     python experiments/recognise_speech.py seq2seq --workdir runs/seq2seq --data.root FSDD --augment.speed 0.1
     python experiments/recognise_speech.py ctc --workdir runs/ctc --data.root FSDD --augment.speed 0.1 --train.steps 700
 
 Sentences are of one or two recordings by one speaker, of a second at most; `--data.how.most 5 --data.how.seconds 4
 --seconds 4` makes longer ones. Of 300 test sentences, made of test recordings alone, 377 words: `seq2seq` had a word
-error rate of 3.71 % after 600 steps, `ctc` one of 26.0 %, and 12.9 % of letters, after 700, each in two minutes of
-two busy cores (one seed, 2026-11-23). The loss of `ctc` was still falling; what more steps and longer sentences give
-has not been tried.
+error rate of 3.71 % after 600 steps, in two minutes of two busy cores with the test, `ctc` one of 26.0 %, and 12.9 % of
+letters, after 700, in as long without it and with programs compiled before (one seed, 2026-11-23). Its loss was
+still falling; what more steps and longer sentences give has not been tried.
 """
 
 from dataclasses import replace
