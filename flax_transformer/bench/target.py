@@ -11,7 +11,7 @@ from typing import Any
 
 from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.timing import Program, make_program
-from flax_transformer.bench.workload import Size, Workload, from_config
+from flax_transformer.bench.workload import Size, Workload, from_config, hidden
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.load import read_model
@@ -78,7 +78,12 @@ def from_pretrained(name: str, size: Size) -> Workload:
     if "model_type" not in fields:
         raise ValueError(f"{file} must be of a Hugging Face checkpoint, which has a model_type; it has none")
     made = from_config(name, read_model(fields, file.parent), size)
-    scored = made.objective == OBJECTIVES["classify"] and not {"classify", "label"} & {*find_family(fields)[1].uses}
+    known = find_family(fields)[1]
+    uses = set() if known.inputs.several else {*known.uses}  # examples are of one picture a text
+    if made.objective == OBJECTIVES["detect"] and "detect" not in uses:  # it has no heads
+        return replace(made, forward=hidden, objective=None)
+    labels = {use for use, objective in OBJECTIVES.items() if objective == OBJECTIVES["classify"]}
+    scored = made.objective == OBJECTIVES["classify"] and not labels & uses
     return replace(made, objective=None) if scored else made
 
 

@@ -215,6 +215,11 @@ def forward(model: Any, batch: Batch) -> Any:
     return made.logits() if isinstance(made, Output) else made
 
 
+def hidden(model: Any, batch: Batch) -> Any:
+    """Compute the hidden states of a model that is called for them alone, whatever it could make of them."""
+    return model.hidden_states(**batch["inputs"])
+
+
 def ready(model: Any) -> Any:
     """Lay a model out as decoding wants it on this platform: on a CPU by its `for_decoding`, else as it is."""
     lay_out = getattr(type(model), "for_decoding", None)

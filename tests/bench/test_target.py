@@ -146,11 +146,14 @@ def test_config_json_alone_makes_a_model_of_every_architecture(family, architect
     assert counted["forward"].model > 0
     rows = [leaf.shape[0] for leaf in jax.tree.leaves(work.batch)]
     assert {*rows} == {2}
-    units = {("pictures",): "images", ("text", "pictures"): "pairs", ("sound",): "sounds"}
-    alone |= pictures
-    steps = (16, "steps" if known.inputs.reads == ("trajectories",) else "tokens")
-    assert (work.items, work.unit) == ((2, units[known.inputs.reads]) if alone else steps)
-    trained = {*OBJECTIVES} - ({"fill"} if pictures else set())
+    both = pictures or "regions" in known.inputs.reads
+    if both or alone:
+        units = {("pictures",): "images", ("clips",): "clips", ("sound",): "sounds"}
+        expected = (64, "tokens") if "decode" in work.programs else (2, units.get(known.inputs.reads, "pairs"))
+    else:
+        expected = (16, "steps" if known.inputs.reads == ("trajectories",) else "tokens")
+    assert (work.items, work.unit) == expected
+    trained = {*OBJECTIVES} - ({"fill"} if pictures else set()) - ({"compare"} if known.inputs.several else set())
     assert ("train" in work.programs) >= bool({*known.uses} & trained)
     assert ("train" in work.programs) <= ({"span", "choose", "discriminate"}.isdisjoint(known.uses))
     if "train" in work.programs:

@@ -92,5 +92,5 @@ def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSe
 def held_out(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
     """Hold out pictures for the splits that there are not; by their names, whose order says nothing."""
     names = lambda pictures: [normal(name) for name in pictures.images.names]  # noqa: E731
-    one_class = lambda pictures: np.zeros(len(pictures), np.int32)  # noqa: E731
+    one_class = lambda pictures: np.zeros(len(pictures.images), np.int32)  # noqa: E731
     return completed(splits, names, one_class, share=holdout, seed=seed)

@@ -134,7 +134,7 @@ FAMILIES = {
             "Wav2Vec2ForSequenceClassification": Architecture(
                 _classifier, samples_classifier, HEAD,
                 lambda config: {"classifier_proj_size": config.head.dense_width}, at="backbone.", uses=("classify",),
-                ignored=(PRETRAINING,), **SHARED,
+                ignored=(r"^lm_head\.", PRETRAINING), **SHARED,
             ),
         },
         table=TABLE,

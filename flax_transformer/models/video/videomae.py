@@ -107,8 +107,6 @@ class VideoMAEConfig:
 class VideoMAE(ReadsClips, Module):
     """Clips in, the pixels of masked tubelets out: `model.output(model.hidden_states(…))`."""
 
-    use = "fill"
-
     @classmethod
     def example_batch(cls, config: VideoMAEConfig, rows: int, length: int | None = None) -> dict[str, Any]:
         """Make a batch of B clips, and noise for the places of their frames."""
