@@ -22,9 +22,15 @@ answers 23.17, 23.46 and 22.89 % of 5,076 test questions without seeing a pictur
 two shared cores each, 2026-11-23); 129 of them have answers that training lacks, and count as wrong. Published models
 with features of networks trained on ImageNet answer 21.7 to 29.3 % of them.
 
-The recipes that see have not been run to their end. On easy-VQA, half an epoch (300 steps of 64 questions) of `seeing`
-with two layers of D=64 answered 78.88 % of 9,673 test questions: it tells colours, and shapes hardly better than chance
-(41 % of the questions that begin with "what shape", of three).
+On easy-VQA
+
+    python experiments/answer_about_images.py seeing --workdir runs/easy --data.root EASY_VQA --length 16 \
+        --model.backbone.patches.inner 16 32 64 --train.steps 1600 --train.eval-every 400 --train.checkpoint-every 400
+
+answers 93.66 % of 9,673 test questions, after almost six epochs, 10 CPU minutes (17 by the clock beside other work; one
+seed, 2026-11-23), 86.5 % of those that ask what shape it is; a convolutional network's published 93.8 % took eight
+epochs, and 99.5 % is its best. On DAQUAR, as above but `seeing --rows 64 --augment.shift 4
+--model.backbone.patches.inner 16 32 64`, seed 0 answers 23.56 %, hardly more than blind; other seeds have not been run.
 """
 
 from dataclasses import replace
