@@ -96,6 +96,7 @@ def test_the_export_answers_as_the_run_did(seeing):
     assert together[0][0].name == samples[0]["hypothesis"]
 
 
+@pytest.mark.slow
 def test_a_model_of_patches_and_one_that_sees_nothing_are_exported(tmp_path):
     for name, kind in (("patches", "ViltForQuestionAnswering"), ("blind", "BertForSequenceClassification")):
         train(short(name, 2), tmp_path / name)

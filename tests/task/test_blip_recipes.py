@@ -85,6 +85,7 @@ def test_contrastive_training_goes_on_from_either_class(matched, tmp_path):
     assert np.isclose(sum(label.probability for label in labels), 1)
 
 
+@pytest.mark.slow
 def test_captions_are_learned_and_written(tmp_path):
     writer = blip_writer(VISION, TEXT)
     run = recipe(

@@ -50,6 +50,7 @@ def records(folder):
 
 
 @pytest.mark.proves("decision_transformer", "train", "[`decide`](../experiments/decide.py), resumed bit for bit")
+@pytest.mark.slow
 def test_actions_are_learned_by_the_return_and_not_without(episodes, tmp_path):
     train(short(episodes, 40), tmp_path / "whole")
     train(short(episodes, 20), tmp_path / "parts")

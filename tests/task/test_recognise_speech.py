@@ -62,7 +62,7 @@ def samples(folder):
     return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
 
 
-@pytest.fixture(scope="module", params=["digits", "ctc", "seq2seq"])
+@pytest.fixture(scope="module", params=["digits", pytest.param("ctc", marks=pytest.mark.slow), "seq2seq"])
 def kind(request):
     return request.param
 
