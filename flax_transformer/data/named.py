@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from jaxtyping import Int
@@ -40,6 +39,6 @@ class NamedFiles:
         """Say where one comes from."""
         return str(self.root / self.names[index])
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> Self:
+    def take(self, indices: Int[np.ndarray, "_"]) -> "NamedFiles":
         """Pick some."""
         return replace(self, names=[self.names[index] for index in indices])
