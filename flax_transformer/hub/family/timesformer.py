@@ -28,7 +28,7 @@ CONFIG = ConfigTable(
         "qkv_bias": ("attention.bias", "time.bias"),
         "num_frames": "frames",
     },
-    reads=lambda fields: {".drop_path": fields.number("drop_path_rate", 0), **read_start(fields)},
+    reads=lambda fields: {".drop_path": float(fields.number("drop_path_rate", 0.0)), **read_start(fields)},
     writes=said_start,
 )
 """Of the drop path rate transformers 5 takes whole numbers alone, so it is not written."""
