@@ -13,7 +13,7 @@ without looking.
 Of 500 drawn test scenes, one or two shapes of six colours and four kinds beside or above each other, `cct` said every
 one word for word; beside other scenes the same captions are right in 1.6 % (BLEU-4 6.4, CIDEr-D 0.88 instead of 8.66).
 That took 400 steps, 7 CPU minutes in 11 by the clock beside other work (one seed, 2026-11-23). Photographs have not
-been tried to the end: a step on Flickr8k's of 96 pixels takes some two seconds of two cores.
+been tried.
 
 The first word says what looks: `cct`, patches after convolutions, which learns from few pictures, or `vit`, whose
 `export` is a VisionEncoderDecoderModel that `transformers` opens too.
