@@ -91,6 +91,12 @@ def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSe
 
 def held_out(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
     """Hold out pictures for the splits that there are not; by their names, whose order says nothing."""
-    names = lambda pictures: [normal(name) for name in pictures.images.names]  # noqa: E731
-    one_class = lambda pictures: np.zeros(len(pictures.images), np.int32)  # noqa: E731
-    return completed(splits, names, one_class, share=holdout, seed=seed)
+    return completed(splits, _names, _one_class, share=holdout, seed=seed)
+
+
+def _names(pictures: Any) -> list[str]:
+    return [normal(name) for name in pictures.images.names]
+
+
+def _one_class(pictures: Any) -> Int[np.ndarray, " B"]:
+    return np.zeros(len(pictures.images), np.int32)

@@ -55,12 +55,15 @@ def open_clips(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ClipSet:
         raise FileNotFoundError(f"{root} must be a folder of clips, there is none")
     found, classes = open_folders(root, CLIPS)
     splits = {split: LabelledClips(ClipFiles(each.root, each.names), each.labels) for split, each in found.items()}
-    names = lambda clips: [normal(Path(name).as_posix()) for name in clips.clips.names]  # noqa: E731
     try:
-        whole = completed(splits, names, lambda clips: clips.labels, share=holdout, seed=seed, what="clips")
+        whole = completed(splits, _names, lambda clips: clips.labels, share=holdout, seed=seed, what="clips")
     except ValueError as error:
         raise ValueError(f"{root}: {error}") from error
     return ClipSet(whole, classes)
+
+
+def _names(clips: LabelledClips) -> list[str]:
+    return [normal(Path(name).as_posix()) for name in clips.clips.names]
 
 
 @frozen

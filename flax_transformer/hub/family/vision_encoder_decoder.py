@@ -116,14 +116,17 @@ def composed(fields: Fields) -> Family:
         replace(row, ours=tuple(path.replace("trunk.", "decoder.") for path in row.ours))
         for row in under((*gpt2.TABLE, *CROSS), "", "decoder.transformer.")
     ]
-    own = Architecture(
-        read, picture_to_text, base=True, uses=("respond",), inputs=PICTURES_TO_TEXT,
-        marks=tuple(dict.fromkeys((*architecture.marks, "hidden_states"))), layers=partial(both_layers, architecture),
-        ignored=(r"^encoder\.pooler\.", r"^encoder\.embeddings\.mask_token$"),
-    )  # fmt: skip
+    general = FAMILIES["vision-encoder-decoder"]
+    own = {
+        name: replace(
+            each, marks=tuple(dict.fromkeys((*architecture.marks, "hidden_states"))),
+            layers=partial(both_layers, architecture),
+        )
+        for name, each in general.architectures.items()
+    }  # fmt: skip
     return replace(
-        FAMILIES["vision-encoder-decoder"],
-        architectures={"VisionEncoderDecoderModel": own},
+        general,
+        architectures=own,
         table=(
             *_rows(family.table, "encoder.backbone." if projected else "encoder.", "encoder.", "encoder"),
             *linear("encoder.head.output", "enc_to_dec_proj"),
@@ -141,7 +144,12 @@ FAMILIES = {
         model_type="vision-encoder-decoder",
         architectures={
             "VisionEncoderDecoderModel": Architecture(
-                read, picture_to_text, base=True, uses=("respond",), inputs=PICTURES_TO_TEXT
+                read,
+                picture_to_text,
+                base=True,
+                uses=("respond",),
+                inputs=PICTURES_TO_TEXT,
+                ignored=(r"^encoder\.pooler\.", r"^encoder\.embeddings\.mask_token$"),
             )
         },
         table=(),

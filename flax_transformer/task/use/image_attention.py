@@ -195,8 +195,8 @@ def _caption(pretrained: Pretrained, given: Inputs) -> tuple[int, ...]:
 
 def _spelled(pretrained: Pretrained, tokens: Sequence[int]) -> tuple[str, dict[int, str]]:
     """Say what a caption is, and name the positions by the tokens that are written there."""
-    spell = str if pretrained.tokenizer is None else pretrained.tokenizer.decode
-    return spell([*tokens]).strip(), {i: spell([token]).strip() or "end" for i, token in enumerate(tokens)}
+    write = str if pretrained.tokenizer is None else pretrained.tokenizer.decode
+    return write([*tokens]).strip(), {i: write([token]).strip() or "end" for i, token in enumerate(tokens)}
 
 
 def _told(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
