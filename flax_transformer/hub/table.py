@@ -216,3 +216,8 @@ def _layer(ours: str | tuple[str, ...], theirs: str, layout: Layout) -> Table:
 def under(table: Table, ours: str, theirs: str) -> Table:
     """Put a prefix before our paths and one before their names."""
     return tuple(row.under(ours, theirs) for row in table)
+
+
+def as_decoder(table: Table) -> Table:
+    """Let what is a trunk's be the decoder's of a `Seq2Seq`."""
+    return tuple(replace(row, ours=tuple(path.replace("trunk.", "decoder.") for path in row.ours)) for row in table)

@@ -14,14 +14,26 @@ from flax_transformer.nn.config import Precision, check_at_least, check_fields, 
 from flax_transformer.nn.linear import Linear, flat_dot_general
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import LayerNorm
-from flax_transformer.ops import dropout, lookup, multiply_rows, sinusoidal, sinusoidal_halves, spread, take_rows, widen
+from flax_transformer.ops import (
+    dropout,
+    lookup,
+    multiply_rows,
+    sinusoidal,
+    sinusoidal_halves,
+    sinusoidal_spanning,
+    spread,
+    take_rows,
+    widen,
+)
 from flax_transformer.ops.mask import check_broadcast
 from flax_transformer.ops.table import sharing
 from flax_transformer.ops.wide import wide
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.explicit import implicit
 
-SINUSOIDS = {"sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves}
+SINUSOIDS = {
+    "sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves, "sinusoidal_spanning": sinusoidal_spanning,
+}  # fmt: skip
 
 
 @frozen
@@ -33,11 +45,11 @@ class EmbeddingConfig:
     multiple: int = 1
     """The token table is rounded up to a multiple of so many rows, which split over devices; there are no logits of
     rows after the vocabulary's."""
-    position: Literal["sinusoidal", "sinusoidal_halves", "learned", "none"] = "sinusoidal"
+    position: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_spanning", "learned", "none"] = "sinusoidal"
     max_length: int = 1024
     """Positions of a learned table; sinusoids have no limit."""
     offset: int = 0
-    """Rows of a learned table before that of position 0."""
+    """Rows of a learned table before that of position 0, or what the first position of sinusoids is."""
     types: int | Literal["token"] = 0
     """Kinds of tokens, each with an embedding that is added (BERT's first and second sentence); "token": types are
     tokens themselves, looked up in their table (GPT-2)."""
@@ -134,7 +146,7 @@ class Embedding(Module):
         if cfg.position == "learned":
             x = x + lookup(self.position.embedding[...], positions + cfg.offset)
         elif cfg.position in SINUSOIDS:
-            x = x + SINUSOIDS[cfg.position](positions, cfg.embed)
+            x = x + SINUSOIDS[cfg.position](positions + cfg.offset, cfg.embed)
         if cfg.types == "token":
             x = x if types is None else x + take_rows(self.rows, types)
         elif cfg.types:

@@ -21,6 +21,7 @@ from flax_transformer.ops.position import (
     rotary_frequencies,
     sinusoidal,
     sinusoidal_halves,
+    sinusoidal_spanning,
 )
 from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
 from flax_transformer.ops.table import lookup, multiply_rows, spread, take_rows
@@ -62,6 +63,7 @@ __all__ = [
     "sinusoidal",
     "sinusoidal_grid",
     "sinusoidal_halves",
+    "sinusoidal_spanning",
     "soft_cross_entropy",
     "spread",
     "take_rows",

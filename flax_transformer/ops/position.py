@@ -43,14 +43,26 @@ def sinusoidal_halves(positions: Int[Array, "*B T"], width: int) -> Float[Array,
     return jnp.concatenate(_waves(positions, width), -1)
 
 
-def _waves(positions, width):
+def sinusoidal_spanning(positions: Int[Array, "*B T"], width: int) -> Float[Array, "*B T D"]:
+    """Encode positions as `sinusoidal_halves` does, with wavelengths that reach 20000π: the spacing of fairseq.
+
+    >>> sinusoidal_spanning(jnp.arange(2), 4)
+    Array([[0. , 0. , 1. , 1. ],
+           [0.84..., 0.0001, 0.54..., 1. ]], dtype=float32)
+    """
+    return jnp.concatenate(_waves(positions, width, max(width // 2 - 1, 1)), -1)
+
+
+def _waves(positions, width, steps=None):
+    """Give sines and cosines; `steps` of wavelengths, each as much longer, lead to 20000π: as many as pairs if None."""
     if width % 2:
         raise ValueError(f"sines and cosines come in pairs, so the width must be even, got {width}")
     if width > WIDEST:
         raise ValueError(f"the width of positions must be at most {WIDEST:,}, got {width:,}")
     # Count turns, not radians, and split the frequency: the coarse part (12 bits) times a position below 4096 is
     # exact in float32, so whole turns drop out without rounding and position 4000 is as precise as position 4.
-    turns = 10000.0 ** (-np.arange(0, width, 2) / width) / (2 * math.pi)
+    exponents = np.arange(0, width, 2) / width if steps is None else np.arange(width // 2) / steps
+    turns = 10000.0**-exponents / (2 * math.pi)
     coarse = np.ldexp(np.round(np.ldexp(np.frexp(turns)[0], 12)), np.frexp(turns)[1] - 12)
     where = positions[..., None].astype(jnp.float32)
     whole = where * coarse.astype(np.float32)

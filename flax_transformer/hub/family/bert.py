@@ -4,7 +4,7 @@ from flax_transformer.hub.call import encoder_classifier, encoder_span, multiple
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Family
-from flax_transformer.hub.table import Row, Table, embedding, linear, norm
+from flax_transformer.hub.table import Row, Table, embedding, linear, norm, under
 from flax_transformer.models.text.bert import bert_base_uncased
 
 CONFIG = ConfigTable(
@@ -58,10 +58,23 @@ TABLE = (
     *norm("embedding.norm", "embeddings.LayerNorm"),
     *blocks("trunk.blocks", "encoder.layer.{}"),
 )
+CROSS = (
+    *(
+        row
+        for part in ("query", "key", "value")
+        for row in linear(f"trunk.blocks.cross.{part}", f"encoder.layer.{{}}.crossattention.self.{part}")
+    ),
+    *linear("trunk.blocks.cross.out", "encoder.layer.{}.crossattention.output.dense", inputs=2),
+    *norm("trunk.blocks.cross_residual.norm", "encoder.layer.{}.crossattention.output.LayerNorm"),
+)
+"""Of blocks that attend to something else too."""
+OUT = (
+    *linear("dense", "transform.dense"),
+    *norm("norm", "transform.LayerNorm"),
+    Row(("output_bias",), "bias"),
+)
 MASKED = (
-    *linear("dense", "cls.predictions.transform.dense"),
-    *norm("norm", "cls.predictions.transform.LayerNorm"),
-    Row(("output_bias",), "cls.predictions.bias"),
+    *under(OUT, "", "cls.predictions."),
     Row(("head.token.embedding",), "cls.predictions.decoder.weight"),
     Row(("head.output_bias",), "cls.predictions.decoder.bias"),
 )

@@ -14,7 +14,7 @@ from flax_transformer.hub.inputs import PICTURES, TOWERS, Signature
 from flax_transformer.hub.picture import LAYERS
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import VECTOR, Matrix, Row, Table, conv, linear, norm, parameter, under
+from flax_transformer.hub.table import VECTOR, Matrix, Row, Table, as_decoder, conv, linear, norm, parameter, under
 from flax_transformer.hub.towers import ALONE, TOWER_LAYERS, inside
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -150,26 +150,8 @@ def _picture(ours: str, theirs: str, end: str = "trunk.norm") -> Table:
     return (*under(rows, ours, theirs), *norm(end if end != "trunk.norm" else ours + end, f"{theirs}post_layernorm"))
 
 
-CROSS = (
-    *(
-        row
-        for part in ("query", "key", "value")
-        for row in linear(f"trunk.blocks.cross.{part}", f"encoder.layer.{{}}.crossattention.self.{part}")
-    ),
-    *linear("trunk.blocks.cross.out", "encoder.layer.{}.crossattention.output.dense", inputs=2),
-    *norm("trunk.blocks.cross_residual.norm", "encoder.layer.{}.crossattention.output.LayerNorm"),
-)
-TEXT = (*bert.TABLE, *CROSS)
-DECODER = tuple(
-    replace(row, ours=tuple(path.replace("trunk.", "decoder.") for path in row.ours))
-    for row in under(TEXT, "", "text_decoder.bert.")
-)
-WRITER = (
-    *DECODER,
-    *linear("dense", "text_decoder.cls.predictions.transform.dense"),
-    *norm("norm", "text_decoder.cls.predictions.transform.LayerNorm"),
-    Row(("output_bias",), "text_decoder.cls.predictions.bias"),
-)
+TEXT = (*bert.TABLE, *bert.CROSS)
+WRITER = (*as_decoder(under(TEXT, "", "text_decoder.bert.")), *under(bert.OUT, "", "text_decoder.cls.predictions."))
 READER = (*_picture("encoder.vision.", "vision_model."), *under(TEXT, "encoder.text.", "text_encoder."))
 POOLER = linear("head.dense", "pooler.dense")
 TEXT_ALONE = (*under(TEXT, "backbone.", ""), *POOLER)

@@ -9,26 +9,14 @@ import numpy as np
 
 from flax_transformer.hub.alike import unlike
 from flax_transformer.hub.captioner import both_layers, picture_to_text
-from flax_transformer.hub.family import gpt2
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES, Signature
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import families
-from flax_transformer.hub.table import Row, Table, linear, matrix, norm, under
+from flax_transformer.hub.table import Row, Table, linear, under
+from flax_transformer.hub.words import WORDS, kind_of
 from flax_transformer.models.head import ClassifierConfig
-from flax_transformer.models.multimodal.vision_encoder_decoder import captioner, words_of
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-
-CROSS = (
-    *norm("trunk.blocks.cross_residual.norm", "h.{}.ln_cross_attn"),
-    *matrix("trunk.blocks.cross.query", "h.{}.crossattention.q_attn"),
-    *matrix(("trunk.blocks.cross.key", "trunk.blocks.cross.value"), "h.{}.crossattention.c_attn"),
-    *matrix("trunk.blocks.cross.out", "h.{}.crossattention.c_proj", inputs=2),
-)
-WORDS = replace(
-    gpt2.CONFIG, only={**gpt2.CONFIG.only, "add_cross_attention": True, "scale_attn_by_inverse_layer_idx": False}
-)
-"""A GPT-2 that looks at something."""
 
 
 def _inside(fields: Fields, side: str) -> Fields:
@@ -41,7 +29,7 @@ def _inside(fields: Fields, side: str) -> Fields:
     if not isinstance(found, dict):
         raise ValueError(f"config.json must give {side} as an object, it is {found!r:.40}")
     kind = found.get("model_type")
-    known = ["gpt2"] if side == "decoder" else list(_encoders())
+    known = list(WORDS) if side == "decoder" else list(_encoders())
     if kind not in known:
         raise ValueError(f"config.json has {side}.model_type={kind!r}; supported there are {', '.join(known)}")
     return Fields.of(found)
@@ -68,18 +56,21 @@ def read(fields: Fields) -> Seq2SeqConfig:
     """Make the config of both sides of config.json's fields."""
     fields.only(tie_word_embeddings=False)
     inside = _inside(fields, "encoder")
-    encoder = _encoder(_encoders()[inside["model_type"]][1], inside)
-    return captioner(encoder, WORDS.read(_inside(fields, "decoder")))
+    encoder, words = _encoder(_encoders()[inside["model_type"]][1], inside), _inside(fields, "decoder")
+    return WORDS[words["model_type"]].read(encoder, words)
 
 
 def write(config: Seq2SeqConfig) -> dict[str, Any]:
     """Write config.json's fields of both sides.
 
     Raises:
-      ValueError: an encoder that is of no family, or a decoder that is no GPT-2.
+      ValueError: an encoder or a decoder that is of no family.
     """
     encoder = config.encoder.backbone if isinstance(config.encoder, ClassifierConfig) else config.encoder
-    words = {"model_type": "gpt2", **WORDS.write(words_of(config)), "add_cross_attention": True, "is_decoder": True}
+    kind = kind_of(config)
+    words = {"model_type": kind, **WORDS[kind].write(config)}
+    if unlike(config, WORDS[kind].read(encoder, Fields.of(words))):
+        raise ValueError(f"the decoder must be one that a family of checkpoints has: {', '.join(WORDS)}")
     return {
         "encoder": _written(encoder), "decoder": words, "is_encoder_decoder": True, "tie_word_embeddings": False,
     }  # fmt: skip
@@ -112,10 +103,7 @@ def composed(fields: Fields) -> Family:
     inside = _inside(fields, "encoder")
     family, architecture = _encoders()[inside["model_type"]]
     projected = isinstance(read(fields).encoder, ClassifierConfig)
-    words = [
-        replace(row, ours=tuple(path.replace("trunk.", "decoder.") for path in row.ours))
-        for row in under((*gpt2.TABLE, *CROSS), "", "decoder.transformer.")
-    ]
+    words = WORDS[_inside(fields, "decoder")["model_type"]]
     general = FAMILIES["vision-encoder-decoder"]
     own = {
         name: replace(
@@ -130,11 +118,11 @@ def composed(fields: Fields) -> Family:
         table=(
             *_rows(family.table, "encoder.backbone." if projected else "encoder.", "encoder.", "encoder"),
             *linear("encoder.head.output", "enc_to_dec_proj"),
-            *words,
+            *under(words.table, "", "decoder."),
         ),
-        ignored=(*family.ignored, *gpt2.FAMILIES["gpt2"].ignored),
-        renamed=family.renamed,
-        copies={"decoder.lm_head.weight": "decoder.transformer.wte.weight"},
+        ignored=(*family.ignored, *words.ignored),
+        renamed={**family.renamed, **words.renamed},
+        copies={f"decoder.{name}": f"decoder.{other}" for name, other in words.copies.items()},
     )
 
 

@@ -3,6 +3,7 @@
 TrOCR, ViT with GPT-2 and their like (Li et al. 2021, https://arxiv.org/abs/2109.10282).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,27 +12,38 @@ from flax_transformer.models.head import with_head
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.gpt2 import gpt2
 from flax_transformer.models.vision.vit import vit_encoder
-from flax_transformer.nn import Precision, TrunkConfig
+from flax_transformer.nn import EmbeddingConfig, Precision, TrunkConfig, transformer_block
+from flax_transformer.nn.attention import AttentionConfig, CrossAttentionConfig
 
 FLOAT32 = Precision()
 
 
-def captioner(encoder: Any, words: CausalConfig) -> Seq2SeqConfig:
+def captioner(encoder: Any, words: CausalConfig, **output: Any) -> Seq2SeqConfig:
     """Let a language model look at pictures, by cross-attention as its self-attention is.
 
     Args:
       encoder: config of an encoder of pictures; one of another width than the words gets a linear layer behind it.
+      output: `output_bias` and `output_dense` of a `Seq2SeqConfig`.
     """
     width = words.block.embed
     if width_of(encoder) != width:
         encoder = with_head(encoder, outputs=width)
+    return _looking(encoder, words, words.block.attention, output)
+
+
+def text_reader(encoder: Any, words: CausalConfig) -> Seq2SeqConfig:
+    """Let a language model look at pictures as `captioner` does, but at states as wide as the encoder's (TrOCR)."""
+    cross = CrossAttentionConfig(**vars(words.block.attention), memory=width_of(encoder))
+    return _looking(encoder, words, cross, {})
+
+
+def _looking(encoder: Any, words: CausalConfig, cross: AttentionConfig, output: Mapping[str, Any]) -> Seq2SeqConfig:
+    decoder = TrunkConfig(
+        block=replace(words.block, cross=cross), depth=words.depth, unroll=words.unroll, remat=words.remat
+    )
     return Seq2SeqConfig(
-        embedding=words.embedding, encoder=encoder, tied_output=words.tied_output,
-        decoder=TrunkConfig(
-            block=replace(words.block, cross=words.block.attention), depth=words.depth, unroll=words.unroll,
-            remat=words.remat,
-        ),
-    )  # fmt: skip
+        embedding=words.embedding, encoder=encoder, decoder=decoder, tied_output=words.tied_output, **output
+    )
 
 
 def words_of(config: Seq2SeqConfig) -> CausalConfig:
@@ -56,3 +68,35 @@ def vit_gpt2(
         vit_encoder("base", 16, image=image, dropout=dropout, precision=precision),
         gpt2(vocab, dropout=dropout, precision=precision),
     )
+
+
+def trocr_words(
+    vocab: int = 50_265,
+    *,
+    embed: int = 1024,
+    heads: int = 16,
+    depth: int = 12,
+    inner: int = 4096,
+    dropout: float = 0.1,
+    precision: Precision = FLOAT32,
+) -> CausalConfig:
+    """Give TrOCR's decoder without what it looks at: BART's blocks, learned positions from the third row on."""
+    return CausalConfig(
+        embedding=EmbeddingConfig(
+            vocab=vocab, embed=embed, position="learned", max_length=512, offset=2, norm=1e-5, scaled=False,
+            dropout=dropout, init_std=0.02, precision=precision,
+        ),
+        block=transformer_block(
+            embed=embed, heads=heads, inner=inner, activation="gelu", dropout=dropout, init_std=0.02,
+            precision=precision,
+        ),
+        depth=depth,
+    )  # fmt: skip
+
+
+def trocr_base(vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
+    """Give TrOCR-base: ViT-B/16 for 384 × 384, 12 layers of D=1024: 333.3 M parameters."""
+    encoder = vit_encoder("base", 16, image=384, precision=precision)
+    attention = replace(encoder.block.attention, bias=False, out_bias=True)
+    encoder = replace(encoder, block=replace(encoder.block, attention=attention))
+    return text_reader(encoder, trocr_words(vocab, dropout=dropout, precision=precision))
