@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer.models.head import ClassifierConfig
-from flax_transformer.models.multimodal.vision_encoder_decoder import captioner, vit_gpt2, words_of
+from flax_transformer.models.multimodal.vision_encoder_decoder import captioner, trocr_base, vit_gpt2, words_of
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.vision.cct import cct
@@ -39,6 +39,12 @@ def test_the_preset_has_the_published_size():
     """Without the pooler, 590,592 parameters that nothing reads."""
     model = nnx.eval_shape(lambda: Seq2Seq(vit_gpt2(), rngs=nnx.Rngs(0)))
     assert parameter_count(model) == 239_195_904 - 590_592
+
+
+def test_trocr_has_the_published_size():
+    """Likewise; 334 M are published."""
+    model = nnx.eval_shape(lambda: Seq2Seq(trocr_base(), rngs=nnx.Rngs(0)))
+    assert parameter_count(model) == 333_921_792 - 590_592
 
 
 def test_pictures_of_another_width_are_projected(model):

@@ -14,6 +14,7 @@ from flax_transformer.ops import (
     rotary_frequencies,
     sinusoidal,
     sinusoidal_halves,
+    sinusoidal_spanning,
 )
 
 pytestmark = pytest.mark.proves("positions", "sinusoidal, rotary with Llama 3 scaling, ALiBi, T5 buckets")
@@ -33,6 +34,16 @@ def test_halves_hold_the_same_waves_in_another_order():
     positions = jnp.array([[0, 3], [700, 12]])
     waves, halves = sinusoidal(positions, 10), sinusoidal_halves(positions, 10)
     np.testing.assert_array_equal(jnp.concatenate([waves[..., ::2], waves[..., 1::2]], -1), halves)
+
+
+@pytest.mark.parametrize("width", [2, 4, 64])
+def test_spanning_waves_reach_the_longest(width):
+    position = np.arange(1024)
+    ours = np.array(sinusoidal_spanning(jnp.asarray(position), width))
+    for pair in range(half := width // 2):
+        angle = position * np.exp(-np.log(10000) * pair / max(half - 1, 1))
+        np.testing.assert_allclose(ours[:, pair], np.sin(angle), atol=2e-6)
+        np.testing.assert_allclose(ours[:, half + pair], np.cos(angle), atol=2e-6)
 
 
 @pytest.mark.parity
