@@ -3,13 +3,15 @@ r"""Learn which caption belongs to which picture (CLIP), or which two pictures s
     python experiments/contrast.py                                                     # drawn shapes, with captions
     python experiments/contrast.py captions --workdir runs/flickr --data.root FLICKR8K --size 96
     python experiments/contrast.py captions --init CHECKPOINT --data.root FLICKR8K       # of a CLIP or a SigLIP
+    python experiments/contrast.py stem --workdir runs/shapes --train.steps 1000
     python experiments/contrast.py lora --init CHECKPOINT --data.root FLICKR8K           # low-rank factors of it alone
     python experiments/contrast.py twins --workdir runs/emoji --data.root EMOJI
 
 The first word says what pairs are. `captions`: a folder of pictures and of files of JSON lines, `train.jsonl` and
 perhaps others of `validation` and `test`, a line of `{"image": "…", "captions": ["…", …]}` each. `twins`: a folder of
-two folders whose pictures have the same names. What is missing is held out of the training pairs. `lora` is `captions`
-with a checkpoint whose own parameters stay as they are; `finetune_image.py probe --init CHECKPOINT` trains a linear
+two folders whose pictures have the same names. What is missing is held out of the training pairs. `stem` is `captions`
+with convolutions before the tower of pictures, which learns from few and has no `export`. `lora` is `captions` with a
+checkpoint whose own parameters stay as they are; `finetune_image.py probe --init CHECKPOINT` trains a linear
 classifier on its tower of pictures.
 
 Without a folder it is shapes of six colours, and the test has six combinations of a colour and a shape that no training
@@ -17,7 +19,14 @@ picture has; `--data.shapes.no-unseen` lets the training pictures have them too.
 
 After the recipe's 300 steps, with six combinations unseen, 14.4 % of the test's pictures find their caption first among
 24 and all find it among the first five; of the six captions all find one of their pictures first (one seed,
-2026-11-23). What more steps give has not been tried.
+2026-11-23). With `stem` above, every validation picture finds its caption first from step 250 on, but of the test's
+4.0 %, all others second (one seed, 13 CPU minutes in 11 by the clock, 2026-11-23): shapes are learned colour by colour.
+
+    python experiments/contrast.py twins --workdir runs/emoji --data.root EMOJI --train.steps 1000 --augment.area 0.4 \
+        --augment.operations 1 --augment.erase 0.25
+
+finds of 191 emoji that it was not trained on 75.92 and 74.35 % by the other vendor's drawing, and nine in ten among the
+first five (one seed, 48 CPU minutes in 34 by the clock on two cores of an AMD EPYC with other work, 2026-11-23).
 """
 
 from dataclasses import replace
@@ -68,10 +77,10 @@ def experiment(**parts: Any) -> Recipe:
 
 EXPERIMENTS = {
     "captions": experiment(
-        model=replace(CLIP, vision=TOWER), data=ShapeCaptions(), examples=CaptionedImages(augment=Augment(shift=2))
-    ),
-    "clip": experiment(
         model=CLIP, family="clip", data=ShapeCaptions(), examples=CaptionedImages(augment=Augment(shift=2))
+    ),
+    "stem": experiment(
+        model=replace(CLIP, vision=TOWER), data=ShapeCaptions(), examples=CaptionedImages(augment=Augment(shift=2))
     ),
     "lora": experiment(
         lora=LoraConfig(rank=8),

@@ -76,6 +76,8 @@ def finished(name, pairs, tmp_path_factory):
 
 
 @pytest.mark.proves("clip", "train", "[`contrast`](../experiments/contrast.py)")
+@pytest.mark.proves("towers", "train", "[`contrast`](../experiments/contrast.py)")
+@pytest.mark.proves("siamese", "train", "[`contrast`](../experiments/contrast.py)")
 def test_a_run_measures_how_often_the_right_one_is_found(name, finished):
     folder, _ = finished
     test = records(folder)[-1]
