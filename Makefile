@@ -10,7 +10,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-re
 	$(if $(SHAPES),--jaxtyping-packages=flax_transformer$(comma)beartype.beartype)
 comma := ,
 
-.PHONY: demo test slow soak lint format parity matrix clean
+.PHONY: demo test slow soak lint format parity matrix docs clean
 
 $(BIN)/.demo: pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v[0]}.{v[1]}; try make PYTHON=python3.12 ...")'
@@ -53,5 +53,11 @@ format: $(BIN)/.dev
 matrix: $(BIN)/.dev  ## docs/matrix.md, of what the tests say they prove
 	@PYTHONPATH=. $(BIN)/python tests/matrix.py
 
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(BIN)/.dev  ## the documentation site, in site/; a warning is an error, and so is a link that leads nowhere
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]' 2>$(VENV)/install.log || { cat $(VENV)/install.log; exit 1; }
+	@$(BIN)/python -m mkdocs build --quiet --strict --config-file website/mkdocs.yml
+	@$(BIN)/python -m website.link site
+
 clean:
-	rm -rf $(VENV) runs .programs .pytest_cache .ruff_cache
+	rm -rf $(VENV) runs site .programs .pytest_cache .ruff_cache

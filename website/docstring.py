@@ -1,0 +1,40 @@
+"""The dialect of our docstrings, in the words of the Markdown and of the Google style that the site's tools read."""
+
+import re
+
+_TYPED = r"^[ \t]*>>> .*\n?(?:^[ \t]*\S.*\n?)*"
+_DOCTEST = re.compile(rf"{_TYPED}(?:\n*{_TYPED})*", re.MULTILINE)
+_SEVERAL = re.compile(r"^(?P<indent> +)(?P<names>\w+(?:, \w+)+): (?P<meaning>.*(?:\n(?P=indent)[ ]+.*)*)", re.MULTILINE)
+
+
+def examples(text: str) -> str:
+    """Fence what a docstring types into Python, which Markdown takes for quotations.
+
+    >>> print(examples("Add.\\n\\n>>> 1 + 1\\n2"))
+    Add.
+    <BLANKLINE>
+    ```pycon
+    >>> 1 + 1
+    2
+    ```
+    """
+    return _DOCTEST.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text).rstrip("\n")
+
+
+def arguments(text: str, names: dict[str, str]) -> str:
+    """Give each of several arguments that are described together a line, under the name that their function has for it.
+
+    >>> print(arguments("Args:\\n  args, key: given on.", {"args": "*args"}))
+    Args:
+      *args: given on.
+      key: given on.
+    """
+
+    def each(found: re.Match) -> str:
+        return "\n".join(
+            f"{found['indent']}{names.get(name, name)}: {found['meaning']}" for name in found["names"].split(", ")
+        )
+
+    head, args, rest = text.partition("Args:\n")
+    section, empty, rest = rest.partition("\n\n")
+    return head + args + _SEVERAL.sub(each, section) + empty + rest

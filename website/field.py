@@ -1,0 +1,80 @@
+"""Shows the fields of configs: a class that is `frozen` is read as the dataclass that it is.
+
+Its fields, inherited ones too, become the parameters of the class, each with the string below it, type and default.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from griffe import (
+    Class,
+    DataclassesExtension,
+    Decorator,
+    Docstring,
+    ExprCall,
+    ExprKeyword,
+    ExprName,
+    Function,
+    Module,
+    Object,
+    ParameterKind,
+)
+
+from website import docstring
+
+FROZEN = "flax_transformer.frozen.frozen"
+DATACLASS = ExprCall(ExprName("dataclasses.dataclass"), [ExprKeyword("kw_only", "True")])
+STARS = {ParameterKind.var_positional: "*", ParameterKind.var_keyword: "**"}
+
+
+class Fields(DataclassesExtension):
+    """Reads `frozen` classes as dataclasses, and writes every docstring in the dialect of the site's tools."""
+
+    def on_package(self, *, pkg: Module, **options: Any) -> None:
+        """Change the package, once all of it is known."""
+        everything = list(within(pkg))
+        for each in everything:
+            translate(each)
+        found = (each for each in everything if isinstance(each, Class))
+        configs = [each for each in found if FROZEN in {decorator.callable_path for decorator in each.decorators}]
+        for config in configs:
+            config.decorators = [Decorator(DATACLASS, lineno=config.lineno, endlineno=config.lineno)]
+        super().on_package(pkg=pkg, **options)
+        for config in configs:
+            describe(config)
+
+
+def within(place: Object) -> Iterator[Object]:
+    """List what is in a module or a class, at any depth, and itself."""
+    yield place
+    for member in place.members.values():
+        if not member.is_alias:
+            yield from within(member)
+
+
+def translate(each: Object) -> None:
+    """Write a docstring in the dialect of the site's tools."""
+    if each.docstring is not None:
+        parameters = each.parameters if isinstance(each, Function | Class) else ()
+        names = {parameter.name.lstrip("*"): STARS.get(parameter.kind, "") + parameter.name for parameter in parameters}
+        each.docstring.value = docstring.arguments(docstring.examples(each.docstring.value), names)
+
+
+def describe(config: Class) -> None:
+    """Write the fields below the docstring of a config, as arguments, and hide them as attributes."""
+    fields = [parameter for parameter in config.parameters if parameter.name != "self"]
+    if not fields:
+        return
+    lines = [f"  {field.name}: {meaning(field)}" for field in fields]
+    text = config.docstring.value if config.docstring else ""
+    config.docstring = Docstring("\n".join([text, "", "Args:", *lines]), parent=config)
+    for field in fields:
+        if field.name in config.members:
+            config.members[field.name].public = False
+
+
+def meaning(field: Any) -> str:
+    """Give the string below a field on one line; of a field without one, what its type is."""
+    if field.docstring is not None:
+        return " ".join(field.docstring.value.split())
+    return f"A `{field.annotation}`."

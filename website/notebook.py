@@ -1,0 +1,42 @@
+"""Notebooks as pages: their cells, and the outputs that are stored with them."""
+
+import json
+import re
+from pathlib import Path
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def page(path: Path) -> str:
+    """Write the page of an executed notebook."""
+    cells = json.loads(path.read_text())["cells"]
+    first, *rest = ["\n\n".join(_cell(cell)) for cell in cells]
+    says = (
+        f'!!! note ""\n    A notebook, as it was run: the outputs are those stored in [{path.name}]({path.name}). '
+        f"Its Python half is [{path.stem}.py]({path.stem}.py)."
+    )
+    title, _, below = first.partition("\n")
+    return "\n\n".join([title, says, below.strip(), *rest])
+
+
+def _cell(cell: dict) -> list[str]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return [source]
+    return [fenced(source, "python"), *(_output(output) for output in cell["outputs"])]
+
+
+def _output(output: dict) -> str:
+    data = output.get("data", {"text/plain": output.get("text", "")})
+    if "image/png" in data:
+        picture = "".join(data["image/png"]).replace("\n", "")
+        return f'<img class="output" alt="what this cell draws" src="data:image/png;base64,{picture}">'
+    if "text/html" in data:
+        return f'<div class="output">{"".join(data["text/html"])}</div>'
+    return fenced(_COLOUR.sub("", "".join(data["text/plain"])).rstrip(), "text { .output }")
+
+
+def fenced(text: str, language: str) -> str:
+    """Fence a text, whatever fences it has within."""
+    longest = max((len(fence) for fence in re.findall(r"`{3,}", text)), default=2)
+    return f"{'`' * (longest + 1)}{language}\n{text}\n{'`' * (longest + 1)}"
