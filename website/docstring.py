@@ -10,13 +10,8 @@ _SEVERAL = re.compile(r"^(?P<indent> +)(?P<names>\w+(?:, \w+)+): (?P<meaning>.*(
 def examples(text: str) -> str:
     """Fence what a docstring types into Python, which Markdown takes for quotations.
 
-    >>> print(examples("Add.\\n\\n>>> 1 + 1\\n2"))
-    Add.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> examples("Add.\\n\\n>>> 1 + 1\\n2")
+    'Add.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```'
     """
     return _DOCTEST.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text).rstrip("\n")
 

@@ -150,7 +150,7 @@ def first_words(module: str) -> str:
 def page(room: str) -> str:
     """Write the page of a room."""
     shown = names(room)
-    lines = [f"# ft.{room}", "", first_words(f"{PACKAGE}.{room}"), ""]
+    lines = [f"# ft.{room} {{ #{PACKAGE}.{room} }}", "", first_words(f"{PACKAGE}.{room}"), ""]
     if any(name.exported for name in shown):
         lines += ["```python", f"from {PACKAGE}.{room} import …", "```", ""]
     for module in dict.fromkeys(name.module for name in shown):
@@ -187,7 +187,7 @@ def index() -> str:
 def labels() -> dict[str, str]:
     """Give the paths of what is shown by what texts call it: `Mask`, `ops.Mask`, `ft.ops.Mask`, all of its path."""
     shown = [name for room in rooms() for name in names(room)]
-    found: dict[str, str] = {}
+    found = {f"{start}.{room}": f"{PACKAGE}.{room}" for room in rooms() for start in ("ft", PACKAGE)}
     for name in shown:
         places = [name.path.removeprefix(f"{PACKAGE}."), *([f"{name.room}.{name.name}"] if name.exported else [])]
         found |= {f"{start}{place}": name.path for place in places for start in ("", "ft.", f"{PACKAGE}.")}

@@ -54,7 +54,6 @@ __all__ = [
     "multiply_rows",
     "relative_buckets",
     "resample",
-    "resample_clip_positions",
     "resample_positions",
     "resample_relative_bias",
     "rotary",

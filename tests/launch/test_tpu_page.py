@@ -1,4 +1,4 @@
-"""What docs/tpu.md shows below each dry run is what the command prints."""
+"""What docs/tpu.md, and the page before it, show below each dry run is what the command prints."""
 
 import re
 import shlex
@@ -10,7 +10,8 @@ from flax_transformer.launch.accelerator import ACCELERATORS, GENERATIONS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/tpu.md").read_text()
-SHOWN = re.findall(r"```sh\n(flax-transformer launch [^\n]*--dry-run[^\n]*)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+DRY = re.compile(r"```sh\n(flax-transformer launch [^\n]*--dry-run[^\n]*)\n```\n\n```text\n(.*?)```", re.DOTALL)
+SHOWN, BEFORE = DRY.findall(PAGE), DRY.findall((ROOT / "docs/start_launching.md").read_text())
 
 
 def without_digest(text):
@@ -19,9 +20,10 @@ def without_digest(text):
 
 def test_every_dry_run_is_shown_with_its_output():
     assert len(SHOWN) == PAGE.count("--dry-run --") + PAGE.count("--dry-run\n") == 5
+    assert len(BEFORE) == 1
 
 
-@pytest.mark.parametrize(("command", "output"), SHOWN)
+@pytest.mark.parametrize(("command", "output"), SHOWN + BEFORE)
 def test_a_dry_run_prints_what_the_page_shows(run, tmp_path, monkeypatch, command, output):
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
