@@ -112,9 +112,17 @@ def test_a_notebook_is_shown_as_it_was_run():
     page, cells = notebook.page(path), json.loads(path.read_text())["cells"]
     for cell in cells:
         assert "".join(cell["source"]).partition("\n")[0] in page
-    printed = [output for cell in cells for output in cell.get("outputs", []) if "text" in output]
+    printed = ["".join(output["text"]) for cell in cells for output in cell.get("outputs", []) if "text" in output]
     assert printed
-    assert all("".join(output["text"]).rstrip() in page for output in printed)
+    assert all(line.rstrip() in page for text in printed for line in text.splitlines())
+
+
+def test_what_a_cell_prints_in_pieces_is_shown_as_one(tmp_path):
+    pieces = [{"output_type": "stream", "text": ["one\n"]}, {"output_type": "stream", "text": ["two\n"]}]
+    cells = [{"cell_type": "markdown", "source": ["# Title"]}]
+    cells.append({"cell_type": "code", "source": ["f()"], "outputs": pieces})
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    assert notebook.page(tmp_path / "a.ipynb").endswith("```python\nf()\n```\n\n```text { .output }\none\ntwo\n```")
 
 
 def test_a_dead_link_and_what_other_hosts_have_are_found(tmp_path):

@@ -46,6 +46,8 @@ def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str
         target, anchor = _target(page.file.src_uri, link["target"])
         return link[0] if target is None else posixpath.relpath(target, posixpath.dirname(page.file.src_uri)) + anchor
 
+    if "\n## " not in markdown:
+        page.meta.setdefault("hide", ["toc"])  # a wide table has its room
     return LINK.sub(leads, markdown)
 
 

@@ -1,9 +1,11 @@
 """Notebooks as pages: their cells, and the outputs that are stored with them."""
 
+import itertools
 import json
 import re
 from pathlib import Path
 
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$`\n]+)\$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -22,8 +24,19 @@ def page(path: Path) -> str:
 def _cell(cell: dict) -> list[str]:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
-        return [source]
-    return [fenced(source, "python"), *(_output(output) for output in cell["outputs"])]
+        return [_FORMULA.sub(_formula, source)]
+    parts = [fenced(source, "python")]
+    for printed, outputs in itertools.groupby(cell["outputs"], lambda output: output["output_type"] == "stream"):
+        if printed:  # in pieces, as they came
+            outputs = [{"text": "".join("".join(output["text"]) for output in outputs)}]
+        parts += map(_output, outputs)
+    return parts
+
+
+def _formula(found: re.Match) -> str:
+    from latex2mathml.converter import convert  # needed by few, and a tool of the site
+
+    return convert(found[1] or found[2], display="block" if found[1] else "inline")
 
 
 def _output(output: dict) -> str:

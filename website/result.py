@@ -26,14 +26,22 @@ def page(folder: Path) -> str:
     files = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     rows = []
     for stem, found in files.items():
-        of, said = found.get("proves", ("–", "–"))
+        of, said = found.get("proves", ("–", _source(folder.parent, stem, found)))
         link = f"[{stem}](#{stem})"
-        rows.append({"result": link, "of": spoken(of), "in short": said, "date": _date(found)})
+        rows.append({"result": link, "of": spoken(of), "in short": said, "date": f"<nobr>{_date(found)}</nobr>"})
     return "\n\n".join([HEAD, table(rows), *(section(stem, found) for stem, found in files.items())])
 
 
 def _date(found: dict[str, Any]) -> str:
     return str({**found.get("environment", {}), **found}["date"])[:10]
+
+
+def _source(folder: Path, stem: str, found: dict[str, Any]) -> str:
+    """Say what wrote a file that says nothing of itself: the command line, or the script of its name."""
+    if "target" in found:
+        return f"`flax-transformer bench {found['target']['name']}`"
+    script = folder / f"{stem.replace('-', '_').removesuffix('_large_pages').removesuffix('_cpu')}.py"
+    return f"[{script.name}](../{folder.name}/{script.name})" if script.exists() else "–"
 
 
 def section(stem: str, found: dict[str, Any]) -> str:
