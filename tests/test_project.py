@@ -60,21 +60,24 @@ def workflow(name):
 
 
 def test_workflows_call_what_is_there():
-    jobs = [job for name in ("test.yml", "release.yml") for job in workflow(name)["jobs"].values()]
+    jobs = [job for name in ("test.yml", "docs.yml", "release.yml") for job in workflow(name)["jobs"].values()]
     lines = [line for job in jobs for step in job["steps"] for line in step.get("run", "").splitlines()]
     made = {line.split()[1] for line in lines if line.startswith("make ")}
-    assert {"test"} < made <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"test", "docs"} < made <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     ours = {line for line in lines if line.startswith(".ci/")}
     assert ours == {".ci/run", ".ci/nightly"}
     assert all(os.access(ROOT / line, os.X_OK) for line in ours)
 
 
-def test_only_the_job_that_publishes_may_ask_for_a_token():
-    release = workflow("release.yml")
-    assert release["permissions"] == {"contents": "read"}
-    asking = {name: job["permissions"] for name, job in release["jobs"].items() if "permissions" in job}
-    assert asking == {"publish": {"id-token": "write"}}
-    assert release["jobs"]["publish"]["needs"] == "build"
+@pytest.mark.parametrize(
+    ("name", "asked"), [("release.yml", {"id-token": "write"}), ("docs.yml", {"id-token": "write", "pages": "write"})]
+)
+def test_only_the_job_that_publishes_may_ask_for_a_token(name, asked):
+    publishing = workflow(name)
+    assert publishing["permissions"] == {"contents": "read"}
+    asking = {name: job["permissions"] for name, job in publishing["jobs"].items() if "permissions" in job}
+    assert asking == {"publish": asked}
+    assert publishing["jobs"]["publish"]["needs"] == "build"
 
 
 def test_the_lock_names_public_places_and_what_the_project_asks_for():

@@ -85,9 +85,9 @@ def test_names_in_texts_are_linked_and_code_is_left_alone():
 
 
 def test_the_dialect_of_docstrings():
-    assert doctest.testmod(docstring) == (0, 2)
+    assert doctest.testmod(docstring) == (0, 3)
     both = "Args:\n  args, kwargs: given on.\n\n>>> f(1)\n2"
-    assert docstring.examples(docstring.arguments(both, {"args": "*args", "kwargs": "**kwargs"})) == (
+    assert docstring.rendered(both, {"args": "*args", "kwargs": "**kwargs"}) == (
         "Args:\n  *args: given on.\n  **kwargs: given on.\n\n```pycon\n>>> f(1)\n2\n```"
     )
 

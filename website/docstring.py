@@ -4,7 +4,23 @@ import re
 
 _TYPED = r"^[ \t]*>>> .*\n?(?:^[ \t]*\S.*\n?)*"
 _DOCTEST = re.compile(rf"{_TYPED}(?:\n*{_TYPED})*", re.MULTILINE)
+_CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 _SEVERAL = re.compile(r"^(?P<indent> +)(?P<names>\w+(?:, \w+)+): (?P<meaning>.*(?:\n(?P=indent)[ ]+.*)*)", re.MULTILINE)
+
+
+def rendered(text: str, names: dict[str, str]) -> str:
+    """Write a docstring in the dialect of the site's tools; `names` are its function's parameters, stars and all."""
+    return axes(arguments(examples(text), names))
+
+
+def axes(text: str) -> str:
+    """Keep the star of "any axes before", which Markdown would take for the beginning of something emphasised.
+
+    >>> axes("From [*B, T] to [*B, D], as in `[*B, T]`.")
+    'From [\\\\*B, T] to [\\\\*B, D], as in `[*B, T]`.'
+    """
+    parts = _CODE.split(text)
+    return "".join(part if place % 2 else part.replace("[*", "[\\*") for place, part in enumerate(parts))
 
 
 def examples(text: str) -> str:

@@ -10,7 +10,6 @@ from griffe import (
     Class,
     DataclassesExtension,
     Decorator,
-    Docstring,
     ExprCall,
     ExprKeyword,
     ExprName,
@@ -57,17 +56,16 @@ def translate(each: Object) -> None:
     if each.docstring is not None:
         parameters = each.parameters if isinstance(each, Function | Class) else ()
         names = {parameter.name.lstrip("*"): STARS.get(parameter.kind, "") + parameter.name for parameter in parameters}
-        each.docstring.value = docstring.arguments(docstring.examples(each.docstring.value), names)
+        each.docstring.value = docstring.rendered(each.docstring.value, names)
 
 
 def describe(config: Class) -> None:
     """Write the fields below the docstring of a config, as arguments, and hide them as attributes."""
     fields = [parameter for parameter in config.parameters if parameter.name != "self"]
-    if not fields:
+    if not (fields and config.docstring):
         return
     lines = [f"  {field.name}: {meaning(field)}" for field in fields]
-    text = config.docstring.value if config.docstring else ""
-    config.docstring = Docstring("\n".join([text, "", "Args:", *lines]), parent=config)
+    config.docstring.value = "\n".join([config.docstring.value, "", "Args:", *lines])
     for field in fields:
         if field.name in config.members:
             config.members[field.name].public = False

@@ -46,6 +46,8 @@ def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str
         target, anchor = _target(page.file.src_uri, link["target"])
         return link[0] if target is None else posixpath.relpath(target, posixpath.dirname(page.file.src_uri)) + anchor
 
+    if page.meta.get("source"):
+        return markdown
     if "\n## " not in markdown:
         page.meta.setdefault("hide", ["toc"])  # a wide table has its room
     return LINK.sub(leads, markdown)
@@ -53,7 +55,7 @@ def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str
 
 def on_page_content(html: str, *, page: Any, **_: Any) -> str:
     """Link the names in the text to where the reference has them."""
-    return html if page.file.src_uri.endswith(".py.md") else reference.linked(html)
+    return html if page.meta.get("source") else reference.linked(html)
 
 
 def _kept(path: str, folder: Path, config: Any) -> File:
@@ -87,4 +89,4 @@ def _is_notebook(target: str) -> bool:
 
 def _source(path: str) -> str:
     code = notebook.fenced((ROOT / path).read_text().rstrip(), LANGUAGES.get(Path(path).suffix, "text"))
-    return f"---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# {path}\n\n{code}\n"
+    return f"---\nsource: true\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# {path}\n\n{code}\n"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from website.docstring import examples
+from website import docstring
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "flax_transformer"
@@ -144,7 +144,7 @@ def names(room: str) -> list[Name]:
 
 def first_words(module: str) -> str:
     """Give the docstring of a module, or nothing."""
-    return examples(ast.get_docstring(parsed(file_of(module))) or "")
+    return docstring.rendered(ast.get_docstring(parsed(file_of(module))) or "", {})
 
 
 def page(room: str) -> str:
