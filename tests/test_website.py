@@ -37,6 +37,10 @@ def test_every_room_has_a_page():
     assert set(ft.__all__) <= set(ROOMS)
 
 
+def test_every_room_says_what_is_in_it():
+    assert [room for room in ROOMS if not reference.first_words(f"flax_transformer.{room}")] == []
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_page_shows_all_that_its_room_exports(room):
     package = importlib.import_module(f"flax_transformer.{room}")

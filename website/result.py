@@ -17,7 +17,7 @@ HEAD = """# Results
 
 Every number that is kept in `benchmarks/results`, file by file, with the machine it is from and, where the file
 has it, the command. This page is made of those files while the site is built; what they mean is told in
-[performance](../docs/performance.md) and the guides.
+[performance](../docs/performance.md) and the guides. Times that name no unit are in seconds.
 """
 
 
