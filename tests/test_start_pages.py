@@ -11,7 +11,7 @@ from tests.test_docs import blocks
 
 PAGE = (Path(__file__).parent.parent / "docs" / "start_measuring.md").read_text()
 (MINE,) = blocks(PAGE)
-SHOWN = dict(re.findall(r"```sh\n(flax-transformer [^\n]*)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL))
+SHOWN = dict(re.findall(r"```sh\n(flax-transformer \w+ mine.py[^\n]*)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL))
 
 
 def labels(text):
