@@ -158,3 +158,4 @@ def test_a_field_is_shown_with_the_string_below_it():
     said = {field.name: field.description for field in fields.value}
     assert meanings(kind).items() <= said.items()  # inherited ones too
     assert {field.name: field.default for field in fields.value}["qk_norm"] == "None"
+    assert "flax_transformer.nn.Precision" in loaded["nn.config.Precision"].aliases  # what others import leads to it

@@ -4,10 +4,13 @@ Its fields, inherited ones too, become the parameters of the class, each with th
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from griffe import (
+    AliasResolutionError,
     Class,
+    CyclicAliasError,
     DataclassesExtension,
     Decorator,
     ExprCall,
@@ -34,6 +37,7 @@ class Fields(DataclassesExtension):
         everything = list(within(pkg))
         for each in everything:
             translate(each)
+            resolve(each)
         found = (each for each in everything if isinstance(each, Class))
         configs = [each for each in found if FROZEN in {decorator.callable_path for decorator in each.decorators}]
         for config in configs:
@@ -49,6 +53,14 @@ def within(place: Object) -> Iterator[Object]:
     for member in place.members.values():
         if not member.is_alias:
             yield from within(member)
+
+
+def resolve(place: Object) -> None:
+    """Note under which other names a module has something of ours, so that they lead to it too."""
+    for member in place.members.values():
+        if member.is_alias and member.target_path.startswith("flax_transformer."):
+            with suppress(AliasResolutionError, CyclicAliasError):
+                member.resolve_target()
 
 
 def translate(each: Object) -> None:
