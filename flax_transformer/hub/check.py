@@ -14,7 +14,7 @@ import numpy as np
 from flax_transformer.hub.call import all_alike, count_ends
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
-from flax_transformer.ops.mask import check_broadcast
+from flax_transformer.ops.mask_field import check_broadcast
 
 WORDS = {"token_type_ids": "token types", "position_ids": "positions"}
 

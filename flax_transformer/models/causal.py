@@ -6,17 +6,17 @@ Axes: B batch, T positions, P positions of a prefix or a prompt, D width, V voca
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsTokens
 from flax_transformer.models.output import Output, output_table
-from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Trunk, TrunkConfig, cache_length, each_cache
+from flax_transformer.nn import Caches, Cycle, Embedding, EmbeddingConfig, Trunk, TrunkConfig, cache_length, each_cache
 from flax_transformer.nn.check import check_hidden, check_positions, check_widths
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.module import Module
@@ -33,15 +33,20 @@ class CausalConfig(TrunkConfig):
     outputs: int | None = None
     """Tokens that an output layer of its own gives, the first ones; None: all."""
     output_bias: bool = False
-    window: int | None = None
-    """How many positions each sees, its own included; None: all before it."""
+    window: int | tuple[int | None, ...] | None = None
+    """How many positions each sees, its own included; None: all before it. Of several the layers take turns, as of
+    local and global attention: (4096, None)."""
     falling_scale: bool = False
     """Divide the query-key products of layer i, from 1 on, by i, as some GPT-2s do for float16's sake."""
 
     def __post_init__(self):
         super().__post_init__()
         check_widths(embedding=self.embedding.width, block=self.block.embed)
-        check_at_least(self, 1, "window", "outputs")
+        check_at_least(self, 1, "outputs")
+        if any(window is not None and window < 1 for window in self.windows):
+            raise ValueError(f"window must be at least 1, got {self.window}")
+        if not self.windows or self.depth % len(self.windows):
+            raise ValueError(f"layers must be a multiple of the windows' turns, got depth={self.depth}, {self.windows}")
         if self.outputs is not None and (self.tied_output or self.outputs > self.embedding.vocab):
             raise ValueError(
                 f"an output layer of its own gives up to V={self.embedding.vocab} tokens, got outputs={self.outputs}, "
@@ -51,6 +56,11 @@ class CausalConfig(TrunkConfig):
             raise ValueError("a decoder-only model attends to no memory, got a block with cross-attention")
         if self.falling_scale and self.block.attention.qk_norm is not None:
             raise ValueError("scales that fall say nothing about queries that are normalised, got qk_norm")
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of each turn."""
+        return self.window if isinstance(self.window, tuple) else (self.window,)
 
     def build(self, rngs: nnx.Rngs) -> "Causal":
         """Make the model."""
@@ -98,13 +108,21 @@ class Causal(ReadsTokens, Module):
             count = cfg.embedding.vocab if cfg.outputs is None else cfg.outputs
             self.output_bias = nnx.Param(jnp.zeros(count, cfg.embedding.precision.dtypes["param_dtype"]))
 
-    def _mask(self, P: int, T: int) -> Mask:
-        """Say what is seen of T tokens after a prefix of P, which sees all of itself."""
-        window = self.cfg.window
-        if not P:
-            return Mask(causal=True, window=None if window is None else (window - 1, 0))
-        at = np.arange(P + T)
-        return Mask(dense=jnp.asarray((at[None] <= at[:, None]) | (at[None] < P)))
+    def _mask(self, P: int, prefix_lengths: Array | None = None) -> Mask:
+        """Say what is seen after a prefix of P states and of so many tokens, which sees all of itself."""
+        causal = Mask(causal=True)
+        if prefix_lengths is None and not P:
+            return causal
+        if self.cfg.window is not None:
+            raise ValueError(f"a prefix is seen by all that comes after it, got a window, {self.cfg.window}")
+        return causal | Mask(lengths=jnp.asarray(P if prefix_lengths is None else P + prefix_lengths))
+
+    def _windowed(self, mask: Mask | None) -> Mask | Cycle | None:
+        """Say what blocks may see: of a mask what is in their windows, in turns if these differ."""
+        if self.cfg.window is None:
+            return mask
+        masks = tuple(Mask(window=None if w is None else (w - 1, 0)) & mask for w in self.cfg.windows)
+        return masks[0] if len(masks) == 1 else Cycle(masks)
 
     def _trunk(self) -> Trunk:
         """Give the trunk as it is used: with queries that are smaller in each block, where scales fall."""
@@ -126,6 +144,7 @@ class Causal(ReadsTokens, Module):
         types: Int[Array, "*#B T"] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         prefix: Float[Array, "*B P D"] | None = None,
+        prefix_lengths: Int[Array, "*B"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B S D"]:
         """Compute the last hidden states, of S = P + T positions where there is a prefix.
@@ -136,18 +155,28 @@ class Causal(ReadsTokens, Module):
           positions: of the tokens; 0, 1, … by default.
           prefix: states of what stands before the tokens, which all of it and of them see; it has no positions of its
             own, and those of tokens do not count it.
+          prefix_lengths: how many of the first tokens of each row all of it sees, as a prefix language model's (Raffel
+            et al. 2020, https://arxiv.org/abs/1910.10683, §3.2.1); None: each sees the past alone.
           key: for dropout; None means none.
 
         Raises:
           ValueError: positions for a model that has no use for them, or a prefix for one that cannot have it.
         """
+        x, given = self._enter(tokens, mask, types, positions, (prefix, prefix_lengths), key)
+        return self._trunk()(x, **given)
+
+    def _enter(
+        self, tokens: Array, mask: Mask | None, types: Any, positions: Any, before: tuple, key: Any
+    ) -> tuple[Array, dict[str, Any]]:
+        """Give what the trunk is given."""
+        prefix, prefix_lengths = before
         check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         P = 0 if prefix is None else self._check_prefix(prefix)
         x = x if prefix is None else jnp.concatenate([prefix.astype(x.dtype), x], axis=-2)
         positions = None if P else positions  # which those models of prefixes have no more use for
-        return self._trunk()(x, mask=self._mask(P, tokens.shape[-1]) & mask, positions=positions, key=keys[1])
+        return x, {"mask": self._windowed(self._mask(P, prefix_lengths) & mask), "positions": positions, "key": keys[1]}
 
     def _check_prefix(self, prefix: Array) -> int:
         """Give how many positions a prefix has, or raise ValueError where a model cannot tell them from tokens."""
@@ -165,6 +194,7 @@ class Causal(ReadsTokens, Module):
         positions: Int[Array, "*#B T"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
         prefix: Float[Array, "*B P D"] | None = None,
+        prefix_lengths: Int[Array, "*B"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
         """Compute the tokens' last hidden states from the inputs of a batch.
@@ -173,12 +203,29 @@ class Causal(ReadsTokens, Module):
           lengths: of the rows; they hide nothing, as no token sees the padding that comes after it.
           segments: numbers of the documents packed in a row; tokens see those of their own alone.
           positions: of the tokens; 0, 1, … by default.
-          types, prefix: as `encode` takes them.
+          types, prefix, prefix_lengths: as `encode` takes them.
           key: for dropout; None means none.
         """
         mask = None if segments is None else Mask(segments=(segments, segments))
-        hidden = self.encode(tokens, mask=mask, types=types, positions=positions, prefix=prefix, key=key)
+        before = {"prefix": prefix, "prefix_lengths": prefix_lengths}
+        hidden = self.encode(tokens, mask=mask, types=types, positions=positions, key=key, **before)
         return hidden if prefix is None else hidden[..., prefix.shape[-2] :, :]
+
+    def observe(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        segments: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        prefix_lengths: Int[Array, "*B"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "*B T D"], Any]:
+        """Compute `hidden_states`, and beside what each block tells, as the routers of experts do."""
+        mask = None if segments is None else Mask(segments=(segments, segments))
+        x, given = self._enter(tokens, mask, types, positions, (None, prefix_lengths), key)
+        return self._trunk().observe(x, **given)
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits are made of: hidden states, the output table, perhaps a bias."""
@@ -191,10 +238,12 @@ class Causal(ReadsTokens, Module):
         *,
         mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
+        prefix_lengths: Int[Array, "*B"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T V"]:
         """Compute the logits of the token after each position; arguments as `encode`'s."""
-        return self.output(self.encode(tokens, mask=mask, positions=positions, key=key)).logits()
+        given = {"mask": mask, "positions": positions, "prefix_lengths": prefix_lengths}
+        return self.output(self.encode(tokens, key=key, **given)).logits()
 
     def init_cache(self, batch: int, length: int, *, beams: int = 1) -> CausalCache:
         """Make an empty cache for `length` positions of `batch` sequences, `beams` hypotheses each."""
@@ -206,6 +255,7 @@ class Causal(ReadsTokens, Module):
         padding: Bool[Array, "B P"] | None = None,
         *,
         prefix: Float[Array, "B S D"] | None = None,
+        prefix_lengths: Int[Array, "B"] | None = None,
     ) -> tuple[Float[Array, "B V"], CausalCache]:
         """Read prompts: the logits of the token after each, and the cache to go on from.
 
@@ -214,6 +264,7 @@ class Causal(ReadsTokens, Module):
         Args:
           padding: True where there is no token; the last position must have one.
           prefix: what stands before the tokens, of which there may then be none.
+          prefix_lengths: how many of the first tokens of each prompt all of it sees, as `encode` has it.
 
         Raises:
           ValueError: padding that is not a boolean for each token.
@@ -228,7 +279,10 @@ class Causal(ReadsTokens, Module):
         else:
             x, cache = self._read_prefix(prefix, tokens.shape[1])
         if tokens.shape[1]:
-            x, cache = self._advance(tokens, replace(cache, padding=padding), Mask(offset=cache.prefix))
+            seen = Mask()
+            if prefix_lengths is not None:
+                seen = self._mask(cache.prefix, _ends(prefix_lengths, padding))
+            x, cache = self._advance(tokens, replace(cache, padding=padding), seen.at(cache.prefix))
         return self.output(x[:, -1:]).logits()[:, 0], cache
 
     def _read_prefix(self, prefix: Float[Array, "B P D"], length: int) -> tuple[Float[Array, "B P D"], CausalCache]:
@@ -254,8 +308,7 @@ class Causal(ReadsTokens, Module):
             counted = jnp.cumsum(visible, axis=1, dtype=jnp.int32) - 1 - cache.prefix
             positions = jax.lax.dynamic_slice_in_dim(jnp.maximum(counted, 0), cache.index, T, axis=1)
             mask = Mask(dense=visible[:, None, None]) & mask
-        if self.cfg.window is not None:
-            mask = Mask(window=(self.cfg.window - 1, 0)) & mask
+        mask = self._windowed(mask)
         x = self.embedding(tokens, positions=positions)
         x, layers = self._trunk().extend(x, cache.layers, index=cache.index, mask=mask, positions=positions)
         return x, replace(cache, layers=layers, index=cache.index + T)
@@ -274,3 +327,8 @@ class Causal(ReadsTokens, Module):
         output = "embedding" if self.cfg.tied_output else "head"
         setattr(copy, output, getattr(self, output).for_decoding())
         return copy
+
+
+def _ends(counts: Int[Array, "B"], padding: Bool[Array, "B P"] | None) -> Int[Array, "B"]:
+    """Say where so many tokens of each prompt end, padding before them included."""
+    return counts if padding is None else jnp.sum(jnp.cumsum(~padding, axis=-1) <= counts[:, None], axis=-1)

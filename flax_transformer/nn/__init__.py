@@ -23,6 +23,8 @@ from flax_transformer.nn.divided import divided_block as divided_block
 from flax_transformer.nn.embedding import Embedding as Embedding
 from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
 from flax_transformer.nn.embedding import own_tables as own_tables
+from flax_transformer.nn.experts import Experts as Experts
+from flax_transformer.nn.experts import ExpertsConfig as ExpertsConfig
 from flax_transformer.nn.feedforward import FeedForward as FeedForward
 from flax_transformer.nn.feedforward import FeedForwardConfig as FeedForwardConfig
 from flax_transformer.nn.front import Front as Front
@@ -45,6 +47,7 @@ from flax_transformer.nn.relative import RelativeConfig as RelativeConfig
 from flax_transformer.nn.residual import Residual as Residual
 from flax_transformer.nn.residual import ResidualConfig as ResidualConfig
 from flax_transformer.nn.stack import REMAT as REMAT
+from flax_transformer.nn.stack import Cycle as Cycle
 from flax_transformer.nn.stack import PerLayer as PerLayer
 from flax_transformer.nn.stack import apply_stack as apply_stack
 from flax_transformer.nn.stack import every_layer as every_layer
@@ -52,6 +55,7 @@ from flax_transformer.nn.stack import extend_stack as extend_stack
 from flax_transformer.nn.stack import init_stack as init_stack
 from flax_transformer.nn.stack import layer as layer
 from flax_transformer.nn.stack import map_stack as map_stack
+from flax_transformer.nn.stack import observe_stack as observe_stack
 from flax_transformer.nn.stack import stack_depth as stack_depth
 from flax_transformer.nn.stack import unstack as unstack
 from flax_transformer.nn.stem import Stem as Stem

@@ -15,6 +15,7 @@ from flax_transformer.nn.attention import AttentionConfig, CrossAttentionConfig
 from flax_transformer.nn.cache import KVCache, Memory
 from flax_transformer.nn.check import check_hidden, check_widths
 from flax_transformer.nn.config import check_fields
+from flax_transformer.nn.experts import ExpertsConfig, observed
 from flax_transformer.nn.feedforward import FeedForwardConfig
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
@@ -64,8 +65,8 @@ def transformer_block(*, cross: bool | Mapping[str, Any] = False, **options: Any
     Args:
       cross: whether the block attends to a memory too, with a layer like that of its self-attention; or what a
         `CrossAttentionConfig` has besides, such as the width of the memory.
-      options: fields of `AttentionConfig`, `FeedForwardConfig` and `ResidualConfig`. Each goes to every part that has
-        a field of its name: `embed`, `bias`, `init_std` and `precision` are said once.
+      options: fields of `AttentionConfig`, `FeedForwardConfig` (with `experts`: `ExpertsConfig`) and `ResidualConfig`.
+        Each goes to every part that has a field of its name: `embed`, `bias`, `init_std` and `precision` are said once.
 
     Raises:
       ValueError: a name that no part has, or values that do not fit.
@@ -73,7 +74,8 @@ def transformer_block(*, cross: bool | Mapping[str, Any] = False, **options: Any
     >>> transformer_block(embed=64, heads=4, inner=256, norm_position="pre").residual.norm_position
     'pre'
     """
-    kinds = {"attention": AttentionConfig, "feedforward": FeedForwardConfig, "residual": ResidualConfig}
+    feedforward = ExpertsConfig if "experts" in options else FeedForwardConfig
+    kinds = {"attention": AttentionConfig, "feedforward": feedforward, "residual": ResidualConfig}
     known = {part: {field.name for field in fields(kind)} for part, kind in kinds.items()}
     if unknown := sorted(set(options).difference(*known.values())):
         raise ValueError(
@@ -128,10 +130,33 @@ class Block(Module):
           ValueError: when a memory is given to a block without cross-attention, or missing for one with it that needs
             one; or shapes that do not fit, a whole stack called as a block among them.
         """
+        attending = {"mask": mask, "bias": bias, "positions": positions}
+        return self._observe(x, memory, attending, memory_mask, drop_path, key)[0]
+
+    @implicit("x")
+    def observe(
+        self,
+        x: Float[Array, "*B T D"],
+        memory: Float[Array, "*M S W"] | Memory | None = None,
+        *,
+        memory_mask: Mask | None = None,
+        drop_path: Float[Array, ""] | float | None = None,
+        key: PRNGKeyArray | None = None,
+        **attending: Any,
+    ) -> tuple[Float[Array, "*B T D"], dict[str, Float[Array, "*B"]]]:
+        """Apply the block as in a call; give beside what its feed-forward layer tells: see `Experts`.
+
+        Args:
+          attending: `mask`, `bias` and `positions` of self-attention; the rest as in a call.
+        """
+        return self._observe(x, memory, attending, memory_mask, drop_path, key)
+
+    def _observe(
+        self, x: Array, memory: Any, attending: dict, memory_mask: Mask | None, drop_path: Any, key: Any
+    ) -> tuple[Array, dict[str, Array]]:
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         x = self._given(x, memory)
-        attend = partial(self.attention, mask=mask, bias=bias, positions=positions)
-        x = self.attention_residual(x, attend, key=keys[0], drop_path=drop_path)
+        x = self.attention_residual(x, partial(self.attention, **attending), key=keys[0], drop_path=drop_path)
         return self._rest(x, memory, memory_mask, keys, drop_path)
 
     @implicit("x")
@@ -151,16 +176,18 @@ class Block(Module):
         y, cache = self.attention.extend(
             self.attention_residual.enter(x), cache, mask=mask, bias=bias, positions=positions
         )
-        return self._rest(self.attention_residual.add(x, y), memory, memory_mask), cache
+        return self._rest(self.attention_residual.add(x, y), memory, memory_mask)[0], cache
 
     def _rest(
         self, x: Array, memory: Any, memory_mask: Mask | None, keys: Any = (None,) * 3, drop_path: Any = None
-    ) -> Array:
-        """Apply what comes after self-attention."""
+    ) -> tuple[Array, dict[str, Array]]:
+        """Apply what comes after self-attention; give what the feed-forward layer tells."""
         if memory is not None:
             look = partial(self.cross, memory=memory, mask=memory_mask)
             x = self.cross_residual(x, look, key=keys[1], drop_path=drop_path)
-        return self.feedforward_residual(x, self.feedforward, key=keys[2], drop_path=drop_path)
+        inner, outer = (None, None) if keys[2] is None else jax.random.split(keys[2])
+        y, told = observed(self.feedforward, self.feedforward_residual.enter(x), key=inner)
+        return self.feedforward_residual.add(x, y, key=outer, drop_path=drop_path), told
 
     def _given(self, x: Array, memory: Any) -> Array:
         check_hidden(x, self.cfg.embed)

@@ -116,11 +116,13 @@ class KVCache(Memory):
 
         Args:
           mask: what else is hidden, for R rows and S positions. Its offset is `index` where the caller knows that when
-            the program is compiled: fused kernels ask for it.
+            the program is compiled: fused kernels ask for it. A union of masks (`|`) says itself what of the T queries'
+            future is seen.
         """
-        mask = (mask or Mask()) & Mask(causal=True)
-        mask = replace(mask, offset=self.index) if mask.offset is None else mask
-        if self.ancestry is None and mask.lengths is mask.segments is mask.dense is None:
+        mask = mask or Mask()
+        mask = mask & (Mask(lengths=self.index + T) if mask.also else Mask(causal=True))
+        mask = mask.at(self.index) if mask.offset is None else mask
+        if self.ancestry is None and not mask.also and mask.lengths is mask.segments is mask.dense is None:
             return mask
         W, seen = self.beams, mask.materialize(T, self.length)
         seen = seen.reshape((1,) * (4 - seen.ndim) + seen.shape)

@@ -25,7 +25,7 @@ from flax_transformer.ops import (
     take_rows,
     widen,
 )
-from flax_transformer.ops.mask import check_broadcast
+from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.table import sharing
 from flax_transformer.ops.wide import wide
 from flax_transformer.parallel import constrain

@@ -1,6 +1,7 @@
 """Depth as an axis: L blocks are one block whose leaves have a leading L."""
 
 import inspect
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from jaxtyping import Array, PRNGKeyArray
 from flax_transformer.nn.check import check_depth, check_kept
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
 from flax_transformer.ops.eager import reused
+from flax_transformer.parallel.axis import spelled
 from flax_transformer.parallel.explicit import implicit
 
 REMAT: dict[str, Callable | None] = {
@@ -33,6 +35,19 @@ class PerLayer:
     """Marks an argument of `apply_stack` that has a leading layer axis of its own, one slice for each block."""
 
     value: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Cycle:
+    """Marks an argument of `apply_stack` that goes round: of p values, layer i gets `values[i % p]`.
+
+    Local and global attention in turn (Gemma Team 2024, https://arxiv.org/abs/2408.00118) is
+    `mask=Cycle((Mask(window=(7, 0)), Mask()))`. Values may be static, as windows are, and the stack is still one loop,
+    over L / p times p blocks: the program is as large for any depth.
+    """
+
+    values: tuple[Any, ...]
 
 
 def init_stack(make: Callable[[nnx.Rngs], nnx.Module], depth: int, *, key: PRNGKeyArray) -> Any:
@@ -119,15 +134,16 @@ def apply_stack(
     axis `pipeline` is larger than 1 a stack is a pipeline, with the same result: see `run_pipeline`.
 
     Args:
-      args, kwargs: passed to every block; what is wrapped in `PerLayer` is sliced, one entry for each.
+      args, kwargs: passed to every block; what is wrapped in `PerLayer` is sliced, one entry for each, and of what is in
+        a `Cycle` they take turns.
       key: split, one for each block.
       unroll: blocks per loop iteration; True for no loop. The result is the same, compile time and speed differ.
       remat: a name in `REMAT`: what the backward pass keeps rather than computes again.
 
     Raises:
       ValueError: for a remat policy that is unknown or that the device has no memory for, blocks that are no stack or
-        that keep what changes from call to call, a `PerLayer` that has not one entry for each, or rows or layers that
-        a pipeline cannot share out.
+        that keep what changes from call to call, a `PerLayer` that has not one entry for each, a `Cycle` that does not
+        come out even, or rows or layers that a pipeline cannot share out.
     """
     _check_remat(remat)
     given = _Given.of(blocks, args, kwargs)
@@ -135,7 +151,7 @@ def apply_stack(
 
     def run(x: Array, layers: list, shared: list) -> Array:
         step = _step(given, shared, remat, unroll)
-        return _over(blocks, unroll)(lambda x, layers: (step(x, layers), None), x, layers)[0]
+        return given.over(blocks, unroll)(lambda turn, x, layers: (step(turn, x, layers), None), x, layers)[0]
 
     if pipeline_stages() > 1 and not isinstance(blocks, nnx.List):
         return run_pipeline(run, x, layers, given.shared, given.names(blocks))
@@ -167,27 +183,74 @@ def every_layer(
     given = _Given.of(blocks, args, kwargs)
     step = _step(given, given.shared, remat, unroll)
 
-    def kept(x: Array, layers: list) -> tuple[Array, Array]:
-        y = step(x, layers)
+    def kept(turn: int, x: Array, layers: list) -> tuple[Array, Array]:
+        y = step(turn, x, layers)
         return y, y
 
-    found = _over(blocks, unroll)(kept, x, [blocks, _keys(blocks, key), *given.sliced])[1]
+    found = given.over(blocks, unroll)(kept, x, [blocks, _keys(blocks, key), *given.sliced])[1]
     return jnp.stack(found) if isinstance(found, tuple) else found
+
+
+@implicit("x")
+@reused
+def observe_stack(
+    blocks: Any,
+    x: Array,
+    *args: Any,
+    key: PRNGKeyArray | None = None,
+    unroll: int | bool = 1,
+    remat: str = "none",
+    **kwargs: Any,
+) -> tuple[Array, Any]:
+    """Run x through the `observe` of each block, and give what each of them tells beside, on a leading layer axis.
+
+    A block's `observe` is called as the block is and gives `(y, told)`: `told` is any pytree of arrays, the same from
+    every block, such as the losses of a router. It is differentiated like the rest, and of several blocks that
+    `unstack` took apart it is a tuple.
+
+    Args:
+      args, kwargs, key, unroll, remat: as for `apply_stack`.
+
+    Raises:
+      ValueError: as `apply_stack`; and on a mesh whose axis `pipeline` is larger than 1, as stages pass on hidden states
+        alone.
+    """
+    _check_remat(remat)
+    if pipeline_stages() > 1 and not isinstance(blocks, nnx.List):
+        raise ValueError(
+            f"the stages of a pipeline pass on hidden states, and nothing that blocks tell beside: {spelled('layers')} "
+            f"must be 1, got {pipeline_stages()}"
+        )
+    given = _Given.of(blocks, args, kwargs)
+    step = _step(given, given.shared, remat, unroll, _observe)
+    return given.over(blocks, unroll)(step, x, [blocks, _keys(blocks, key), *given.sliced])
+
+
+def _call(block: Any, *args: Any, **kwargs: Any) -> Array:
+    return block(*args, **kwargs)
+
+
+def _observe(block: Any, *args: Any, **kwargs: Any) -> tuple[Array, Any]:
+    return block.observe(*args, **kwargs)
 
 
 def _keys(blocks: Any, key: PRNGKeyArray | None) -> Array | None:
     return None if key is None else jax.random.split(key, stack_depth(blocks))
 
 
-def _step(given: "_Given", shared: list, remat: str, unroll: int | bool) -> Callable[[Array, list], Array]:
-    """Give what is done in each layer."""
+def _step(
+    given: "_Given", shared: list, remat: str, unroll: int | bool, call: Callable = _call
+) -> Callable[[int, Array, list], Any]:
+    """Give what is done in each layer, whose turn in a cycle comes first."""
 
-    def step(x: Array, layers: list) -> Array:
+    def step(turn: int, x: Array, layers: list) -> Any:
         block, k, *slices = layers
-        args, kwargs = given.of_block(slices, shared)
-        return block(x, *args, key=k, **kwargs)
+        args, kwargs = given.of_block(slices, shared, turn)
+        return call(block, x, *args, key=k, **kwargs)
 
-    return step if remat == "none" else jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True)
+    if remat == "none":
+        return step
+    return jax.checkpoint(step, policy=REMAT[remat], prevent_cse=unroll is True, static_argnums=0)
 
 
 @implicit("x")
@@ -207,17 +270,17 @@ def extend_stack(
     given = _Given.of(blocks, args, kwargs)
     check_depth("a stack's cache", cache, stack_depth(blocks), isinstance(blocks, nnx.List))
 
-    def step(x: Array, layers: list) -> tuple[Array, Any]:
+    def step(turn: int, x: Array, layers: list) -> tuple[Array, Any]:
         block, state, *slices = layers
-        args, kwargs = given.of_block(slices, given.shared)
+        args, kwargs = given.of_block(slices, given.shared, turn)
         return block.extend(x, state, *args, **kwargs)
 
-    return _over(blocks, unroll)(step, x, [blocks, cache, *given.sliced])
+    return given.over(blocks, unroll)(step, x, [blocks, cache, *given.sliced])
 
 
 @dataclass(frozen=True)
 class _Given:
-    """What blocks are given beside x: some of it to all of them alike, some a slice to each."""
+    """What blocks are given beside x: some of it to all of them alike, some a slice to each, some in turns."""
 
     named: list
     treedef: Any
@@ -230,7 +293,15 @@ class _Given:
         given = cls(*jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_per_layer))
         for value in given.sliced:
             check_depth("what is wrapped in PerLayer", value, depth, isinstance(blocks, nnx.List))
+        if depth % given.period:
+            raise ValueError(f"layers must be a multiple of the turns of a Cycle, got L={depth}, {given.period} turns")
         return given
+
+    @property
+    def period(self) -> int:
+        """After how many layers all cycles begin again."""
+        nodes = jax.tree.leaves(self.treedef.unflatten([leaf for _, leaf in self.named]), is_leaf=_is_marked)
+        return math.lcm(*(len(node.values) for node in nodes if isinstance(node, Cycle)))
 
     @property
     def shared(self) -> list:
@@ -240,25 +311,44 @@ class _Given:
     def sliced(self) -> list:
         return [leaf.value for _, leaf in self.named if _is_per_layer(leaf)]
 
-    def of_block(self, slices: list, shared: list) -> tuple[tuple, dict]:
-        """Give the arguments of a block from its slices and from what all are given."""
+    def of_block(self, slices: list, shared: list, turn: int) -> tuple[tuple, dict]:
+        """Give the arguments of a block from its slices, from what all are given, and whose turn it is."""
         slices, rest = iter(slices), iter(shared)
-        return self.treedef.unflatten([next(slices if _is_per_layer(leaf) else rest) for _, leaf in self.named])
+        whole = self.treedef.unflatten([next(slices if _is_per_layer(leaf) else rest) for _, leaf in self.named])
+        own = lambda node: node.values[turn % len(node.values)] if isinstance(node, Cycle) else node  # noqa: E731
+        return jax.tree.map(own, whole, is_leaf=_is_marked)
+
+    def over(self, blocks: Any, unroll: int | bool) -> Callable:
+        """Give the loop over layers, of `step(turn, x, layers) -> (x, state)`."""
+        return _one_by_one if isinstance(blocks, nnx.List) else partial(_scan, self.period, unroll)
 
     def names(self, blocks: Any) -> list[str | None]:
         """Name what all blocks are given: the fields of masks, and else the arguments."""
         return [_argument(path, blocks) for path, leaf in self.named if not _is_per_layer(leaf)]
 
 
-def _over(blocks: Any, unroll: int | bool) -> Callable:
-    return _one_by_one if isinstance(blocks, nnx.List) else partial(jax.lax.scan, unroll=unroll)
+def _scan(period: int, unroll: int | bool, step: Callable, x: Array, layers: list) -> tuple[Array, Any]:
+    """Scan over layers, so many at a time that each of them has the same turn every time."""
+    if period == 1:
+        return jax.lax.scan(partial(step, 0), x, layers, unroll=unroll)
+
+    def together(x: Array, layers: list) -> tuple[Array, Any]:
+        after = []
+        for turn in range(period):
+            x, state = step(turn, x, jax.tree.map(lambda leaf, turn=turn: leaf[turn], layers))
+            after.append(state)
+        return x, jax.tree.map(lambda *states: jnp.stack(states), *after)
+
+    grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), layers)
+    x, states = jax.lax.scan(together, x, grouped, unroll=unroll)
+    return x, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
 
 
 def _one_by_one(step: Callable, x: Array, layers: list) -> tuple[Array, tuple]:
     """Scan over tuples and lists, an entry for each layer, rather than arrays."""
     after = []
     for i in range(len(layers[0])):
-        x, state = step(x, [None if part is None else part[i] for part in layers])
+        x, state = step(i, x, [None if part is None else part[i] for part in layers])
         after.append(state)
     return x, tuple(after)
 
@@ -278,6 +368,10 @@ def _check_host_memory() -> None:
 
 def _is_per_layer(leaf: Any) -> bool:
     return isinstance(leaf, PerLayer)
+
+
+def _is_marked(leaf: Any) -> bool:
+    return isinstance(leaf, PerLayer | Cycle)
 
 
 def _argument(path: tuple, blocks: Any) -> str | None:

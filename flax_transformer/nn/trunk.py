@@ -16,7 +16,7 @@ from flax_transformer.nn.cache import Caches, Memory, cache_length
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.relative import RelativeBias, RelativeConfig
-from flax_transformer.nn.stack import PerLayer, apply_stack, extend_stack, init_stack, map_stack, unstack
+from flax_transformer.nn.stack import PerLayer, apply_stack, extend_stack, init_stack, map_stack, observe_stack, unstack
 from flax_transformer.ops import Mask
 
 
@@ -119,15 +119,30 @@ class Trunk(Module):
           key: for dropout; None means none.
           others: what else blocks of this kind take; it comes before what is said here.
         """
-        given = {
-            "mask": mask, "memory_mask": memory_mask, "bias": self._bias(*2 * x.shape[-2:-1]), "positions": positions,
-            "drop_path": self.drop_rates(key), **others,
-        }  # fmt: skip
-        x = apply_stack(
-            self.blocks, x, *([] if memory is None else [memory]), key=key, unroll=self.cfg.unroll,
-            remat=self.cfg.remat, **{name: value for name, value in given.items() if value is not None},
-        )  # fmt: skip
-        return self._end(x)
+        given = {"mask": mask, "memory_mask": memory_mask, "positions": positions, **others}
+        return self._end(apply_stack(self.blocks, x, *_given(memory), **self._options(x, key, given)))
+
+    def observe(
+        self,
+        x: Float[Array, "*B T D"],
+        memory: Float[Array, "*M S W"] | Memory | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+        **given: Any,
+    ) -> tuple[Float[Array, "*B T D"], Any]:
+        """Run the blocks as in a call; give beside what each of them tells, on a leading layer axis.
+
+        Args:
+          given: as in a call.
+        """
+        x, told = observe_stack(self.blocks, x, *_given(memory), **self._options(x, key, given))
+        return self._end(x), told
+
+    def _options(self, x: Array, key: PRNGKeyArray | None, given: dict[str, Any]) -> dict[str, Any]:
+        """Say how the stack runs, and what its blocks are given."""
+        options = {"bias": self._bias(*2 * x.shape[-2:-1]), "drop_path": self.drop_rates(key), **given, "key": key}
+        said = {name: value for name, value in options.items() if value is not None}
+        return {**said, "unroll": self.cfg.unroll, "remat": self.cfg.remat}
 
     def extend(
         self,
@@ -151,7 +166,7 @@ class Trunk(Module):
             "bias": self._bias(x.shape[-2], cache_length(cache), index),
         }  # fmt: skip
         x, cache = extend_stack(
-            self.blocks, x, cache, *([] if memory is None else [PerLayer(memory)]), unroll=self.cfg.unroll,
+            self.blocks, x, cache, *_given(None if memory is None else PerLayer(memory)), unroll=self.cfg.unroll,
             **{name: value for name, value in given.items() if value is not None},
         )  # fmt: skip
         return self._end(x), cache
@@ -185,3 +200,7 @@ class Trunk(Module):
         copy = jax.tree.map(lambda leaf: leaf, self)
         copy.blocks = nnx.List([block.for_decoding() for block in unstack(self.blocks)])
         return copy
+
+
+def _given(memory: Any) -> list:
+    return [] if memory is None else [memory]

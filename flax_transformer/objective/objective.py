@@ -42,6 +42,20 @@ class Objective:
         return dict(means)
 
 
+class Known:
+    """A model whose hidden states are known already."""
+
+    def __init__(self, model: Any, hidden: jax.Array):
+        self._model, self._hidden = model, hidden
+
+    def hidden_states(self, **inputs: Any) -> jax.Array:
+        """Give them, whatever the inputs."""
+        return self._hidden
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
 def check_parts(objective: Any, parts: int, why: str) -> None:
     """Refuse to cut a batch that an objective needs whole.
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 
 from flax_transformer.frozen import frozen
-from flax_transformer.objective.objective import Batch, Objective
+from flax_transformer.objective.objective import Batch, Known, Objective
 from flax_transformer.parallel import path_name
 from flax_transformer.train.carry import BATCH_STATISTICS, Carry, is_separable, with_statistics
 
@@ -49,7 +49,7 @@ class BatchStatistics(Objective):
         keys = (None, None) if key is None else jax.random.split(key)
         model = with_statistics(model, carried)
         hidden, new = model.observe(**batch["inputs"], key=keys[0])
-        loss, metrics = self.of(_Known(model, hidden), batch, key=keys[1])
+        loss, metrics = self.of(Known(model, hidden), batch, key=keys[1])
         return loss, metrics, {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(new)}
 
     def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
@@ -59,16 +59,3 @@ class BatchStatistics(Objective):
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """Make metrics of means as the objective does."""
         return self.of.summary(means)
-
-
-class _Known:
-    """A model whose hidden states are known."""
-
-    def __init__(self, model: Any, hidden: jax.Array):
-        self._model, self._hidden = model, hidden
-
-    def hidden_states(self, **inputs: Any) -> jax.Array:
-        return self._hidden
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)

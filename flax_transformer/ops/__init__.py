@@ -6,6 +6,7 @@ from flax_transformer.ops.capture import capture
 from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_scores
 from flax_transformer.ops.drop_path import drop_path
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
+from flax_transformer.ops.equal_heads import equal_heads
 from flax_transformer.ops.even import even_attention
 from flax_transformer.ops.grid import sinusoidal_grid
 from flax_transformer.ops.loss import cross_entropy, soft_cross_entropy
@@ -24,6 +25,7 @@ from flax_transformer.ops.position import (
     sinusoidal_spanning,
 )
 from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
+from flax_transformer.ops.routing import balance_loss, route, router_z_loss
 from flax_transformer.ops.table import lookup, multiply_rows, spread, take_rows
 from flax_transformer.ops.wide import scaled, widen
 from flax_transformer.ops.xla import attention_weights
@@ -37,6 +39,7 @@ __all__ = [
     "alibi",
     "attention",
     "attention_weights",
+    "balance_loss",
     "bicubic",
     "bilinear",
     "capture",
@@ -46,6 +49,7 @@ __all__ = [
     "cross_entropy",
     "drop_path",
     "dropout",
+    "equal_heads",
     "even_attention",
     "explain_attention",
     "keep_mask",
@@ -58,6 +62,8 @@ __all__ = [
     "resample_relative_bias",
     "rotary",
     "rotary_frequencies",
+    "route",
+    "router_z_loss",
     "scaled",
     "sinusoidal",
     "sinusoidal_grid",

@@ -5,7 +5,6 @@ Grouped-query heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245.
 """
 
 import math
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,8 @@ from flax_transformer.ops.blockwise import blockwise_attention, blockwise_serves
 from flax_transformer.ops.cudnn import cudnn_attention, cudnn_serves
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.eager import reused
-from flax_transformer.ops.mask import Mask, check_broadcast, check_mask
+from flax_transformer.ops.mask import Mask, check_mask
+from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.ring import ring_attention, ring_serves
 from flax_transformer.ops.splash import splash_attention, splash_serves
 from flax_transformer.ops.xla import xla_attention, xla_serves
@@ -124,7 +124,7 @@ def _choose(q, k, v, mask, bias, dropout) -> str:
 def _aligned(mask, q, k) -> Mask | None:
     """Leave an offset out that says what is so without one: kernels that take none can then serve."""
     same = mask is not None and isinstance(mask.offset, int) and mask.offset == k.shape[-3] - q.shape[-3]
-    return replace(mask, offset=None) if same else mask
+    return mask.at(None) if same else mask
 
 
 def _check(q, k, v, mask, bias) -> None:

@@ -26,6 +26,7 @@ def fix_mask(mask, T, S, rows, columns):
         segments=None if segments is None else (pad_block(segments[0], -1, rows), pad_block(segments[1], -1, columns)),
         dense=None if dense is None else pad_block(pad_block(dense, -2, rows), -1, columns),
         offset=jnp.asarray(S - T if mask.offset is None else mask.offset),
+        also=tuple(fix_mask(other, T, S, rows, columns) for other in mask.also),
     )
 
 
@@ -46,6 +47,7 @@ def part_of(mask, i, j, rows, columns):
         segments=segments,
         dense=None if mask.dense is None else cut_block(cut_block(mask.dense, -2, i, rows), -1, j, columns),
         offset=mask.offset + i * rows - j * columns,
+        also=tuple(part_of(other, i, j, rows, columns) for other in mask.also),
     )
 
 
@@ -59,4 +61,6 @@ def reaches(part, rows, columns):
         reach &= jnp.any(part.offset + rows - 1 + right >= 0)
     if left is not None:
         reach &= jnp.any(part.offset - left < columns)
+    for other in part.also:
+        reach |= reaches(other, rows, columns)
     return reach

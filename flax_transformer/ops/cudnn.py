@@ -26,6 +26,7 @@ def cudnn_serves(q, k, v, mask, bias, dropout) -> str | None:
         (H % 8 != 0 or widest < H, f"the head width must be a multiple of 8 up to {widest}, got {H}"),
         (dropout is not None and dropout.rate > 0, "it has no dropout of attention weights"),
         (mask.segments is not None or mask.dense is not None, "segments and dense masks would need T x S booleans"),
+        (mask.also, "it takes no union of masks"),
         (mask.positional() and mask.offset is not None, "it aligns positions itself and takes no offset"),
         (mask.positional() and T != S, f"causal and window masks need T = S, got T={T}, S={S}"),
         (mask.window is not None and not mask.causal, "a window must be causal"),

@@ -4,7 +4,7 @@ Axes: B batch, N query heads, T query positions, S key positions. A mask broadca
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from numbers import Integral
 from typing import Any
@@ -14,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-_LEAVES = ("lengths", "segments", "dense", "offset")
+from flax_transformer.ops.mask_field import check_kind, check_shape, spelled, window_sides
+
+_LEAVES = ("lengths", "segments", "dense", "offset", "also")
 
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Mask:
-    """Describe which keys each query sees: what every given field allows.
+    """Describe which keys each query sees: what every given field allows, or one of several such masks (`|`).
 
     A pytree: `causal` and `window` are static, the other fields are its leaves, so a mask goes through `jit`,
     `vmap` and `scan` like any array. A field has every batch axis, of size 1 where all rows are alike, or none.
@@ -34,6 +36,7 @@ class Mask:
             batch could mean its rows or its heads, and are refused.
         offset: position of the first query among the keys. Without it queries and keys are aligned at their right
             end (`S - T`), so a causal query block always sees all of the past.
+        also: masks each of which makes visible what it shows, whatever the fields above say: what `|` adds.
 
     Raises:
         ValueError: a field of another kind, such as numbers to be added to scores where `dense` is booleans.
@@ -45,6 +48,10 @@ class Mask:
     Array([[1, 0, 0],
            [1, 1, 0],
            [0, 1, 1]], dtype=int32)
+    >>> (Mask(causal=True) | Mask(lengths=jnp.array(2))).materialize(3, 3).astype(int)[0]  # a prefix of two
+    Array([[1, 1, 0],
+           [1, 1, 0],
+           [1, 1, 1]], dtype=int32)
     """
 
     causal: bool = False
@@ -53,20 +60,21 @@ class Mask:
     segments: tuple[Int[Array, "*#B T"], Int[Array, "*#B S"]] | None = None
     dense: Bool[Array, "..."] | None = None
     offset: Int[Array, "*#B"] | int | None = None
+    also: tuple["Mask", ...] = ()
 
     def __post_init__(self):
         if not isinstance(self.causal, bool | np.bool_):
-            raise ValueError(f"causal must be True or False, got {_kind(self.causal)}")
-        object.__setattr__(self, "window", _window(self.window))
+            raise ValueError(f"causal must be True or False, got {spelled(self.causal)}")
+        object.__setattr__(self, "window", window_sides(self.window))
         segments = self.segments
         if segments is not None and not (isinstance(segments, tuple | list) and len(segments) == 2):
-            raise ValueError(f"mask segments must be a pair, ids of queries and ids of keys, got {_kind(segments)}")
+            raise ValueError(f"mask segments must be a pair, ids of queries and ids of keys, got {spelled(segments)}")
         if not isinstance(self.offset, Integral):
-            _check_kind("offset", self.offset, jnp.integer)
-        _check_kind("lengths", self.lengths, jnp.integer)
-        _check_kind("dense", self.dense, jnp.bool_)
+            check_kind("offset", self.offset, jnp.integer)
+        check_kind("lengths", self.lengths, jnp.integer)
+        check_kind("dense", self.dense, jnp.bool_)
         for ids in segments or ():
-            _check_kind("segments", ids, jnp.integer)
+            check_kind("segments", ids, jnp.integer)
 
     def tree_flatten_with_keys(self):
         """Split into leaves and static fields, as JAX asks."""
@@ -90,11 +98,9 @@ class Mask:
         if other is None:
             return self
         check_mask(other)
-        for name in ("segments", "offset"):
-            if getattr(self, name) is not None and getattr(other, name) is not None:
-                raise ValueError(
-                    f"only one of two combined masks may have `{name}`, both do; use `dense` for one of them"
-                )
+        if self.also or other.also:
+            return _any([one & each for one in self.parts for each in other.parts])
+        _check_one(self, other, "segments", "offset")
         return Mask(
             causal=self.causal or other.causal,
             window=_either(lambda a, b: (min(a[0], b[0]), min(a[1], b[1])), self.window, other.window),
@@ -104,9 +110,30 @@ class Mask:
             offset=self.offset if other.offset is None else other.offset,
         )
 
+    def __or__(self, other: "Mask | None") -> "Mask":
+        """Show what either shows; one offset serves both. None is everything, as in `attention`.
+
+        Raises:
+            ValueError: both have an offset; or the other is not a mask.
+        """
+        if other is None:
+            return Mask()
+        check_mask(other)
+        _check_one(self, other, "offset")
+        return _any([*self.parts, *other.parts]).at(self.offset if other.offset is None else other.offset)
+
+    @property
+    def parts(self) -> tuple["Mask", ...]:
+        """The masks of which one is enough to make a key visible, each without others in it."""
+        return (replace(self, also=()), *self.also)
+
+    def at(self, offset: Int[Array, "*#B"] | int | None) -> "Mask":
+        """Give the mask with another offset."""
+        return replace(self, offset=offset, also=tuple(replace(part, offset=offset) for part in self.also))
+
     def positional(self) -> bool:
         """Say whether the positions of queries matter: causal or windowed."""
-        return self.causal or self.window is not None
+        return self.causal or self.window is not None or any(part.positional() for part in self.also)
 
     def query_positions(self, T: int, S: int) -> Int[Array, "*#B 1 T 1"]:
         """Give the position of each query among the keys."""
@@ -123,23 +150,27 @@ class Mask:
             ("dense", self.dense, 2, (*batch, N, T, S)),
             ("offset", self.offset, 0, batch),
         ):
-            if value is not None:
-                given = getattr(value, "shape", ())
-                check_broadcast(f"mask {name}", given, shape)
-                if len(given) not in (own, len(shape)):
-                    axes = f"all {len(shape)} axes of {shape}, 1 where all are alike, or {own or 'none'}"
-                    raise ValueError(f"mask {name} must have {axes}, got {given}")
+            check_shape(name, value, own, shape)
+        for part in self.also:
+            part.check(batch, N, T, S)
 
     def materialize(self, T: int, S: int) -> Bool[Array, "*#B #N T S"] | None:
         """Make the booleans for T queries and S keys, broadcastable to `[*B, N, T, S]`; None when nothing is hidden."""
-        keys = jnp.arange(S)
-        parts = []
-        if self.positional():
+        shown = [part._shown(T, S) for part in self.parts]
+        if any(each is None for each in shown):
+            return None
+        visible = reduce(jnp.logical_or, shown)
+        return jnp.broadcast_to(visible, jnp.broadcast_shapes(visible.shape, (1, T, S)))
+
+    def _shown(self, T: int, S: int) -> Array | None:
+        """Give what all fields but `also` allow; None when they hide nothing."""
+        keys, parts = jnp.arange(S), []
+        if self.causal or self.window is not None:
             ahead = keys - self.query_positions(T, S)
-            left, right = (S + T, S + T) if self.window is None else self.window
             if self.causal:
                 parts.append(ahead <= 0)
             if self.window is not None:
+                left, right = self.window
                 parts.append((ahead >= -left) & (ahead <= right))
         if self.lengths is not None:
             parts.append(keys < self.lengths[..., None, None, None])
@@ -148,45 +179,23 @@ class Mask:
             parts.append(query[..., None, :, None] == key[..., None, None, :])
         if self.dense is not None:
             parts.append(self.dense)
-        if not parts:
-            return None
-        visible = reduce(jnp.logical_and, parts)
-        return jnp.broadcast_to(visible, jnp.broadcast_shapes(visible.shape, (1, T, S)))
+        return reduce(jnp.logical_and, parts) if parts else None
 
 
-def check_broadcast(what: str, shape: tuple[int, ...], target: tuple[int, ...]) -> None:
-    """Raise ValueError unless `shape` broadcasts to `target` without enlarging it."""
-    fits = len(shape) <= len(target) and all(a in (1, b) for a, b in zip(shape[::-1], target[::-1], strict=False))
-    if not fits:
-        raise ValueError(f"{what} must broadcast to {target}, got {shape}")
+def _any(parts: list[Mask]) -> Mask:
+    return replace(parts[0], also=tuple(parts[1:]))
+
+
+def _check_one(one: Mask, other: Mask, *names: str) -> None:
+    for name in names:
+        if getattr(one, name) is not None and getattr(other, name) is not None:
+            raise ValueError(f"only one of two combined masks may have `{name}`, both do; use `dense` for one of them")
 
 
 def check_mask(mask: Any) -> None:
     """Raise ValueError unless it is a mask."""
     if not isinstance(mask, Mask):
-        raise ValueError(f"a mask must be a Mask, such as Mask(dense=booleans), got {_kind(mask)}")
-
-
-def _window(window: Any) -> tuple[int, int] | None:
-    if window is None:
-        return None
-    sides = (window, window) if isinstance(window, Integral) else window
-    if not (isinstance(sides, tuple | list) and len(sides) == 2 and all(isinstance(side, Integral) for side in sides)):
-        raise ValueError(f"a window must be one whole number, or two for left and right, got {_kind(window)}")
-    if min(sides) < 0:
-        raise ValueError(f"a window counts the keys to the left and right, both at least 0, got {sides}")
-    return int(sides[0]), int(sides[1])
-
-
-def _check_kind(name: str, value: Any, kind: type) -> None:
-    if value is not None and not jnp.issubdtype(getattr(value, "dtype", float), kind):
-        rule = "booleans, True where a key is visible" if kind is jnp.bool_ else "whole numbers"
-        raise ValueError(f"mask {name} must be an array of {rule}, got {_kind(value)}")
-
-
-def _kind(value: Any) -> str:
-    """Describe a value for a message: an array by its type and shape."""
-    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else repr(value)
+        raise ValueError(f"a mask must be a Mask, such as Mask(dense=booleans), got {spelled(mask)}")
 
 
 def _either(combine: Callable, a, b):

@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.mask import check_broadcast
+from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.wide import wide, widen
 
 WIDEST = 2**20

@@ -61,6 +61,8 @@ def ring_attention(
     """Attend to keys as they pass by; blocks that the mask hides entirely are skipped."""
     *batch, T, N, _ = q.shape
     S, mask = k.shape[-3], mask or Mask()
+    if mask.also:
+        mask = Mask(dense=mask.materialize(T, S))
     drop = dropout is not None and dropout.rate > 0
     drawn, at = drawn_from((*batch, N, T, S)) if drop else ((), {})
     lengths = jnp.minimum(S, S if mask.lengths is None else mask.lengths)

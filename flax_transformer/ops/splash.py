@@ -36,6 +36,7 @@ def splash_serves(q, k, v, mask, bias, dropout) -> str | None:
         (dropout is not None and dropout.rate > 0, "it has no dropout of attention weights"),
         (bias is not None, "it takes no bias"),
         (mask.dense is not None, "it takes no dense mask"),
+        (mask.also, "it takes no union of masks"),
         (mask.positional() and mask.offset is not None, "it needs positions that are known when it is compiled"),
         (mask.positional() and T > S, f"causal and window masks need T <= S, got T={T}, S={S}"),
         (
@@ -71,7 +72,7 @@ def splash_attention(
     place = lambda leaf, rank: PartitionSpec(rows if leaf.ndim == rank > 0 and leaf.shape[0] > 1 else None)  # noqa: E731
     lengths = None if mask.lengths is None else place(mask.lengths, batch)
     segments = None if mask.segments is None else tuple(place(ids, batch + 1) for ids in mask.segments)
-    split = Mask.tree_unflatten((mask.causal, mask.window), (lengths, segments, None, None))
+    split = Mask.tree_unflatten((mask.causal, mask.window), (lengths, segments, None, None, ()))
     return device_map(attend, given=(heads, heads, heads, split), made=heads, axes=axes)(q, k, v, mask)
 
 

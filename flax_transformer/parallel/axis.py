@@ -10,13 +10,14 @@ from jax.sharding import AxisType
 Place = str | tuple[str, ...] | None
 
 AXIS_TO_MESH: dict[str, Place] = {
-    "batch": ("data", "fsdp"),
+    "batch": ("data", "fsdp", "expert"),
     "length": "sequence",
     "layers": "pipeline",
     "embed": "fsdp",
     "heads": "tensor",
     "kv_heads": "tensor",
     "inner": "tensor",
+    "experts": "expert",
     "vocab": "tensor",
 }
 """Logical axis to mesh axes, where `axis_rules` says nothing else; a logical axis that is not here is not split."""
@@ -95,7 +96,7 @@ def spelled(name: str) -> str:
     """Name what splits a logical axis, for messages.
 
     >>> spelled("batch")
-    'data × fsdp'
+    'data × fsdp × expert'
     """
     return " × ".join(axis_to_mesh().get(name, ())) or name
 

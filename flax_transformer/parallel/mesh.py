@@ -1,4 +1,4 @@
-"""The device mesh: axes data, pipeline, fsdp, tensor and sequence, made from a config."""
+"""The device mesh: axes data, pipeline, fsdp, expert, tensor and sequence, made from a config."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from flax_transformer.frozen import frozen
 
-AXES = ("data", "pipeline", "fsdp", "tensor", "sequence")
+AXES = ("data", "pipeline", "fsdp", "expert", "tensor", "sequence")
 """In the order of how much their devices say to each other, least first: neighbours are the closest."""
 
 # Explicit axes, the default of make_mesh, would ask every gather for an output sharding.
@@ -26,6 +26,8 @@ class MeshConfig:
     pipeline: int = 1
     """Stages that the layers of a stack are shared out to."""
     fsdp: int = 1
+    expert: int = 1
+    """Groups that the experts of a mixture are shared out to; rows are split over them, too."""
     tensor: int = 1
     sequence: int = 1
     slices: int = 1

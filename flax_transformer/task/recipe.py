@@ -208,7 +208,7 @@ class _Run:
 def rows_of(mesh: MeshConfig) -> int:
     """Count the parts that a mesh splits a batch into."""
     fixed = math.prod(size for size in mesh.sizes() if size > 0)
-    sizes = (jax.device_count() // fixed if size == -1 else size for size in (mesh.data, mesh.fsdp))
+    sizes = (jax.device_count() // fixed if size == -1 else size for size in (mesh.data, mesh.fsdp, mesh.expert))
     return math.prod(sizes)
 
 

@@ -66,7 +66,7 @@ def least(preset, **sizes):
 def test_of_batches_without_positions_nothing_is_said_of_tensor_parallelism():
     from flax_transformer.models.text.gpt2 import gpt2
 
-    mesh = AbstractMesh((2, 1, 1, 4, 1), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    mesh = AbstractMesh((2, 1, 1, 1, 4, 1), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     model = abstract(gpt2())
     assert minimum_bytes(model, tree_shardings(model, mesh), mesh, {"rows": 16}, "bfloat16").keys() == {"data"}
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_transformer.ops import Dropout, Mask, attention, attention_weights, explain_attention
+from flax_transformer.ops import Dropout, Mask, attention, attention_weights, equal_heads, explain_attention
 from flax_transformer.ops.attention import BACKENDS
 from flax_transformer.ops.splash import splash_attention
 from tests.shares import only, share
@@ -22,8 +22,8 @@ def interpreted_splash(q, k, v, mask=None, bias=None, *, scale=None):
 
 # name: (attention function, what it can do)
 VARIANTS = {
-    "xla": (partial(attention, backend="xla"), {"bias", "dense", "offset", "vmap", "jacobian"}),
-    "blockwise": (partial(attention, backend="blockwise"), {"bias", "dense", "offset", "vmap", "jacobian"}),
+    "xla": (partial(attention, backend="xla"), {"bias", "dense", "offset", "union", "vmap", "jacobian"}),
+    "blockwise": (partial(attention, backend="blockwise"), {"bias", "dense", "offset", "union", "vmap", "jacobian"}),
     "splash": (interpreted_splash, set()),
 }
 variants = pytest.mark.parametrize("name", VARIANTS)
@@ -60,10 +60,11 @@ def masks(B=2, T=9, S=11):
         "segments": Mask(segments=ids),
         "dense": Mask(dense=jax.random.bernoulli(key[2], 0.3, (1, 4, T, S))),
         "offset": Mask(causal=True, offset=jnp.array([0, -3])),
+        "prefix": (Mask(causal=True) | Mask(lengths=jnp.array([0, 5]))) & Mask(lengths=jnp.array([10, 4])),
     }
 
 
-NEEDS = {"dense": ["dense"], "offset": ["offset"]}
+NEEDS = {"dense": ["dense"], "offset": ["offset"], "prefix": ["union"]}
 
 
 def with_gradients(attend, q, k, v, pull, mask, bias=None):
@@ -299,6 +300,49 @@ def test_nothing_to_attend_to_or_from_gives_zeros_and_no_gradient(backend, B, T,
     out, back = jax.vjp(lambda *args: attention(*args, mask, bias, backend=backend), q, k, v)
     for x, like in zip((out, *back(pull)), (q, q, k, v), strict=True):
         np.testing.assert_array_equal(x, jnp.zeros_like(like))
+
+
+def test_kernels_that_know_no_union_say_so(monkeypatch):
+    monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: "gpu")
+    monkeypatch.setattr("flax_transformer.ops.splash.platform", lambda: "tpu")
+    q = jax.ShapeDtypeStruct((2, 12, 4, 64), jnp.bfloat16)
+    said = explain_attention(q, q, q, Mask(causal=True) | Mask(lengths=jnp.array([3, 5])))
+    assert [line for line in said.splitlines() if "it takes no union of masks" in line] == [
+        "cudnn      cannot: it takes no union of masks", "splash     cannot: it takes no union of masks"
+    ]  # fmt: skip
+    assert "xla        chosen" in said
+
+
+def test_blocks_that_no_part_of_a_union_shows_are_skipped():
+    """A causal mask alone does without the last block of keys for the first queries, a prefix brings it back."""
+    from flax_transformer.ops.block import fix_mask, part_of, reaches
+
+    def reached(mask):
+        whole = fix_mask(mask, 8, 8, 4, 4)
+        return [bool(reaches(part_of(whole, i, j, 4, 4), 4, 4)) for i in range(2) for j in range(2)]
+
+    assert reached(Mask(causal=True)) == [True, False, True, True]
+    assert reached(Mask(causal=True) | Mask(lengths=jnp.array([3, 2]))) == [True, False, True, True]
+    assert reached(Mask(causal=True) | Mask(lengths=jnp.array([3, 5]))) == [True, True, True, True]
+
+
+def test_a_function_that_knows_equal_heads_is_given_them():
+    """Decorated, it is told apart by nothing from one that knows groups; its gradient sums over a group."""
+    alone = equal_heads(plain)
+    q, k, v, pull = inputs()
+    mask = Mask(causal=True)
+    ours, theirs = (with_gradients(attend, q, k, v, pull, mask) for attend in (alone, VARIANTS["xla"][0]))
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert alone.__qualname__ == "plain"
+    with pytest.raises(ValueError, match="multiple of kv heads, got N=4, K=3"):
+        alone(q, k[:, :, [0, 0, 0]], v[:, :, [0, 0, 0]])
+
+
+def plain(q, k, v, mask=None, bias=None, *, scale=None):
+    scores = jnp.einsum("btnh,bsnh->bnts", q, k) / q.shape[-1] ** 0.5
+    scores = jnp.where(mask.materialize(q.shape[1], k.shape[1]), scores, -jnp.inf)
+    return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), v)
 
 
 def test_an_offset_that_says_nothing_new_keeps_no_kernel_away(monkeypatch):

@@ -57,6 +57,40 @@ def test_combination_hides_what_either_hides():
     assert (parts[0] & None) is parts[0]
 
 
+def test_a_union_shows_what_either_shows():
+    """Also of unions, within unions and cut by other masks; several lengths are several prefixes."""
+    dense = jax.random.bernoulli(jax.random.key(0), 0.5, (2, 1, 4, 5))
+    parts = [Mask(causal=True), Mask(lengths=jnp.array([3, 0])), Mask(dense=dense), Mask(window=1)]
+    parts += [parts[0] | parts[1], (parts[2] | parts[3]) & parts[1]]
+    seen = lambda mask: np.broadcast_to(mask.materialize(4, 5), (2, 1, 4, 5))  # noqa: E731
+    for a in parts:
+        for b in parts:
+            np.testing.assert_array_equal(seen(a | b), seen(a) | seen(b))
+            np.testing.assert_array_equal(seen(a & b), seen(a) & seen(b))
+    assert (parts[0] | None).materialize(4, 5) is None
+    assert (parts[0] | Mask()).materialize(4, 5) is None
+
+
+def test_a_prefix_is_seen_by_all_of_it_and_the_rest_is_causal():
+    prefix = Mask(causal=True) | Mask(lengths=jnp.array([2, 0]))
+    assert literal(prefix, 3, 3) == [[[1, 1, 0], [1, 1, 0], [1, 1, 1]], [[1, 0, 0], [1, 1, 0], [1, 1, 1]]]
+    assert literal(jax.vmap(lambda mask: mask)(prefix), 3, 3) == literal(prefix, 3, 3)
+    assert prefix.positional()
+    assert not (Mask() | Mask(lengths=jnp.array([1]))).positional()
+
+
+def test_one_offset_serves_all_of_a_union():
+    moved = (Mask(causal=True) | Mask(window=1)) & Mask(offset=2)
+    assert literal(moved, 1, 5) == literal((Mask(causal=True) | Mask(window=1)).at(2), 1, 5) == [1, 1, 1, 1, 0]
+    with pytest.raises(ValueError, match="only one of two combined masks may have `offset`"):
+        moved | Mask(offset=1)
+
+
+def test_fields_of_a_union_must_fit_too():
+    with pytest.raises(ValueError, match="mask lengths must broadcast"):
+        (Mask(causal=True) | Mask(lengths=jnp.ones(3, int))).check((2,), 1, 4, 4)
+
+
 @pytest.mark.parametrize("field", ["segments", "offset"])
 def test_two_segments_or_offsets_do_not_combine(field):
     ids = jnp.zeros((1, 2), int)

@@ -21,7 +21,7 @@ from flax_transformer.parallel import (
     with_axes,
 )
 
-MESH = AbstractMesh((2, 1, 2, 2, 1), AXES, axis_types=(AxisType.Auto,) * 5)
+MESH = AbstractMesh((2, 1, 2, 1, 2, 1), AXES, axis_types=(AxisType.Auto,) * 6)
 
 
 @pytest.fixture(scope="module")

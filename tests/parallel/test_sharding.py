@@ -10,7 +10,7 @@ from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.transformer import transformer_base, transformer_big, transformer_tiny
 from flax_transformer.parallel import AXES, RULES, constrain, logical_axes, path_name, tree_shardings
 
-MESH = AbstractMesh((2, 1, 4, 2, 1), AXES, axis_types=(AxisType.Auto,) * 5)
+MESH = AbstractMesh((2, 1, 4, 1, 2, 1), AXES, axis_types=(AxisType.Auto,) * 6)
 
 
 def abstract(preset):

@@ -200,7 +200,7 @@ def test_the_base_is_not_differentiated():
 
 
 def test_every_factor_has_a_layout():
-    mesh = AbstractMesh((2, 1, 2, 2, 1), AXES, axis_types=(AxisType.Auto,) * 5)
+    mesh = AbstractMesh((2, 1, 2, 1, 2, 1), AXES, axis_types=(AxisType.Auto,) * 6)
     base = translator()  # kept from test to test, so it must not be made inside a transform
     model = jax.eval_shape(lambda: Adapted(base, trained(base)))
     places = named(tree_shardings(model, mesh))

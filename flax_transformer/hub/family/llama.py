@@ -86,6 +86,8 @@ def _said(config: CausalConfig) -> dict[str, Any]:
 
 
 def _said_window(config: CausalConfig) -> dict[str, Any]:
+    if isinstance(config.window, tuple):
+        raise ValueError(f"config.json has one window for all layers, got {config.window}")
     return {**_said(config), "sliding_window": config.window}
 
 

@@ -19,7 +19,7 @@ from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, linear, norm
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.multimodal.lxmert import LxmertPretrainingConfig, answers_of, lxmert_encoder
-from flax_transformer.ops.mask import check_broadcast
+from flax_transformer.ops.mask_field import check_broadcast
 
 LOSSES = ("task_obj_predict", "task_qa", "visual_obj_loss", "visual_attr_loss", "visual_feat_loss")
 CONFIG = ConfigTable(

@@ -179,7 +179,7 @@ class Wav2Vec2(Module):
         if mask is None:
             return None
         others = (mask.window, mask.segments, mask.dense, mask.offset)
-        if mask.lengths is None or mask.causal or any(each is not None for each in others):
+        if mask.lengths is None or mask.causal or mask.also or any(each is not None for each in others):
             raise ValueError("sounds are padded at their end, Mask(lengths=…), got another mask")
         return Mask(lengths=self.cfg.front.frames(mask.lengths))
 

@@ -1,0 +1,158 @@
+"""A mixture of experts in the place of a feed-forward layer: each token goes to a few of many (Shazeer et al. 2017,
+https://arxiv.org/abs/1701.06538).
+
+Axes: B rows, T positions, D width, F feed-forward width, E experts, A experts that a token is sent to, Q places of an
+expert.
+"""
+
+from dataclasses import fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.nn.check import check_hidden, check_single
+from flax_transformer.nn.config import check_at_least
+from flax_transformer.nn.feedforward import FeedForward, FeedForwardConfig
+from flax_transformer.nn.linear import Linear, Product, initializer
+from flax_transformer.nn.module import Module
+from flax_transformer.ops import balance_loss, route, router_z_loss, widen
+from flax_transformer.ops.routing import combine, dropped, place, places_of
+from flax_transformer.parallel import axis_rules, constrain
+from flax_transformer.parallel.axis import axis_to_mesh
+from flax_transformer.parallel.explicit import implicit
+
+
+@frozen
+class ExpertsConfig(FeedForwardConfig):
+    """E feed-forward layers of the fields they share, and a router that sends each token to A of them.
+
+    Mixtral's form is the default; Switch's is `active=1, normalized=False, capacity=1.25`.
+    """
+
+    experts: int
+    """E, how many there are."""
+    active: int = 2
+    """A, how many a token is sent to."""
+    capacity: float | None = None
+    """How many tokens of a row an expert takes, as a multiple of its even share; what comes later is dropped, and goes
+    on by the residual alone. None: nothing is dropped, and every expert computes every token."""
+    normalized: bool = True
+    """Whether the weights of a token's experts add up to 1, or are the router's probabilities themselves."""
+    jitter: float = 0.0
+    """How far from 1 the random factors are that what the router sees is multiplied by, while training."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, 1, "experts", "active")
+        check_at_least(self, 0, "jitter")
+        if self.active > self.experts:
+            raise ValueError(f"a token is sent to at most E={self.experts} experts, got active={self.active}")
+        if self.capacity is not None and not self.capacity > 0:
+            raise ValueError(f"the capacity of an expert must be above 0, got {self.capacity}")
+
+    @property
+    def expert(self) -> FeedForwardConfig:
+        """What each of the experts is."""
+        return FeedForwardConfig(**{field.name: getattr(self, field.name) for field in fields(FeedForwardConfig)})
+
+    def build(self, rngs: nnx.Rngs) -> "Experts":
+        """Make the layer."""
+        return Experts(self, rngs=rngs)
+
+
+class Experts(Module):
+    """E experts, which are one `FeedForward` whose leaves have a leading E, and the router before them.
+
+    Every row is routed by itself. On a mesh that splits `experts` each device has its own of them, and tokens go to
+    them and come back, all to all, where the capacity is limited.
+    """
+
+    def __init__(self, cfg: ExpertsConfig, *, rngs: nnx.Rngs):
+        expert, kinds = cfg.expert, cfg.precision.dtypes
+        self.cfg = cfg
+        self.router = Linear(
+            cfg.embed, cfg.experts, use_bias=False, kernel_init=initializer(cfg), dot_general=Product("router"),
+            rngs=rngs, **kinds | {"dtype": jnp.promote_types(kinds["dtype"], jnp.float32)},
+        )  # fmt: skip
+        keys = jax.random.split(rngs.params(), cfg.experts)
+        self.experts = jax.vmap(lambda key: FeedForward(expert, rngs=nnx.Rngs(key)))(keys)
+
+    def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
+        """Apply each token's experts and add up what they make of it, weighted; `key` is for dropout and jitter."""
+        return self.observe(x, key=key)[0]
+
+    @implicit("x")
+    def observe(
+        self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "*B T D"], dict[str, Float[Array, "*B"]]]:
+        """Apply the layer; give beside, of each row, what says how it was routed.
+
+        That is `balance` and `router_z`, to be minimised along with the objective (see `ops.balance_loss` and
+        `ops.router_z_loss`), and `dropped`, the share of its tokens' visits to experts that found no place.
+        """
+        check_hidden(x, self.cfg.embed)
+        check_single(self.router.kernel, 2)
+        keys = (None, None) if key is None else jax.random.split(key)
+        logits = self.router(self._seen(x, keys[0]))
+        chosen, weights = route(logits, self.cfg.active, normalized=self.cfg.normalized)
+        told = {"balance": balance_loss(logits, chosen), "router_z": router_z_loss(logits)}
+        if self.cfg.capacity is None:
+            y, late = self._by_all(x, chosen, weights, keys[1]), jnp.zeros_like(told["balance"])
+        else:
+            y, late = self._by_places(x, chosen, weights, keys[1])
+        return constrain(y.astype(x.dtype), "batch", "length", None), {**told, "dropped": late}
+
+    def _seen(self, x: Array, key: PRNGKeyArray | None) -> Array:
+        """Give what the router sees."""
+        if key is None or not self.cfg.jitter:
+            return widen(x)
+        return widen(x) * jax.random.uniform(key, x.shape, minval=1 - self.cfg.jitter, maxval=1 + self.cfg.jitter)
+
+    def _by_all(self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, key: PRNGKeyArray | None) -> Array:
+        """Let every expert compute every token, and take what was asked for."""
+        gates = jnp.einsum("...tae,...ta->...te", jax.nn.one_hot(chosen, self.cfg.experts), weights)
+        made = _laid(self._run(x, None, key), "length")
+        return jnp.einsum("...te,e...td->...td", gates.astype(made.dtype), made)
+
+    def _by_places(
+        self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, key: PRNGKeyArray | None
+    ) -> tuple[Array, Float[Array, "*B"]]:
+        """Send tokens to the places of their experts, and back; give the share of visits that found none, too."""
+        E = self.cfg.experts
+        Q = places_of(x.shape[-2], E, self.cfg.active, self.cfg.capacity)
+        places = place(chosen, E)
+        back = combine(chosen, weights, E, places, Q)
+        sent = _laid(jnp.einsum("...teq,...td->e...qd", (back > 0).astype(x.dtype), x))
+        made = _laid(self._run(sent, 0, key))
+        late = dropped(places, Q).mean((-1, -2), dtype=weights.dtype)
+        return jnp.einsum("...teq,e...qd->...td", back.astype(made.dtype), made), late
+
+    def _run(self, x: Array, axis: int | None, key: PRNGKeyArray | None) -> Float[Array, "E *B Q D"]:
+        """Run each expert, on rows of its own or all on the same; what splits experts splits nothing else inside."""
+        keys = None if key is None else jax.random.split(key, self.cfg.experts)
+        table = axis_to_mesh()
+        with axis_rules({name: _without(places, table["experts"]) for name, places in table.items()}):
+            return jax.vmap(_expert, in_axes=(0, axis, None if keys is None else 0))(self.experts, x, keys)
+
+
+def _laid(x: Float[Array, "E *B Q D"], positions: str | None = None) -> Float[Array, "E *B Q D"]:
+    """Split by experts, and rows by what is left of the mesh."""
+    return constrain(x, *("experts", "batch")[: x.ndim - 2], positions, None)
+
+
+def _without(places: tuple[str, ...], taken: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(place for place in places if place not in taken)
+
+
+def _expert(expert: FeedForward, x: Array, key: PRNGKeyArray | None) -> Array:
+    return expert(x, key=key)
+
+
+def observed(sublayer: Any, x: Array, *, key: PRNGKeyArray | None = None) -> tuple[Array, dict[str, Array]]:
+    """Apply a sublayer; give what it tells beside, nothing where it has no `observe`."""
+    observe = getattr(sublayer, "observe", None)
+    return (sublayer(x, key=key), {}) if observe is None else observe(x, key=key)
