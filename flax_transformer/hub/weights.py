@@ -31,19 +31,24 @@ class Entry:
 
     row: Row
     shapes: tuple[Shape, ...]
-    """Of our parameters, of one layer."""
-    depth: int | None
-    """How many layers, or None where there is no layer axis."""
+    """Of our parameters, of one layer, of one of its experts."""
+    leads: tuple[int, ...]
+    """How many layers, and experts of each, where these are axes of ours and a tensor each of theirs."""
+
+    @property
+    def depth(self) -> int | None:
+        """How many layers, or None where there is no layer axis."""
+        return self.leads[0] if self.leads else None
 
     @property
     def names(self) -> list[str]:
         """Their tensors, by layer."""
-        return _numbered(self.row.theirs, self.depth)
+        return _numbered(self.row.theirs, self.leads)
 
     @property
     def counters(self) -> list[str]:
         """Whole numbers of theirs that count batches, by layer."""
-        return _numbered(self.row.counter, self.depth) if self.row.counter else []
+        return _numbered(self.row.counter, self.leads) if self.row.counter else []
 
     @property
     def shape(self) -> Shape:
@@ -51,10 +56,15 @@ class Entry:
         return self.row.layout.shape(self.shapes)
 
 
-def _numbered(name: str, depth: int | None) -> list[str]:
-    """Name the tensors of a row, one for each layer."""
-    first = 0 if depth is None else int(LAYER.search(name)[1] or 0)
-    return [LAYER.sub(str(first + i), name) for i in range(1 if depth is None else depth)]
+def _numbered(name: str, leads: tuple[int, ...]) -> list[str]:
+    """Name the tensors of a row, one for each layer, and each of its experts."""
+    pieces = LAYER.split(name)
+    texts, firsts = pieces[2::2], [int(first or 0) for first in pieces[1::2]]
+    names = []
+    for index in np.ndindex(*leads):
+        numbered = (f"{first + i}{text}" for first, i, text in zip(firsts, index, texts, strict=True))
+        names.append(pieces[0] + "".join(numbered))
+    return names
 
 
 def resolve(table: Table, model: Any) -> list[Entry]:
@@ -69,8 +79,8 @@ def resolve(table: Table, model: Any) -> list[Entry]:
         if not row.holds(leaves.keys()):
             continue
         shapes = tuple(leaves[path].shape for path in row.ours)
-        depth = shapes[0][0] if row.stacked else None
-        entries.append(Entry(row, shapes if depth is None else tuple(shape[1:] for shape in shapes), depth))
+        axes = len(LAYER.findall(row.theirs))
+        entries.append(Entry(row, tuple(shape[axes:] for shape in shapes), shapes[0][:axes]))
         twice = seen.intersection(row.ours)
         if twice:
             raise ValueError(f"a parameter must have one row in the weight table, {sorted(twice)[0]} has several")
@@ -167,16 +177,18 @@ def load_model(
 
 def _gather(read: Callable[[str], list[np.ndarray]], entry: Entry, wanted: list[tuple[Any, Any]]) -> list[jax.Array]:
     small = sum(leaf.size * leaf.dtype.itemsize for leaf, _ in wanted) <= PIECE
-    if entry.depth is None or small or all(_is_host(place) for _, place in wanted):
+    each = [*zip(np.ndindex(*entry.leads), entry.names, strict=True)]
+    if not entry.leads or small or all(_is_host(place) for _, place in wanted):
         hosts = [_aligned(leaf.shape, leaf.dtype) for leaf, _ in wanted]
-        for i, name in enumerate(entry.names):
+        for index, name in each:
             for host, part in zip(hosts, read(name), strict=True):
-                host[... if entry.depth is None else i] = part
+                host[index] = part
         return [_put(host, place) for host, (_, place) in zip(hosts, wanted, strict=True)]
     stacks = [jax.jit(partial(jnp.zeros, x.shape, x.dtype), out_shardings=place)() for x, place in wanted]
-    for i, name in enumerate(entry.names):
+    for index, name in each:
         for j, (part, (leaf, place)) in enumerate(zip(read(name), wanted, strict=True)):
-            stacks[j] = _insert(stacks[j], _put(part.astype(leaf.dtype), _of_layer(place)), jnp.int32(i))
+            one = _put(part.astype(leaf.dtype), _of_layer(place, len(index)))
+            stacks[j] = _insert(stacks[j], one, [jnp.int32(i) for i in index])
             stacks[j].block_until_ready()  # one layer on its way at a time
     return stacks
 
@@ -195,12 +207,13 @@ def _aligned(shape: Shape, dtype: Any) -> np.ndarray:
 
 
 @partial(jax.jit, donate_argnums=0)
-def _insert(stack: jax.Array, part: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(stack, part, index, 0)
+def _insert(stack: jax.Array, part: jax.Array, index: list[jax.Array]) -> jax.Array:
+    part = part.reshape(*(1,) * len(index), *part.shape)
+    return jax.lax.dynamic_update_slice(stack, part, [*index, *(0,) * (stack.ndim - len(index))])
 
 
-def _of_layer(place: Any) -> Any:
-    return NamedSharding(place.mesh, PartitionSpec(*place.spec[1:])) if isinstance(place, NamedSharding) else place
+def _of_layer(place: Any, axes: int) -> Any:
+    return NamedSharding(place.mesh, PartitionSpec(*place.spec[axes:])) if isinstance(place, NamedSharding) else place
 
 
 def _put(host: np.ndarray, place: Any) -> jax.Array:
@@ -216,16 +229,16 @@ def tensors_of(model: Any, entries: list[Entry]) -> dict[str, tuple[int, Callabl
     found = {}
     for entry in entries:
         parts = [leaves[path] for path in entry.row.ours]
-        size = sum(part.size // (entry.depth or 1) * part.dtype.itemsize for part in parts)
-        for i, name in enumerate(entry.names):
-            found[name] = (size, partial(_join, entry, parts, None if entry.depth is None else i))
+        size = sum(part.size // math.prod(entry.leads) * part.dtype.itemsize for part in parts)
+        for index, name in zip(np.ndindex(*entry.leads), entry.names, strict=True):
+            found[name] = (size, partial(_join, entry, parts, index))
         found |= {name: (8, partial(np.zeros, (), np.int64)) for name in entry.counters}
     return found
 
 
-def _join(entry: Entry, parts: list[jax.Array], index: int | None) -> np.ndarray:
+def _join(entry: Entry, parts: list[jax.Array], index: tuple[int, ...]) -> np.ndarray:
     """Bring one layer's parameters to the host as one tensor of theirs."""
-    return entry.row.layout.join([np.asarray(part if index is None else part[index]) for part in parts])
+    return entry.row.layout.join([np.asarray(part[index] if index else part) for part in parts])
 
 
 def renamer(patterns: Mapping[str, str]) -> Callable[[str], str]:

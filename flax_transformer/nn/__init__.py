@@ -25,6 +25,7 @@ from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
 from flax_transformer.nn.embedding import own_tables as own_tables
 from flax_transformer.nn.experts import Experts as Experts
 from flax_transformer.nn.experts import ExpertsConfig as ExpertsConfig
+from flax_transformer.nn.experts import with_experts as with_experts
 from flax_transformer.nn.feedforward import FeedForward as FeedForward
 from flax_transformer.nn.feedforward import FeedForwardConfig as FeedForwardConfig
 from flax_transformer.nn.front import Front as Front

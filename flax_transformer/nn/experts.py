@@ -5,7 +5,7 @@ Axes: B rows, T positions, D width, F feed-forward width, E experts, A experts t
 expert.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import jax
@@ -115,7 +115,7 @@ class Experts(Module):
     def _by_all(self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, key: PRNGKeyArray | None) -> Array:
         """Let every expert compute every token, and take what was asked for."""
         gates = jnp.einsum("...tae,...ta->...te", jax.nn.one_hot(chosen, self.cfg.experts), weights)
-        made = _laid(self._run(x, None, key), "length")
+        made = _at_experts(self._run(x, None, key), "length")
         return jnp.einsum("...te,e...td->...td", gates.astype(made.dtype), made)
 
     def _by_places(
@@ -126,8 +126,9 @@ class Experts(Module):
         Q = places_of(x.shape[-2], E, self.cfg.active, self.cfg.capacity)
         places = place(chosen, E)
         back = combine(chosen, weights, E, places, Q)
-        sent = _laid(jnp.einsum("...teq,...td->e...qd", (back > 0).astype(x.dtype), x))
-        made = _laid(self._run(sent, 0, key))
+        # Two words each way: what each device makes of its own rows, and then where it goes.
+        sent = _at_experts(_at_rows(jnp.einsum("...teq,...td->e...qd", (back > 0).astype(x.dtype), x)))
+        made = _at_rows(_at_experts(self._run(sent, 0, key)))
         late = dropped(places, Q).mean((-1, -2), dtype=weights.dtype)
         return jnp.einsum("...teq,e...qd->...td", back.astype(made.dtype), made), late
 
@@ -139,7 +140,12 @@ class Experts(Module):
             return jax.vmap(_expert, in_axes=(0, axis, None if keys is None else 0))(self.experts, x, keys)
 
 
-def _laid(x: Float[Array, "E *B Q D"], positions: str | None = None) -> Float[Array, "E *B Q D"]:
+def _at_rows(x: Float[Array, "E *B Q D"]) -> Float[Array, "E *B Q D"]:
+    """Split by rows, as tokens are."""
+    return constrain(x, *(None, "batch")[: x.ndim - 2], None, None)
+
+
+def _at_experts(x: Float[Array, "E *B Q D"], positions: str | None = None) -> Float[Array, "E *B Q D"]:
     """Split by experts, and rows by what is left of the mesh."""
     return constrain(x, *("experts", "batch")[: x.ndim - 2], positions, None)
 
@@ -156,3 +162,16 @@ def observed(sublayer: Any, x: Array, *, key: PRNGKeyArray | None = None) -> tup
     """Apply a sublayer; give what it tells beside, nothing where it has no `observe`."""
     observe = getattr(sublayer, "observe", None)
     return (sublayer(x, key=key), {}) if observe is None else observe(x, key=key)
+
+
+def with_experts(config: Any, experts: int, **options: Any) -> Any:
+    """Put experts in the place of the feed-forward layers of a model, each of which is as these were.
+
+    Args:
+      config: of a model with one kind of blocks, `config.block`.
+      options: other fields of `ExpertsConfig`: `active`, `capacity`, …
+    """
+    one = config.block.feedforward
+    same = {field.name: getattr(one, field.name) for field in fields(FeedForwardConfig)}
+    many = ExpertsConfig(**same, experts=experts, **options)
+    return replace(config, block=replace(config.block, feedforward=many))

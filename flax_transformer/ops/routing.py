@@ -33,8 +33,14 @@ def route(
     """
     if not 1 <= active <= logits.shape[-1]:
         raise ValueError(f"a token is sent to 1 to E={logits.shape[-1]} experts, got {active}")
-    weights, chosen = jax.lax.top_k(jax.nn.softmax(widen(logits), axis=-1), active)
-    return chosen, weights / weights.sum(-1, keepdims=True) if normalized else weights
+    probabilities = left = jax.nn.softmax(widen(logits), axis=-1)
+    chosen = []
+    for _ in range(active):  # `top_k` would gather the rows of all devices
+        chosen.append(jnp.argmax(left, axis=-1))
+        left = jnp.where(jax.nn.one_hot(chosen[-1], logits.shape[-1], dtype=bool), -1, left)
+    found = jnp.stack(chosen, axis=-1)
+    weights = jnp.einsum("...tae,...te->...ta", jax.nn.one_hot(found, logits.shape[-1]), probabilities)
+    return found, weights / weights.sum(-1, keepdims=True) if normalized else weights
 
 
 def places_of(T: int, E: int, active: int, capacity: float) -> int:

@@ -31,7 +31,7 @@ LLAMA = CausalConfig(
     depth=2,
     tied_output=False,
 )  # fmt: skip
-CONFIGS = {"gpt2": GPT2, "llama": LLAMA, "window": replace(LLAMA, window=3)}
+CONFIGS = {"gpt2": GPT2, "llama": LLAMA, "window": replace(LLAMA, window=3), "in turns": replace(LLAMA, window=(2, 4))}
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (4, T)))
 
 # Compiled once for all tests: every batch has the shape of TOKENS where it can.
@@ -59,7 +59,7 @@ def test_every_position_sees_its_window_of_the_past_and_nothing_else(model):
     moved = np.asarray(jnp.any(logits != same, axis=-1)).T
     t, s = np.mgrid[:T, :T]
     cfg = model.cfg
-    reach = T if cfg.window is None else cfg.depth * (cfg.window - 1)
+    reach = sum(T if window is None else window - 1 for window in cfg.windows) * cfg.depth // len(cfg.windows)
     np.testing.assert_array_equal(moved, (s <= t) & (t - s <= reach))
 
 
@@ -82,6 +82,30 @@ def test_steps_after_a_prompt_equal_one_pass(model, made):
         logits, cache = step(decoder, cache, TOKENS[:, t])
         found.append(logits)
     close(jnp.stack(found, 1), forward(model, TOKENS)[:, 2:])
+
+
+def test_a_prefix_sees_all_of_itself_and_is_gone_on_from(model):
+    """A prefix language model: rows of other prefixes, read at once and step by step, with padding before them, too."""
+    if model.cfg.window is not None:
+        with pytest.raises(ValueError, match="a prefix is seen by all that comes after it, got a window, "):
+            model(TOKENS, prefix_lengths=jnp.array([2, 3, 1, 4]))
+        return
+    lengths = jnp.array([2, 3, 0, 4])
+    read = jax.jit(lambda model, tokens: model(tokens, prefix_lengths=lengths))
+    whole, past = read(model, TOKENS), forward(model, TOKENS)
+    changed = read(model, TOKENS.at[:, 2].set(TOKENS[:, 2] + 1))
+    moved = np.asarray(jnp.any(changed != whole, -1))
+    np.testing.assert_array_equal(moved, (np.arange(T) >= 2) | (np.asarray(lengths) > 2)[:, None])
+    close(whole[2], past[2])
+    start = jax.jit(lambda model, tokens, padding: model.prefill(tokens, padding, prefix_lengths=lengths))
+    padded = jnp.pad(TOKENS[:, :5], ((0, 0), (2, 0)), constant_values=7)
+    for tokens, padding in ((TOKENS[:, :5], None), (padded, jnp.arange(7)[None].repeat(4, 0) < 2)):
+        logits, cache = start(model, tokens, padding)
+        found, cache = [logits], cache.fork(1, 10)
+        for t in range(5, T):
+            logits, cache = step(model, cache, TOKENS[:, t])
+            found.append(logits)
+        close(jnp.stack(found, 1), whole[:, 4:])
 
 
 def test_padding_on_the_left_changes_nothing(model):

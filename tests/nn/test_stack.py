@@ -6,12 +6,24 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from fake_devices import on_eight
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_transformer.nn import Block, apply_stack, extend_stack, init_stack, transformer_block, unstack
+from flax_transformer.nn import (
+    Block,
+    Cycle,
+    PerLayer,
+    apply_stack,
+    every_layer,
+    extend_stack,
+    init_stack,
+    layer,
+    transformer_block,
+    unstack,
+)
 from flax_transformer.nn.pipeline import has_rows, microbatch_count, pipeline_stages
 from flax_transformer.ops import Mask, capture
 from flax_transformer.parallel import MeshConfig, abstract_mesh
@@ -126,3 +138,63 @@ def test_offloading_needs_memory_of_the_host(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
     with pytest.raises(ValueError, match="remat 'offload' needs pinned host memory, the device has device"):
         run(2, jnp.ones((2, 3, 16)), remat="offload")
+
+
+TURNS = Mask(causal=True, window=(1, 0)), Mask(causal=True), Mask(causal=True, lengths=jnp.array([3, 5]))
+
+
+def stack(depth):
+    return init_stack(lambda rngs: Block(CONFIG, rngs=rngs), depth, key=jax.random.key(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"unroll": True, "remat": "full"}])
+def test_layers_that_take_turns_are_those_of_a_loop(options):
+    """Of three masks, among other arguments that are each layer's own; values and gradients."""
+    x, blocks, rates = jax.random.normal(jax.random.key(1), (2, 5, 16)), stack(6), jnp.linspace(0, 0.5, 6)
+    key, bias = jax.random.key(2), jax.random.normal(jax.random.key(3), (6, 4, 5, 5))
+
+    def scanned(blocks):
+        given = {"mask": Cycle(TURNS), "bias": PerLayer(bias), "drop_path": PerLayer(rates), "key": key}
+        return every_layer(blocks, x, **given, **options)
+
+    def looped(blocks):
+        h, found, keys = x, [], jax.random.split(key, 6)
+        for i in range(6):
+            h = layer(blocks, i)(h, mask=TURNS[i % 3], bias=bias[i], drop_path=rates[i], key=keys[i])
+            found.append(h)
+        return jnp.stack(found)
+
+    np.testing.assert_allclose(jax.jit(scanned)(blocks), jax.jit(looped)(blocks), rtol=1e-4, atol=1e-5)
+    ours, theirs = (jax.jit(jax.grad(lambda b, f=f: (f(b) ** 2).sum()))(blocks) for f in (scanned, looped))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), ours, theirs)
+
+
+def test_turns_are_taken_one_token_at_a_time_and_apart():
+    x, blocks = jax.random.normal(jax.random.key(1), (2, 4, 16)), stack(4)
+    turns = Cycle((Mask(window=(1, 0)), Mask()))
+    causal = Cycle(tuple(mask & Mask(causal=True) for mask in turns.values))
+    whole = jax.jit(lambda blocks: apply_stack(blocks, x, mask=causal))(blocks)
+    np.testing.assert_allclose(jax.jit(lambda b: apply_stack(b, x, mask=causal))(unstack(blocks)), whole, atol=1e-5)
+    cache, found = jax.vmap(lambda block: block.attention.init_cache(2, 4))(blocks), []
+    step = jax.jit(lambda x, cache: extend_stack(blocks, x, cache, mask=turns))
+    for t in range(4):
+        y, cache = step(x[:, t : t + 1], cache)
+        found.append(y)
+    np.testing.assert_allclose(jnp.concatenate(found, 1), whole, atol=1e-5)
+
+
+def test_a_program_of_turns_is_as_large_for_any_depth():
+    x = jax.ShapeDtypeStruct((2, 5, 16), jnp.float32)
+
+    def size(depth):
+        blocks = jax.eval_shape(lambda: stack(depth))
+        lowered = jax.jit(lambda b, x: apply_stack(b, x, mask=Cycle(TURNS[:2]))).lower(blocks, x)
+        return len(lowered.as_text().splitlines())
+
+    assert size(4) == size(12)
+
+
+def test_turns_must_come_out_even():
+    with pytest.raises(ValueError, match="multiple of the turns of a Cycle, got L=4, 3 turns"):
+        run(4, jnp.ones((2, 5, 16)), mask=Cycle(TURNS))

@@ -10,7 +10,7 @@ from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.rotary import read_rotary, write_rotary
-from flax_transformer.hub.table import embedding, linear, norm
+from flax_transformer.hub.table import Table, embedding, linear, norm
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.text.llama import llama2_7b, mistral_7b, qwen2_5_0_5b, qwen3_0_6b
@@ -34,7 +34,8 @@ QWEN = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 
 """What else a Qwen's config.json need not say."""
 
 
-def _heads(fields: Fields) -> dict[str, Any]:
+def heads_of(fields: Fields) -> dict[str, Any]:
+    """Read how many heads there are, how wide, and their rotary positions."""
     heads = fields.integer("num_attention_heads")
     width = fields.integer("head_dim", None) or fields.integer("hidden_size") // max(heads, 1)
     kv_heads = fields.integer("num_key_value_heads", None) or heads
@@ -43,12 +44,12 @@ def _heads(fields: Fields) -> dict[str, Any]:
 
 def _mistral(fields: Fields) -> dict[str, Any]:
     fields = Fields.of({"num_key_value_heads": 8, "sliding_window": 4096, **fields})
-    return {**_heads(fields), "window": fields.integer("sliding_window", None)}
+    return {**heads_of(fields), "window": fields.integer("sliding_window", None)}
 
 
 def _qwen2(fields: Fields) -> dict[str, Any]:
     fields = Fields.of({**QWEN, **fields})
-    return {**_heads(fields), "window": _window(fields)}
+    return {**heads_of(fields), "window": _window(fields)}
 
 
 def _qwen3(fields: Fields) -> dict[str, Any]:
@@ -85,25 +86,30 @@ def _said(config: CausalConfig) -> dict[str, Any]:
     return {"num_key_value_heads": attention.resolved_kv_heads, "head_dim": attention.width, **rotary}
 
 
-def _said_window(config: CausalConfig) -> dict[str, Any]:
+def said_window(config: CausalConfig) -> dict[str, Any]:
+    """Write what `heads_of` reads, and the window.
+
+    Raises:
+      ValueError: windows that differ from layer to layer.
+    """
     if isinstance(config.window, tuple):
         raise ValueError(f"config.json has one window for all layers, got {config.window}")
     return {**_said(config), "sliding_window": config.window}
 
 
 def _said_qwen(config: CausalConfig) -> dict[str, Any]:
-    return {**_said_window(config), "use_sliding_window": config.window is not None, "max_window_layers": 0}
+    return {**said_window(config), "use_sliding_window": config.window is not None, "max_window_layers": 0}
 
 
 SIZES = {"embed": 4096, "inner": 22_016, "heads": 32, "depth": 32, "max_length": 32_768, "tied_output": False}
 CONFIGS = {
     "llama": ConfigTable(
         with_fields(llama2_7b(), max_length=2048, norm_eps=1e-6), {**ROWS, **BIASES, "mlp_bias": "feedforward.bias"},
-        reads=_heads, writes=_said,
+        reads=heads_of, writes=_said,
     ),
     "mistral": ConfigTable(
         with_fields(mistral_7b(), max_length=131_072, norm_eps=1e-6), ROWS, {"layer_types": None},
-        reads=_mistral, writes=_said_window,
+        reads=_mistral, writes=said_window,
     ),
     "qwen2": ConfigTable(with_fields(qwen2_5_0_5b(), **SIZES), ROWS, reads=_qwen2, writes=_said_qwen),
     "qwen3": ConfigTable(
@@ -113,7 +119,7 @@ CONFIGS = {
 
 
 LAYER = "layers.{}."
-TABLE = (
+ATTENDING = (
     *embedding("embedding.token", "embed_tokens"),
     *norm("trunk.blocks.attention_residual.norm", LAYER + "input_layernorm"),
     *linear("trunk.blocks.attention.query", LAYER + "self_attn.q_proj"),
@@ -123,10 +129,14 @@ TABLE = (
     *norm("trunk.blocks.attention.query_norm", LAYER + "self_attn.q_norm"),
     *norm("trunk.blocks.attention.key_norm", LAYER + "self_attn.k_norm"),
     *norm("trunk.blocks.feedforward_residual.norm", LAYER + "post_attention_layernorm"),
+    *norm("trunk.norm", "norm"),
+)
+"""All but the feed-forward layers."""
+TABLE = (
+    *ATTENDING,
     *linear("trunk.blocks.feedforward.gate", LAYER + "mlp.gate_proj"),
     *linear("trunk.blocks.feedforward.up", LAYER + "mlp.up_proj"),
     *linear("trunk.blocks.feedforward.down", LAYER + "mlp.down_proj"),
-    *norm("trunk.norm", "norm"),
 )
 OUTPUT = r"^lm_head\."
 
@@ -146,14 +156,14 @@ def _tokens(read: Callable[[Fields], CausalConfig], fields: Fields) -> Classifie
     return _classifier(read, {"dropout": 0.1 if rate is None else rate}, fields)
 
 
-def _family(model_type: str, name: str, span_prefix: str) -> Family:
-    """Give a family.
+def decoder_family(model_type: str, name: str, span_prefix: str, config: ConfigTable, table: Table = TABLE) -> Family:
+    """Give a family of decoders that are Llamas but for what their config and their table say.
 
     Args:
       name: what its classes begin with.
       span_prefix: of the backbone in the class that answers questions.
     """
-    read = CONFIGS[model_type].read
+    read = config.read
     score, ends = linear("head.output", "score"), linear("head.output", "qa_outputs")
     last, span = partial(_classifier, read, {"pool": "last", "bias": False}), partial(_classifier, read, {"outputs": 2})
     above = {"at": "backbone.", "ignored": (OUTPUT,)}
@@ -174,8 +184,8 @@ def _family(model_type: str, name: str, span_prefix: str) -> Family:
                 span, causal_span, ends, prefix=span_prefix, **above, uses=("span",)
             ),
         },
-        table=TABLE,
-        write=CONFIGS[model_type].write,
+        table=table,
+        write=config.write,
         prefix="model.",
         ignored=(r"\.rotary_emb\.inv_freq$",),
         copies={"lm_head.weight": "model.embed_tokens.weight"},
@@ -183,8 +193,8 @@ def _family(model_type: str, name: str, span_prefix: str) -> Family:
 
 
 FAMILIES = {
-    "llama": _family("llama", "Llama", "transformer."),
-    "mistral": _family("mistral", "Mistral", "model."),
-    "qwen2": _family("qwen2", "Qwen2", "transformer."),
-    "qwen3": _family("qwen3", "Qwen3", "transformer."),
+    "llama": decoder_family("llama", "Llama", "transformer.", CONFIGS["llama"]),
+    "mistral": decoder_family("mistral", "Mistral", "model.", CONFIGS["mistral"]),
+    "qwen2": decoder_family("qwen2", "Qwen2", "transformer.", CONFIGS["qwen2"]),
+    "qwen3": decoder_family("qwen3", "Qwen3", "transformer.", CONFIGS["qwen3"]),
 }
