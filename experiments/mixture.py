@@ -9,7 +9,7 @@ from flax_transformer.data.text.plain import PlainText
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import with_experts
 from flax_transformer.objective import RouterLoss, TokenLoss
-from flax_transformer.task.evaluator import Continuations, TextLoss
+from flax_transformer.task.evaluator import TextLoss
 from flax_transformer.task.example import TextWindows, Vocabulary
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
@@ -22,7 +22,7 @@ EXPERIMENT = Recipe(
     data=PlainText(),
     examples=TextWindows(vocabulary=Vocabulary(unit="character"), rows=12, length=64),
     objective=RouterLoss(of=TokenLoss()),
-    evaluators=(Continuations(), TextLoss()),
+    evaluators=(TextLoss(),),
     optimizer=OptimizerConfig(
         name="adamw", learning_rate=4e-3, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.1), b1=0.9,
         b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0,

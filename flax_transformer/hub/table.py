@@ -1,9 +1,9 @@
 """Weight tables: which of our parameters is which tensor of a checkpoint, in both directions.
 
 A table is a tuple of rows. A row names parameters of ours by path and a tensor of theirs by name; `{}` in the name is
-the layer, and what it names is then one slice of the leading layer axis of ours; a second `{}` is the expert, of the axis
-after it; `{1}` is one of layers that are counted from 1, where the first is apart. How one is made from the other is a layout: the order of axes, and whether
-several of ours lie in one tensor of theirs.
+the layer, and what it names is then one slice of the leading layer axis of ours; a second `{}` is the expert, of the
+axis after it; `{1}` is one of layers that are counted from 1, where the first is apart. How one is made from the other
+is a layout: the order of axes, and whether several of ours lie in one tensor of theirs.
 """
 
 import math

@@ -134,8 +134,8 @@ def apply_stack(
     axis `pipeline` is larger than 1 a stack is a pipeline, with the same result: see `run_pipeline`.
 
     Args:
-      args, kwargs: passed to every block; what is wrapped in `PerLayer` is sliced, one entry for each, and of what is in
-        a `Cycle` they take turns.
+      args, kwargs: passed to every block; what is wrapped in `PerLayer` is sliced, one entry for each, and of what is
+        in a `Cycle` they take turns.
       key: split, one for each block.
       unroll: blocks per loop iteration; True for no loop. The result is the same, compile time and speed differ.
       remat: a name in `REMAT`: what the backward pass keeps rather than computes again.
@@ -212,8 +212,8 @@ def observe_stack(
       args, kwargs, key, unroll, remat: as for `apply_stack`.
 
     Raises:
-      ValueError: as `apply_stack`; and on a mesh whose axis `pipeline` is larger than 1, as stages pass on hidden states
-        alone.
+      ValueError: as `apply_stack`; and on a mesh whose axis `pipeline` is larger than 1, as stages pass on hidden
+        states alone.
     """
     _check_remat(remat)
     if pipeline_stages() > 1 and not isinstance(blocks, nnx.List):

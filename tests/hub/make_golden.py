@@ -135,6 +135,7 @@ MODELS = {
     ),
     "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**LLAMA, rope_parameters=ROPE)),
     "mistral": ("MistralForCausalLM", transformers.MistralConfig(**LLAMA, sliding_window=5, head_dim=6)),
+    "mixtral": ("MixtralForCausalLM", transformers.MixtralConfig(**LLAMA, num_local_experts=4, sliding_window=5)),
     "qwen2": ("Qwen2ForCausalLM", transformers.Qwen2Config(**LLAMA, tie_word_embeddings=True)),
     "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**LLAMA, head_dim=6)),
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),

@@ -178,7 +178,7 @@ def test_what_a_stack_tells_has_the_same_gradient_under_remat():
 def test_the_stages_of_a_pipeline_tell_nothing():
     with (
         jax.sharding.use_abstract_mesh(abstract_mesh(MeshConfig(data=1, pipeline=2))),
-        pytest.raises(ValueError, match="pass on hidden states, and nothing .*: pipeline must be 1, got 2"),
+        pytest.raises(ValueError, match=r"pass on hidden states, and nothing .*: pipeline must be 1, got 2"),
     ):
         observe_stack(STACK, X)
 
@@ -225,5 +225,5 @@ def test_training_with_routers_in_the_objective_evens_the_load():
 
 def test_a_model_without_experts_has_no_routers_to_train():
     config = with_fields(MODEL, block=transformer_block(embed=8, heads=2, inner=12))
-    with pytest.raises(ValueError, match="needs blocks with experts, which tell .*, got blocks that tell nothing"):
+    with pytest.raises(ValueError, match=r"needs blocks with experts, which tell .*, got blocks that tell nothing"):
         jax.eval_shape(lambda: RouterLoss(of=TokenLoss())(Causal(config, rngs=nnx.Rngs(0)), batch()))

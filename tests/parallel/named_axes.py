@@ -20,13 +20,23 @@ from flax_transformer.train.state import init_state
 from flax_transformer.train.step import jit_train_step, laid_out, make_train_step
 
 BLOCK = transformer_block(embed=32, heads=4, inner=64, norm_position="pre")
+EXPERTS = transformer_block(embed=32, heads=4, inner=64, norm_position="pre", experts=4, capacity=1.0)
 ROWS, LENGTH = 16, 16
-RENAMED = {"data": "dp", "fsdp": "shard", "tensor": "model", "sequence": "context", "pipeline": "stage"}
-RULE = {
-    "batch": ("dp", "shard"), "length": "context", "layers": "stage", "embed": "shard", "heads": "model",
-    "kv_heads": "model", "inner": "model", "vocab": "model",
+RENAMED = {
+    "data": "dp", "fsdp": "shard", "tensor": "model", "sequence": "context", "pipeline": "stage",
+    "expert": "group",
 }  # fmt: skip
-MESHES = {"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"fsdp": 4, "sequence": 2}, {"data": 2, "pipeline": 4}
+RULE = {
+    "batch": ("dp", "shard", "group"), "length": "context", "layers": "stage", "embed": "shard", "heads": "model",
+    "kv_heads": "model", "inner": "model", "experts": "group", "vocab": "model",
+}  # fmt: skip
+MESHES = (
+    {"data": 8},
+    {"data": 2, "fsdp": 2, "tensor": 2},
+    {"fsdp": 4, "sequence": 2},
+    {"data": 2, "pipeline": 4},
+    {"data": 2, "expert": 4},
+)
 
 
 def make_mesh(sizes, rename=False):
@@ -36,7 +46,9 @@ def make_mesh(sizes, rename=False):
 
 def cost(compiled):
     found = [(each.kind, each.bytes, each.times) for each in collectives_of(compiled)]
-    return {"flops": compiled.cost_analysis()["flops"], "collectives": sorted(found)}
+    memory = compiled.memory_analysis()
+    sizes = {name: getattr(memory, f"{name}_size_in_bytes") for name in ("argument", "output", "temp")}
+    return {"flops": compiled.cost_analysis()["flops"], "memory": sizes, "collectives": sorted(found)}
 
 
 def programs(mesh, places=None, *, train=True):
@@ -46,8 +58,9 @@ def programs(mesh, places=None, *, train=True):
     given = lambda tree, place: jax.tree.map(  # noqa: E731
         lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tree, place
     )
-    block = jax.eval_shape(lambda: Block(BLOCK, rngs=nnx.Rngs(0)))
-    stack = jax.eval_shape(lambda: init_stack(lambda r: Block(BLOCK, rngs=r), 4, key=jax.random.key(0)))
+    kind = EXPERTS if "expert" in mesh.axis_names or "group" in mesh.axis_names else BLOCK
+    block = jax.eval_shape(lambda: Block(kind, rngs=nnx.Rngs(0)))
+    stack = jax.eval_shape(lambda: init_stack(lambda r: Block(kind, rngs=r), 4, key=jax.random.key(0)))
     x = jax.ShapeDtypeStruct((ROWS, LENGTH, 32), jnp.float32, sharding=rows)
     found = {}
     with jax.set_mesh(mesh):

@@ -1,6 +1,7 @@
 """Meshes of any names: what a program costs and computes does not depend on what the user calls the axes."""
 
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import jax
@@ -16,7 +17,7 @@ from flax_transformer.parallel.axis import axis_to_mesh, mesh_axes, parts
 pytestmark = pytest.mark.proves("parallelism", "meshes of other names (`axis_rules`)")
 
 FREE = PartitionSpec.UNCONSTRAINED
-NAMES = "data", "data × fsdp × tensor", "fsdp × sequence", "data × pipeline"
+NAMES = "data", "data × fsdp × tensor", "fsdp × sequence", "data × pipeline", "data × expert"
 
 
 @cache
@@ -39,12 +40,16 @@ def spec(*axes, shape=(8, 6, 4, 2), **sizes):
 @pytest.mark.parametrize(
     ("what", "name", "program"),
     [("blocks", "data", "block"), ("blocks", "data", "stack")]
-    + [pytest.param("steps", name, "train step", marks=pytest.mark.slow) for name in NAMES],
+    + [
+        pytest.param("steps", name, program, marks=pytest.mark.slow)
+        for name, program in product(NAMES, ("block", "stack", "train step"))
+    ],
 )
 def test_a_renamed_mesh_costs_the_same(what, name, program):
     found = run(what)
     assert found[f"{name}, renamed"][program] == found[name][program]
-    if name != "data":
+    assert found[name][program]["memory"]["temp"] > 0
+    if name != "data" and program == "train step":
         assert found[name][program]["collectives"]
 
 
@@ -55,6 +60,8 @@ def test_a_renamed_mesh_costs_the_same(what, name, program):
 def test_a_batch_split_over_a_mesh_of_which_nothing_is_said_costs_the_same(what, program):
     ours, other = (run(what)[name][program] for name in ("data", "data, nothing said"))
     assert other["collectives"] == ours["collectives"]
+    if what == "blocks":
+        assert other["memory"] == ours["memory"]
     # Devices may pad and cut the tokens of the loss in other ways.
     assert other["flops"] == pytest.approx(ours["flops"], rel=0 if what == "blocks" else 0.01)
 
