@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_devices import on_eight
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proves("experts", "all to all on eight devices")]
 
 D, F, E, ROWS, LENGTH = 32, 64, 8, 16, 16
 

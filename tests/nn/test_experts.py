@@ -27,6 +27,8 @@ from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import make_train_step
 
+pytestmark = pytest.mark.proves("experts", "routed alike by row, mesh and scan, told to the objective")
+
 CFG = ExpertsConfig(embed=8, inner=12, experts=4, gated=True, activation="silu", init_std=0.5)
 BLOCK = transformer_block(
     embed=8, heads=2, inner=12, experts=4, capacity=1.0, norm_position="pre", dropout=0.1, init_std=0.5

@@ -11,7 +11,7 @@ from flax_transformer.ops import balance_loss, route, router_z_loss
 
 torch = pytest.importorskip("torch")
 switch = pytest.importorskip("transformers.models.switch_transformers.modeling_switch_transformers")
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.proves("experts", "Switch's layer and losses, dropping alike")]
 
 
 @pytest.mark.parametrize(("places", "dropping"), [(10, False), (3, True)])
