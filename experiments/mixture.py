@@ -7,7 +7,7 @@ RESULT
 
 from flax_transformer.data.text.plain import PlainText
 from flax_transformer.models.text.gpt2 import gpt2_tiny
-from flax_transformer.nn import with_experts
+from flax_transformer.nn import with_experts, with_fields
 from flax_transformer.objective import RouterLoss, TokenLoss
 from flax_transformer.task.evaluator import TextLoss
 from flax_transformer.task.example import TextWindows, Vocabulary
@@ -18,7 +18,7 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
 EXPERIMENT = Recipe(
-    model=with_experts(gpt2_tiny(), experts=8, active=1, normalized=False, capacity=1.25),
+    model=with_experts(with_fields(gpt2_tiny(), inner=256), experts=8, capacity=1.25),
     data=PlainText(),
     examples=TextWindows(vocabulary=Vocabulary(unit="character"), rows=12, length=64),
     objective=RouterLoss(of=TokenLoss()),

@@ -117,7 +117,7 @@ def run_pipeline(
 
 def _replicas() -> tuple[str, ...]:
     """Name the mesh axes that a stage's layers are copied along, not gathered."""
-    gathered = mesh_axes("embed")
+    gathered = mesh_axes("embed", "experts")
     return tuple(axis for axis in mesh_axes("batch") if axis not in gathered)
 
 

@@ -293,8 +293,6 @@ class _Given:
         given = cls(*jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_per_layer))
         for value in given.sliced:
             check_depth("what is wrapped in PerLayer", value, depth, isinstance(blocks, nnx.List))
-        if depth % given.period:
-            raise ValueError(f"layers must be a multiple of the turns of a Cycle, got L={depth}, {given.period} turns")
         return given
 
     @property
@@ -331,6 +329,11 @@ def _scan(period: int, unroll: int | bool, step: Callable, x: Array, layers: lis
     """Scan over layers, so many at a time that each of them has the same turn every time."""
     if period == 1:
         return jax.lax.scan(partial(step, 0), x, layers, unroll=unroll)
+    if (depth := stack_depth(layers[0])) % period:
+        raise ValueError(
+            f"layers, those of a pipeline's stage too, must be a multiple of the turns of a Cycle, got L={depth}, "
+            f"{period} turns"
+        )
 
     def together(x: Array, layers: list) -> tuple[Array, Any]:
         after = []
@@ -376,7 +379,7 @@ def _is_marked(leaf: Any) -> bool:
 
 def _argument(path: tuple, blocks: Any) -> str | None:
     """Name what a block is given: the field of a mask, else the argument; `path` begins with 0 or 1 (args, kwargs)."""
-    fields = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
+    fields = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey) and key.name != "values"]  # Cycle's
     if fields or isinstance(path[1], jax.tree_util.DictKey):
         return fields[-1] if fields else path[1].key
     return list(inspect.signature(type(blocks).__call__).parameters)[2 + path[1].idx]

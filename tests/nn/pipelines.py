@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_transformer.nn import Block, Rotary, apply_stack, init_stack, transformer_block, with_precision
+from flax_transformer.nn import Block, Cycle, Rotary, apply_stack, init_stack, transformer_block, with_precision
 from flax_transformer.ops import Mask, attention
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
 
 B, T, S, D, L = 16, 8, 5, 16, 4
 COMMON = {"embed": D, "heads": 4, "inner": 32, "dropout": 0.1, "norm_position": "pre"}
 PLAIN = transformer_block(**COMMON, kv_heads=2, rotary=Rotary(), attention_dropout=0.1)
+EXPERTS = transformer_block(**COMMON, kv_heads=2, experts=4, capacity=1.0)
 CROSS = transformer_block(**COMMON, cross=True, attend=partial(attention, backend="blockwise"))
 
 
@@ -39,6 +40,9 @@ CASES = {
     "a memory": (CROSS, MeshConfig(data=1, fsdp=2, pipeline=4), {
         "memory": normal(9, B, S, D), "mask": Mask(causal=True, window=3, offset=jnp.zeros(B, jnp.int32)),
         "memory_mask": Mask(lengths=integers(10, S, B) + 1),
+    }),
+    "turns, and experts": (EXPERTS, MeshConfig(data=2, pipeline=2, expert=2), {
+        "mask": Cycle((Mask(causal=True, lengths=integers(10, T, B) + 1), Mask(window=(2, 0)))),
     }),
 }  # fmt: skip
 

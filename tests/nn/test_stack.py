@@ -48,6 +48,11 @@ def test_a_pipeline_gives_what_the_stack_gives_with_a_memory_and_with_a_bias_for
 
 
 @pytest.mark.slow
+def test_a_pipeline_gives_what_the_stack_gives_of_masks_in_turns_and_of_experts():
+    assert errors_of("turns, and experts")["turns, and experts"] < 1e-5
+
+
+@pytest.mark.slow
 def test_a_pipeline_of_short_floats_is_as_near_to_float32_as_the_stack():
     on_mesh, on_one_device = errors_of("bfloat16")["bfloat16"]
     assert 0 < on_mesh < 1.5 * on_one_device
@@ -198,3 +203,5 @@ def test_a_program_of_turns_is_as_large_for_any_depth():
 def test_turns_must_come_out_even():
     with pytest.raises(ValueError, match="multiple of the turns of a Cycle, got L=4, 3 turns"):
         run(4, jnp.ones((2, 5, 16)), mask=Cycle(TURNS))
+    with mesh(pipeline=2), pytest.raises(ValueError, match=r"of a pipeline's stage too, .* got L=3, 2 turns"):
+        run(6, jnp.ones((4, 5, 16)), mask=Cycle(TURNS[:2]))
