@@ -16,7 +16,16 @@ from flax_transformer.nn.cache import Caches, Memory, cache_length
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.relative import RelativeBias, RelativeConfig
-from flax_transformer.nn.stack import PerLayer, apply_stack, extend_stack, init_stack, map_stack, observe_stack, unstack
+from flax_transformer.nn.stack import (
+    Cycle,
+    PerLayer,
+    apply_stack,
+    extend_stack,
+    init_stack,
+    map_stack,
+    observe_stack,
+    unstack,
+)
 from flax_transformer.ops import Mask
 
 
@@ -103,7 +112,7 @@ class Trunk(Module):
         x: Float[Array, "*B T D"],
         memory: Float[Array, "*M S W"] | Memory | None = None,
         *,
-        mask: Mask | None = None,
+        mask: Mask | Cycle | None = None,
         memory_mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         key: PRNGKeyArray | None = None,
@@ -113,7 +122,7 @@ class Trunk(Module):
 
         Args:
           memory: what cross-attention looks at; all blocks look at the same.
-          mask: what self-attention may see.
+          mask: what self-attention may see; of several, in a `Cycle`, blocks take turns.
           memory_mask: what cross-attention may see.
           positions: of the T queries, for rotary.
           key: for dropout; None means none.
@@ -151,7 +160,7 @@ class Trunk(Module):
         memory: Memory | tuple[Memory, ...] | None = None,
         *,
         index: Int[Array, ""],
-        mask: Mask | None = None,
+        mask: Mask | Cycle | None = None,
         memory_mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
     ) -> tuple[Float[Array, "*B T D"], Caches]:

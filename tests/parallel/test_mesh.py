@@ -109,7 +109,7 @@ def test_one_axis_takes_what_is_left():
     devices = [jax.devices()[0]]
     mesh = make_mesh(MeshConfig(data=1, fsdp=-1), devices)
     assert mesh.axis_names == AXES
-    assert mesh.axis_types == (AxisType.Auto,) * 5
+    assert mesh.axis_types == (AxisType.Auto,) * len(AXES)
     assert mesh.size == 1
 
 
