@@ -2,7 +2,14 @@
 
     python experiments/mixture.py --workdir runs/mixture --data.text SHAKESPEARE/input.txt
 
-RESULT
+    …
+    validation loss 2.3938 a token, 3.453 bits a character
+
+Each expert is half as wide as the layer it stands for, and a token goes to two of eight: as many multiplications a token
+as the dense model, and three times its parameters. In 300 steps on Tiny Shakespeare that is not yet worth it: the dense
+model has 2.309 (`language_model.py --train.steps 300`), one of eight experts as wide as the layer, in Switch's form,
+2.508. The load evens out (the balance loss falls to 2.096, of at least 2) and 4.4 % of visits find no place. One run
+each on two CPU cores, beside other work (2026-11-23); longer ones have not been made.
 """
 
 from flax_transformer.data.text.plain import PlainText
@@ -27,7 +34,7 @@ EXPERIMENT = Recipe(
         name="adamw", learning_rate=4e-3, schedule=ScheduleConfig(name="cosine", warmup=100, final=0.1), b1=0.9,
         b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0,
     ),
-    train=TrainConfig(steps=1_000, log_every=100, eval_every=500, checkpoint_every=500),
+    train=TrainConfig(steps=300, log_every=50, eval_every=300, checkpoint_every=300),
 )  # fmt: skip
 
 if __name__ == "__main__":
