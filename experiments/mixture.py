@@ -5,11 +5,12 @@
     …
     validation loss 2.3938 a token, 3.453 bits a character
 
-Each expert is half as wide as the layer it stands for, and a token goes to two of eight: as many multiplications a token
-as the dense model, and three times its parameters. In 300 steps on Tiny Shakespeare that is not yet worth it: the dense
-model has 2.309 (`language_model.py --train.steps 300`), one of eight experts as wide as the layer, in Switch's form,
-2.508. The load evens out (the balance loss falls to 2.096, of at least 2) and 4.4 % of visits find no place. One run
-each on two CPU cores, beside other work (2026-11-23); longer ones have not been made.
+Each expert is half as wide as the layer it stands for, and a token goes to two of eight: as many multiplications a
+token as the dense model, but for places that stay empty, and three times its parameters. In 300 steps on Tiny
+Shakespeare that is not yet worth it: the dense model has 2.309 (`language_model.py --train.steps 300`), one of eight
+experts as wide as the layer, in Switch's form, 2.508. The load evens out (the balance loss falls to 2.096; 2 is even)
+and 4.4 % of visits find no place. One run each on two CPU cores, beside other work (2026-11-23); longer ones have not
+been made.
 """
 
 from flax_transformer.data.text.plain import PlainText

