@@ -212,6 +212,7 @@ def test_routers_reach_the_objective():
     np.testing.assert_allclose(sum(row[0] for row in rows), loss(RouterLoss(of=TokenLoss()), given)[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_training_with_routers_in_the_objective_evens_the_load():
     found = {}
     for balance in (0.0, 10.0):
