@@ -28,8 +28,9 @@ def route(
     Raises:
         ValueError: more experts than there are, or none.
 
-    >>> route(jnp.log(jnp.array([[0.1, 0.6, 0.3]])), 2)
-    (Array([[1, 2]], dtype=int32), Array([[0.6666667, 0.3333333]], dtype=float32))
+    >>> chosen, weights = route(jnp.log(jnp.array([[0.1, 0.6, 0.3]])), 2)
+    >>> chosen.tolist(), [round(weight, 3) for weight in weights[0].tolist()]
+    ([[1, 2]], [0.667, 0.333])
     """
     if not 1 <= active <= logits.shape[-1]:
         raise ValueError(f"a token is sent to 1 to E={logits.shape[-1]} experts, got {active}")
