@@ -56,7 +56,7 @@ plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.
 # alone: who names them has put together what was never seen together.
 
 # %%
-shapes = CaptionedShapes(train=2_000, held_out=200, size=24, noise=8.0).open()
+shapes = CaptionedShapes(train=2_000, held_out=200, size=24, noise=8.0, colours=6, shapes=4, tested=6).open()
 pixels = {split: np.stack([np.asarray(image) for image in pairs.images]) for split, pairs in shapes.splits.items()}
 said = {split: [captions[0] for captions in pairs.captions] for split, pairs in shapes.splits.items()}
 tokenizer = HubTokenizer.of(train_byte_bpe(shapes.classes, vocab_size=300).with_end(), single="<s> $A <|endoftext|>")

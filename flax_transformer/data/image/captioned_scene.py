@@ -4,18 +4,21 @@ Axes: B pictures.
 """
 
 from dataclasses import field
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from flax_transformer.data.image.captioned import Captioned
-from flax_transformer.data.image.captioned_shape import COLOURS, KINDS, ShapeCaptions
+from flax_transformer.data.image.captioned_shape import COLOURS, ShapeCaptions
 from flax_transformer.data.image.picture import ImageSet
 from flax_transformer.data.image.scene import Drawn
-from flax_transformer.data.image.shape import draw_shape
+from flax_transformer.data.image.shape import SHAPES, draw_shape
 from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 
+KINDS = tuple(product(COLOURS, SHAPES))
+"""Every colour with every shape."""
 Placed = tuple[int, tuple[str, str]]
 """A shape: its quarter of the picture, row by row, its colour and what it is."""
 

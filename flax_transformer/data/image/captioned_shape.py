@@ -13,7 +13,7 @@ from jaxtyping import Int
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.captioned import CaptionData, Captioned
 from flax_transformer.data.image.picture import ImageSet
-from flax_transformer.data.image.shape import SHAPES, draw_shape
+from flax_transformer.data.image.shape import ALL_SHAPES, draw_shape
 from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 
@@ -21,8 +21,10 @@ COLOURS = {
     "red": (215, 40, 40), "green": (50, 160, 60), "blue": (50, 80, 210), "yellow": (235, 215, 50),
     "purple": (140, 50, 170), "cyan": (60, 200, 210),
 }  # fmt: skip
-KINDS = tuple(product(COLOURS, SHAPES))
-"""Every colour with every shape."""
+ALL_COLOURS = {
+    **COLOURS, "orange": (240, 140, 30), "pink": (245, 150, 190), "brown": (120, 70, 30), "black": (20, 20, 20),
+    "white": (255, 255, 255), "navy": (20, 25, 90),
+}  # fmt: skip
 PATTERNS = ("a {} {}", "a picture of a {} {}", "one {} {} on plain ground", "here is a {} {}")
 
 
@@ -34,7 +36,11 @@ class CaptionedShapes:
     """Pictures to train on."""
     held_out: int = 500
     """Pictures of validation, and as many of test."""
-    tested: int = 6
+    colours: int = 12
+    """How many colours there are, the first ones of twelve."""
+    shapes: int = 8
+    """How many shapes there are, the first ones of eight."""
+    tested: int = 12
     """Combinations of a colour and a shape that test pictures have."""
     unseen: bool = True
     """Whether no other pictures have them."""
@@ -42,17 +48,30 @@ class CaptionedShapes:
     """Pixels of both sides."""
     noise: float = 20.0
     """Standard deviation of what is added to every value, of 255."""
+    spread: float = 12.0
+    """Standard deviation of the values of a colour from picture to picture."""
     drawing_seed: int = 0
     """Which pictures these are."""
 
     def __post_init__(self) -> None:
-        if min(self.train, self.held_out) < 1 or self.size < 8 or min(self.noise, self.drawing_seed) < 0:
+        if min(self.train, self.held_out) < 1 or self.size < 8 or min(self.noise, self.spread, self.drawing_seed) < 0:
             raise ValueError(
-                "shapes are drawn in at least 1 picture a split, of at least 8 pixels, without negative noise or seed: "
-                f"got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.drawing_seed}"
+                "shapes are drawn in at least 1 picture a split, of at least 8 pixels, without negative noise, spread or "
+                f"seed: got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.spread}, {self.drawing_seed}"
             )
-        if not 1 <= self.tested <= len(KINDS) // 2:
-            raise ValueError(f"tested must be from 1 to {len(KINDS) // 2} combinations, got {self.tested}")
+        if not (2 <= self.colours <= len(ALL_COLOURS) and 2 <= self.shapes <= len(ALL_SHAPES)):
+            raise ValueError(
+                f"there are from 2 to {len(ALL_COLOURS)} colours and from 2 to {len(ALL_SHAPES)} shapes, got "
+                f"{self.colours} and {self.shapes}"
+            )
+        most = self.colours * self.shapes // 2
+        if not 1 <= self.tested <= most:
+            raise ValueError(f"tested must be from 1 to {most} combinations, got {self.tested}")
+
+    @property
+    def every(self) -> tuple[tuple[str, str], ...]:
+        """Every colour with every shape."""
+        return tuple(product(tuple(ALL_COLOURS)[: self.colours], ALL_SHAPES[: self.shapes]))
 
     def open(self) -> ImageSet:
         """Lay out all pictures, which are drawn when they are asked for; the classes are one caption of each kind."""
@@ -62,10 +81,10 @@ class CaptionedShapes:
         for split, count, end in zip(SPLITS, counts, ends, strict=True):
             numbers = np.arange(end - count, end)
             drawn = np.random.default_rng((self.drawing_seed, end)).choice(self.kinds(split), count)
-            of, patterns = [KINDS[kind] for kind in drawn], PATTERNS if split == "train" else PATTERNS[:1]
+            of, patterns = [self.every[kind] for kind in drawn], PATTERNS if split == "train" else PATTERNS[:1]
             captions = [tuple(pattern.format(*kind) for pattern in patterns) for kind in of]
             splits[split] = Captioned(DrawnKinds(self, numbers, of), captions)
-        return ImageSet("captions", splits, tuple(PATTERNS[0].format(*kind) for kind in KINDS))
+        return ImageSet("captions", splits, tuple(PATTERNS[0].format(*kind) for kind in self.every))
 
     def kinds(self, split: str) -> Int[np.ndarray, "_"]:
         """Give the numbers of the combinations that pictures of a split have.
@@ -73,11 +92,11 @@ class CaptionedShapes:
         Those of the test are chosen so that each of their colours and shapes is in other combinations too.
         """
         steps = np.arange(self.tested)
-        colours, shapes = steps % len(COLOURS), (steps + steps // len(COLOURS) + self.drawing_seed) % len(SHAPES)
-        tested = colours * len(SHAPES) + shapes
+        colours, shapes = steps % self.colours, (steps + steps // self.colours + self.drawing_seed) % self.shapes
+        tested = colours * self.shapes + shapes
         if split == "test":
             return np.sort(tested)
-        return np.array([kind for kind in range(len(KINDS)) if not self.unseen or kind not in tested])
+        return np.array([kind for kind in range(len(self.every)) if not self.unseen or kind not in tested])
 
     def draw(self, number: int, kind: tuple[str, str]) -> Any:
         """Draw a picture of Pillow's."""
@@ -85,10 +104,11 @@ class CaptionedShapes:
 
         rng, (colour, shape) = np.random.default_rng((self.drawing_seed, number, 1)), kind
         pixels = np.empty((self.size, self.size, 3))
-        pixels[:] = rng.uniform(90, 250)
+        pixels[:] = rng.uniform(120, 220)
         high, wide = rng.integers(self.size // 3, self.size * 3 // 4 + 1, 2).tolist()
         top, left = rng.integers(self.size - high + 1), rng.integers(self.size - wide + 1)
-        pixels[top : top + high, left : left + wide][draw_shape(shape, high, wide)] = COLOURS[colour]
+        inside = draw_shape(shape, high, wide)
+        pixels[top : top + high, left : left + wide][inside] = ALL_COLOURS[colour] + rng.normal(0, self.spread, 3)
         pixels += rng.normal(0, self.noise, pixels.shape)
         return PIL.Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 

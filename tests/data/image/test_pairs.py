@@ -1,13 +1,13 @@
 """Pictures with captions and pairs of pictures: what is found in a folder, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from flax_transformer.data.image import CaptionData, CaptionedShapes, TwinData
-from flax_transformer.data.image.captioned_shape import COLOURS, KINDS
-from flax_transformer.data.image.shape import SHAPES
+from flax_transformer.data.image.captioned_shape import ALL_COLOURS
 from tests.data.image.image_files import pixels, write_image
 
 
@@ -124,32 +124,35 @@ def test_pictures_without_their_twin_are_refused(tmp_path):
         TwinData(root=str(tmp_path / "none")).open()
 
 
-@pytest.mark.parametrize("tested", [1, 6, 12])
-def test_tested_combinations_are_unseen_but_not_their_parts(tested):
-    shapes = CaptionedShapes(train=200, held_out=20, tested=tested)
-    found = shapes.open()
-    seen, unseen = ({KINDS[kind] for kind in shapes.kinds(split)} for split in ("train", "test"))
+@pytest.mark.parametrize(("tested", "sizes"), [(1, {}), (12, {}), (48, {}), (6, {"colours": 6, "shapes": 4})])
+def test_tested_combinations_are_unseen_but_not_their_parts(tested, sizes):
+    shapes = CaptionedShapes(train=200, held_out=20, tested=tested, **sizes)
+    found, every = shapes.open(), shapes.every
+    seen, unseen = ({every[kind] for kind in shapes.kinds(split)} for split in ("train", "test"))
     assert len(unseen) == tested
     assert not seen & unseen
-    assert {colour for colour, _ in seen} == set(COLOURS)
-    assert {shape for _, shape in seen} == set(SHAPES)
+    assert {colour for colour, _ in seen} == {colour for colour, _ in every}
+    assert {shape for _, shape in seen} == {shape for _, shape in every}
     for split, kinds in (("train", seen), ("validation", seen), ("test", unseen)):
         said = {caption.split(" ", 1)[1] for caption, *_ in found.splits[split].captions}
         assert said <= {" ".join(kind) for kind in kinds}
-    assert {KINDS[kind] for kind in CaptionedShapes(tested=tested, unseen=False).kinds("train")} == set(KINDS)
+    assert len(replace(shapes, unseen=False).kinds("train")) == len(every) == len(found.classes)
 
 
 def test_a_drawn_picture_is_what_its_caption_says():
-    found = CaptionedShapes(train=30, held_out=5, noise=0.0).open().splits["train"]
+    found = CaptionedShapes(train=30, held_out=5, noise=0.0, spread=0.0).open().splits["train"]
     for number in range(30):
-        colour = COLOURS[found.captions[number][0].split()[1]]
+        colour = ALL_COLOURS[found.captions[number][0].split()[1]]
         image = np.asarray(found[number]["image"])
         share = np.mean((image == colour).all(-1))
         assert 0.02 < share < 0.8
         np.testing.assert_array_equal(image, np.asarray(found.images[number]))
 
 
-@pytest.mark.parametrize("options", [{"tested": 0}, {"tested": 13}, {"size": 7}, {"train": 0}, {"noise": -1.0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"tested": 0}, {"tested": 49}, {"size": 7}, {"train": 0}, {"noise": -1.0}, {"colours": 13}, {"shapes": 1}],
+)
 def test_impossible_shapes_are_refused(options):
     with pytest.raises(ValueError, match=f"got.* {next(iter(options.values()))}|, {next(iter(options.values()))}"):
         CaptionedShapes(**options)
