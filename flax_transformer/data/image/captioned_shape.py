@@ -56,8 +56,9 @@ class CaptionedShapes:
     def __post_init__(self) -> None:
         if min(self.train, self.held_out) < 1 or self.size < 8 or min(self.noise, self.spread, self.drawing_seed) < 0:
             raise ValueError(
-                "shapes are drawn in at least 1 picture a split, of at least 8 pixels, without negative noise, spread or "
-                f"seed: got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.spread}, {self.drawing_seed}"
+                "shapes are drawn in at least 1 picture a split, of at least 8 pixels, without negative noise, spread "
+                f"or seed: got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.spread}, "
+                f"{self.drawing_seed}"
             )
         if not (2 <= self.colours <= len(ALL_COLOURS) and 2 <= self.shapes <= len(ALL_SHAPES)):
             raise ValueError(
