@@ -160,7 +160,7 @@ class Block(Module):
         if memory is not None:
             look = partial(self.cross, memory=memory, mask=memory_mask)
             x = self.cross_residual(x, look, key=keys[1], drop_path=drop_path)
-        return self.feedforward_residual(x, self.feedforward, key=keys[2], drop_path=drop_path)
+        return self.feedforward_residual(x, partial(self.feedforward), key=keys[2], drop_path=drop_path)
 
     def _given(self, x: Array, memory: Any) -> Array:
         check_hidden(x, self.cfg.embed)

@@ -24,6 +24,7 @@ from flax_transformer.ops.position import (
     sinusoidal_spanning,
 )
 from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
+from flax_transformer.ops.resample_clip import resample_clip_positions
 from flax_transformer.ops.table import lookup, multiply_rows, spread, take_rows
 from flax_transformer.ops.wide import scaled, widen
 from flax_transformer.ops.xla import attention_weights
