@@ -75,3 +75,23 @@ def test_attention_is_a_target(run, tmp_path):
     assert (code, err) == (0, "")
     assert "halved as causal" in out
     assert len(json.loads((tmp_path / "a.json").read_text())["results"]) == 5
+
+
+GROWING = """
+import jax, numpy as np
+from flax_transformer.bench import Program
+
+def growing():
+    add = jax.jit(lambda rows: rows + 1)
+    return Program(add, (np.zeros(1, np.float32),), advance=lambda given, _: (np.append(given[0], np.float32(0)),))
+"""
+
+
+def test_a_program_that_compiles_again_ends_with_its_cause_and_an_error(run, tmp_path):
+    (tmp_path / "mine.py").write_text(GROWING)
+    code, out, err = run("bench", f"{tmp_path / 'mine.py'}:growing", "--steps", 1, "--json", tmp_path / "a.json")
+    assert code == 1
+    assert "FAULT: compiled again after the first run, since" in out
+    assert err.startswith("error: growing compiled ")
+    assert " programs after its first run: rows: float32[1] → float32[2]; rows: float32[2] → float32[3]; " in err
+    assert json.loads((tmp_path / "a.json").read_text())["programs"]["growing"]["recompiles"] > 2

@@ -1,5 +1,6 @@
 """Measure a target or any function: compile its programs, time them, and put the numbers into one record."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Program, check_steps, make_program, real, time_program
 from flax_transformer.bench.workload import PROGRAMS, Facts, Size, Workload, program_facts, ready
 from flax_transformer.frozen import frozen
+from flax_transformer.ops.attention import logger as attention_log
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.train.optimizer import make_optimizer
 from flax_transformer.train.state import init_state
@@ -35,6 +37,25 @@ def at_the_door() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         raise RefusedError(str(error)) from error
+
+
+class RecompiledError(RuntimeError):
+    """A program was compiled again after its first run."""
+
+
+@contextmanager
+def attention_said() -> Iterator[list[str]]:
+    """Collect what attention says of its choices within a `with` block, each once."""
+    said: list[str] = []
+    level, handler = attention_log.level, logging.Handler()
+    handler.emit = lambda told: None if told.getMessage() in said else said.append(told.getMessage())
+    attention_log.addHandler(handler)
+    attention_log.setLevel(logging.INFO)
+    try:
+        yield said
+    finally:
+        attention_log.removeHandler(handler)
+        attention_log.setLevel(level)
 
 
 @frozen
@@ -140,16 +161,20 @@ def run(job: Job, say: Callable[[str], None] = lambda text: None) -> Record:
         programs = job.make()
         for name in list(programs):
             say(f"measuring {name} …")
-            found = time_program(programs.pop(name), job.steps)
+            with attention_said() as notes:
+                found = time_program(programs.pop(name), job.steps)
             flops, took = facts.flops[name], found.step.median
             measured[name] = {
                 **asdict(found),
+                "causes": list(found.causes),
                 "peak_bytes": found.peak_bytes,
                 "items": facts.items,
                 "unit": facts.unit,
                 "items_per_second": None if facts.items is None else facts.items / took,
                 "flops": flops.model,
                 "flops_again": flops.again,
+                "notes": notes,
+                "flops_modules": dict(flops.modules),
                 "flops_notes": list(flops.notes),
                 "flops_per_second": flops.model / took,
                 "mfu": flops.model / took / peak.flops,

@@ -175,7 +175,7 @@ def bench(
     import jax
 
     from flax_transformer.bench.record import check_file, check_same, load
-    from flax_transformer.bench.run import at_the_door, open_target, run
+    from flax_transformer.bench.run import RecompiledError, at_the_door, open_target, run
     from flax_transformer.bench.workload import Size as Checked
     from flax_transformer.parallel import MeshConfig
 
@@ -193,6 +193,8 @@ def bench(
         record.save(json)
     if before is not None:
         say(f"\n{record.compare(before)}")
+    if record.faults:
+        raise RecompiledError("; ".join(record.faults))
 
 
 def bench_attention(

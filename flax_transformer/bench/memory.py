@@ -1,0 +1,185 @@
+"""Which modules hold memory when a compiled program needs most of it, by the compiler's own plan.
+
+XLA plans memory before anything runs: each value gets a place, and the order of instructions is fixed. So the moment of
+the peak, and whose values are then alive, follow from the plan. The messages are those of `xla/service/hlo.proto`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from flax_transformer.bench.report import LINES, OUTSIDE, amount
+from flax_transformer.columns import align
+from flax_transformer.scope import module_path
+from flax_transformer.wire import Message, message, numbers, text
+
+ARGUMENTS, RESULTS = "(arguments)", "(results)"
+"""In place of a module: what the program is given, and what it gives in memory of its own."""
+RUNS = ("while", "call", "conditional", "async-start")
+"""Instructions that run others, which stand in the program's order too."""
+PASSES = ("copy", "bitcast", "get-tuple-element", "copy-start", "copy-done", "transpose")
+"""Instructions that hand on what another has made, and may be nameless."""
+
+
+def memory_by_module(compiled: Any) -> dict[str, int]:
+    """Give the bytes on one device at a program's peak by module; "" is none. Nothing where the compiler does not say.
+
+    Args:
+      compiled: what `jax.jit(…).lower(…).compile()` gave.
+    """
+    plan = getattr(compiled.memory_analysis(), "serialized_buffer_assignment_proto", None)
+    try:
+        program = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+        return _Plan(message(plan), _Program.of(message(program))).peak() if plan else {}
+    except (ValueError, KeyError, IndexError, jax.errors.JaxRuntimeError):  # another version's, or another device's
+        return {}
+
+
+class OutOfMemoryError(RuntimeError):
+    """A program needs more memory than there is; the message says which modules hold it."""
+
+
+@contextmanager
+def out_of_memory_explained(compiled: Any = None) -> Iterator[None]:
+    """Say of a program that runs out of memory within a `with` block which modules hold it at its peak.
+
+    Args:
+      compiled: the program; None while it is being compiled, when only the compiler's own words are told.
+
+    Raises:
+      OutOfMemoryError: it does.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in (said := str(error)):
+            raise
+        held = {} if compiled is None else memory_by_module(compiled)
+        rows = [(name or OUTSIDE, amount(size, "B")) for name, size in Counter(held).most_common(LINES)]
+        table = f"\nat its peak, a device:\n{align(rows, 'lr')}" if rows else ""
+        raise OutOfMemoryError(f"the program needs more memory than there is: {said.splitlines()[0]}{table}") from error
+
+
+@dataclass(frozen=True)
+class _Program:
+    """Instructions by their numbers."""
+
+    names: dict[int, str]
+    kinds: dict[int, str]
+    operands: dict[int, list[int]]
+    roots: dict[int, int]
+    """What a loop's body ends with, by the loop."""
+    times: dict[int, int] = field(default_factory=dict)
+    """When each is done; all of a loop's body before the loop is."""
+
+    @classmethod
+    def of(cls, program: Message) -> "_Program":
+        names, kinds, operands, called, last = {}, {}, {}, {}, {}
+        for computation in map(message, program[3]):
+            last[computation[5][0]] = computation[6][0]
+            for each in map(message, computation.get(2, [])):
+                (number,) = each[35]
+                names[number] = text(message(each[7][-1]).get(2)) if 7 in each else ""
+                kinds[number] = text(each[2])
+                operands[number] = numbers(each.get(36, []))
+                called[number] = numbers(each.get(38, []))
+        order = {}
+        for entry in map(message, message(program[7][-1])[1]):
+            order[entry[1][0]] = numbers(message(entry[2][-1]).get(1, []))
+        roots = {number: last[called[number][0]] for number, kind in kinds.items() if kind == "while"}
+        made = cls(names, kinds, operands, roots)
+
+        def run(computation: int) -> None:
+            for number in order.get(computation, []):
+                if kinds.get(number) in RUNS:
+                    for inner in called[number]:
+                        run(inner)
+                made.times[number] = len(made.times)
+
+        run(program[6][0])
+        return made
+
+    def module(self, number: int, place: int = 0) -> str:
+        """Name the module whose instruction this is; of a loop, whose result at this place it fills."""
+        if number in self.roots and place < len(self.operands[self.roots[number]]):
+            number = self.operands[self.roots[number]][place]
+            if self.names[number].endswith("dynamic_update_slice"):
+                return max(map(self.module, self.operands[number]), key=len)
+        for _ in range(8):
+            if self.names.get(number) or self.kinds.get(number) not in PASSES or not self.operands.get(number):
+                break
+            number = self.operands[number][0]
+        name = self.names.get(number, "")
+        return module_path(name.rpartition("/")[0]) if "/" in name else ""
+
+
+class _Plan:
+    """Where values lie, and from when to when."""
+
+    def __init__(self, plan: Message, program: _Program):
+        self._program, self._plan = program, plan
+        values = [message(each) for each in plan[1]]
+        made = {each.get(1, [0])[0]: message(each[3][-1]) for each in values}
+        self._made = {value: place.get(4, [0])[0] for value, place in made.items()}
+        self._index = {value: numbers(place.get(3, [])) or [0] for value, place in made.items()}
+        seen = defaultdict(list)
+        for each in map(message, plan.get(2, [])):
+            seen[each.get(1, [0])[0]] += [message(place).get(4, [0])[0] for place in each.get(2, [])]
+        last: dict[int, int] = {}
+        for number, time in program.times.items():
+            for operand in program.operands[number]:
+                last[operand] = max(last.get(operand, 0), time)
+        self._span = {}
+        for value, made in self._made.items():
+            begin = program.times.get(made, 0)
+            ends = (max(last.get(at, 0), program.times.get(at, 0)) for at in (made, *seen[value]))
+            self._span[value] = begin, max(begin, *ends)
+
+    def peak(self) -> dict[str, int]:
+        """Add up what is alive at the peak."""
+        found, places = Counter(), []
+        for allocation in map(message, self._plan[3]):
+            number, size = allocation.get(1, [0])[0], allocation.get(2, [0])[0]
+            if allocation.get(5) or allocation.get(7):  # a parameter; what lives on after the program
+                found[ARGUMENTS if allocation.get(5) else RESULTS] += size
+            elif not (allocation.get(3) or allocation.get(12)):  # of a thread's stack, or a constant
+                values = map(message, allocation.get(9, []))
+                places += [(each[1][0], number, each.get(2, [0])[0], each.get(3, [0])[0]) for each in values]
+        return {name: bytes for name, bytes in (found + self._alive(places)).most_common() if bytes}
+
+    def _alive(self, places: list[tuple[int, int, int, int]]) -> Counter:
+        """Add up, by module, the places in use when most of them are; of values that share one the newest has it.
+
+        Args:
+          places: value, allocation, offset and size.
+        """
+        changes = Counter()
+        for value, *_, size in places:
+            begin, end = self._span[value]
+            changes[begin] += size
+            changes[end + 1] -= size
+        most = when = now = 0
+        for time in sorted(changes):
+            now += changes[time]
+            most, when = max((most, when), (now, time))
+        alive = [place for place in places if self._span[place[0]][0] <= when <= self._span[place[0]][1]]
+        found, taken = Counter(), defaultdict(list)
+        for value, allocation, offset, size in sorted(alive, key=lambda place: -self._span[place[0]][0]):
+            found[self._program.module(self._made[value], self._index[value][0])] += _free(
+                offset, offset + size, taken[allocation]
+            )
+            taken[allocation].append((offset, offset + size))
+        return found
+
+
+def _free(begin: int, end: int, taken: list[tuple[int, int]]) -> int:
+    """Count the bytes of a range that no other has taken."""
+    at, total = begin, 0
+    for first, last in sorted(taken):
+        total += max(0, min(first, end) - at)
+        at = max(at, last)
+    return total + max(0, end - at)
