@@ -9,6 +9,10 @@ INNER = {
 """Parts of names that are JAX's own, as is every `jit(…)`."""
 
 
+OUTSIDE = "(no module)"
+"""What people read in place of no name."""
+
+
 def module_path(name: str) -> str:
     """Give the modules, from the outermost one on, that a name of scopes or of an operation names; "" for none.
 

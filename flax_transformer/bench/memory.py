@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 
-from flax_transformer.bench.report import LINES, OUTSIDE, amount
+from flax_transformer.bench.report import LINES, amount
 from flax_transformer.columns import align
-from flax_transformer.scope import module_path
+from flax_transformer.scope import OUTSIDE, module_path
 from flax_transformer.wire import Message, message, numbers, text
 
 ARGUMENTS, RESULTS = "(arguments)", "(results)"

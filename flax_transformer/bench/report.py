@@ -6,6 +6,7 @@ from typing import Any
 
 from flax_transformer.bench.environment import describe
 from flax_transformer.columns import align
+from flax_transformer.scope import OUTSIDE
 
 
 def seconds(value: float | int | None) -> str:
@@ -44,7 +45,6 @@ def _percent(value: float | int | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-OUTSIDE = "(no module)"
 LINES = 12
 """Modules told at most."""
 AGAIN = "  computed again"
