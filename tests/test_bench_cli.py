@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -95,3 +96,28 @@ def test_a_program_that_compiles_again_ends_with_its_cause_and_an_error(run, tmp
     assert err.startswith("error: growing compiled ")
     assert " programs after its first run: rows: float32[1] → float32[2]; rows: float32[2] → float32[3]; " in err
     assert json.loads((tmp_path / "a.json").read_text())["programs"]["growing"]["recompiles"] > 2
+
+
+NAMED = """
+import jax, jax.numpy as jnp
+
+def product():
+    def run(x):
+        with jax.named_scope("Mine"):
+            return jnp.tanh(x @ x)
+    return run, (jnp.ones((200, 200)),)
+"""
+
+
+def test_a_profile_has_a_trace_and_its_longest_operations(run, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(NAMED)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("bench", "mine.py:product", "--steps", 1, "--profile", "2:3", "--json", "a.json")
+    assert (code, err) == (0, "")
+    assert len(list(tmp_path.glob("profile/product/plugins/profile/*/*.xplane.pb"))) == 1
+    found = json.loads((tmp_path / "a.json").read_text())["programs"]["product"]["operations"]
+    assert ("Mine", "dot_general", 2) in [(each["module"], each["name"], each["count"]) for each in found]
+    assert "product, traced" in out
+    assert re.search(r"by module +product FLOPs", out)
+    code, _, err = run("bench", "mine.py:product", "--profile", "3")
+    assert (code, err) == (2, "error: a profile is of steps FROM:TO, as in 10:12, got '3'\n")

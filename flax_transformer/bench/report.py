@@ -101,6 +101,7 @@ def render(record: dict[str, Any]) -> str:
         f"cost of a call: a program that does nothing, given the same {leaves} arrays",
         *told,
         *_by_module(programs),
+        *(line for name, program in programs.items() for line in _operations(name, program)),
         *causes,
     ]
     return "\n".join(lines)
@@ -134,6 +135,16 @@ def _by_module(programs: dict[str, dict]) -> list[str]:
         align([head, *rows], "lr"),
         "memory: alive at the peak, by the compiler's plan; derivatives are their module's",
     ]
+
+
+def _operations(name: str, program: dict) -> list[str]:
+    """Lay out what a program's trace says took the time; nothing without one."""
+    found = program.get("operations") or []
+    rows = [
+        (each["name"], each["module"] or OUTSIDE, seconds(each["seconds"]), f"{each['count']:,}")
+        for each in found[:LINES]
+    ]
+    return ["", align([(f"{name}, traced", "module", "in all", "times"), *rows], "llr")] if rows else []
 
 
 def _is_module(name: str) -> bool:

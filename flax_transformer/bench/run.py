@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.ops.attention import logger as attention_log
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.train.optimizer import make_optimizer
+from flax_transformer.train.profile import OPERATIONS, Profile, operations
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import laid_out
 
@@ -97,6 +98,7 @@ def measure(
     items: int | None = None,
     unit: str = "items",
     advance: Callable[[tuple, Any], tuple] | None = None,
+    profile: Profile | None = None,
 ) -> Record:
     """Measure any function: seconds, FLOPs, utilisation, memory and recompilations.
 
@@ -111,6 +113,7 @@ def measure(
       unit: what these are.
       advance: `advance(arguments, result)`, the next call's arguments. Without, an argument that the function donates
         is what it has returned in its place.
+      profile: calls to trace once all is measured.
 
     Returns:
       A record: print it, `save` it as JSON, `compare` it with one.
@@ -120,7 +123,7 @@ def measure(
     """
     program = make_program(function, *arguments, advance=advance)
     named = name or getattr(function, "__name__", type(function).__name__)
-    return run(_of_program(program, program_facts(named, program, items, unit), check_steps(steps)))
+    return run(_of_program(program, program_facts(named, program, items, unit), check_steps(steps)), profile=profile)
 
 
 def open_target(
@@ -154,15 +157,20 @@ def open_target(
     return Job(facts=found.facts(what), make=make, steps=steps, mesh=on, devices=devices.size)
 
 
-def run(job: Job, say: Callable[[str], None] = lambda text: None) -> Record:
-    """Measure what was opened."""
+def run(job: Job, say: Callable[[str], None] = lambda text: None, profile: Profile | None = None) -> Record:
+    """Measure what was opened.
+
+    Args:
+      profile: calls of each program that are traced, into a folder of its name.
+    """
     facts, peak, measured = job.facts, device_peak(job.facts.dtype, job.devices), {}
     with nullcontext() if job.mesh is None else jax.set_mesh(job.mesh):
         programs = job.make()
         for name in list(programs):
             say(f"measuring {name} …")
             with attention_said() as notes:
-                found = time_program(programs.pop(name), job.steps)
+                traced = profile and replace(profile, folder=profile.folder / name)
+                found = time_program(programs.pop(name), job.steps, traced)
             flops, took = facts.flops[name], found.step.median
             measured[name] = {
                 **asdict(found),
@@ -174,6 +182,7 @@ def run(job: Job, say: Callable[[str], None] = lambda text: None) -> Record:
                 "flops": flops.model,
                 "flops_again": flops.again,
                 "notes": notes,
+                "operations": [asdict(each) for each in operations(traced.folder)[:OPERATIONS]] if traced else [],
                 "flops_modules": dict(flops.modules),
                 "flops_notes": list(flops.notes),
                 "flops_per_second": flops.model / took,

@@ -16,6 +16,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flax_transformer.bench.memory import memory_by_module, out_of_memory_explained
 from flax_transformer.train.compilation import TOLD, Compilations, Watched
+from flax_transformer.train.profile import Profile, Tracing
 
 WARM_UP = 3
 """Steps before any is counted."""
@@ -177,10 +178,13 @@ def check_steps(steps: int) -> int:
     return steps
 
 
-def time_program(program: Program, steps: int) -> Measurement:
+def time_program(program: Program, steps: int, profile: Profile | None = None) -> Measurement:
     """Compile a program twice, the second time from a persistent cache, and run it `steps` times and a few more.
 
     All of JAX's compiled programs in memory are forgotten.
+
+    Args:
+      profile: calls that are traced once all is measured.
     """
     check_steps(steps)
     with _fresh_cache():
@@ -199,6 +203,7 @@ def time_program(program: Program, steps: int) -> Measurement:
             again = replace(program, function=lambda *given: _noted(watched, given, causes))
             times, arguments = _run(again, arguments, steps)
             dispatch, arguments = _dispatch(again, arguments)
+            arguments = _trace(again, arguments, profile)
         overhead = _overhead(program, arguments)
     return Measurement(
         trace=trace,
@@ -276,6 +281,18 @@ def _dispatch(program: Program, arguments: tuple, calls: int = 5) -> tuple[list[
         times.append(took)
         arguments = program.advance(arguments, jax.block_until_ready(result))
     return times, arguments
+
+
+def _trace(program: Program, arguments: tuple, profile: Profile | None) -> tuple:
+    """Call a program as often as its profile asks for; none without."""
+    with Tracing(profile) as tracing:
+        result = arguments
+        for step in range(1, 1 + (profile.last if profile else 0)):
+            tracing.before(step, result)
+            result = program.function(*arguments)
+            arguments = program.advance(arguments, result)
+        jax.block_until_ready(result)
+    return arguments
 
 
 def _overhead(program: Program, arguments: tuple, calls: int = 30) -> list[float]:

@@ -21,16 +21,13 @@ from flax_transformer.report.attention import AttentionMaps
 from flax_transformer.report.image_attention import ImageAttention, packed
 from flax_transformer.report.sample import picture_sample
 from flax_transformer.scope import OUTSIDE
-from flax_transformer.train.profile import Operation
+from flax_transformer.train.profile import OPERATIONS, Operation
 
 POINTS = 1_000
 """Records of a split that the page holds; of more, one in n."""
 
 SAMPLES = 40
 """Samples that the page holds: half spread evenly, half those the model was least sure of."""
-
-OPERATIONS = 20
-"""Operations of a profile that the page shows."""
 
 SCRIPTS = ("attention.js", "image_attention.js", "samples.js", "page.js")
 """The last one draws the page."""

@@ -12,11 +12,13 @@ from typing import Any
 import jax
 
 from flax_transformer.frozen import frozen
-from flax_transformer.scope import module_path
+from flax_transformer.scope import INNER, module_path
 from flax_transformer.wire import Message, message, text
 
 FOLDER = "profile"
 """Of a run's folder."""
+OPERATIONS = 20
+"""Operations that people are shown, the longest."""
 RUNS = ("while", "conditional")
 """Operations that only run others, which have times of their own."""
 
@@ -123,7 +125,8 @@ def operations(folder: Path) -> list[Operation]:
                 kind, said = programs.get(program, {}).get(name, ("", ""))
                 if kind not in RUNS:
                     scopes, _, operation = said.rpartition("/")
-                    key = module_path(scopes) if scopes else "", operation or kind or name.split(".")[0]
+                    inner = not operation or operation in INNER or "(" in operation
+                    key = module_path(scopes) if scopes else "", (kind or name) if inner else operation
                     seconds[key] += picoseconds / 1e12
                     counts[key] += 1
     return [Operation(module=m, name=n, seconds=s, count=counts[m, n]) for (m, n), s in seconds.most_common()]
