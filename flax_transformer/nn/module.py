@@ -13,6 +13,8 @@ from typing import Any
 import jax
 from flax import nnx
 
+from flax_transformer.parallel.explicit import implicit
+
 _inside: ContextVar[tuple] = ContextVar("inside", default=())
 
 
@@ -60,17 +62,21 @@ class Module(nnx.Module):
 
 
 def _named(method: Callable) -> Callable:
-    """Have a method's operations named by its module: by the attribute it is of the module around, or its class."""
+    """Have a method's operations named by its module: by the attribute it is of the module around, or its class.
+
+    On a mesh with Explicit axes the compiler lays out what is computed.
+    """
+    run = implicit()(method)
 
     @wraps(method)
     def call(self: Module, *args: Any, **kwargs: Any) -> Any:
         around = _inside.get()
         if around and around[-1] is self:
-            return method(self, *args, **kwargs)
+            return run(self, *args, **kwargs)
         before = _inside.set((*around, self))
         try:
             with jax.named_scope(_attribute(self, around)):
-                return method(self, *args, **kwargs)
+                return run(self, *args, **kwargs)
         finally:
             _inside.reset(before)
 
