@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -19,10 +20,16 @@ from flax_transformer.wire import Message, message, numbers, text
 
 ARGUMENTS, RESULTS = "(arguments)", "(results)"
 """In place of a module: what the program is given, and what it gives in memory of its own."""
+LARGE = 1_000
+"""What is this many times smaller than the largest value does not decide when the peak is."""
 RUNS = ("while", "call", "conditional", "async-start")
 """Instructions that run others, which stand in the program's order too."""
-PASSES = ("copy", "bitcast", "get-tuple-element", "copy-start", "copy-done", "transpose")
+PASSES = ("copy", "bitcast", "copy-start", "copy-done", "transpose")
 """Instructions that hand on what another has made, and may be nameless."""
+SAME, SEVERAL = ("bitcast", "get-tuple-element", "tuple"), ("tuple", "while")
+"""Instructions that give what they are given, in the same place; and those with several results."""
+STEPS = 16
+"""Instructions that are gone back for a name."""
 
 
 def memory_by_module(compiled: Any) -> dict[str, int]:
@@ -73,12 +80,17 @@ class _Program:
     operands: dict[int, list[int]]
     roots: dict[int, int]
     """What a loop's body ends with, by the loop."""
+    inputs: dict[int, int]
+    """The loop whose body begins with this."""
+    places: dict[int, int]
+    """Which of several results an instruction picks."""
     times: dict[int, int] = field(default_factory=dict)
     """When each is done; all of a loop's body before the loop is."""
 
     @classmethod
     def of(cls, program: Message) -> "_Program":
-        names, kinds, operands, called, last = {}, {}, {}, {}, {}
+        names, kinds, operands, called, last, parameters = {}, {}, {}, {}, {}, {}
+        places = {}
         for computation in map(message, program[3]):
             last[computation[5][0]] = computation[6][0]
             for each in map(message, computation.get(2, [])):
@@ -87,11 +99,15 @@ class _Program:
                 kinds[number] = text(each[2])
                 operands[number] = numbers(each.get(36, []))
                 called[number] = numbers(each.get(38, []))
+                places[number] = each.get(13, [0])[0]
+                if kinds[number] == "parameter":
+                    parameters[computation[5][0]] = number
         order = {}
         for entry in map(message, message(program[7][-1])[1]):
             order[entry[1][0]] = numbers(message(entry[2][-1]).get(1, []))
         roots = {number: last[called[number][0]] for number, kind in kinds.items() if kind == "while"}
-        made = cls(names, kinds, operands, roots)
+        inputs = {parameters[called[loop][0]]: loop for loop in roots}
+        made = cls(names, kinds, operands, roots, inputs, places)
 
         def run(computation: int) -> None:
             for number in order.get(computation, []):
@@ -103,18 +119,44 @@ class _Program:
         run(program[6][0])
         return made
 
+    def ends(self) -> dict[tuple[int, int], int]:
+        """Say when each result of each instruction is used for the last time, under other names too."""
+        ends: dict[tuple[int, int], int] = defaultdict(int)
+        for number, time in reversed(self.times.items()):
+            kind = self.kinds[number]
+            for place, operand in enumerate(self.operands[number]):
+                end = max(time, ends[number, place] if kind == "tuple" else ends[number, 0]) if kind in SAME else time
+                at = operand, self.places[number] if kind == "get-tuple-element" else 0
+                if kind not in SAME and self.kinds.get(operand) in SEVERAL:  # all of what it holds
+                    for other in range(len(self.operands[self.roots.get(operand, operand)])):
+                        ends[operand, other] = max(ends[operand, other], end)
+                ends[at] = max(ends[at], end)
+        return ends
+
     def module(self, number: int, place: int = 0) -> str:
-        """Name the module whose instruction this is; of a loop, whose result at this place it fills."""
-        if number in self.roots and place < len(self.operands[self.roots[number]]):
-            number = self.operands[self.roots[number]][place]
-            if self.names[number].endswith("dynamic_update_slice"):
-                return max(map(self.module, self.operands[number]), key=len)
-        for _ in range(8):
-            if self.names.get(number) or self.kinds.get(number) not in PASSES or not self.operands.get(number):
+        """Name the module whose instruction this is; of what a loop carries at a place, who makes it there."""
+        names = [""]
+        for _ in range(STEPS):
+            number, kind = self.inputs.get(number, number), self.kinds.get(number)
+            inside = self.operands.get(self.roots.get(number, number), [])
+            if kind == "get-tuple-element":
+                number, place = inside[0], self.places[number]
+                continue
+            if (number in self.roots or kind == "tuple") and place < len(inside):
+                number = inside[place]
+                continue
+            name = self.names.get(number, "")
+            names.append(_named(name))
+            if name.endswith("dynamic_update_slice"):  # whose what it puts there is
+                names += [_named(self.names.get(operand, "")) for operand in inside]
+            if name or kind not in PASSES or not inside:
                 break
-            number = self.operands[number][0]
-        name = self.names.get(number, "")
-        return module_path(name.rpartition("/")[0]) if "/" in name else ""
+            number = inside[0]
+        return max(names, key=len)
+
+
+def _named(name: str) -> str:
+    return module_path(name.rpartition("/")[0]) if "/" in name else ""
 
 
 class _Plan:
@@ -126,18 +168,20 @@ class _Plan:
         made = {each.get(1, [0])[0]: message(each[3][-1]) for each in values}
         self._made = {value: place.get(4, [0])[0] for value, place in made.items()}
         self._index = {value: numbers(place.get(3, [])) or [0] for value, place in made.items()}
-        seen = defaultdict(list)
+        seen = defaultdict(list, {value: [(self._made[value], self._index[value][0])] for value in self._made})
+        self._loops = defaultdict(set)  # in which loops a value is carried, and where
         for each in map(message, plan.get(2, [])):
-            seen[each.get(1, [0])[0]] += [message(place).get(4, [0])[0] for place in each.get(2, [])]
-        last: dict[int, int] = {}
-        for number, time in program.times.items():
-            for operand in program.operands[number]:
-                last[operand] = max(last.get(operand, 0), time)
+            value = each.get(1, [0])[0]
+            for place in map(message, each.get(2, [])):
+                number, index = place.get(4, [0])[0], numbers(place.get(3, []))
+                seen[value].append((number, index[0] if index else 0))
+                if number in program.roots and index:
+                    self._loops[value].add((number, index[0]))
+        ends = program.ends()
         self._span = {}
         for value, made in self._made.items():
             begin = program.times.get(made, 0)
-            ends = (max(last.get(at, 0), program.times.get(at, 0)) for at in (made, *seen[value]))
-            self._span[value] = begin, max(begin, *ends)
+            self._span[value] = begin, max(begin, *(max(program.times.get(at[0], 0), ends[at]) for at in seen[value]))
 
     def peak(self) -> dict[str, int]:
         """Add up what is alive at the peak."""
@@ -157,23 +201,38 @@ class _Plan:
         Args:
           places: value, allocation, offset and size.
         """
+        largest = max((place[3] for place in places), default=0)
+        large = [place for place in places if place[3] >= largest / LARGE]
         changes = Counter()
-        for value, *_, size in places:
+        for value, *_, size in large:
             begin, end = self._span[value]
             changes[begin] += size
             changes[end + 1] -= size
-        most = when = now = 0
-        for time in sorted(changes):
-            now += changes[time]
-            most, when = max((most, when), (now, time))
-        alive = [place for place in places if self._span[place[0]][0] <= when <= self._span[place[0]][1]]
-        found, taken = Counter(), defaultdict(list)
-        for value, allocation, offset, size in sorted(alive, key=lambda place: -self._span[place[0]][0]):
-            found[self._program.module(self._made[value], self._index[value][0])] += _free(
-                offset, offset + size, taken[allocation]
-            )
-            taken[allocation].append((offset, offset + size))
+        times = sorted(changes)
+        sums = dict(zip(times, accumulate(changes[time] for time in times), strict=True))
+        most = when = 0
+        for time in sorted(times, key=sums.get, reverse=True):
+            if sums[time] <= most:  # what shares places counts there more than once
+                break
+            held = sum(free for _, free in self._held(large, time))
+            most, when = max((most, when), (held, time))
+        found = Counter()
+        for value, free in self._held(places, when):
+            found[self._module(value)] += free
         return found
+
+    def _module(self, value: int) -> str:
+        """Name who made a value; of one that a loop fills, who does it there, which says more."""
+        places = [(self._made[value], self._index[value][0]), *self._loops[value]]
+        return max((self._program.module(*place) for place in places), key=len)
+
+    def _held(self, places: list[tuple[int, int, int, int]], time: int) -> Iterator[tuple[int, int]]:
+        """Give the values that are alive at a time, each with the bytes that no newer one has."""
+        alive = [place for place in places if self._span[place[0]][0] <= time <= self._span[place[0]][1]]
+        taken = defaultdict(list)
+        for value, allocation, offset, size in sorted(alive, key=lambda place: -self._span[place[0]][0]):
+            yield value, _free(offset, offset + size, taken[allocation])
+            taken[allocation].append((offset, offset + size))
 
 
 def _free(begin: int, end: int, taken: list[tuple[int, int]]) -> int:

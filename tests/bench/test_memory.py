@@ -30,7 +30,7 @@ def test_what_a_loop_keeps_for_the_backward_pass_is_its_modules():
     assert found[ARGUMENTS] == memory.argument_size_in_bytes == 7 * WHOLE
     assert found["Layer"] >= 6 * WHOLE
     held = sum(size for name, size in found.items() if name not in (ARGUMENTS, RESULTS))
-    assert 0.8 * memory.temp_size_in_bytes <= held <= memory.temp_size_in_bytes
+    assert 0.99 * memory.temp_size_in_bytes <= held <= memory.temp_size_in_bytes
 
 
 def test_only_what_is_alive_at_the_peak_counts():
