@@ -214,8 +214,7 @@ class _Plan:
         for time in sorted(times, key=sums.get, reverse=True):
             if sums[time] <= most:  # what shares places counts there more than once
                 break
-            held = sum(free for _, free in self._held(large, time))
-            most, when = max((most, when), (held, time))
+            most, when = max((most, when), (self._covered(large, time), time))
         found = Counter()
         for value, free in self._held(places, when):
             found[self._module(value)] += free
@@ -226,9 +225,22 @@ class _Plan:
         places = [(self._made[value], self._index[value][0]), *self._loops[value]]
         return max((self._program.module(*place) for place in places), key=len)
 
+    def _covered(self, places: list[tuple[int, int, int, int]], time: int) -> int:
+        """Count the bytes that are in use at a time."""
+        total, reached = 0, (-1, 0)
+        for allocation, begin, size in sorted(place[1:] for place in places if self._lives(place[0], time)):
+            begins = max((allocation, begin), reached)[1]
+            total += max(0, begin + size - begins)
+            reached = max(reached, (allocation, begin + size))
+        return total
+
+    def _lives(self, value: int, time: int) -> bool:
+        begin, end = self._span[value]
+        return begin <= time <= end
+
     def _held(self, places: list[tuple[int, int, int, int]], time: int) -> Iterator[tuple[int, int]]:
         """Give the values that are alive at a time, each with the bytes that no newer one has."""
-        alive = [place for place in places if self._span[place[0]][0] <= time <= self._span[place[0]][1]]
+        alive = [place for place in places if self._lives(place[0], time)]
         taken = defaultdict(list)
         for value, allocation, offset, size in sorted(alive, key=lambda place: -self._span[place[0]][0]):
             yield value, _free(offset, offset + size, taken[allocation])
