@@ -3,7 +3,7 @@
 import re
 
 INNER = {
-    "body", "checkpoint", "closed_call", "cond", "custom_jvp_call", "custom_vjp_call", "pallas_call", "remat",
+    "body", "checkpoint", "closed_call", "cond", "custom_jvp_call", "custom_vjp_call", "eval_jaxpr", "pallas_call", "remat",
     "rematted_computation", "scan", "shard_map", "while",
 }  # fmt: skip
 """Parts of names that are JAX's own, as is every `jit(…)`."""

