@@ -3,8 +3,8 @@
 import re
 
 INNER = {
-    "body", "checkpoint", "closed_call", "cond", "custom_jvp_call", "custom_vjp_call", "eval_jaxpr", "pallas_call", "remat",
-    "rematted_computation", "scan", "shard_map", "while",
+    "body", "checkpoint", "closed_call", "cond", "custom_jvp_call", "custom_vjp_call", "eval_jaxpr", "pallas_call",
+    "remat", "rematted_computation", "scan", "shard_map", "while",
 }  # fmt: skip
 """Parts of names that are JAX's own, as is every `jit(…)`."""
 
