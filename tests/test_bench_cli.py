@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -75,3 +76,48 @@ def test_attention_is_a_target(run, tmp_path):
     assert (code, err) == (0, "")
     assert "halved as causal" in out
     assert len(json.loads((tmp_path / "a.json").read_text())["results"]) == 5
+
+
+GROWING = """
+import jax, numpy as np
+from flax_transformer.bench import Program
+
+def growing():
+    add = jax.jit(lambda rows: rows + 1)
+    return Program(add, (np.zeros(1, np.float32),), advance=lambda given, _: (np.append(given[0], np.float32(0)),))
+"""
+
+
+def test_a_program_that_compiles_again_ends_with_its_cause_and_an_error(run, tmp_path):
+    (tmp_path / "mine.py").write_text(GROWING)
+    code, out, err = run("bench", f"{tmp_path / 'mine.py'}:growing", "--steps", 1, "--json", tmp_path / "a.json")
+    assert code == 1
+    assert "FAULT: compiled again after the first run, since" in out
+    assert err.startswith("error: growing compiled ")
+    assert " programs after its first run: rows: float32[1] → float32[2]; rows: float32[2] → float32[3]; " in err
+    assert json.loads((tmp_path / "a.json").read_text())["programs"]["growing"]["recompiles"] > 2
+
+
+NAMED = """
+import jax, jax.numpy as jnp
+
+def product():
+    def run(x):
+        with jax.named_scope("Mine"):
+            return jnp.tanh(x @ x)
+    return run, (jnp.ones((200, 200)),)
+"""
+
+
+def test_a_profile_has_a_trace_and_its_longest_operations(run, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(NAMED)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("bench", "mine.py:product", "--steps", 1, "--profile", "2:3", "--json", "a.json")
+    assert (code, err) == (0, "")
+    assert len(list(tmp_path.glob("profile/product/plugins/profile/*/*.xplane.pb"))) == 1
+    found = json.loads((tmp_path / "a.json").read_text())["programs"]["product"]["operations"]
+    assert ("Mine", "dot_general") in [(each["module"], each["name"]) for each in found]
+    assert "product, traced" in out
+    assert re.search(r"by module +product FLOPs", out)
+    code, _, err = run("bench", "mine.py:product", "--profile", "3")
+    assert (code, err) == (2, "error: a profile is of steps FROM:TO, as in 10:12, got '3'\n")

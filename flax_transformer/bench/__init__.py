@@ -15,7 +15,6 @@ from flax_transformer.bench.flops import count_flops as count_flops
 from flax_transformer.bench.record import Record as Record
 from flax_transformer.bench.record import compare as compare
 from flax_transformer.bench.run import measure as measure
-from flax_transformer.bench.timing import Compilations as Compilations
 from flax_transformer.bench.timing import Measurement as Measurement
 from flax_transformer.bench.timing import Program as Program
 from flax_transformer.bench.timing import Spread as Spread
@@ -23,3 +22,4 @@ from flax_transformer.bench.timing import make_program as make_program
 from flax_transformer.bench.timing import spread as spread
 from flax_transformer.bench.timing import time_calls as time_calls
 from flax_transformer.bench.timing import time_program as time_program
+from flax_transformer.train.compilation import Compilations as Compilations

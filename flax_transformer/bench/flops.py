@@ -13,10 +13,10 @@ XLA's own cost analysis is no help: it counts a loop's body once.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,9 +26,21 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from flax_transformer.bench.turns import after_loop, fold, turns
 from flax_transformer.ops.blockwise import AGAIN
+from flax_transformer.scope import module_path
 
-Count = Counter[tuple[str, bool]]
-"""FLOPs by the type that is multiplied, and whether it is computed again."""
+
+class Kind(NamedTuple):
+    """What FLOPs are counted apart by."""
+
+    dtype: str
+    """What is multiplied."""
+    again: bool = False
+    """Whether it is computed again."""
+    module: str = ""
+    """Whose they are: see `scope.module_path`."""
+
+
+Count = Counter[Kind]
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,8 @@ class Flops:
     """What most of it is multiplied in."""
     notes: tuple[str, ...] = ()
     """What the walk could not know, in words."""
+    modules: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """FLOPs that the result needs by module, as `scope.module_path` names it, each counted where it is; "" is none."""
 
     @property
     def hardware(self) -> int:
@@ -84,10 +98,14 @@ def count_jaxpr(jaxpr: core.ClosedJaxpr) -> Flops:
     needed, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
     walk = _Walk()
     total, _ = walk.closed(core.ClosedJaxpr(needed, jaxpr.consts), _nothing(inner))
-    model = Counter({dtype: count for (dtype, again), count in total.items() if not again})
-    again = sum(count for (_, again), count in total.items() if again)
-    most = model.most_common(1)
-    return Flops(model.total(), again, most[0][0] if most else "float32", tuple(walk.notes))
+    again = sum(count for kind, count in total.items() if kind.again)
+    dtypes, modules = Counter(), Counter()
+    for kind, count in total.items():
+        if not kind.again and count:
+            dtypes[kind.dtype] += count
+            modules[kind.module] += count
+    most = dtypes.most_common(1)
+    return Flops(dtypes.total(), again, most[0][0] if most else "float32", tuple(walk.notes), dict(modules))
 
 
 class _Walk:
@@ -108,9 +126,8 @@ class _Walk:
         total: Count = Counter()
         for eqn in inner.eqns:
             counted, results = self.equation(eqn, [read(atom) for atom in eqn.invars])
-            if AGAIN in str(eqn.source_info.name_stack):
-                counted = _moved(counted)
-            total.update(counted)
+            if counted:
+                total.update(_placed(counted, str(eqn.source_info.name_stack)))
             values.update(zip(eqn.outvars, results, strict=True))
         return total, [read(atom) for atom in inner.outvars]
 
@@ -118,7 +135,7 @@ class _Walk:
         """Count one equation; give also what is known of its results."""
         name, params, unknown = eqn.primitive.name, eqn.params, [None] * len(eqn.outvars)
         if name in RULES:
-            return Counter({(str(eqn.invars[0].aval.dtype), False): RULES[name](eqn)}), unknown
+            return Counter({Kind(str(eqn.invars[0].aval.dtype)): RULES[name](eqn)}), unknown
         if name == "scan":
             return _times(self.closed(params["jaxpr"], _nothing(params["jaxpr"]))[0], params["length"]), unknown
         if name == "while":
@@ -184,9 +201,13 @@ def _sum(counts: Iterable[Count]) -> Count:
     return sum(counts, Counter())
 
 
-def _moved(count: Count) -> Count:
-    """Say of everything that it is computed again."""
-    return _sum(Counter({(dtype, True): value}) for (dtype, _), value in count.items())
+def _placed(count: Count, scopes: str) -> Count:
+    """Say of everything within which modules it is, and whether it is computed again."""
+    again, module, placed = AGAIN in scopes, module_path(scopes), Counter()
+    for kind, value in count.items():
+        path = "/".join(filter(None, (module, kind.module)))
+        placed[Kind(kind.dtype, kind.again or again, path)] += value
+    return placed
 
 
 def _dot(eqn: Any) -> int:

@@ -28,6 +28,15 @@ class Record(dict):
     def __str__(self) -> str:
         return render(self)
 
+    @property
+    def faults(self) -> list[str]:
+        """Programs that were compiled again after their first run, each with what had changed."""
+        return [
+            f"{name} compiled {each['recompiles']} programs after its first run: {'; '.join(each['causes'])}"
+            for name, each in self["programs"].items()
+            if each["recompiles"]
+        ]
+
     def save(self, path: Path | str | None) -> None:
         """Write JSON; None writes nothing."""
         save(self, None if path is None else Path(path))

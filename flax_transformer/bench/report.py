@@ -1,10 +1,12 @@
 """A benchmark's record as a table for people."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from flax_transformer.bench.environment import describe
 from flax_transformer.columns import align
+from flax_transformer.scope import OUTSIDE
 
 
 def seconds(value: float | int | None) -> str:
@@ -43,6 +45,8 @@ def _percent(value: float | int | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
+LINES = 12
+"""Modules told at most."""
 AGAIN = "  computed again"
 COUNTED = "products and convolutions of the program, causal attention in full, nothing that is computed again"
 ROWS: tuple[tuple[str, Callable[[dict], str]], ...] = (
@@ -75,9 +79,12 @@ def render(record: dict[str, Any]) -> str:
     one = next(iter(programs.values()))
     rows = [[name.format(**one), *(spell(program) for program in programs.values())] for name, spell in ROWS]
     rows = [row for row in rows if row[0] != AGAIN or any(program["flops_again"] for program in programs.values())]
+    said = [f"  {name}: {cause}" for name, program in programs.items() for cause in program["causes"]]
+    causes = ["", "FAULT: compiled again after the first run, since", *said] if said else []
     leaves = ", ".join(str(program["leaves"]) for program in programs.values())
     parameters = "" if target["parameters"] is None else f"{target['parameters']:,} parameters, "
     notes = [f"  {name}: {note}" for name, program in programs.items() for note in program["flops_notes"]]
+    told = [f"{name}: {note}" for name, program in programs.items() for note in program["notes"]]
     variables = record["environment"]["variables"]
     lines = [
         "",
@@ -92,5 +99,57 @@ def render(record: dict[str, Any]) -> str:
         *notes,
         f"MFU: FLOP/s as a share of {amount(record['peak']['flops'], 'FLOP/s')} ({record['peak']['source']})",
         f"cost of a call: a program that does nothing, given the same {leaves} arrays",
+        *told,
+        *_by_module(programs),
+        *(line for name, program in programs.items() for line in _operations(name, program)),
+        *causes,
     ]
     return "\n".join(lines)
+
+
+def _by_module(programs: dict[str, dict]) -> list[str]:
+    """Lay out, module by module, the FLOPs of a step and the memory at its peak; nothing where no module is named."""
+    kinds = (("FLOPs", "flops_modules", ""), ("memory", "memory_modules", "B"))
+    columns = [
+        (f"{name} {word}", each.get(key) or {}, unit) for name, each in programs.items() for word, key, unit in kinds
+    ]
+    columns = [column for column in columns if any(map(_is_module, column[1]))]
+    if not columns:
+        return []
+    shares = Counter()
+    for _, found, _ in columns:
+        for module, value in found.items():
+            shares[module] += value / max(1, sum(found.values()))
+    told = [module for module, _ in shares.most_common(LINES)]
+    rows = []
+    for module in told:
+        cells = [_share(found, found.get(module, 0), unit) for _, found, unit in columns]
+        rows.append([module or OUTSIDE, *cells])
+    if rest := [module for module in shares if module not in told]:
+        rows.append(
+            [f"{len(rest)} more", *(_share(found, sum(found.get(m, 0) for m in rest), u) for _, found, u in columns)]
+        )
+    head = ["by module", *(name for name, *_ in columns)]
+    return [
+        "",
+        align([head, *rows], "lr"),
+        "memory: alive at the peak, by the compiler's plan; derivatives are their module's",
+    ]
+
+
+def _operations(name: str, program: dict) -> list[str]:
+    """Lay out what a program's trace says took the time; nothing without one."""
+    found = program.get("operations") or []
+    rows = [
+        (each["name"], each["module"] or OUTSIDE, seconds(each["seconds"]), f"{each['count']:,}")
+        for each in found[:LINES]
+    ]
+    return ["", align([(f"{name}, traced", "module", "in all", "times"), *rows], "llr")] if rows else []
+
+
+def _is_module(name: str) -> bool:
+    return bool(name) and not name.startswith("(")
+
+
+def _share(found: dict[str, int], value: int, unit: str) -> str:
+    return f"{amount(value, unit)} {100 * value / max(1, sum(found.values())):3.0f} %" if value else "–"

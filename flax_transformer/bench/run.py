@@ -1,8 +1,9 @@
 """Measure a target or any function: compile its programs, time them, and put the numbers into one record."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
@@ -16,8 +17,10 @@ from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Program, check_steps, make_program, real, time_program
 from flax_transformer.bench.workload import PROGRAMS, Facts, Size, Workload, program_facts, ready
 from flax_transformer.frozen import frozen
+from flax_transformer.ops.attention import logger as attention_log
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.train.optimizer import make_optimizer
+from flax_transformer.train.profile import OPERATIONS, Profile, operations
 from flax_transformer.train.state import init_state
 from flax_transformer.train.step import laid_out
 
@@ -35,6 +38,25 @@ def at_the_door() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         raise RefusedError(str(error)) from error
+
+
+class RecompiledError(RuntimeError):
+    """A program was compiled again after its first run."""
+
+
+@contextmanager
+def attention_said() -> Iterator[list[str]]:
+    """Collect what attention says of its choices within a `with` block, each once."""
+    said: list[str] = []
+    level, handler = attention_log.level, logging.Handler()
+    handler.emit = lambda told: None if told.getMessage() in said else said.append(told.getMessage())
+    attention_log.addHandler(handler)
+    attention_log.setLevel(logging.INFO)
+    try:
+        yield said
+    finally:
+        attention_log.removeHandler(handler)
+        attention_log.setLevel(level)
 
 
 @frozen
@@ -76,6 +98,7 @@ def measure(
     items: int | None = None,
     unit: str = "items",
     advance: Callable[[tuple, Any], tuple] | None = None,
+    profile: Profile | None = None,
 ) -> Record:
     """Measure any function: seconds, FLOPs, utilisation, memory and recompilations.
 
@@ -90,6 +113,7 @@ def measure(
       unit: what these are.
       advance: `advance(arguments, result)`, the next call's arguments. Without, an argument that the function donates
         is what it has returned in its place.
+      profile: calls to trace once all is measured.
 
     Returns:
       A record: print it, `save` it as JSON, `compare` it with one.
@@ -99,7 +123,7 @@ def measure(
     """
     program = make_program(function, *arguments, advance=advance)
     named = name or getattr(function, "__name__", type(function).__name__)
-    return run(_of_program(program, program_facts(named, program, items, unit), check_steps(steps)))
+    return run(_of_program(program, program_facts(named, program, items, unit), check_steps(steps)), profile=profile)
 
 
 def open_target(
@@ -133,23 +157,33 @@ def open_target(
     return Job(facts=found.facts(what), make=make, steps=steps, mesh=on, devices=devices.size)
 
 
-def run(job: Job, say: Callable[[str], None] = lambda text: None) -> Record:
-    """Measure what was opened."""
+def run(job: Job, say: Callable[[str], None] = lambda text: None, profile: Profile | None = None) -> Record:
+    """Measure what was opened.
+
+    Args:
+      profile: calls of each program that are traced, into a folder of its name.
+    """
     facts, peak, measured = job.facts, device_peak(job.facts.dtype, job.devices), {}
     with nullcontext() if job.mesh is None else jax.set_mesh(job.mesh):
         programs = job.make()
         for name in list(programs):
             say(f"measuring {name} …")
-            found = time_program(programs.pop(name), job.steps)
+            with attention_said() as notes:
+                traced = profile and replace(profile, folder=profile.folder / name)
+                found = time_program(programs.pop(name), job.steps, traced)
             flops, took = facts.flops[name], found.step.median
             measured[name] = {
                 **asdict(found),
+                "causes": list(found.causes),
                 "peak_bytes": found.peak_bytes,
                 "items": facts.items,
                 "unit": facts.unit,
                 "items_per_second": None if facts.items is None else facts.items / took,
                 "flops": flops.model,
                 "flops_again": flops.again,
+                "notes": notes,
+                "operations": [asdict(each) for each in operations(traced.folder)[:OPERATIONS]] if traced else [],
+                "flops_modules": dict(flops.modules),
                 "flops_notes": list(flops.notes),
                 "flops_per_second": flops.model / took,
                 "mfu": flops.model / took / peak.flops,

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-COMPILED = "/jax/core/compile/backend_compile_duration"
-FOUND = "/jax/compilation_cache/cache_hits"
+from flax_transformer.bench.memory import memory_by_module, out_of_memory_explained
+from flax_transformer.train.compilation import TOLD, Compilations, Watched
+from flax_transformer.train.profile import Profile, Tracing
+
 WARM_UP = 3
 """Steps before any is counted."""
 
@@ -39,30 +41,6 @@ def spread(values: list[float]) -> Spread:
         return Spread(values[0], values[0], values[0])
     cuts = statistics.quantiles(values, n=20, method="inclusive")
     return Spread(statistics.median(values), cuts[0], cuts[-1])
-
-
-class Compilations:
-    """Count the programs XLA is asked for within a `with` block, found in the persistent cache or not."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.found = 0
-        """Those of them that came from the persistent cache."""
-
-    def _compiled(self, event: str, seconds: float, **details: Any) -> None:
-        self.count += event == COMPILED
-
-    def _found(self, event: str, **details: Any) -> None:
-        self.found += event == FOUND
-
-    def __enter__(self) -> "Compilations":
-        jax.monitoring.register_event_duration_secs_listener(self._compiled)
-        jax.monitoring.register_event_listener(self._found)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        jax.monitoring.unregister_event_duration_listener(self._compiled)
-        jax.monitoring.unregister_event_listener(self._found)
 
 
 @dataclass(frozen=True)
@@ -176,10 +154,14 @@ class Measurement:
     """Arrays among the arguments."""
     recompiles: int
     """Programs compiled after the first run; anything but 0 is a fault."""
+    causes: tuple[str, ...]
+    """Why, of the first of them."""
     argument_bytes: int
     output_bytes: int
     """Without those that reuse an argument's memory."""
     temporary_bytes: int
+    memory_modules: dict[str, int]
+    """Bytes at the program's peak by module, as `memory_by_module` gives them."""
     device_peak_bytes: int | None
     """The most the first device ever held in this process, where it tells."""
 
@@ -196,39 +178,50 @@ def check_steps(steps: int) -> int:
     return steps
 
 
-def time_program(program: Program, steps: int) -> Measurement:
+def time_program(program: Program, steps: int, profile: Profile | None = None) -> Measurement:
     """Compile a program twice, the second time from a persistent cache, and run it `steps` times and a few more.
 
     All of JAX's compiled programs in memory are forgotten.
+
+    Args:
+      profile: calls that are traced once all is measured.
     """
     check_steps(steps)
     with _fresh_cache():
-        trace, lower, compile_, compiled = _compile(program)
-        with Compilations() as again:
+        with out_of_memory_explained():
+            trace, lower, compile_, compiled = _compile(program)
+        with Compilations() as cache:
             jax.clear_caches()
             *_, cached, _ = _compile(program)
         memory = compiled.memory_analysis()
-        first, result = _timed(lambda: jax.block_until_ready(compiled(*program.arguments)))
+        with out_of_memory_explained(compiled):
+            first, result = _timed(lambda: jax.block_until_ready(compiled(*program.arguments)))
         arguments = program.advance(program.arguments, result)
-        with Compilations() as fresh:
-            times, arguments = _run(program, arguments, steps)
-            dispatch, arguments = _dispatch(program, arguments)
+        watched, causes = Watched(program.function), []
+        watched.knows(*program.arguments)
+        with watched:
+            again = replace(program, function=lambda *given: _noted(watched, given, causes))
+            times, arguments = _run(again, arguments, steps)
+            dispatch, arguments = _dispatch(again, arguments)
+            arguments = _trace(again, arguments, profile)
         overhead = _overhead(program, arguments)
     return Measurement(
         trace=trace,
         lower=lower,
         compile=compile_,
-        compile_cached=cached if again.found else None,
+        compile_cached=cached if cache.found else None,
         first=first,
         step=spread(times),
         steps=steps,
         dispatch=spread(dispatch),
         overhead=spread(overhead),
         leaves=len(jax.tree.leaves(program.arguments)),
-        recompiles=fresh.count,
+        recompiles=watched.compilations.count,
+        causes=tuple(causes) or tuple(f"between calls: {name}" for name in dict.fromkeys(watched.compilations.names)),
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
+        memory_modules=memory_by_module(compiled),
         device_peak_bytes=(jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
     )
 
@@ -259,6 +252,13 @@ def _compile(program: Program) -> tuple[float, float, float, Any]:
     return trace, lower, *_timed(lowered.compile)
 
 
+def _noted(watched: Watched, arguments: tuple, causes: list[str]) -> Any:
+    result = watched(*arguments)
+    if watched.cause and len(causes) < TOLD:
+        causes.append(watched.cause)
+    return result
+
+
 def _run(program: Program, arguments: tuple, steps: int) -> tuple[list[float], tuple]:
     """Run steps one after the other; a step's time is from the end of the one before it to its own."""
     ends, waiting = [], deque()
@@ -281,6 +281,18 @@ def _dispatch(program: Program, arguments: tuple, calls: int = 5) -> tuple[list[
         times.append(took)
         arguments = program.advance(arguments, jax.block_until_ready(result))
     return times, arguments
+
+
+def _trace(program: Program, arguments: tuple, profile: Profile | None) -> tuple:
+    """Call a program as often as its profile asks for; none without."""
+    with Tracing(profile) as tracing:
+        result = arguments
+        for step in range(1, 1 + (profile.last if profile else 0)):
+            tracing.before(step, result)
+            result = program.function(*arguments)
+            arguments = program.advance(arguments, result)
+        jax.block_until_ready(result)
+    return arguments
 
 
 def _overhead(program: Program, arguments: tuple, calls: int = 30) -> list[float]:

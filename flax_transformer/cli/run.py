@@ -158,6 +158,7 @@ def bench(
     mesh: Mesh = Mesh(),
     json: Path | None = None,
     compare: Path | None = None,
+    profile: str = "",
 ) -> None:
     """Measure compiling and running a model or function: seconds, FLOPs, utilisation, memory, recompilations.
 
@@ -171,28 +172,34 @@ def bench(
       mesh: Devices to spread over; the experiment's own, or all, by default.
       json: File to write the numbers to.
       compare: File written by --json earlier; ratios are printed, and what is slower beyond the spread.
+      profile: Calls to trace once all is measured, FROM:TO, into profile/PROGRAM, for xprof; its longest operations
+        are printed.
     """
     import jax
 
     from flax_transformer.bench.record import check_file, check_same, load
-    from flax_transformer.bench.run import at_the_door, open_target, run
+    from flax_transformer.bench.run import RecompiledError, at_the_door, open_target, run
     from flax_transformer.bench.workload import Size as Checked
     from flax_transformer.parallel import MeshConfig
+    from flax_transformer.train.profile import Profile
 
     with at_the_door():
         before = None if compare is None else load(compare)
         check_file(json)
+        traced = Profile.of(profile, Path("profile")) if profile else None
         devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
         job = open_target(target, Checked(**asdict(size)), what=what, steps=steps, mesh=devices)
         if before is not None:
             check_same(before["target"], job.target)
     say = (lambda text: print(text, flush=True)) if jax.process_index() == 0 else lambda text: None
-    record = run(job, say)
+    record = run(job, say, traced)
     say(str(record))
     if jax.process_index() == 0:
         record.save(json)
     if before is not None:
         say(f"\n{record.compare(before)}")
+    if record.faults:
+        raise RecompiledError("; ".join(record.faults))
 
 
 def bench_attention(

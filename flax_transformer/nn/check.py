@@ -64,6 +64,19 @@ def check_positions(positions: Any, model: Any) -> None:
         raise ValueError("positions serve embeddings or rotary attention, and the model has neither; got positions")
 
 
+def check_length(tokens: Any, most: int) -> None:
+    """Raise ValueError for more tokens than there are learned positions; a length that is open says how many it has."""
+    try:
+        too_long = tokens > most
+    except jax.errors.InconclusiveDimensionOperation as error:
+        raise ValueError(
+            f"a length that an export leaves open must be at most the {most} positions there are: "
+            f"symbolic_shape(…, constraints=['{tokens} <= {most}'])"
+        ) from error
+    if too_long:
+        raise ValueError(f"the input is longer than the positions: {tokens} tokens, {most} positions")
+
+
 def check_beams(beams: int) -> None:
     """Raise ValueError for fewer hypotheses than one."""
     if beams < 1:

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.check import check_ids
+from flax_transformer.nn.check import check_ids, check_length
 from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, flat_dot_general
 from flax_transformer.nn.module import Module
@@ -133,10 +133,8 @@ class Embedding(Module):
         """
         cfg = self.cfg
         tokens, positions, types = self._checked(tokens, positions, types, table)
-        if cfg.position == "learned" and tokens.shape[-1] > cfg.max_length:
-            raise ValueError(
-                f"the input is longer than the positions: {tokens.shape[-1]} tokens, {cfg.max_length} positions"
-            )
+        if cfg.position == "learned":
+            check_length(tokens.shape[-1], cfg.max_length)
         if positions is None:
             positions = jnp.arange(tokens.shape[-1])
         tokens = constrain(tokens, "batch", "length")

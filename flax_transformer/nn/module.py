@@ -1,11 +1,21 @@
-"""What every module of this library is: Flax's, with a signature that `help`, `inspect` and editors can read."""
+"""What every module of this library is: Flax's, with a signature that `help`, `inspect` and editors can read.
+
+What a module computes is named by the module, in programs and so in profiles: see `jax.named_scope`.
+"""
 
 import dataclasses
 import inspect
-from functools import cache
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import cache, wraps
 from typing import Any
 
+import jax
 from flax import nnx
+
+from flax_transformer.parallel.explicit import implicit
+
+_inside: ContextVar[tuple] = ContextVar("inside", default=())
 
 
 class _Signature:
@@ -30,6 +40,13 @@ class Module(nnx.Module):
 
     __signature__ = _Signature()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Have the methods of a kind of module name what they compute."""
+        super().__init_subclass__(**options)
+        for name, method in list(vars(cls).items()):
+            if inspect.isfunction(method) and (name == "__call__" or not name.startswith("_")):
+                setattr(cls, name, _named(method))
+
     def __new__(cls, *args: Any, **kwargs: Any) -> "Module":
         """Refuse the config of another module.
 
@@ -42,6 +59,33 @@ class Module(nnx.Module):
             found = type(given).__name__ if dataclasses.is_dataclass(given) else repr(given)
             raise ValueError(f"{cls.__name__} is made from {_article(expected.__name__)}, got {found}")
         return super().__new__(cls)
+
+
+def _named(method: Callable) -> Callable:
+    """Have a method's operations named by its module: by the attribute it is of the module around, or its class.
+
+    On a mesh with Explicit axes the compiler lays out what is computed.
+    """
+    run = implicit()(method)
+
+    @wraps(method)
+    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
+        around = _inside.get()
+        if around and around[-1] is self:
+            return run(self, *args, **kwargs)
+        before = _inside.set((*around, self))
+        try:
+            with jax.named_scope(_attribute(self, around)):
+                return run(self, *args, **kwargs)
+        finally:
+            _inside.reset(before)
+
+    return call
+
+
+def _attribute(module: Module, around: tuple) -> str:
+    names = (name for outer in reversed(around) for name, part in vars(outer).items() if part is module)
+    return next(names, type(module).__name__)
 
 
 class _Absent:

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from flax_transformer.nn.config import Precision
 from flax_transformer.nn.module import Module
-from flax_transformer.ops import layer_norm
+from flax_transformer.ops import layer_norm, widen
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -20,7 +21,17 @@ class LayerNorm(nnx.LayerNorm):
         return layer_norm(x, self.scale[...], self.bias[...], self.epsilon).astype(self.dtype)
 
 
-NORMS: dict[str, Callable] = {"layer": LayerNorm, "rms": nnx.RMSNorm}
+class RMSNorm(nnx.RMSNorm):
+    """Flax's, which promotes types on its way that strict promotion keeps apart."""
+
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Divide by the root of the mean square over the last axis, in float32 whatever the input's type."""
+        y = widen(x)
+        factor = jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + self.epsilon)
+        return (y * (factor * self.scale[...].astype(y.dtype))).astype(self.dtype)
+
+
+NORMS: dict[str, Callable] = {"layer": LayerNorm, "rms": RMSNorm}
 
 
 def check_norm(kind: str | Callable) -> None:

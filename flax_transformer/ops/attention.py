@@ -4,6 +4,7 @@ Axes: B batch, T query positions, S key positions, N query heads, K key/value he
 Grouped-query heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245.
 """
 
+import logging
 import math
 
 import jax
@@ -19,7 +20,11 @@ from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.ring import ring_attention, ring_serves
 from flax_transformer.ops.splash import splash_attention, splash_serves
 from flax_transformer.ops.xla import xla_attention, xla_serves
+from flax_transformer.parallel.axis import parts
 from flax_transformer.parallel.explicit import implicit
+
+logger = logging.getLogger(__name__)
+"""Says, at level INFO, which calls on a mesh that splits the length run no ring, and why."""
 
 # name: (why it cannot serve a call or None, the kernel); `auto` takes the first that can.
 BACKENDS = {
@@ -115,10 +120,14 @@ def explain_attention(
 
 
 def _choose(q, k, v, mask, bias, dropout) -> str:
-    names = list(BACKENDS)
-    if q.shape[-3] * k.shape[-3] >= LARGE:
+    names, scores = list(BACKENDS), q.shape[-3] * k.shape[-3]
+    if isinstance(scores, int) and scores >= LARGE:  # a length that `jax.export` leaves open is of no size
         names.sort(key=lambda name: name == "xla")
-    return next(name for name in names if BACKENDS[name][0](q, k, v, mask, bias, dropout) is None)
+    name = next(name for name in names if BACKENDS[name][0](q, k, v, mask, bias, dropout) is None)
+    if logger.isEnabledFor(logging.INFO) and name != "ring" and q.shape[-3] != 1 and parts("length") > 1:
+        reason, lengths = ring_serves(q, k, v, mask, bias, dropout), f"{q.shape[-3]} × {k.shape[-3]}"
+        logger.info("attention of %s positions, split over devices, is %s and no ring: %s", lengths, name, reason)
+    return name
 
 
 def _aligned(mask, q, k) -> Mask | None:

@@ -103,7 +103,7 @@ def _score(logits, labels, weights, options):
     # `argmax` in parts that XLA drops where nobody asks; itself, it would merge it with the maximum of the loss.
     ids = jax.lax.broadcasted_iota(jnp.int32, fixed.shape, fixed.ndim - 1)
     best = jnp.min(jnp.where(fixed == fixed.max(axis=-1, keepdims=True), ids, fixed.shape[-1]), axis=-1)
-    right = jnp.sum((best == labels) * jax.lax.stop_gradient(weights))
+    right = jnp.sum(jnp.where(best == labels, jax.lax.stop_gradient(weights), 0))
     return cross_entropy(logits, labels, weights, **dict(options))[0], right
 
 

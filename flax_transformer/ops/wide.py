@@ -11,7 +11,8 @@ def wide(dtype: DTypeLike) -> jnp.dtype:
     >>> wide("bfloat16"), wide("float32")
     (dtype('float32'), dtype('float32'))
     """
-    return jnp.promote_types(dtype, jnp.float32)
+    dtype = jnp.dtype(dtype)  # not `promote_types`, which strict promotion forbids
+    return dtype if dtype.itemsize >= 4 and jnp.issubdtype(dtype, jnp.inexact) else jnp.dtype(jnp.float32)
 
 
 def widen(x: Float[Array, "*B"]) -> Float[Array, "*B"]:

@@ -64,7 +64,7 @@ def attention_weights(
     grouped = rearrange(scaled(q, scale), "... T (K G) H -> ... K G T H", K=k.shape[-2])
     logits = rearrange(_score(grouped, k), "... K G T S -> ... (K G) T S")
     if bias is not None:
-        logits = logits + bias
+        logits = logits + bias.astype(logits.dtype)
     return _softmax(logits, None if mask is None else mask.materialize(q.shape[-3], k.shape[-3]))
 
 

@@ -40,7 +40,10 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)(position|type|time)\.embedding$", (None, "embed")),
     (r"(^|\.)bucket\.embedding$", (None, "heads")),
     (r"(^|\.)(states|actions|returns|feature|place)\.kernel$", (None, "embed")),
-    (r"(^|\.)(dense|output|project|score|state|action|left|objects|attributes|features)\.kernel$", ("embed", None)),
+    (
+        r"(^|\.)((?:region_)?dense|output|project|score|state|action|left|objects|attributes|features)\.kernel$",
+        ("embed", None),
+    ),
     (r"(^|\.)(dense|output|project)\.bias$", (None,)),
     (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),

@@ -211,6 +211,19 @@ function metrics() {
   page.append(h("div", { className: "card scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { textContent: "metric" }), ...heads.map((text) => h("th", { textContent: text })))), h("tbody", {}, ...rows))));
 }
 
+// ---- profile ---------------------------------------------------------------------------------------------------
+function profile() {
+  if (!data.profile) return;
+  section("Profile", "Time of the operations in the steps that were traced, on all threads and devices together; derivatives are their module's.");
+  const share = (value) => h("td", { textContent: `${(100 * value).toFixed(1)} %` });
+  const table = (heads, rows) => page.append(h("div", { className: "card scroll" }, h("table", {},
+    h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { textContent: text })))), h("tbody", {}, ...rows))));
+  table(["module", "share"], data.profile.modules.map(([module, part]) => h("tr", {}, h("td", { textContent: module }), share(part))));
+  table(["operation", "module", "ms", "share", "times"], data.profile.operations.map(([module, name, seconds, part, count]) =>
+    h("tr", {}, h("td", { textContent: name }), h("td", { textContent: module }), h("td", { textContent: number(1000 * seconds) }), share(part), h("td", { textContent: count.toLocaleString("en") }))));
+  if (data.profile.more) page.append(h("p", { className: "lead", textContent: `${data.profile.more.toLocaleString("en")} shorter ones are not shown.` }));
+}
+
 // ---- configuration ---------------------------------------------------------------------------------------------
 function tree(value) {
   const plain = h("dl"), inner = [];
@@ -237,6 +250,6 @@ function configuration() {
 }
 
 page.replaceChildren();
-for (const part of [head, curves, samples, images, confusion, attention, imageAttention, metrics, configuration]) part();
+for (const part of [head, curves, samples, images, confusion, attention, imageAttention, metrics, profile, configuration]) part();
 page.append(h("footer", { textContent: "Written by flax_transformer. This page needs no network." }));
 redraws.forEach((draw) => draw());

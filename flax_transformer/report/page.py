@@ -7,6 +7,7 @@ import base64
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -19,6 +20,8 @@ from flax_transformer.frozen import frozen
 from flax_transformer.report.attention import AttentionMaps
 from flax_transformer.report.image_attention import ImageAttention, packed
 from flax_transformer.report.sample import picture_sample
+from flax_transformer.scope import OUTSIDE
+from flax_transformer.train.profile import OPERATIONS, Operation
 
 POINTS = 1_000
 """Records of a split that the page holds; of more, one in n."""
@@ -68,6 +71,8 @@ class Report:
     pictures: Sequence[Picture] | None = None
     images: Sequence[ImageAttention] | None = None
     """What heads look at in pictures."""
+    profile: Sequence[Operation] | None = None
+    """What the steps that were traced have spent their time on, the longest first."""
     config: Mapping[str, Any] | None = None
     headline: str = ""
     """The test metric that comes first."""
@@ -85,6 +90,7 @@ def render(report: Report) -> str:
         "confusion": report.confusion,
         "pictures": None if report.pictures is None else _pictures(report.pictures, notes),
         "seen": None if report.images is None else _seen(report.images, notes),
+        "profile": None if report.profile is None else _profile(report.profile),
         "config": report.config,
     }
     # "<" is all that could end the script element early or open a comment in it.
@@ -93,6 +99,22 @@ def render(report: Report) -> str:
     page = page.replace("{{css}}", _part("page.css")).replace("{{js}}", "".join(map(_part, SCRIPTS)))
     page = page.replace("{{data}}", text.replace("<", "\\u003c"))  # last, as the data may hold anything
     return page.encode("utf-8", "replace").decode("utf-8")  # half a character, cut out of its pair
+
+
+def _profile(found: Sequence[Operation]) -> dict[str, Any]:
+    """Take the longest operations, each with its share of all."""
+    whole = sum(each.seconds for each in found) or 1.0
+    modules = Counter()
+    for each in found:
+        modules[each.module] += each.seconds
+    return {
+        "modules": [[name or OUTSIDE, seconds / whole] for name, seconds in modules.most_common(OPERATIONS)],
+        "operations": [
+            [each.module or OUTSIDE, each.name, each.seconds, each.seconds / whole, each.count]
+            for each in found[:OPERATIONS]
+        ],
+        "more": max(0, len(found) - OPERATIONS),
+    }
 
 
 def write_page(path: str | os.PathLike, report: Report) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 from flax_transformer.report.page import Report
 from flax_transformer.report.sample import read_confusion, read_media
 from flax_transformer.train.folder import RunFolder, read_config
+from flax_transformer.train.profile import FOLDER, Operation, operations
 
 
 def read_run(folder: RunFolder) -> Report:
@@ -31,13 +32,24 @@ def read_run(folder: RunFolder) -> Report:
     return Report(
         title=folder.root.resolve().name,
         facts={**_facts(config), "steps": f"{done:,}"},
-        notes=tuple(notes),
         records=records,
         samples=samples if finished else [],  # an earlier end's samples are not this run's any more
         confusion=read_confusion(folder.root) if finished else None,
+        profile=_profile(folder.root / FOLDER, notes),
         config=config,
         headline=next((str(each["headline"]) for each in _evaluators(config) if "headline" in each), ""),
+        notes=tuple(notes),
     )
+
+
+def _profile(folder: Path, notes: list[str]) -> list[Operation] | None:
+    if not folder.is_dir():
+        return None
+    try:
+        return operations(folder) or None
+    except (ValueError, KeyError, IndexError) as error:
+        notes.append(f"The profile could not be read: {error}.")
+        return None
 
 
 def _evaluators(config: dict[str, Any]) -> list[dict[str, Any]]:

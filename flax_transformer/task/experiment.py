@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jax
@@ -33,6 +34,8 @@ from flax_transformer.train.loop import (
 from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writer, Writers
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.preemption import preempted_at_once
+from flax_transformer.train.profile import FOLDER as PROFILE
+from flax_transformer.train.profile import Profile
 from flax_transformer.train.schedule import make_schedule
 from flax_transformer.train.share import shared
 from flax_transformer.train.state import TrainState, evaluated_model, init_state, parameter_count
@@ -101,16 +104,20 @@ def make_writer(experiment: Experiment, folder: RunFolder, after: int) -> Writer
     return Writers([JsonLines(folder.metrics, after=after), TensorBoard(folder.tensorboard, after=after), *trackers])
 
 
-def train(experiment: Experiment, workdir: str | os.PathLike) -> Any:
+def train(experiment: Experiment, workdir: str | os.PathLike, *, profile: str = "") -> Any:
     """Run an experiment in a folder, from where it stands, and return the final model.
 
     Among several processes (`multihost.start`) all must call this, with one folder that all of them see.
+
+    Args:
+      profile: steps to trace, FROM:TO, into `profile` in the folder; none by default.
 
     Raises:
       FolderError: when the folder holds another configuration or cannot be written.
       ValueError, FileNotFoundError: when the data or the settings cannot work.
       NotFinite, CheckpointError, Interrupted, Preempted: as `train.loop.fit` says.
     """
+    traced = Profile.of(profile, Path(workdir) / PROFILE, experiment.train.steps) if profile else None
     with preempted_at_once():
         mesh = make_mesh(experiment.mesh)
         if jax.process_count() > 1 and mesh.size < jax.device_count():
@@ -123,7 +130,7 @@ def train(experiment: Experiment, workdir: str | os.PathLike) -> Any:
         with Checkpoints(folder.checkpoints, keep=config.keep) as checkpoints:
             done = checkpoints.steps()
             with _closing(make_writer(experiment, folder, after=done[-1] if done else 0)) as writer:
-                model = _fit(experiment, task, mesh, folder, checkpoints, writer)
+                model = _fit(experiment, task, mesh, folder, checkpoints, writer, traced)
                 if jax.process_index() == 0:
                     task.finish(model, writer)
                 multihost.meet("finished")
@@ -131,7 +138,13 @@ def train(experiment: Experiment, workdir: str | os.PathLike) -> Any:
 
 
 def _fit(
-    experiment: Experiment, task: Task, mesh: Any, folder: RunFolder, checkpoints: Checkpoints, writer: Writer
+    experiment: Experiment,
+    task: Task,
+    mesh: Any,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    writer: Writer,
+    profile: Profile | None,
 ) -> Any:
     """Train, and give the final model, which every process then holds by itself."""
     config = experiment.train
@@ -148,7 +161,7 @@ def _fit(
         config,
         checkpoints=checkpoints,
         evaluation=Evaluation(_within(mesh, task.evaluate, carry), task.better),
-        reporting=Reporting(writer, schedule, task.unit),
+        reporting=Reporting(writer, schedule, task.unit, profile),
     )
     model = final_model(experiment, checkpoints, state, carry)
     return multihost.at_home(multihost.whole(model)) if jax.process_count() > 1 else model
@@ -259,6 +272,7 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
 
     def command(
         workdir: str = f"runs/{name}",
+        profile: str = "",
         processes: Annotated[multihost.Multihost, tyro.conf.arg(name="multihost")] = multihost.Multihost(),
         experiment: Annotated[Any, tyro.conf.arg(name="")] = default,
     ) -> int:
@@ -266,13 +280,14 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
 
         Args:
           workdir: Folder of the run; a run that is already there goes on.
+          profile: Steps to trace, FROM:TO, into the folder `profile` of the run, for xprof and for the report.
           processes: One process of several; on SLURM (srun), GKE and TPU machines this is found out.
           experiment: The experiment.
         """
 
         def body() -> None:
             multihost.start(processes)
-            train(experiment, workdir)
+            train(experiment, workdir, profile=profile)
 
         return guarded(body)
 

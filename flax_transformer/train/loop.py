@@ -9,9 +9,11 @@ import jax
 
 from flax_transformer.frozen import frozen
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
+from flax_transformer.train.compilation import Watched
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.preemption import Interrupted, Preempted, noticing
-from flax_transformer.train.progress import make_progress, number
+from flax_transformer.train.profile import Profile, Tracing
+from flax_transformer.train.progress import duration, make_progress, number
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.watchdog import Watchdog
 from flax_transformer.train.window import NotFinite, Window, all_finite
@@ -105,6 +107,8 @@ class Reporting:
     """The learning rate of a step."""
     unit: str = "items"
     """What the objective counts: `tokens` are reported as `tokens_per_second`."""
+    profile: Profile | None = None
+    """Steps that are traced."""
 
 
 class _Patience:
@@ -171,9 +175,11 @@ class _Run:
     def due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self._config.steps
 
-    def advance(self, train_step: Callable) -> None:
+    def advance(self, train_step: Watched) -> None:
         self.state, metrics = train_step(self.state, next(self._batches))
         self.step += 1
+        if train_step.cause:
+            self.progress.say(f"step {self.step}: compiled again, {duration(train_step.took)}: {train_step.cause}")
         self.window.add(self.step, metrics)
         self._checkpoints.check()
 
@@ -275,10 +281,12 @@ def fit(
     """
     run = _Run(state, batches, config, checkpoints=checkpoints, evaluation=evaluation, reporting=reporting)
     stacks = checkpoints.folder.parent / f"stacks-{jax.process_index()}.txt"
+    watched, tracing = Watched(train_step, ("state", "batch")), Tracing(reporting.profile)
     try:
-        with noticing(run.progress.say) as notice, Watchdog(config.stall, stacks) as watchdog:
+        with noticing(run.progress.say) as notice, Watchdog(config.stall, stacks) as watchdog, watched, tracing:
             while not run.over:
-                run.advance(train_step)
+                tracing.before(run.step + 1, run.state)
+                run.advance(watched)
                 watchdog.beat()
                 due = [run.due(every) for every in (config.log_every, config.eval_every, config.checkpoint_every)]
                 ending = notice.due(run.step)
@@ -300,6 +308,8 @@ def fit(
         kind = NotFinite if isinstance(error, NotFinite) else CheckpointError
         raise kind(f"{error}; the last good checkpoint is {f'step {kept[-1]}' if kept else 'none'}") from error
     finally:
+        if tracing.done:
+            run.progress.say(f"profile: xprof --logdir {reporting.profile.folder}")
         run.progress.close()
 
 

@@ -106,8 +106,9 @@ def make_train_step(
         grads = jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
         metrics = {name: value if name == "count" else value * scale for name, value in sums.items()}
         metrics["gradient_norm"] = optax.global_norm(grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.model)
-        model = optax.apply_updates(state.model, updates)
+        with jax.named_scope("optimizer"):
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.model)
+            model = optax.apply_updates(state.model, updates)
         return advanced(replace(state, model=model, opt_state=opt_state, carried=carried), carry, ema), metrics
 
     return train_step

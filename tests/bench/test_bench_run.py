@@ -10,19 +10,21 @@ import jax
 import numpy as np
 import pytest
 from fake_devices import FLAGS, on_eight
+from flax import nnx
 
 from flax_transformer.bench.attention import attention_flops, bench_attention, render_attention
 from flax_transformer.bench.experiment import count_items
 from flax_transformer.bench.report import render
-from flax_transformer.bench.run import RefusedError, benchmark
+from flax_transformer.bench.run import RefusedError, attention_said, benchmark
 from flax_transformer.bench.target import find_experiment, find_target
 from flax_transformer.bench.workload import Size
 from flax_transformer.models import preset
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.models.text.transformer import transformer_tiny
-from flax_transformer.nn import with_fields, with_precision
+from flax_transformer.nn import Attention, AttentionConfig, with_fields, with_precision
 from flax_transformer.objective import TokenLoss
+from flax_transformer.parallel import MeshConfig, abstract_mesh
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = Size(batch=2, length=4, vocab=16)
@@ -230,6 +232,16 @@ def test_a_mesh_splits_the_parameters_of_every_program():
         assert program["recompiles"] == 0, name
         assert program["argument_bytes"] < whole * (3 if name == "train" else 1) / 3, name
     assert "rows must be a multiple of data × fsdp × accumulate, got 4 rows, 8 × 1 × 1" in record["error"]
+
+
+def test_a_sequence_mesh_that_runs_no_ring_is_told():
+    layer = nnx.eval_shape(lambda: Attention(AttentionConfig(embed=8, heads=2), rngs=nnx.Rngs(0)))
+    with jax.sharding.use_abstract_mesh(abstract_mesh(MeshConfig(sequence=8), 8)):
+        for length, words in ((15, ["multiples of 2 × sequence = 16, got T=15"]), (16, [])):
+            with attention_said() as said:
+                jax.eval_shape(lambda layer, x: layer(x), layer, jax.ShapeDtypeStruct((2, length, 8), "float32"))
+            start = "attention of 15 × 15 positions, split over devices, is xla and no ring: lengths must be "
+            assert said == [start + each for each in words]
 
 
 HEAVY = "tensorflow_datasets grain tokenizers sacrebleu huggingface_hub tyro tensorboardX matplotlib array_record torch"

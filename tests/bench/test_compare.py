@@ -11,7 +11,8 @@ STEP = {"median": 1.0, "low": 0.95, "high": 1.1}
 PROGRAM = {
     "step": STEP, "trace": 0.1, "lower": 0.1, "compile": 2.0, "compile_cached": None, "first": 1.0, "recompiles": 0,
     "peak_bytes": 1000, "temporary_bytes": 500, "items": 10, "unit": "images", "items_per_second": 10.0,
-    "flops": 5e9, "flops_again": 0, "flops_notes": [],
+    "flops": 5e9, "flops_again": 0, "flops_notes": [], "notes": [], "causes": [],
+    "flops_modules": {"": 100}, "memory_modules": {},
     "flops_per_second": 5e9, "mfu": 0.5, "leaves": 3, "steps": 20, "dispatch": STEP, "overhead": STEP,
 }  # fmt: skip
 RECORD = {
@@ -114,3 +115,22 @@ def test_the_table_says_what_it_measured_against():
     assert re.search("images a second +–", other)
     assert re.search("computed again +1.00 G", other)
     assert "train: a loop is not known" in other
+    assert "by module" not in said
+
+
+def test_the_table_says_whose_flops_and_memory_it_is():
+    """The largest in all columns first; those beyond the table together."""
+    many = {f"Block/part{i}": 10 for i in range(12)} | {"Head": 1880, "": 1000}
+    rows = render(changed(flops_modules=many, memory_modules={"Head": 3 * 10**6, "(arguments)": 10**6})).splitlines()
+    at = next(i for i, row in enumerate(rows) if row.startswith("by module"))
+    assert rows[at].split() == ["by", "module", "train", "FLOPs", "train", "memory"]
+    assert rows[at + 1].split() == ["Head", "1.88", "k", "63", "%", "3.00", "MB", "75", "%"]
+    assert rows[at + 2].split() == ["(no", "module)", "1.00", "k", "33", "%", "–"]
+    assert rows[at + 3].split()[0] == "(arguments)"
+    assert rows[at + 13].split() == ["3", "more", "30.0", "1", "%", "–"]
+
+
+def test_the_table_says_what_attention_said_and_what_compiled_again():
+    said = render(changed(notes=["no ring"], causes=["x: float32[1] → float32[2]"], recompiles=1))
+    assert "train: no ring" in said
+    assert said.endswith("FAULT: compiled again after the first run, since\n  train: x: float32[1] → float32[2]")

@@ -332,3 +332,23 @@ def test_token_models_cost_what_the_compiler_counts(name):
     config = small if name == "gpt2_tiny" else replace(config, encoder=small)
     given = fed(config, 2, 64)
     assert flops(forward, *given) == pytest.approx(compiled(forward, *given), rel=0.04)
+
+
+# Whose they are.
+
+
+def test_every_flop_is_in_a_module():
+    """Within loops, derivatives and what is computed again; what no module computes is nobody's."""
+    cfg = transformer_block(embed=8, heads=2, inner=16)
+    stack = nnx.eval_shape(lambda: init_stack(lambda r: Block(cfg, rngs=r), 3, key=jax.random.key(0)))
+    x = array(2, 4, 8)
+    run = lambda stack, x: jnp.sum(apply_stack(stack, x, remat="full") @ x.mT)  # noqa: E731
+    found = count_flops(jax.grad(run), stack, x)
+    rows, attention_flops = 2 * 4, 2 * (2 * 2 * 4 * 4 * 8)
+    assert found.modules == {
+        "Block/attention_residual/attention": 3 * (3 * (2 * rows * 4 * 8 * 8 + attention_flops)),
+        "Block/feedforward_residual/feedforward": 3 * (3 * (2 * rows * 2 * 8 * 16)),
+        "": 2 * 2 * 4 * 4 * 8,
+    }
+    assert sum(found.modules.values()) == found.model
+    assert found.again > 0

@@ -159,3 +159,19 @@ def test_a_relative_bias_looks_up_distances_not_pairs_and_counts_them_all():
     scatters = [e for e in equations(count, bias) if e.primitive.name.startswith("scatter")]
     assert scatters
     assert all(e.invars[1].aval.shape[0] < B + T for e in scatters)
+
+
+def test_nothing_is_promoted_unsaid():
+    """Under strict promotion, which refuses any two types that meet without a word: rotary, masks, biases, dropout."""
+    cfg = transformer_block(embed=8, heads=2, inner=8, norm="rms", rotary=Rotary(), gated=True, dropout=0.1)
+    block = nnx.eval_shape(lambda: Block(with_precision(cfg, compute="bfloat16"), rngs=nnx.Rngs(0)))
+    x = jax.ShapeDtypeStruct((2, 4, 8), jnp.bfloat16)
+    bias = jax.ShapeDtypeStruct((2, 4, 4), jnp.bfloat16)
+
+    def loss(block, x, bias):
+        mask = Mask(causal=True, lengths=jnp.array([2, 4]))
+        return block(x, mask=mask, bias=bias, key=jax.random.key(0)).sum(dtype=jnp.float32)
+
+    with jax.numpy_dtype_promotion("strict"):
+        slopes = jax.eval_shape(jax.grad(loss), block, x, bias)
+    assert {leaf.dtype for leaf in jax.tree.leaves(slopes)} == {jnp.dtype("float32")}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.report import AttentionMaps, Picture, Report, render, write_page
+from flax_transformer.train.profile import Operation
 
 BREAK = "document.title='broken'"
 NASTY = f'</script><script>{BREAK}</script><img src=x onerror="{BREAK}"><!-- & \u2028 {{{{js}}}}'
@@ -52,11 +53,25 @@ REPORT = Report(
     ],
     config={"type": "here:Thing", "train": {"type": "there:TrainConfig", "steps": 400, "act": {"function": "m:relu"}}},
     headline="bleu",
+    profile=[
+        Operation(module="Causal/trunk", name="dot_general", seconds=0.003, count=1200),
+        Operation(module="", name="copy", seconds=0.001, count=2),
+    ],
 )
 
 
 def data(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1))
+
+
+def test_a_profile_is_shares_of_the_whole_and_the_longest_operations():
+    found = data(render(REPORT))["profile"]
+    assert found["modules"] == [["Causal/trunk", 0.75], ["(no module)", 0.25]]
+    assert found["operations"][0] == ["Causal/trunk", "dot_general", 0.003, 0.75, 1200]
+    many = [Operation(module="M", name=str(i), seconds=1.0, count=1) for i in range(23)]
+    found = data(render(replace(REPORT, profile=many)))["profile"]
+    assert (len(found["operations"]), found["more"]) == (20, 3)
+    assert data(render(replace(REPORT, profile=None)))["profile"] is None
 
 
 def test_weights_are_kept_to_half_a_step_of_16_bits():
@@ -161,6 +176,8 @@ def test_every_part_is_on_the_page(show):
     for part in ("1,234", *parts.split(","), "Configuration"):
         assert part in text, part
     assert "1.5 at 400" in text  # validation loss, last
+    for part in ("Profile", "dot_general", "Causal/trunk", "75.0 %", "1,200"):
+        assert part in text, part
     assert show(REPORT).run("document.querySelectorAll('.chart svg path').length") == 6
 
 

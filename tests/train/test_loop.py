@@ -213,3 +213,19 @@ def test_the_second_interruption_ends_at_once(tmp_path):
 def test_settings_that_cannot_work_are_refused(options):
     with pytest.raises(ValueError, match="got"):
         TrainConfig(**options)
+
+
+class Growing(Stream):
+    """Batches of a row more from the third on."""
+
+    def __next__(self):
+        rows = super().__next__()
+        return np.concatenate([rows, rows[:1]]) if self.step >= 3 else rows
+
+
+def test_a_step_that_compiles_again_says_why(tmp_path, capsys):
+    run(tmp_path, TrainConfig(steps=5, log_every=5), Growing())
+    said = [line for line in capsys.readouterr().out.splitlines() if "compiled again" in line]
+    assert len(said) == 1
+    assert said[0].startswith("step 3: compiled again, ")
+    assert said[0].endswith(": batch: float32[4, 3] → float32[5, 3]")

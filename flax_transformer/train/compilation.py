@@ -1,0 +1,213 @@
+"""What XLA compiles, and why again: what a function is called with that decides which program runs, and its changes."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+FOUND = "/jax/compilation_cache/cache_hits"
+TOLD = 4
+"""Changes that are spelled out at most."""
+
+
+class Compilations:
+    """Count the programs XLA is asked for within a `with` block, found in the persistent cache or not."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.found = 0
+        """Those of them that came from the persistent cache."""
+        self.seconds = 0.0
+        """That they took together."""
+        self.names: list[str] = []
+        """Of the functions, where JAX tells."""
+
+    def _compiled(self, event: str, seconds: float, **details: Any) -> None:
+        if event == COMPILED:
+            self.count += 1
+            self.seconds += seconds
+            self.names.append(str(details.get("fun_name", "a function")))
+
+    def _found(self, event: str, **details: Any) -> None:
+        self.found += event == FOUND
+
+    def __enter__(self) -> "Compilations":
+        jax.monitoring.register_event_duration_secs_listener(self._compiled)
+        jax.monitoring.register_event_listener(self._found)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._compiled)
+        jax.monitoring.unregister_event_listener(self._found)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """What JAX knows of an argument when it looks for a program."""
+
+    kind: str
+    place: str = ""
+    value: Any = dataclasses.field(default=None, compare=False)
+    """Of what is no array; it decides where it is static alone."""
+
+    @classmethod
+    def of(cls, value: Any) -> "_Leaf":
+        if not isinstance(value, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+            return cls(type(value).__name__, value=value)
+        aval = jax.typeof(value)  # of an array whose memory was taken over, too
+        weak = " (weak type)" if aval.weak_type else ""
+        committed = getattr(value, "committed", False)
+        return cls(
+            f"{aval.dtype}{list(aval.shape)}{weak}",
+            place=_spell_place(value.sharding) if committed else "",
+            value=None if hasattr(value, "dtype") else value,
+        )
+
+
+def _spell_place(sharding: Any) -> str:
+    return str(getattr(sharding, "spec", None) or f"{len(sharding.device_set)} device(s)")
+
+
+class Causes:
+    """Remember what a function was given whenever it was compiled, and say what is new the next time."""
+
+    def __init__(self) -> None:
+        self._seen: list[Any] = []
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str | None:
+        """Say in a line why a function is compiled that is given this; None the first time.
+
+        It may be asked after the call, of arguments that were donated.
+
+        Args:
+          arguments: by name.
+        """
+        given = jax.tree.map(_Leaf.of, dict(arguments))
+        found = min((changes(before, given) for before in self._seen[::-1]), key=len, default=None)
+        self._seen.append(given)
+        if found is None:
+            return None
+        more = f", and {len(found) - TOLD} more" if len(found) > TOLD else ""
+        nothing = "nothing of its arguments: a setting of JAX has changed, or its caches were emptied"
+        return (", ".join(found[:TOLD]) + more) if found else nothing
+
+
+class Watched:
+    """A function that notices, within a `with` block, when a call had to be compiled, and says why but the first time.
+
+    Args:
+      function: jitted.
+      names: of its arguments; those it gives them itself by default.
+    """
+
+    def __init__(self, function: Callable, names: Sequence[str] = ()):
+        self._function, self._names, self._why = function, names, Causes()
+        self.compilations = Compilations()
+        self.cause: str | None = None
+        """Why the last call was compiled; None: it was not, or nothing was before."""
+        self.took = 0.0
+        """Seconds that compiling took in it."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function."""
+        count, seconds = self.compilations.count, self.compilations.seconds
+        result = self._function(*arguments)
+        compiled, self.took = self.compilations.count > count, self.compilations.seconds - seconds
+        self.cause = self.knows(*arguments) if compiled else None
+        return result
+
+    def knows(self, *arguments: Any) -> str | None:
+        """Remember a call that was compiled; say why it was, if it was not the first."""
+        names = self._names or _parameters(self._function, arguments)
+        return self._why(dict(zip(names, arguments, strict=True)))
+
+    def __enter__(self) -> "Watched":
+        self.compilations.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.compilations.__exit__(*error)
+
+
+def _parameters(function: Callable, arguments: tuple) -> list[str]:
+    """Name arguments as a function does, where it has a name for each."""
+    try:
+        names = list(inspect.signature(function).bind(*arguments).arguments)
+    except (TypeError, ValueError):
+        names = []
+    return names if len(names) == len(arguments) else [f"argument {i}" for i in range(len(arguments))]
+
+
+def changes(before: Any, after: Any) -> list[str]:
+    """List how two trees of what was given differ: leaves, or static fields where all leaves are the same."""
+    old, new = (dict(_leaves(tree)) for tree in (before, after))
+    found = [f"{path}: {_change(old[path], leaf)}" for path, leaf in new.items() if old.get(path, leaf) != leaf]
+    found += [f"{path}: new, {leaf.kind}" for path, leaf in new.items() if path not in old]
+    found += [f"{path}: gone, was {leaf.kind}" for path, leaf in old.items() if path not in new]
+    if not found:
+        found = list(_static(before, after, ""))
+    if not found:
+        found = [f"{p}: {old[p].value!r} → {new[p].value!r}" for p in new if not _same(old[p].value, new[p].value)]
+    return found
+
+
+def _change(old: _Leaf, new: _Leaf) -> str:
+    if old.kind != new.kind:
+        return f"{old.kind} → {new.kind}"
+    return f"laid out by {old.place or 'nobody'} → {new.place or 'nobody'}"
+
+
+def _leaves(tree: Any) -> Iterator[tuple[str, _Leaf]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
+
+
+def _static(old: Any, new: Any, path: str) -> Iterator[str]:
+    """Go down two trees with the same leaves, and tell what is static and differs."""
+    parts = [jax.tree_util.default_registry.flatten_one_level_with_keys(tree) for tree in (old, new)]
+    if isinstance(old, _Leaf) or None in parts:
+        return
+    if type(old) is not type(new):
+        yield f"{path}: {type(old).__name__} → {type(new).__name__}"
+        return
+    (inside, fixed), (others, changed) = parts
+    yield from _differing(_by_name(fixed), _by_name(changed), path)
+    for (key, one), (_, other) in zip(inside, others, strict=True):
+        yield from _static(one, other, _join(path, jax.tree_util.keystr((key,), simple=True)))
+
+
+def _by_name(fixed: Any) -> Any:
+    """Name the static fields of a Flax module, which keeps names of parts, names of fields, and these fields."""
+    if isinstance(fixed, tuple) and len(fixed) == 3 and isinstance(fixed[1], tuple):
+        fields = dict(zip(fixed[1], fixed[2], strict=False))
+        return {name: value for name, value in fields.items() if not str(name).startswith("_")}
+    return fixed
+
+
+def _differing(old: Any, new: Any, path: str) -> Iterator[str]:
+    if _same(old, new):
+        return
+    parts = ()
+    if type(old) is type(new) and dataclasses.is_dataclass(old):
+        parts = [(each.name, getattr(old, each.name), getattr(new, each.name)) for each in dataclasses.fields(old)]
+    elif isinstance(old, dict) and isinstance(new, dict):
+        parts = [(name, old.get(name), new.get(name)) for name in {**old, **new}]
+    elif isinstance(old, tuple | list) and isinstance(new, tuple | list) and len(old) == len(new):
+        whole = not any(isinstance(one, tuple | list | dict) or dataclasses.is_dataclass(one) for one in (*old, *new))
+        parts = [] if whole else [("", *pair) for pair in zip(old, new, strict=True)]
+    if not parts:
+        yield f"{path}: {old!r:.80} → {new!r:.80}"
+    for name, one, other in parts:
+        yield from _differing(one, other, _join(path, name))
+
+
+def _join(path: str, name: str) -> str:
+    return ".".join(filter(None, (path, name)))
+
+
+def _same(old: Any, new: Any) -> bool:
+    return old is new or (type(old) is type(new) and bool(np.all(old == new)))
