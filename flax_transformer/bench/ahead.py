@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ class Compiled:
     """FLOPs a step that the backward pass spends on what it has not kept."""
     minimum: dict[str, int]
     """What each mesh axis must carry, by `minimum_bytes`; nothing is said of a function."""
+    usual: dict[str, int] = field(default_factory=dict)
+    """What it carries where kernels are gathered for the backward pass too."""
     seconds: float
     """That compiling took."""
     arguments: int = 0
@@ -230,10 +233,12 @@ def _lower_training(
     state, place = workload.state, batch_sharding(mesh)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), workload.batch)
     facts, places = workload.facts(("train",), state), state_shardings(state, mesh).model
-    minimum = minimum_bytes(state.model, places, mesh, facts.shape, facts.dtype)
+    least = partial(
+        minimum_bytes, state.model, places, mesh, facts.shape, facts.dtype, trainable=workload.optimizer.trainable
+    )
     with jax.set_mesh(mesh):
         traced = laid_out(workload.step, state, mesh).trace(state, batch)
-        return _known(facts, minimum), traced.lower(lowering_platforms=(topology.platform,)), mesh
+        return _known(facts, least(), least(gathers=2)), traced.lower(lowering_platforms=(topology.platform,)), mesh
 
 
 def _lower_program(
@@ -248,15 +253,15 @@ def _lower_program(
     else:
         mesh = jax.make_mesh(meant.axis_sizes, meant.axis_names, axis_types=meant.axis_types, devices=devices)
     arguments = jax.tree.map(lambda leaf: _placed(leaf, mesh), program.arguments)
-    known = _known(program_facts(name, program), {})
+    known = _known(program_facts(name, program))
     with jax.set_mesh(mesh):
         return known, program.function.trace(*arguments).lower(lowering_platforms=(topology.platform,)), mesh
 
 
-def _known(facts: Facts, minimum: dict[str, int]) -> dict[str, Any]:
+def _known(facts: Facts, *sent: dict[str, int]) -> dict[str, Any]:
     told = {name: getattr(facts, name) for name in ("parameters", "shape", "dtype", "items", "unit")}
-    (flops,) = facts.flops.values()
-    return {**told, "flops": flops.model, "again": flops.again, "minimum": minimum}
+    (flops,), (minimum, usual) = facts.flops.values(), sent or ({}, {})
+    return {**told, "flops": flops.model, "again": flops.again, "minimum": minimum, "usual": usual}
 
 
 def mesh_of(arguments: tuple) -> Mesh | AbstractMesh | None:

@@ -5,11 +5,10 @@ Every number is the compiler's or follows from a formula by the chip's data shee
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flax_transformer.bench.ahead import Case, Compiled, CompilerError, compile_case, compile_program
+from flax_transformer.bench.ahead import Case, Compiled, compile_case, compile_program
 from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.report import amount, seconds, three
@@ -17,7 +16,7 @@ from flax_transformer.bench.timing import make_program
 from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel.collectives import KINDS, Collective, collective_bytes
-from flax_transformer.parallel.mesh import AXES, MeshConfig
+from flax_transformer.parallel.mesh import AXES
 
 UNKNOWN = """What this cannot know: how much of communication and memory traffic hides behind arithmetic, how long the
 host takes to bring batches, what happens on other slices, and how fast the chips really run."""
@@ -232,7 +231,9 @@ def _communication(found: Plan) -> Iterator[tuple[str, str]]:
         beside = sum(one.bytes * one.times for one in each if one.asynchronous)
         yield "  asynchronous", f"{100 * beside / sent:.0f} % of it is begun before it is needed"
     for axis, least in known.minimum.items():
-        yield f"  {axis} needs", f"{amount(least, 'B')} at the least"
+        usual = known.usual.get(axis, least)
+        again = "" if usual == least else f", {amount(usual, 'B')} where kernels are gathered for the backward pass too"
+        yield f"  {axis} needs", f"{amount(least, 'B')} at the least{again}"
     if advice := all_reduced(found):
         yield "  mind", advice
     if known.rematerialized:
@@ -265,70 +266,3 @@ def _kernels(found: Plan) -> tuple[str, str]:
     if known.parameters is None:
         return "kernels", f"{known.kernels} in Pallas{' or of cuDNN' if gpus else ''}"
     return "attention", f"{'cuDNN' if gpus else 'splash'}, {known.kernels} kernels" if known.kernels else NOT_FUSED
-
-
-def variants(case: Case, rows: int) -> list[Case]:
-    """List what a sweep tries: three ways to share the devices out, what the backward pass keeps, two batch sizes.
-
-    Args:
-      rows: of the case itself; what decides its own shapes keeps them.
-    """
-    devices = Topology.of(case.topology).devices
-    meshes = [MeshConfig(data=devices), MeshConfig(data=1, fsdp=devices)]
-    meshes += [MeshConfig(data=1, fsdp=devices // 4, tensor=4)] if devices % 4 == 0 else []
-    sizes = [{**case.size, "remat": remat} for remat in ("none", "full")]
-    larger = [{**size, "batch": 2 * rows} for size in sizes]
-    return [replace(case, mesh=mesh, size=size) for mesh in meshes for size in (*sizes, *larger)]
-
-
-def sweep(case: Case, say: Callable[[str], None], *, fresh: bool = False) -> list[tuple[Case, Plan | str]]:
-    """Plan a case and its variants, the fastest first; what does not fit or cannot be comes last, with its reason.
-
-    Raises:
-      ValueError, CompilerError: as `plan` of the case itself, and for a function, which has no variants.
-    """
-    first = plan(case, say, fresh=fresh)
-    if first.compiled.parameters is None:
-        raise ValueError(f"a sweep tries sizes and meshes of a model, {case.target} is a function")
-    cases = variants(case, first.compiled.shape["rows"])
-    found: list[tuple[Case, Plan | str]] = []
-    for number, each in enumerate(cases, start=1):
-        say(f"{number} of {len(cases)}: {spell_mesh(each)}, {_spell_size(each)}")
-        try:
-            found.append((each, plan(each, fresh=fresh)))
-        except (ValueError, CompilerError) as error:
-            found.append((each, str(error).splitlines()[0]))
-
-    def rank(entry: tuple[Case, Plan | str]) -> tuple:
-        made = entry[1]
-        if isinstance(made, str):
-            return (2,)
-        used = made.compiled.used
-        return (0, -(made.items_per_second or 0), used) if made.compiled.fits else (1, used)
-
-    return sorted(found, key=rank)
-
-
-def render_sweep(found: list[tuple[Case, Plan | str]]) -> str:
-    """Spell a sweep as a table."""
-    made = [plan.compiled for _, plan in found if isinstance(plan, Plan)]
-    memory = f"memory, of {gib(max(known.limit for known in made))}" if made else "memory"
-    unit = made[0].unit if made else "items"
-    heads = ["mesh", "remat", "rows", memory, "step, least", "bound by", f"{unit}/s, most", "MFU, most"]
-    rows, notes = [], []
-    for case, plan in found:
-        row = [spell_mesh(case), case.size.get("remat", "–"), str(case.size.get("batch", "–"))]
-        if isinstance(plan, str):
-            notes.append(f"{spell_mesh(case)}, {_spell_size(case)}: {plan}")
-        else:
-            known, items = plan.compiled, plan.items_per_second
-            row[2:] = [str(known.shape["rows"]), f"{gib(known.used)}{'' if known.fits else ', too much'}"]
-            if known.fits:
-                speed = f"{items:,.0f}" if items else "–"
-                row += [seconds(plan.bounds.step), plan.bounds.by, speed, f"{100 * plan.utilisation:.0f} %"]
-        rows.append([*row, *["–"] * (len(heads) - len(row))])
-    return "\n".join([align([heads, *rows], "l"), *(["", *notes] if notes else []), "", UNKNOWN])
-
-
-def _spell_size(case: Case) -> str:
-    return ", ".join(f"{name} {value}" for name, value in case.size.items()) or "as it is"

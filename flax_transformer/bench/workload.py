@@ -1,6 +1,7 @@
 """What is measured: a model with a batch of its own sizes, and what can be done to the two."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -136,9 +137,11 @@ class Size:
     """Packed in each row of a decoder-only preset, each seeing itself alone."""
     dropout: float | None = None
     """Every rate of it; attention with dropout of its weights is not fused."""
+    accumulate: int | None = None
+    """Parts that a training step takes its batch in, one after the other."""
 
     def __post_init__(self):
-        check_at_least(self, 1, "batch", "length", "documents")
+        check_at_least(self, 1, "batch", "length", "documents", "accumulate")
         check_at_least(self, 2, "vocab")
         if self.dropout is not None:
             check_rates(self, "dropout")
@@ -192,6 +195,8 @@ def from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
         "objective": OBJECTIVES.get(model.use),
         "decode": DECODERS.get(model.use),
     }
+    if size.accumulate is not None:
+        made["train"] = replace(changes.pop("train", TrainConfig()), accumulate=size.accumulate)
     described = {"dtype": compute_type(config), "shape": dict(shape), "items": items, "unit": unit}
     return Workload(name=name, batch=batch, **described, **{**made, **changes})
 

@@ -95,14 +95,14 @@ def test_the_workspace_of_a_backward_pass_is_what_cudnn_said_of_it():
 
 
 def program(options, dtype=jnp.bfloat16, heads=(8, 8), width=64, biased=False):
-    """Give attention's gradients of one shape, and its arguments; a training step would ask for the same."""
+    """Give the gradients of attention, and arguments of one shape."""
     query, key = (jax.ShapeDtypeStruct((2, 256, count, width), dtype) for count in heads)
     bias = jax.ShapeDtypeStruct((2, heads[0], 256, 256), dtype) if biased else None
     lengths = jax.ShapeDtypeStruct((2,), jnp.int32) if "lengths" in options else None
 
     def loss(q, k, v, bias, lengths):
         mask = Mask(**{**options, **({} if lengths is None else {"lengths": lengths})})
-        return jnp.sum(attention(q, k, v, mask, bias, backend="cudnn").astype(jnp.float32) ** 2)
+        return jnp.sum(attention(q, k, v, mask, bias).astype(jnp.float32) ** 2)
 
     return jax.grad(loss, (0, 1, 2)), (query, key, key, bias, lengths)
 
