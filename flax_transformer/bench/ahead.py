@@ -233,9 +233,8 @@ def _lower_training(
     state, place = workload.state, batch_sharding(mesh)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), workload.batch)
     facts, places = workload.facts(("train",), state), state_shardings(state, mesh).model
-    least = partial(
-        minimum_bytes, state.model, places, mesh, facts.shape, facts.dtype, trainable=workload.optimizer.trainable
-    )
+    learns = workload.learning(state.model)
+    least = partial(minimum_bytes, state.model, places, mesh, facts.shape, facts.dtype, learns=learns)
     with jax.set_mesh(mesh):
         traced = laid_out(workload.step, state, mesh).trace(state, batch)
         return _known(facts, least(), least(gathers=2)), traced.lower(lowering_platforms=(topology.platform,)), mesh

@@ -5,14 +5,14 @@ that a device keeps (all-reduce). Fully sharded, a parameter is gathered, and it
 (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). A kernel is gathered for the forward pass and usually again
 for the backward pass; a compiler that keeps it, as it may of a small model, does without. A table of embeddings is
 gathered once, as a lookup's gradient needs none and the loss takes its own while it has the table. Of learned positions
-the batch's alone have a gradient, of frozen parameters none. Tensor parallelism sums activations behind each attention
-and each feed-forward layer, and their gradients before it (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053). Of
-other axes nothing is said.
+the batch's alone have a gradient, frozen parameters and those that no loss depends on have none. Tensor parallelism
+sums activations behind each attention and each feed-forward layer, and their gradients before it (Shoeybi et al. 2019,
+https://arxiv.org/abs/1909.08053). Of other axes nothing is said.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,7 +31,7 @@ POSITIONS = re.compile(r"(^|\.)position\.embedding$")
 
 def minimum_bytes(
     model: Any, places: Any, mesh: Mesh | AbstractMesh, shape: Mapping[str, int], dtype: str, *,
-    gathers: int = 1, trainable: str = "",
+    gathers: int = 1, learns: Sequence[bool] | None = None,
 ) -> dict[str, int]:  # fmt: skip
     """Count the bytes each axis must carry.
 
@@ -42,21 +42,22 @@ def minimum_bytes(
         that is not known here, nothing is said of tensor parallelism.
       dtype: what is computed in: of activations, and of parameters and gradients on their way.
       gathers: of each kernel; with 1 it is a bound, 2 is usual.
-      trainable: pattern of the paths of parameters that learn; all by default.
+      learns: of each parameter, whether it does; all by default.
     """
     wide, size = jnp.dtype(dtype).itemsize, mesh.shape
     rows = shape["rows"] // (size["data"] * size["fsdp"])
     total, silent = dict.fromkeys(("data", "fsdp", "tensor"), 0), set()
-    leaves = zip(jax.tree_util.tree_leaves_with_path(model), jax.tree.leaves(places), strict=True)
-    for (path, leaf), place in leaves:
+    paths = jax.tree_util.tree_leaves_with_path(model)
+    leaves = zip(paths, jax.tree.leaves(places), learns or [True] * len(paths), strict=True)
+    for (path, leaf), place, learnt in leaves:
         name, held = path_name(path), math.prod(place.shard_shape(leaf.shape))
-        side = next((length for part, length in LENGTHS.items() if name.startswith(part)), "length")
-        learns, each = bool(re.search(trainable, name)), min(wide, leaf.dtype.itemsize)
+        sides = (length for part, length in LENGTHS.items() if name.startswith(part) and length in shape)
+        side, each = next(sides, "length"), min(wide, leaf.dtype.itemsize)
         reached = min(1.0, shape.get(side, math.inf) / leaf.shape[0]) if POSITIONS.search(name) else 1.0
-        if size["data"] > 1 and learns:
+        if size["data"] > 1 and learnt:
             total["data"] += int(held * reached) * each
         if size["fsdp"] > 1 and _splits(place, "fsdp"):
-            times = learns + (1 if name.endswith(".embedding") else gathers)
+            times = learnt + (1 if name.endswith(".embedding") else gathers)
             total["fsdp"] += int(held * size["fsdp"] * times * reached) * each
         if size["tensor"] > 1 and name.endswith((".out.kernel", ".down.kernel")) and _splits(place, "tensor"):
             if side not in shape:

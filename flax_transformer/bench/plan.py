@@ -5,12 +5,14 @@ Every number is the compiler's or follows from a formula by the chip's data shee
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from flax_transformer.bench.ahead import Case, Compiled, compile_case, compile_program
 from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.bench.device import known_peak
+from flax_transformer.bench.record import save
 from flax_transformer.bench.report import amount, seconds, three
 from flax_transformer.bench.timing import make_program
 from flax_transformer.columns import align
@@ -96,8 +98,18 @@ class Plan:
         """Model FLOPs utilisation, at most."""
         return self.compiled.flops / self.peak / self.bounds.step
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """All of it as a dictionary: the case, what the compiler told, and the bounds in seconds."""
+        bounds = {**asdict(self.bounds), "step": self.bounds.step, "by": self.bounds.by} if self.compiled.fits else None
+        return {"case": asdict(self.case), "compiled": asdict(self.compiled), "bounds": bounds}
+
     def __str__(self) -> str:
         return render(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write it as JSON."""
+        save(self.record, Path(path))
 
 
 def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Plan:

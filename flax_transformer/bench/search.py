@@ -83,6 +83,7 @@ def ways(case: Case) -> list[Way]:
 def _meshes(work: Workload, topology: Topology) -> Iterator[tuple[MeshConfig, int, Callable]]:
     """Give meshes, what a device holds of the state, and what it must send with so many rows and gathers."""
     state, count = work.state, topology.devices
+    learns = work.learning(state.model)
     sizes = ((fsdp, tensor) for tensor in TENSOR for fsdp in (2**power for power in range(count.bit_length())))
     for fsdp, tensor in sizes:
         if count % (fsdp * tensor):
@@ -95,7 +96,7 @@ def _meshes(work: Workload, topology: Topology) -> Iterator[tuple[MeshConfig, in
             continue
         leaves = zip(jax.tree.leaves(state), jax.tree.leaves(places), strict=True)
         held = sum(math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, place in leaves)
-        least = partial(minimum_bytes, state.model, places.model, mesh, trainable=work.optimizer.trainable)
+        least = partial(minimum_bytes, state.model, places.model, mesh, learns=learns)
         yield config, held, partial(least, dtype=work.dtype or "float32", shape=work.shape)
 
 

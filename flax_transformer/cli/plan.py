@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -22,6 +23,7 @@ def plan(
     price: float = 0.0,
     search: bool = False,
     fresh: bool = False,
+    json: Path | None = None,
 ) -> None:
     """Compile a training step, or a function, for TPUs or GPUs that are not here: memory, bounds of its speed, cost.
 
@@ -42,17 +44,20 @@ def plan(
         that starts it.
       fresh: Compile even what was compiled before; else only a step that is another program, for other devices or by
         another compiler, is.
+      json: File to write the plan to, or the one that a search has chosen.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on what is here
     from flax_transformer.bench import plan as ahead
     from flax_transformer.bench import search as searching
     from flax_transformer.bench.ahead import Case
+    from flax_transformer.bench.record import check_file
     from flax_transformer.bench.run import at_the_door
     from flax_transformer.parallel import MeshConfig
 
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     changes = {name: value for name, value in asdict(size).items() if value is not None}
     with at_the_door():
+        check_file(json)
         devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
         case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes)
         if search:
@@ -60,4 +65,7 @@ def plan(
             best = searching.chosen(found)
             print(searching.render_search(found, best and searching.command(best)))
         else:
-            print(ahead.render(ahead.plan(case, say, fresh=fresh), tokens=tokens, price=price))
+            best = ahead.plan(case, say, fresh=fresh)
+            print(ahead.render(best, tokens=tokens, price=price))
+        if json is not None and best is not None:
+            best.save(json)

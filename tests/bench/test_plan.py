@@ -16,7 +16,7 @@ from flax_transformer.bench.plan import Plan, all_reduced, render
 from flax_transformer.bench.target import find_target, find_workload
 from flax_transformer.bench.workload import Size
 from flax_transformer.models.preset import abstract, find_preset
-from flax_transformer.parallel import AXES, MeshConfig, tree_shardings
+from flax_transformer.parallel import AXES, MeshConfig, path_name, tree_shardings
 from flax_transformer.parallel.collectives import Collective, collective_bytes
 
 pytestmark = pytest.mark.proves(
@@ -104,8 +104,20 @@ def test_of_frozen_parameters_no_gradient_is_sent():
     sent = partial(minimum_bytes, model, places, mesh, {"rows": 4}, "float32")
     kernel = 4 * 4 * 8
     assert sent() == {"data": 2 * kernel // 2, "fsdp": 4 * kernel}
-    assert sent(trainable="^new") == {"data": kernel // 2, "fsdp": 3 * kernel}
-    assert sent(trainable="^new", gathers=2)["fsdp"] == 5 * kernel
+    new = [True, False]
+    assert sent(learns=new) == {"data": kernel // 2, "fsdp": 3 * kernel}
+    assert sent(learns=new, gathers=2)["fsdp"] == 5 * kernel
+
+
+def test_what_learns_is_what_the_loss_depends_on_and_is_not_frozen():
+    work = find_workload("bert_base_uncased", Size(batch=2, length=7, vocab=32))
+    work = replace(work, optimizer=replace(work.optimizer, trainable="dense|embedding"))
+    model = jax.eval_shape(work.init, jax.random.key(0))
+    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(model)]
+    learning = {name for name, learns in zip(names, work.learning(model), strict=True) if learns}
+    # No sentence follows another in what bench makes.
+    assert learning == {name for name in names if re.search("dense|embedding", name) and "sentence" not in name}
+    assert any("sentence.dense" in name for name in names)
 
 
 def plan_of(kinds, minimum, mesh=MeshConfig(data=1, fsdp=4)):
