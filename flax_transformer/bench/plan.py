@@ -30,7 +30,7 @@ the times are what the data sheets allow. Too much memory is not refused by this
 WIRE = {"all-reduce": 2.0}
 """How often a collective's bytes leave a device, at least; once, but an all-reduce is a reduce-scatter and a gather."""
 
-NOT_FUSED = "not fused: dropout, a bias or a dense mask prevents it; flax_transformer.ops.explain_attention says which"
+NOT_FUSED = "not fused; flax_transformer.ops.explain_attention says of a call, by its shapes, why"
 
 
 @frozen
