@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import jax
 import pytest
 
 from flax_transformer.bench import search as searching
@@ -14,6 +15,7 @@ from flax_transformer.bench.plan import Plan
 from flax_transformer.bench.search import KEPT, chosen, command, render_search, search, ways
 from flax_transformer.bench.target import find_target
 from flax_transformer.bench.workload import Size
+from flax_transformer.nn.config import configs_in
 from flax_transformer.parallel import MeshConfig
 from tests.bench.test_plan import COMPILED
 
@@ -136,8 +138,10 @@ def test_the_command_of_an_experiment_trains_as_planned():
     assert here == f"python {file} {options} --workdir runs/mine"
     made = find_target(file, Size(), tuple(options.split()))
     assert (made.train.accumulate, made.dtype, made.mesh.data, made.mesh.fsdp) == (2, "bfloat16", 2, 2)
-    again = made.facts(("train",)).flops["train"].again
-    assert again > find_target(file, Size()).facts(("train",)).flops["train"].again
+    trunks = [
+        config for config in configs_in(jax.eval_shape(made.init, jax.random.key(0)).cfg) if hasattr(config, "remat")
+    ]
+    assert {config.remat for config in trunks} == {"full"}
 
 
 def test_parts_of_a_batch_are_taken_by_presets_and_experiments():
