@@ -100,7 +100,7 @@ def cast_where_used(kernel: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Cast a kernel, in the layer that it is of, also where `fsdp` has split it.
 
     There the compiler of TPUs would cast those of all layers before the first, and hold them beside what is stored
-    until the backward pass is through. It leaves them where they are if they are rounded first, which changes no number.
+    until the backward pass is through. It leaves them where they are if they are rounded first; no number changes.
     """
     if mesh_axes("embed") and kernel.dtype == jnp.float32 and jnp.dtype(dtype) == jnp.bfloat16:
         kernel = linear_map(_round, _pass, (), kernel)
