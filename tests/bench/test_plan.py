@@ -16,7 +16,7 @@ from flax_transformer.bench.plan import Plan, all_reduced, render
 from flax_transformer.bench.target import find_target, find_workload
 from flax_transformer.bench.workload import Size
 from flax_transformer.models.preset import abstract, find_preset
-from flax_transformer.parallel import AXES, MeshConfig, path_name, tree_shardings
+from flax_transformer.parallel import AXES, MeshConfig, abstract_mesh, path_name, tree_shardings
 from flax_transformer.parallel.collectives import Collective, collective_bytes
 
 pytestmark = pytest.mark.proves(
@@ -97,7 +97,7 @@ def test_bytes_of_three_models_are_those_counted_by_hand():
 
 
 def test_of_frozen_parameters_no_gradient_is_sent():
-    mesh = AbstractMesh((2, 1, 2, 1, 1), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    mesh = abstract_mesh(MeshConfig(data=2, fsdp=2))
     model = {"old": {"up": {"kernel": jax.ShapeDtypeStruct((4, 8), "float32")}}}
     model["new"] = model["old"]
     places = jax.tree.map(lambda leaf: NamedSharding(mesh, PartitionSpec("fsdp")), model)
