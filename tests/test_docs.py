@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,21 @@ def test_the_comparison_can_fail():
     exec("\n".join(blocks(parts("composing")[0])), names)
     with pytest.raises(AssertionError):
         names["same"]({"a": names["x"]}, {"a": names["x"] + 1e-3})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_a_layer_of_ones_own_has_a_table_and_plans_in_ten_lines(platform, tmp_path, monkeypatch):
+    """For the chips whose compiler is here."""
+    compilers = {"tpu": ("libtpu",), "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin")}[platform]
+    if not any(map(find_spec, compilers)):
+        pytest.skip(f"needs {' or '.join(compilers)}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (code,) = blocks((ROOT / "docs" / "tpu.md").read_text())
+    assert len([line for line in code.splitlines() if line]) <= 10
+    said = {"tpu": ('("v5e:2x2",)', "4 chips, 4 devices"), "gpu": ('("h100:8",)', "8 GPUs, 1 host of 8")}[platform]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code.replace('("v5e:2x2", "h100:8")', said[0]), {})
+    assert "FLOP/s" in out.getvalue()
+    assert said[1] in out.getvalue()

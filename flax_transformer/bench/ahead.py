@@ -1,8 +1,9 @@
-"""Compile a training step, or any function, for a TPU slice that is not here, and read what the compiler says of it.
+"""Compile a training step, or any function, for TPUs or GPUs that are not here, and read what the compiler says of it.
 
-The compiler of TPUs runs on any machine that has `libtpu`. A target that has a name is compiled in a process of its
-own, which is given a `Case` as JSON and answers in JSON: the library is loud, and a compiler that dies should take
-nobody along. A program that is there already is compiled here, by `compile_program`.
+The compiler of TPUs runs on any machine that has `libtpu`, that of GPUs on any that has JAX's plug-in for CUDA. A
+target that has a name is compiled in a process of its own, which is given a `Case` as JSON and answers in JSON: the
+libraries are loud, and a compiler that dies should take nobody along, as that of GPUs does when a kernel is for another
+card. A program that is there already is compiled here, by `compile_program`.
 """
 
 import hashlib
@@ -14,7 +15,8 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from importlib.metadata import version
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from flax_transformer.bench.chip import GIB, Topology
+from flax_transformer.bench.kernel import kernels, workspace
 from flax_transformer.bench.minimum import minimum_bytes
 from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Program
@@ -34,6 +37,7 @@ from flax_transformer.train.state import state_shardings
 from flax_transformer.train.step import laid_out
 
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+COMPILERS = ("libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
 REMATERIALIZATION = "nvoluntary full rematerialization"
 
 
@@ -74,6 +78,8 @@ class Compiled:
     """FLOPs a step that the backward pass spends on what it has not kept."""
     minimum: dict[str, int]
     """What each mesh axis must carry, by `minimum_bytes`; nothing is said of a function."""
+    usual: dict[str, int] = field(default_factory=dict)
+    """What it carries where kernels are gathered for the backward pass too."""
     seconds: float
     """That compiling took."""
     arguments: int = 0
@@ -81,7 +87,9 @@ class Compiled:
     """Those that take no argument's place."""
     temporaries: int = 0
     kernels: int = 0
-    """Written in Pallas: those of splash attention."""
+    """Written in Pallas, as those of splash attention, or cuDNN's."""
+    workspace: int = 0
+    """What cuDNN will ask for beside, by `kernel.workspace`; none on TPUs."""
     collectives: tuple[dict[str, Any], ...] = ()
     """`parallel.collectives.Collective`s as dictionaries."""
     used: int = 0
@@ -154,24 +162,37 @@ def _read(file: Path | None) -> dict[str, Any] | None:
 def _name(program: str, devices: Mapping[str, Any]) -> str:
     """Name all that what the compiler tells depends on, and what we read of it."""
     variables = {name: os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")}
-    versions = {name: version(name) for name in ("jax", "jaxlib", "libtpu")}
+    versions = {name: _version(name) for name in ("jax", "jaxlib", *COMPILERS)}
     digest = hashlib.sha256(json.dumps([devices, variables, versions], sort_keys=True).encode())
     for text in (program, *(Path(file).read_text() for file in (__file__, collectives.__file__))):
         digest.update(text.encode())
     return f"{digest.hexdigest()[:32]}.json"
 
 
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def topology_devices(topology: Topology) -> list[Any]:
     """Give the devices of a slice, for shardings to name; nothing runs on them.
 
     Raises:
-      CompilerError: without `libtpu`, or where it knows no such slice.
+      CompilerError: without the compiler, or where it knows no such slice.
     """
+    extra, packages = ("gpu", COMPILERS[1:]) if topology.platform == "cuda" else ("tpu", COMPILERS[:1])
+    if not any(map(_version, packages)):
+        raise CompilerError(
+            f"a plan for {topology.name} needs a compiler that is not here, {' or '.join(packages)}; "
+            f"pip install 'flax_transformer[{extra}]' brings it"
+        )
+    name = "" if topology.platform == "cuda" else topology.name
     try:
-        return list(topologies.get_topology_desc(topology.name, platform="tpu", **topology.options).devices)
+        return list(topologies.get_topology_desc(name, platform=topology.platform, **topology.options).devices)
     except Exception as error:
-        hint = "; pip install 'flax_transformer[tpu]' brings it" if "libtpu" in str(error) else ""
-        raise CompilerError(f"the TPU compiler knows no {topology.name}{hint}: {str(error).splitlines()[0]}") from error
+        raise CompilerError(f"the compiler knows no {topology.name}: {str(error).splitlines()[0]}") from error
 
 
 def compile_program(
@@ -212,10 +233,11 @@ def _lower_training(
     state, place = workload.state, batch_sharding(mesh)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), workload.batch)
     facts, places = workload.facts(("train",), state), state_shardings(state, mesh).model
-    minimum = minimum_bytes(state.model, places, mesh, facts.shape, facts.dtype)
+    learns = workload.learning(state.model)
+    least = partial(minimum_bytes, state.model, places, mesh, facts.shape, facts.dtype, learns=learns)
     with jax.set_mesh(mesh):
         traced = laid_out(workload.step, state, mesh).trace(state, batch)
-        return _known(facts, minimum), traced.lower(lowering_platforms=("tpu",)), mesh
+        return _known(facts, least(), least(gathers=2)), traced.lower(lowering_platforms=(topology.platform,)), mesh
 
 
 def _lower_program(
@@ -230,15 +252,15 @@ def _lower_program(
     else:
         mesh = jax.make_mesh(meant.axis_sizes, meant.axis_names, axis_types=meant.axis_types, devices=devices)
     arguments = jax.tree.map(lambda leaf: _placed(leaf, mesh), program.arguments)
-    known = _known(program_facts(name, program), {})
+    known = _known(program_facts(name, program))
     with jax.set_mesh(mesh):
-        return known, program.function.trace(*arguments).lower(lowering_platforms=("tpu",)), mesh
+        return known, program.function.trace(*arguments).lower(lowering_platforms=(topology.platform,)), mesh
 
 
-def _known(facts: Facts, minimum: dict[str, int]) -> dict[str, Any]:
+def _known(facts: Facts, *sent: dict[str, int]) -> dict[str, Any]:
     told = {name: getattr(facts, name) for name in ("parameters", "shape", "dtype", "items", "unit")}
-    (flops,) = facts.flops.values()
-    return {**told, "flops": flops.model, "again": flops.again, "minimum": minimum}
+    (flops,), (minimum, usual) = facts.flops.values(), sent or ({}, {})
+    return {**told, "flops": flops.model, "again": flops.again, "minimum": minimum, "usual": usual}
 
 
 def mesh_of(arguments: tuple) -> Mesh | AbstractMesh | None:
@@ -285,14 +307,16 @@ def _tell(lowered: Any, topology: Topology) -> dict[str, Any]:
     memory, text = compiled.memory_analysis(), compiled.as_text()
     arguments, temporaries = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    beside = workspace(text)
     return {
         "seconds": time.perf_counter() - began,
         "arguments": arguments,
         "outputs": outputs,
         "temporaries": temporaries,
-        "used": arguments + outputs + temporaries,
+        "workspace": beside,
+        "used": arguments + outputs + temporaries + beside,
         "limit": topology.spec.room,
-        "kernels": text.count('custom_call_target="tpu_custom_call"'),
+        "kernels": sum(kernels(text).values()),
         "collectives": [asdict(each) for each in collectives.collectives_of(text)],
     }
 

@@ -7,9 +7,9 @@ import io
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,10 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
     Raises:
       ValueError: for options it does not have, and for sizes that it decides itself.
     """
-    experiment = _with_options(experiment, options)
+    experiment = with_options(experiment, options)
     training = {name: getattr(experiment, name) for name in ("optimizer", "train", "mesh")}
+    if size.accumulate is not None:
+        training["train"] = replace(experiment.train, accumulate=size.accumulate)
     if hasattr(getattr(experiment, "examples", None), "planned"):
         planned = experiment.examples.planned(size.length)
         config = sized(
@@ -45,7 +47,7 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
         )
         size = replace(size, batch=size.batch or planned["batch"], length=planned["length"], vocab=None)
         return from_config(name, config, size, objective=experiment.objective, **training)
-    if size != Size(dtype=size.dtype, remat=size.remat, dropout=size.dropout):
+    if size != Size(dtype=size.dtype, remat=size.remat, dropout=size.dropout, accumulate=size.accumulate):
         raise ValueError(
             f"{name} decides its own shapes: batch, length and vocab are for presets and translation, "
             "documents for presets"
@@ -99,7 +101,7 @@ def count_items(objective: Callable[..., Any], model: Any, batch: Batch) -> int 
     return round(float(core.jaxpr_as_fun(core.ClosedJaxpr(needed, closed.consts))(*rows)[0]))
 
 
-def _with_options(experiment: Experiment, options: Sequence[str]) -> Experiment:
+def with_options(experiment: Experiment, options: Sequence[str]) -> Experiment:
     """Change an experiment as its own command line would."""
     import tyro
 
@@ -113,3 +115,25 @@ def _with_options(experiment: Experiment, options: Sequence[str]) -> Experiment:
     except SystemExit as error:
         words = " ".join(re.sub(r"[╭╮╰╯│─]", " ", said.getvalue()).split())
         raise ValueError(f"the experiment does not take {' '.join(options)}: {words[:400]}") from error
+
+
+def option_changes(experiment: Experiment, size: Size) -> Iterator[tuple[str, Any]]:
+    """Give what a size changes of an experiment, but for its shapes, as options of its own command line."""
+    if (model := getattr(experiment, "model", None)) is not None:
+        yield from _differences(model, changed(model, size), "model")
+    if size.accumulate not in (None, experiment.train.accumulate):
+        yield "train.accumulate", size.accumulate
+
+
+def _differences(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Tell in which fields one config differs from another of its kind, at any depth."""
+    if isinstance(before, tuple):
+        pairs = [(str(index), *both) for index, both in enumerate(zip(before, after, strict=True))]
+    else:
+        pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
+    for name, old, new in pairs:
+        at = f"{path}.{name.replace('_', '-')}"
+        if is_dataclass(old) or (isinstance(old, tuple) and old and is_dataclass(old[0])):
+            yield from _differences(old, new, at)
+        elif old != new:
+            yield at, new

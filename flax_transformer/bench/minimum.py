@@ -1,15 +1,18 @@
 """What a way of splitting a model must send at least, by mesh axis: the yardstick for what a compiled step sends.
 
 Bytes count as in `parallel.collectives`, the larger side, of one device and step. Data parallelism sums the gradients
-that a device keeps (all-reduce). Fully sharded, a parameter is gathered for the forward pass and again for the backward
-pass, and its gradient is summed and split once (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054); a table of
-embeddings is gathered once, as a lookup's gradient needs none and the loss takes its own while it has the table. Tensor
-parallelism sums activations behind each attention and each feed-forward layer, and their gradients before it (Shoeybi
-et al. 2019, https://arxiv.org/abs/1909.08053). Of other axes nothing is said.
+that a device keeps (all-reduce). Fully sharded, a parameter is gathered, and its gradient is summed and split once
+(Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). A kernel is gathered for the forward pass and usually again
+for the backward pass; a compiler that keeps it, as it may of a small model, does without. A table of embeddings is
+gathered once, as a lookup's gradient needs none and the loss takes its own while it has the table. Of learned positions
+the batch's alone have a gradient, frozen parameters and those that no loss depends on have none. Tensor parallelism
+sums activations behind each attention and each feed-forward layer, and their gradients before it (Shoeybi et al. 2019,
+https://arxiv.org/abs/1909.08053). Of other axes nothing is said.
 """
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,9 +25,14 @@ LENGTHS = {"encoder": "source", "decoder": "target"}
 """What the positions of a side are called in a batch's shape; `length` in models of one side."""
 
 
+POSITIONS = re.compile(r"(^|\.)position\.embedding$")
+"""Paths of tables of learned positions."""
+
+
 def minimum_bytes(
-    model: Any, places: Any, mesh: Mesh | AbstractMesh, shape: Mapping[str, int], dtype: str
-) -> dict[str, int]:
+    model: Any, places: Any, mesh: Mesh | AbstractMesh, shape: Mapping[str, int], dtype: str, *,
+    gathers: int = 1, learns: Sequence[bool] | None = None,
+) -> dict[str, int]:  # fmt: skip
     """Count the bytes each axis must carry.
 
     Args:
@@ -33,20 +41,25 @@ def minimum_bytes(
       shape: the sizes of a batch: rows, and positions by the names in `LENGTHS`; where it has none, as of a model
         that is not known here, nothing is said of tensor parallelism.
       dtype: what is computed in: of activations, and of parameters and gradients on their way.
+      gathers: of each kernel; with 1 it is a bound, 2 is usual.
+      learns: of each parameter, whether it does; all by default.
     """
     wide, size = jnp.dtype(dtype).itemsize, mesh.shape
     rows = shape["rows"] // (size["data"] * size["fsdp"])
     total, silent = dict.fromkeys(("data", "fsdp", "tensor"), 0), set()
-    leaves = zip(jax.tree_util.tree_leaves_with_path(model), jax.tree.leaves(places), strict=True)
-    for (path, leaf), place in leaves:
+    paths = jax.tree_util.tree_leaves_with_path(model)
+    leaves = zip(paths, jax.tree.leaves(places), learns or [True] * len(paths), strict=True)
+    for (path, leaf), place, learnt in leaves:
         name, held = path_name(path), math.prod(place.shard_shape(leaf.shape))
-        if size["data"] > 1:
-            total["data"] += held * min(wide, leaf.dtype.itemsize)
+        sides = (length for part, length in LENGTHS.items() if name.startswith(part) and length in shape)
+        side, each = next(sides, "length"), min(wide, leaf.dtype.itemsize)
+        reached = min(1.0, shape.get(side, math.inf) / leaf.shape[0]) if POSITIONS.search(name) else 1.0
+        if size["data"] > 1 and learnt:
+            total["data"] += int(held * reached) * each
         if size["fsdp"] > 1 and _splits(place, "fsdp"):
-            times = 2 if name.endswith(".embedding") else 3
-            total["fsdp"] += held * size["fsdp"] * times * min(wide, leaf.dtype.itemsize)
+            times = learnt + (1 if name.endswith(".embedding") else gathers)
+            total["fsdp"] += int(held * size["fsdp"] * times * reached) * each
         if size["tensor"] > 1 and name.endswith((".out.kernel", ".down.kernel")) and _splits(place, "tensor"):
-            side = next((length for part, length in LENGTHS.items() if name.startswith(part)), "length")
             if side not in shape:
                 silent.add("tensor")
                 continue

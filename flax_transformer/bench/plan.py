@@ -1,29 +1,36 @@
-"""Preflight: whether a program fits a TPU slice, what bounds its speed and what a run costs, before one is paid.
+"""Preflight: whether a program fits TPUs or GPUs, what bounds its speed and what a run costs, before one is paid.
 
 Every number is the compiler's or follows from a formula by the chip's data sheet; no step has run.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flax_transformer.bench.ahead import Case, Compiled, CompilerError, compile_case, compile_program
+from flax_transformer.bench.ahead import Case, Compiled, compile_case, compile_program
 from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.bench.device import known_peak
+from flax_transformer.bench.record import save
 from flax_transformer.bench.report import amount, seconds, three
 from flax_transformer.bench.timing import make_program
 from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel.collectives import KINDS, Collective, collective_bytes
-from flax_transformer.parallel.mesh import AXES, MeshConfig
+from flax_transformer.parallel.mesh import AXES
 
 UNKNOWN = """What this cannot know: how much of communication and memory traffic hides behind arithmetic, how long the
 host takes to bring batches, what happens on other slices, and how fast the chips really run."""
 
+ESTIMATE = """An estimate, made without a GPU. The compiler has tried no kernel, so no speed follows from the program:
+the times are what the data sheets allow. Too much memory is not refused by this compiler but compared here, with the
+75 % of a card that JAX takes; cuDNN's workspace is reckoned, NCCL's buffers and the network between hosts are not."""
+
 WIRE = {"all-reduce": 2.0}
 """How often a collective's bytes leave a device, at least; once, but an all-reduce is a reduce-scatter and a gather."""
+
+NOT_FUSED = "not fused; flax_transformer.ops.explain_attention says of a call, by its shapes, why"
 
 
 @frozen
@@ -91,8 +98,18 @@ class Plan:
         """Model FLOPs utilisation, at most."""
         return self.compiled.flops / self.peak / self.bounds.step
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """All of it as a dictionary: the case, what the compiler told, and the bounds in seconds."""
+        bounds = {**asdict(self.bounds), "step": self.bounds.step, "by": self.bounds.by} if self.compiled.fits else None
+        return {"case": asdict(self.case), "compiled": asdict(self.compiled), "bounds": bounds}
+
     def __str__(self) -> str:
         return render(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write it as JSON."""
+        save(self.record, Path(path))
 
 
 def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Plan:
@@ -110,19 +127,22 @@ def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: b
 
 
 def compile(function: Callable, *arguments: Any, topology: str, name: str | None = None, fresh: bool = False) -> Plan:
-    """Compile any function for a TPU slice that is not here, in this process; print the plan to read it.
+    """Compile any function for TPUs or GPUs that are not here, in this process; print the plan to read it.
+
+    A Pallas Mosaic kernel that is for another GPU than the one asked for ends the process; `flax-transformer plan` of a
+    function in a file has a process of its own.
 
     Args:
       function: of pytrees; jitted unless it is.
       arguments: arrays or `jax.ShapeDtypeStruct`s. One with a `NamedSharding`, of any mesh with as many devices as the
         slice has, `jax.sharding.AbstractMesh` among them, is split in the same way; others are whole on every device.
-      topology: GENERATION:AxB or AxBxC chips, as `v5e:4x4`.
+      topology: GENERATION:AxB or AxBxC chips, as `v5e:4x4`; GPU:N or GPU:HOSTSxN, as `h100:8`.
       name: what the plan calls it; the function's own by default.
       fresh: compile it even if an earlier call has compiled the same program.
 
     Raises:
       ValueError: another slice than there is, or arguments on another number of devices.
-      CompilerError: the compiler, `pip install libtpu`, is missing or failed.
+      CompilerError: the compiler, `pip install 'flax_transformer[tpu]'` or `[gpu]`, is missing or failed.
     """
     case = Case(target=name or getattr(function, "__name__", type(function).__name__), topology=topology)
     program, there = make_program(function, *arguments), Topology.of(topology)
@@ -141,145 +161,120 @@ def render(found: Plan, *, tokens: float = 0.0, price: float = 0.0) -> str:
       tokens: that a run is to train on in all, or whatever the items are; 0 leaves the cost out.
       price: of one chip for an hour, in whatever currency.
     """
-    known, topology, bounds, spec = found.compiled, found.topology, found.bounds, found.topology.spec
+    known, topology = found.compiled, found.topology
+    gpus = topology.platform == "cuda"
     shape = ", ".join(f"{name} {size:,}" for name, size in known.shape.items())
     parameters = "" if known.parameters is None else f"{known.parameters:,} parameters, "
     spare = known.limit - known.used
-    rest = f"{_gib(spare)} to spare" if known.fits else f"{_gib(-spare)} too much"
+    rest = f"{gib(spare)} to spare" if known.fits else f"{gib(-spare)} too much"
+    verdict = f"{'fits' if known.fits else 'DOES NOT FIT'}{', by estimate' if gpus else ''}"
     rows = [
         ("target", f"{found.case.target}: {parameters}{known.dtype}, {shape}"),
-        ("slice", f"{topology.name}: {topology.chips} chips, {topology.devices} devices, {_spell(found.case)}"),
+        ("GPUs" if gpus else "slice", f"{topology.name}: {topology}, {spell_mesh(found.case)}"),
         ("compiled", f"in {seconds(known.seconds)}{', earlier' if known.earlier else ''}"),
         ("", ""),
-        (
-            "memory",
-            f"{'fits' if known.fits else 'DOES NOT FIT'}: {_gib(known.used)} of {_gib(known.limit)} a device, {rest}",
-        ),
+        ("memory", f"{verdict}: {gib(known.used)} of {gib(known.limit)} a device, {rest}"),
     ]
-    if not known.fits:
-        return align(rows, "l")
-    rows += [
-        ("  arguments", _gib(known.arguments)),
-        ("  temporaries", _gib(known.temporaries)),
-        ("  outputs", f"{_gib(known.outputs)} beyond those in the arguments' place"),
-        ("", ""),
-        *_communication(known),
-        ("", ""),
-        _kernels(known),
-        ("model FLOPs", f"{amount(known.flops)} a step"),
-        *([("  done again", f"{amount(known.again)}, to save memory")] if known.again else []),
-        ("  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}"),
-        ("  memory", f"{seconds(bounds.memory)} at the least, at {amount(spec.bandwidth, 'B/s')} a chip"),
-        ("  links", f"{seconds(bounds.links)} at the least, at {amount(spec.links, 'B/s')} a chip"),
-        ("step", f"{seconds(bounds.step)} or more, bound by {bounds.by}"),
-        ("MFU", f"{100 * found.utilisation:.0f} % at the most"),
-    ]
-    if found.items_per_second is not None:
-        rows.append((f"{known.unit} a second", f"{found.items_per_second:,.0f} at the most"))
-    if tokens and found.items_per_second:
-        hours = tokens / found.items_per_second / 3600
-        chip_hours = hours * topology.chips
-        cost = f", {chip_hours * price:,.2f} at {price:g} each" if price else ""
-        spent = f"{three(hours)} hours, {three(chip_hours)} chip-hours{cost}, or more"
-        rows.append((f"{amount(tokens)} {known.unit}", spent))
-    return f"{align(rows, 'l')}\n\n{UNKNOWN}"
+    if known.fits or gpus:
+        rows += [
+            ("  arguments", gib(known.arguments)),
+            ("  temporaries", gib(known.temporaries)),
+            ("  outputs", f"{gib(known.outputs)} beyond those in the arguments' place"),
+            *([("  workspace", f"{gib(known.workspace)} of cuDNN, reckoned")] if known.workspace else []),
+        ]
+    if known.fits:
+        rows += [("", ""), *_communication(found), ("", ""), _kernels(found), *_speed(found)]
+        rows += _cost(found, tokens, price)
+    note = ESTIMATE if gpus else UNKNOWN
+    return f"{align(rows, 'l')}\n\n{note}" if known.fits or gpus else align(rows, "l")
 
 
-def _spell(case: Case) -> str:
+def spell_mesh(case: Case) -> str:
+    """Spell the mesh of a case."""
     if case.mesh is None:
         return "its own mesh"
     sizes = zip(AXES, case.mesh.shape(Topology.of(case.topology).devices), strict=True)
     return " × ".join(f"{axis} {size}" for axis, size in sizes if size > 1) or "one device"
 
 
-def _gib(count: int) -> str:
+def gib(count: int) -> str:
+    """Spell an amount of memory."""
     return f"{count / GIB:.2f} GiB"
 
 
-def _communication(known: Compiled) -> Iterator[tuple[str, str]]:
+def _speed(found: Plan) -> Iterator[tuple[str, str]]:
+    known, bounds, spec = found.compiled, found.bounds, found.topology.spec
+    each = "GPU" if found.topology.platform == "cuda" else "chip"
+    yield "model FLOPs", f"{amount(known.flops)} a step"
+    if known.again:
+        yield "  done again", f"{amount(known.again)}, to save memory"
+    yield "  arithmetic", f"{seconds(bounds.compute)} at the least, at {amount(found.peak, 'FLOP/s')}"
+    yield "  memory", f"{seconds(bounds.memory)} at the least, at {amount(spec.bandwidth, 'B/s')} a {each}"
+    yield "  links", f"{seconds(bounds.links)} at the least, at {amount(spec.links, 'B/s')} a {each}"
+    yield "step", f"{seconds(bounds.step)} or more, bound by {bounds.by}"
+    yield "MFU", f"{100 * found.utilisation:.0f} % at the most"
+    if found.items_per_second is not None:
+        yield f"{known.unit} a second", f"{found.items_per_second:,.0f} at the most"
+
+
+def _cost(found: Plan, tokens: float, price: float) -> Iterator[tuple[str, str]]:
+    if tokens and found.items_per_second:
+        hours = tokens / found.items_per_second / 3600
+        all_hours = hours * found.topology.chips
+        cost = f", {all_hours * price:,.2f} at {price:g} each" if price else ""
+        each = "GPU" if found.topology.platform == "cuda" else "chip"
+        yield (
+            f"{amount(tokens)} {found.compiled.unit}",
+            f"{three(hours)} hours, {three(all_hours)} {each}-hours{cost}, or more",
+        )
+
+
+def _communication(found: Plan) -> Iterator[tuple[str, str]]:
+    known = found.compiled
     each = [Collective(**entry) for entry in known.collectives]
     total = collective_bytes(each)
-    yield "communication", f"{amount(sum(total.values()), 'B')} a device and step"
+    sent = sum(total.values())
+    yield "communication", f"{amount(sent, 'B')} a device and step"
     for kind in KINDS:
         if total[kind]:
             times = sum(one.times for one in each if one.kind == kind)
             yield f"  {kind}", f"{amount(total[kind], 'B')} in {times:,}"
+    if sent:
+        beside = sum(one.bytes * one.times for one in each if one.asynchronous)
+        yield "  asynchronous", f"{100 * beside / sent:.0f} % of it is begun before it is needed"
     for axis, least in known.minimum.items():
-        yield f"  {axis} needs", f"{amount(least, 'B')} at the least"
+        usual = known.usual.get(axis, least)
+        again = "" if usual == least else f", {amount(usual, 'B')} where kernels are gathered for the backward pass too"
+        yield f"  {axis} needs", f"{amount(least, 'B')} at the least{again}"
+    if advice := all_reduced(found):
+        yield "  mind", advice
     if known.rematerialized:
         yield "  moved whole", f"{known.rematerialized} tensors, for want of a better way: mind the layout"
 
 
-def _kernels(known: Compiled) -> tuple[str, str]:
+def all_reduced(found: Plan) -> str | None:
+    """Warn of gradients that fsdp should scatter, and the compiler sums whole; None where it does not.
+
+    An all-reduce sends its bytes twice. What `data` and `tensor` must sum is no fault.
+    """
+    known, case = found.compiled, found.case
+    if case.mesh is None or "fsdp" not in known.minimum:
+        return None
+    sizes = dict(zip(AXES, case.mesh.shape(found.topology.devices), strict=True))
+    reduced = collective_bytes([Collective(**each) for each in known.collectives])["all-reduce"]
+    over = reduced - sum(least for axis, least in known.minimum.items() if axis != "fsdp")
+    if over < known.minimum["fsdp"] / 10:
+        return None
+    said = f"{amount(over, 'B')} of fsdp's gradients are summed by all-reduces, which send them twice"
+    part = next((size for size in (16, 8, 4) if size < sizes["fsdp"] and sizes["fsdp"] % size == 0), None)
+    if part is None:
+        return said
+    return f"{said}; try --mesh.data {sizes['data'] * sizes['fsdp'] // part} --mesh.fsdp {part}"
+
+
+def _kernels(found: Plan) -> tuple[str, str]:
     """Say whether a model's attention is fused, or how many kernels a function has."""
+    known, gpus = found.compiled, found.topology.platform == "cuda"
     if known.parameters is None:
-        return "kernels", f"{known.kernels} in Pallas"
-    fused = f"splash, {known.kernels} kernels" if known.kernels else "not splash; explain_attention says why"
-    return "attention", fused
-
-
-def variants(case: Case, rows: int) -> list[Case]:
-    """List what a sweep tries: three ways to share the devices out, what the backward pass keeps, two batch sizes.
-
-    Args:
-      rows: of the case itself; what decides its own shapes keeps them.
-    """
-    devices = Topology.of(case.topology).devices
-    meshes = [MeshConfig(data=devices), MeshConfig(data=1, fsdp=devices)]
-    meshes += [MeshConfig(data=1, fsdp=devices // 4, tensor=4)] if devices % 4 == 0 else []
-    sizes = [{**case.size, "remat": remat} for remat in ("none", "full")]
-    larger = [{**size, "batch": 2 * rows} for size in sizes]
-    return [replace(case, mesh=mesh, size=size) for mesh in meshes for size in (*sizes, *larger)]
-
-
-def sweep(case: Case, say: Callable[[str], None], *, fresh: bool = False) -> list[tuple[Case, Plan | str]]:
-    """Plan a case and its variants, the fastest first; what does not fit or cannot be comes last, with its reason.
-
-    Raises:
-      ValueError, CompilerError: as `plan` of the case itself, and for a function, which has no variants.
-    """
-    first = plan(case, say, fresh=fresh)
-    if first.compiled.parameters is None:
-        raise ValueError(f"a sweep tries sizes and meshes of a model, {case.target} is a function")
-    cases = variants(case, first.compiled.shape["rows"])
-    found: list[tuple[Case, Plan | str]] = []
-    for number, each in enumerate(cases, start=1):
-        say(f"{number} of {len(cases)}: {_spell(each)}, {_spell_size(each)}")
-        try:
-            found.append((each, plan(each, fresh=fresh)))
-        except (ValueError, CompilerError) as error:
-            found.append((each, str(error).splitlines()[0]))
-
-    def rank(entry: tuple[Case, Plan | str]) -> tuple:
-        made = entry[1]
-        if isinstance(made, str):
-            return (2,)
-        used = made.compiled.used
-        return (0, -(made.items_per_second or 0), used) if made.compiled.fits else (1, used)
-
-    return sorted(found, key=rank)
-
-
-def render_sweep(found: list[tuple[Case, Plan | str]]) -> str:
-    """Spell a sweep as a table."""
-    made = [plan.compiled for _, plan in found if isinstance(plan, Plan)]
-    memory = f"memory, of {_gib(max(known.limit for known in made))}" if made else "memory"
-    unit = made[0].unit if made else "items"
-    heads = ["mesh", "remat", "rows", memory, "step, least", "bound by", f"{unit}/s, most", "MFU, most"]
-    rows, notes = [], []
-    for case, plan in found:
-        row = [_spell(case), case.size.get("remat", "–"), str(case.size.get("batch", "–"))]
-        if isinstance(plan, str):
-            notes.append(f"{_spell(case)}, {_spell_size(case)}: {plan}")
-        else:
-            known, items = plan.compiled, plan.items_per_second
-            row[2:] = [str(known.shape["rows"]), f"{_gib(known.used)}{'' if known.fits else ', too much'}"]
-            if known.fits:
-                speed = f"{items:,.0f}" if items else "–"
-                row += [seconds(plan.bounds.step), plan.bounds.by, speed, f"{100 * plan.utilisation:.0f} %"]
-        rows.append([*row, *["–"] * (len(heads) - len(row))])
-    return "\n".join([align([heads, *rows], "l"), *(["", *notes] if notes else []), "", UNKNOWN])
-
-
-def _spell_size(case: Case) -> str:
-    return ", ".join(f"{name} {value}" for name, value in case.size.items()) or "as it is"
+        return "kernels", f"{known.kernels} in Pallas{' or of cuDNN' if gpus else ''}"
+    return "attention", f"{'cuDNN' if gpus else 'splash'}, {known.kernels} kernels" if known.kernels else NOT_FUSED

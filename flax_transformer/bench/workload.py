@@ -1,6 +1,8 @@
 """What is measured: a model with a batch of its own sizes, and what can be done to the two."""
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.interpreters import partial_eval
 
 from flax_transformer.bench.flops import Flops, alone, count_flops
 from flax_transformer.bench.timing import Program, array_shape
@@ -19,7 +22,7 @@ from flax_transformer.nn import Precision, own_tables, with_fields, with_precisi
 from flax_transformer.nn.config import check_at_least, check_rates, configs_in, field_names
 from flax_transformer.objective import OBJECTIVES
 from flax_transformer.ops.platform import platform
-from flax_transformer.parallel import MeshConfig
+from flax_transformer.parallel import MeshConfig, path_name
 from flax_transformer.train.carry import NOTHING, Carry, carry_of
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
@@ -100,6 +103,18 @@ class Workload:
         optimizer = make_optimizer(self.optimizer, self.train.steps)
         return make_train_step(self.objective, optimizer, accumulate=self.train.accumulate, ema=self.train.ema)
 
+    def learning(self, model: Any) -> list[bool]:
+        """Tell of each parameter whether it gets a gradient: the loss depends on it, and it is not frozen."""
+        paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(model)]
+        free = [bool(re.search(self.optimizer.trainable, path)) for path in paths]
+        if self.carry is not NOTHING:
+            return free
+        with alone():
+            loss = lambda model, batch: self.objective(model, batch, key=jax.random.key(0))[0]  # noqa: E731
+            closed = jax.make_jaxpr(loss)(model, self.batch)
+        used = partial_eval.dce_jaxpr(closed.jaxpr, [True])[1]
+        return [one and other for one, other in zip(free, used, strict=False)]  # after the parameters comes the batch
+
     def facts(self, what: Sequence[str], state: TrainState | None = None) -> Facts:
         """Tell what is known; FLOPs are counted as on one device, whatever mesh is set."""
         state = self.state if state is None else state
@@ -136,9 +151,11 @@ class Size:
     """Packed in each row of a decoder-only preset, each seeing itself alone."""
     dropout: float | None = None
     """Every rate of it; attention with dropout of its weights is not fused."""
+    accumulate: int | None = None
+    """Parts that a training step takes its batch in, one after the other."""
 
     def __post_init__(self):
-        check_at_least(self, 1, "batch", "length", "documents")
+        check_at_least(self, 1, "batch", "length", "documents", "accumulate")
         check_at_least(self, 2, "vocab")
         if self.dropout is not None:
             check_rates(self, "dropout")
@@ -192,6 +209,8 @@ def from_config(name: str, config: Any, size: Size, **changes: Any) -> Workload:
         "objective": OBJECTIVES.get(model.use),
         "decode": DECODERS.get(model.use),
     }
+    if size.accumulate is not None:
+        made["train"] = replace(changes.pop("train", TrainConfig()), accumulate=size.accumulate)
     described = {"dtype": compute_type(config), "shape": dict(shape), "items": items, "unit": unit}
     return Workload(name=name, batch=batch, **described, **{**made, **changes})
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -20,39 +21,51 @@ def plan(
     size: Annotated[Size, tyro.conf.arg(name="")] = Size(),
     tokens: float = 0.0,
     price: float = 0.0,
-    sweep: bool = False,
+    search: bool = False,
     fresh: bool = False,
+    json: Path | None = None,
 ) -> None:
-    """Compile a training step, or a function, for a TPU slice that is not here: memory, bounds of its speed, cost.
+    """Compile a training step, or a function, for TPUs or GPUs that are not here: memory, bounds of its speed, cost.
 
-    Needs the TPU compiler, which runs on any machine: pip install 'flax_transformer[tpu]'. Answers are kept in
-    ~/.cache/flax_transformer/plan.
+    Needs the compiler of TPUs or of GPUs, which run on any machine: pip install 'flax_transformer[tpu]' or '[gpu]'. A
+    plan for GPUs is an estimate. Answers are kept in ~/.cache/flax_transformer/plan.
 
     Args:
       target: What bench takes: a preset such as transformer_base; an experiment file, FILE:NAME for one of several in
         it; a Hugging Face folder or hub id; or FILE.py:FUNCTION.
       options: Arguments of the experiment, after --, as in: -- --init FOLDER.
-      topology: GENERATION:AxB or AxBxC chips, of v4, v5e, v5p, v6e, tpu7x.
+      topology: GENERATION:AxB or AxBxC chips, of v4, v5e, v5p, v6e, tpu7x; or GPU:N, of a100, h100, h200, b200, in
+        hosts of 8, or else GPU:HOSTSxN.
       mesh: Devices along each axis; the experiment's own by default.
       size: Shapes and types; the experiment's own by default.
       tokens: To train on in all, for the cost.
       price: Of one chip for an hour, for the cost.
-      sweep: Try meshes, remat policies and batch sizes, and rank them.
+      search: Try meshes, remat policies, batch sizes and accumulation for the fastest that fits, and write the command
+        that starts it.
       fresh: Compile even what was compiled before; else only a step that is another program, for other devices or by
         another compiler, is.
+      json: File to write the plan to, or the one that a search has chosen.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on what is here
     from flax_transformer.bench import plan as ahead
+    from flax_transformer.bench import search as searching
     from flax_transformer.bench.ahead import Case
+    from flax_transformer.bench.record import check_file
     from flax_transformer.bench.run import at_the_door
     from flax_transformer.parallel import MeshConfig
 
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     changes = {name: value for name, value in asdict(size).items() if value is not None}
     with at_the_door():
+        check_file(json)
         devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
         case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes)
-        if sweep:
-            print(ahead.render_sweep(ahead.sweep(case, say, fresh=fresh)))
+        if search:
+            found = searching.search(case, say, fresh=fresh)
+            best = searching.chosen(found)
+            print(searching.render_search(found, best and searching.command(best)))
         else:
-            print(ahead.render(ahead.plan(case, say, fresh=fresh), tokens=tokens, price=price))
+            best = ahead.plan(case, say, fresh=fresh)
+            print(ahead.render(best, tokens=tokens, price=price))
+        if json is not None and best is not None:
+            best.save(json)

@@ -113,6 +113,8 @@ class Size:
     """Packed in each row, of decoder-only presets."""
     dropout: float | None = None
     """Every rate of it; attention with dropout of its weights is not fused."""
+    accumulate: int | None = None
+    """Parts that a training step takes its batch in, one after the other."""
 
 
 @dataclass(frozen=True)

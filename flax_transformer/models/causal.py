@@ -16,7 +16,17 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsTokens
 from flax_transformer.models.output import Output, output_table
-from flax_transformer.nn import Caches, Cycle, Embedding, EmbeddingConfig, Trunk, TrunkConfig, cache_length, each_cache
+from flax_transformer.nn import (
+    Caches,
+    Cycle,
+    Embedding,
+    EmbeddingConfig,
+    OutputTable,
+    Trunk,
+    TrunkConfig,
+    cache_length,
+    each_cache,
+)
 from flax_transformer.nn.check import check_hidden, check_positions, check_widths
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.module import Module
@@ -103,7 +113,7 @@ class Causal(ReadsTokens, Module):
         self.embedding = Embedding(cfg.embedding, rngs=rngs)
         self.trunk = Trunk(cfg, causal=True, rngs=rngs)
         if not cfg.tied_output:
-            self.head = Embedding(output_table(cfg.embedding, cfg.outputs), rngs=rngs)
+            self.head = OutputTable(output_table(cfg.embedding, cfg.outputs), rngs=rngs)
         if cfg.output_bias:
             count = cfg.embedding.vocab if cfg.outputs is None else cfg.outputs
             self.output_bias = nnx.Param(jnp.zeros(count, cfg.embedding.precision.dtypes["param_dtype"]))

@@ -19,7 +19,7 @@ from flax_transformer.models.head import Head, head_of
 from flax_transformer.models.output import Output, OutputDense, output_table
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
-from flax_transformer.nn import Embedding, EmbeddingConfig, Trunk, TrunkConfig
+from flax_transformer.nn import Embedding, EmbeddingConfig, OutputTable, Trunk, TrunkConfig
 from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
@@ -164,7 +164,7 @@ class MaskedLM(OutputDense, ReadsTokens, Module):
         if cfg.tied_output:
             self.output_bias = bias
         else:
-            self.head = Embedding(output_table(embedding), rngs=rngs)
+            self.head = OutputTable(output_table(embedding), rngs=rngs)
             self.head.output_bias = bias
         if cfg.next_sentence:
             self.sentence = Head(head_of(cfg.encoder, outputs=2, pool="first", dense="tanh"), rngs=rngs)

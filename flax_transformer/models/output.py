@@ -8,9 +8,10 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int, Shaped
 
-from flax_transformer.nn import EmbeddingConfig, make_norm
+from flax_transformer.nn import EmbeddingConfig, OutputTable, make_norm
 from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.ops import activation, chunked_scores
+from flax_transformer.ops.table import settled
 
 
 def output_table(cfg: EmbeddingConfig, outputs: int | None = None) -> EmbeddingConfig:
@@ -44,8 +45,10 @@ class Output:
         Args:
           options: `chunk`, `label_smoothing` and `z_loss` of `ops.chunked_cross_entropy`.
         """
-        table, vocab = self.embedding.rows, self.embedding.cfg.vocab
-        return chunked_scores(self.hidden, table, labels, weights, bias=self.bias, vocab=vocab, **options)
+        table, hidden, vocab = self.embedding.rows, self.hidden, self.embedding.cfg.vocab
+        if isinstance(self.embedding, OutputTable):
+            table, hidden = settled(table, hidden)
+        return chunked_scores(hidden, table, labels, weights, bias=self.bias, vocab=vocab, **options)
 
 
 class OutputDense:

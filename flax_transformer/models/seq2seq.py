@@ -19,7 +19,17 @@ from flax_transformer.models.output import Output, OutputDense, output_table
 from flax_transformer.models.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
-from flax_transformer.nn import Caches, Embedding, EmbeddingConfig, Grid, Memory, Trunk, TrunkConfig, each_cache
+from flax_transformer.nn import (
+    Caches,
+    Embedding,
+    EmbeddingConfig,
+    Grid,
+    Memory,
+    OutputTable,
+    Trunk,
+    TrunkConfig,
+    each_cache,
+)
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
@@ -147,7 +157,7 @@ class Seq2Seq(OutputDense, Module):
             self.decoder = Trunk(cfg.decoder, causal=True, rngs=rngs)
         if not cfg.tied_output:
             # Logits begin of order 1, however wide the embeddings start.
-            self.head = Embedding(replace(output_table(cfg.embedding), init_std=None), rngs=rngs)
+            self.head = OutputTable(replace(output_table(cfg.embedding), init_std=None), rngs=rngs)
         if cfg.output_dense is not None:
             self.init_dense(cfg.decoder.block, cfg.embedding.embed, rngs=rngs)
         if cfg.output_bias:

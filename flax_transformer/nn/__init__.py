@@ -22,6 +22,7 @@ from flax_transformer.nn.divided import DividedBlockConfig as DividedBlockConfig
 from flax_transformer.nn.divided import divided_block as divided_block
 from flax_transformer.nn.embedding import Embedding as Embedding
 from flax_transformer.nn.embedding import EmbeddingConfig as EmbeddingConfig
+from flax_transformer.nn.embedding import OutputTable as OutputTable
 from flax_transformer.nn.embedding import own_tables as own_tables
 from flax_transformer.nn.experts import Experts as Experts
 from flax_transformer.nn.experts import ExpertsConfig as ExpertsConfig

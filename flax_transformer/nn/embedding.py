@@ -195,6 +195,10 @@ class Embedding(Module):
         return copy
 
 
+class OutputTable(Embedding):
+    """A table of a model's own for its logits: nothing is looked up in it, and a loss uses it once."""
+
+
 def own_tables(model: Any) -> Any:
     """Copy a model so that each device of the mesh in context has the token tables whole, for all their uses.
 
@@ -209,7 +213,7 @@ def own_tables(model: Any) -> Any:
         return model
 
     def own(part: Any) -> Any:
-        if not isinstance(part, Embedding) or not part.cfg.own_table:
+        if not isinstance(part, Embedding) or isinstance(part, OutputTable) or not part.cfg.own_table:
             return part
         copy = jax.tree.map(lambda leaf: leaf, part)
         copy.spread = nnx.Param(spread(part.rows))

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
@@ -95,9 +96,30 @@ def _scatter(_: tuple, gradient: jax.Array, *, axes: Axes) -> jax.Array:
     return constrain(gradient, *axes)
 
 
+def cast_where_used(kernel: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """Cast a kernel, in the layer that it is of, also where `fsdp` has split it.
+
+    There the compiler of TPUs would cast those of all layers before the first, and hold them beside what is stored
+    until the backward pass is through. It leaves them where they are if they are rounded first; no number changes.
+    """
+    if mesh_axes("embed") and kernel.dtype == jnp.float32 and jnp.dtype(dtype) == jnp.bfloat16:
+        kernel = linear_map(_round, _pass, (), kernel)
+    return kernel.astype(dtype)
+
+
+def _round(_: tuple, kernel: jax.Array) -> jax.Array:
+    short = jnp.finfo(jnp.bfloat16)
+    return jax.lax.reduce_precision(kernel, short.nexp, short.nmant)
+
+
+def _pass(_: tuple, gradient: jax.Array) -> jax.Array:
+    return gradient
+
+
 def _apply(layer: Linear | LinearGeneral, x: jax.Array, inputs: int) -> jax.Array:
     contract = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
-    y = layer.dot_general(x.astype(layer.dtype), layer.kernel[...].astype(layer.dtype), (contract, ((), ())))
+    kernel = cast_where_used(layer.kernel[...], layer.dtype)
+    y = layer.dot_general(x.astype(layer.dtype), kernel, (contract, ((), ())))
     return y if layer.bias is None else (widen(y) + layer.bias[...]).astype(y.dtype)
 
 

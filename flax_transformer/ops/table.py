@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from flax_transformer.ops.device_map import device_map, summable
 from flax_transformer.ops.eager import reused
+from flax_transformer.ops.linear_map import linear_map
 from flax_transformer.ops.product import wide_product
 from flax_transformer.ops.wide import widen
 from flax_transformer.parallel.axis import auto_axes, mesh_axes
@@ -46,6 +47,23 @@ def spread(table: Float[Array, "V D"]) -> Float[Array, "n V D"]:
     given = PartitionSpec(None, columns if split else None)
     own = device_map(gather, given=(given,), made=PartitionSpec(every), axes=every)(summable(table))
     return own.astype(table.dtype)
+
+
+def settled(table: Float[Array, "V D"], hidden: Float[Array, "*B D"]) -> tuple[Array, Array]:
+    """Let a table that is used once, at a model's end, get its gradient there: before the backward pass goes on.
+
+    Otherwise the compiler may keep what each device has of it, the whole table's size in float32, until all layers are
+    through. Both come back as they are; without a mesh nothing happens.
+    """
+    return linear_map(_both, _at_once, (), (table, hidden)) if sharing() else (table, hidden)
+
+
+def _both(_: tuple, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+    return pair
+
+
+def _at_once(_: tuple, pulls: tuple[Array, Array]) -> tuple[Array, Array]:
+    return jax.lax.optimization_barrier(pulls)
 
 
 @implicit("tokens")

@@ -23,6 +23,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _LOOP = re.compile(r"\b(condition|body)=%?([\w.\-]+)")
 _INDEX = re.compile(r"\bindex=(\d+)")
 _CHAIN = re.compile(r'\bchannel_id=(\d+).*\bchain_id="(\d+)"')
+_WORK = ("fusion", "dot", "convolution", "while", "custom-call", "conditional", "call")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
 
 
@@ -38,6 +39,8 @@ class Collective:
     """How often a step runs it; loops whose length is not known when compiling count as one turn."""
     origin: str
     """The JAX operation it is for."""
+    asynchronous: bool = False
+    """Whether it is begun before its result is needed, with other work between."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,25 @@ def _walk(programs: dict, name: str, times: int) -> Iterator[tuple[tuple[str, ..
     for each in body:
         kind = each.op.removesuffix("-start")
         if kind in KINDS:
-            chain = _CHAIN.search(each.rest)
-            yield chain and chain.groups(), _collective(each, kind, body, times)
+            chain, found = _CHAIN.search(each.rest), _collective(each, kind, body, times)
+            beside = chain is not None or _overlaps(each, body)
+            yield chain and chain.groups(), replace(found, asynchronous=beside)
         elif not each.op.endswith(("-done", "-update")):
             turns = _trips(programs, each) if each.op == "while" else 1
             for called in _called(each):
                 yield from _merged(each, list(_walk(programs, called, times * turns)), programs[called])
+
+
+def _overlaps(start: _Instruction, body: list[_Instruction]) -> bool:
+    """Tell whether there is work between the start of a collective and its end, by the schedule that the text is in."""
+    if not start.op.endswith("-start") or '"is_sync":true' in start.rest:
+        return False
+    for each in body[body.index(start) + 1 :]:
+        if each.op.endswith("-done") and start.name in _operands(each):
+            return False
+        if each.op in _WORK:
+            return True
+    return False
 
 
 def _merged(caller: _Instruction, found: list, body: list[_Instruction]) -> list:

@@ -72,13 +72,6 @@ def test_a_function_of_a_file_has_one_too(asked, tmp_path):
     assert "dot_general" in asked[0]
 
 
-def test_a_function_is_not_swept(asked, tmp_path, monkeypatch):
-    made = plan.compile(jnp.matmul, shape(8, 4), shape(4, 2), topology="v5e:1x1")
-    monkeypatch.setattr(plan, "compile_case", lambda *_, **__: made.compiled)
-    with pytest.raises(ValueError, match=r"a sweep tries sizes and meshes of a model, mine.py:product is a function"):
-        plan.sweep(Case(target="mine.py:product", topology="v5e:1x1"), say=lambda text: None)
-
-
 def test_a_model_that_nothing_trains_has_no_plan(asked, tmp_path):
     fields = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 50}
     (tmp_path / "config.json").write_text(json.dumps(fields))

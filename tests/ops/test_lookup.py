@@ -1,13 +1,20 @@
 """Lookups in tables, on one device plain indexing. On several: nn/test_parted_layers.py."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flax_transformer.models.causal import Causal
+from flax_transformer.models.text.gpt2 import gpt2_tiny
+from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import multiply_rows, spread, take_rows
+from flax_transformer.parallel import MeshConfig, abstract_mesh
 
 V, D = 7, 4
 
@@ -43,3 +50,18 @@ def test_lookups_can_be_differentiated_forward_and_twice():
     power = lambda table: (take_rows(table, tokens) ** 3).sum()  # noqa: E731
     product = jax.jvp(jax.grad(power), (table,), (jnp.ones_like(table),))[1]
     np.testing.assert_allclose(product, jnp.zeros((V, D)).at[tokens].add(6 * table[tokens]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_gradient_of_a_head_of_its_own_is_summed_before_the_backward_pass_goes_on(tied):
+    """Else a device keeps its part of it, as large as the whole table, until all layers are through.
+
+    A tied table has more gradients to come.
+    """
+    config, tokens = replace(gpt2_tiny(vocab=32), tied_output=tied), jnp.zeros((4, 4), jnp.int32)
+    model = jax.eval_shape(lambda: Causal(config, rngs=nnx.Rngs(0)))
+    batch = {"inputs": {"tokens": tokens}, "labels": tokens, "weights": tokens}
+    slope = jax.grad(lambda model: TokenLoss()(model, batch)[0])
+    assert "optimization_barrier" not in str(jax.make_jaxpr(slope)(model))
+    with jax.sharding.use_abstract_mesh(abstract_mesh(MeshConfig(data=1, fsdp=4))):
+        assert ("optimization_barrier" in str(jax.make_jaxpr(slope)(model))) != tied

@@ -1,0 +1,212 @@
+"""Search the ways to train on chips that are not here for the fastest that fits: meshes × remat × batch × accumulation.
+
+Before anything is compiled, a way has bounds: no step is faster than its arithmetic, or than the links carry what it
+must send, and no device has less to hold than its part of the state. So the most promising ways are compiled first, and
+the search ends when none that is left can be faster than the fastest found.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import jax
+
+from flax_transformer.bench.ahead import Case, CompilerError
+from flax_transformer.bench.chip import Topology
+from flax_transformer.bench.device import known_peak
+from flax_transformer.bench.experiment import option_changes, with_options
+from flax_transformer.bench.minimum import minimum_bytes
+from flax_transformer.bench.plan import ESTIMATE, UNKNOWN, Plan, gib, plan, spell_mesh
+from flax_transformer.bench.report import seconds
+from flax_transformer.bench.target import find_experiment, find_workload
+from flax_transformer.bench.workload import Size, Workload
+from flax_transformer.columns import align
+from flax_transformer.frozen import frozen
+from flax_transformer.parallel import MeshConfig, abstract_mesh
+from flax_transformer.train.state import state_shardings
+
+KEPT = ("none", "dots", "full")
+"""What the backward pass keeps, most first."""
+TENSOR, PARTS = (1, 2, 4, 8), (1, 2, 4)
+"""Sizes that are tried of the axis `tensor`, and numbers of parts that a batch is taken in."""
+MOST = 24
+"""Ways that are compiled at the most."""
+
+
+@frozen
+class Way:
+    """One way to train, with what is known before it is compiled."""
+
+    case: Case
+    seconds: float
+    """That a row takes at the least."""
+    held: int
+    """Bytes of the state that a device has."""
+    load: int
+    """Rows that a device computes at a time."""
+
+    def harder(self, other: "Way") -> bool:
+        """Whether it needs at least the memory that another needs."""
+        mine, its = self.case.size["remat"], other.case.size["remat"]
+        same = self.case.mesh == other.case.mesh
+        return same and self.load >= other.load and KEPT.index(mine) <= KEPT.index(its)
+
+
+Found = list[tuple[Way, Plan | str]]
+
+
+def ways(case: Case) -> list[Way]:
+    """List the ways to train a case, the most promising first.
+
+    A preset is tried with twice its rows too. An experiment keeps its batch, which is part of what it teaches.
+
+    Raises:
+      ValueError: for what is no model with a training step.
+    """
+    experiment = case.target.partition(":")[0].endswith(".py")
+    size = {name: value for name, value in case.size.items() if name not in ("remat", "accumulate")}
+    works = {remat: find_workload(case.target, Size(**size, remat=remat), case.options) for remat in KEPT}
+    flops = {remat: work.facts(("train",)).flops["train"].hardware for remat, work in works.items()}
+    rows = works["none"].rows
+    made = []
+    for mesh, held, send in _meshes(works["none"], Topology.of(case.topology)):
+        for many in (rows,) if experiment else (rows, 2 * rows):
+            batch = {} if experiment else {"batch": many}
+            for remat in KEPT:
+                tried = replace(case, mesh=mesh, size={**size, **batch, "remat": remat})
+                made += _parts(tried, many, flops[remat] / rows, held, send)
+    return sorted(made, key=lambda way: (way.seconds, way.case.size["accumulate"], way.held))
+
+
+def _meshes(work: Workload, topology: Topology) -> Iterator[tuple[MeshConfig, int, Callable]]:
+    """Give meshes, what a device holds of the state, and what it must send with so many rows and gathers."""
+    state, count = work.state, topology.devices
+    learns = work.learning(state.model)
+    sizes = ((fsdp, tensor) for tensor in TENSOR for fsdp in (2**power for power in range(count.bit_length())))
+    for fsdp, tensor in sizes:
+        if count % (fsdp * tensor):
+            continue
+        config = MeshConfig(data=count // (fsdp * tensor), fsdp=fsdp, tensor=tensor)
+        mesh = abstract_mesh(config, count)
+        try:
+            places = state_shardings(state, mesh)
+        except ValueError:  # heads or a width that this mesh cannot split
+            continue
+        leaves = zip(jax.tree.leaves(state), jax.tree.leaves(places), strict=True)
+        held = sum(math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, place in leaves)
+        least = partial(minimum_bytes, state.model, places.model, mesh, learns=learns)
+        yield config, held, partial(least, dtype=work.dtype or "float32", shape=work.shape)
+
+
+def _parts(case: Case, rows: int, flops: float, held: int, send: Callable) -> Iterator[Way]:
+    """Give the ways to take a batch on one mesh, where it can be shared out; `flops` are of a row."""
+    topology, shape = Topology.of(case.topology), send.keywords["shape"]
+    spec, dtype = topology.spec, send.keywords["dtype"]
+    peak = (known_peak(spec.kind, dtype) or known_peak(spec.kind, "bfloat16")) * topology.devices
+    parallel = case.mesh.data * case.mesh.fsdp
+    for parts in PARTS:
+        if rows % (parallel * parts) == 0:
+            sent = sum(send(shape={**shape, "rows": rows}, gathers=parts).values())
+            bound = max(flops / peak, sent * spec.devices / spec.links / rows)
+            size = {**case.size, "accumulate": parts}
+            yield Way(case=replace(case, size=size), seconds=bound, held=held, load=rows // (parallel * parts))
+
+
+def search(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Found:
+    """Find the fastest way that fits, by its bounds; what has been compiled comes in the order of how good it is.
+
+    Raises:
+      ValueError: as `ways`.
+      CompilerError: the compiler is missing.
+    """
+    found: Found = []
+    room, best = Topology.of(case.topology).spec.room, math.inf
+    left = [way for way in ways(case) if way.held <= room]
+    for way in left:
+        if len(found) == MOST or way.seconds >= 0.999 * best:
+            break
+        if any(isinstance(made, Plan) and not made.compiled.fits and way.harder(other) for other, made in found):
+            continue
+        say(f"{len(found) + 1}: {spell_mesh(way.case)}, {_spell_size(way.case)}")
+        try:
+            made = plan(way.case, fresh=fresh)
+        except ValueError as error:
+            made = str(error).splitlines()[0]
+        except CompilerError as error:
+            if not found:
+                raise
+            made = str(error).splitlines()[0]
+        found.append((way, made))
+        if isinstance(made, Plan) and made.compiled.fits:
+            best = min(best, made.bounds.step / made.compiled.shape["rows"])
+    return sorted(found, key=_rank)
+
+
+def _rank(entry: tuple[Way, Plan | str]) -> tuple:
+    made = entry[1]
+    if isinstance(made, str):
+        return (2,)
+    if not made.compiled.fits:
+        return (1, made.compiled.used)
+    links = made.bounds.links / made.compiled.shape["rows"]
+    return (0, made.bounds.step / made.compiled.shape["rows"], links, made.compiled.used)
+
+
+def chosen(found: Found) -> Plan | None:
+    """Give the fastest plan that fits; None where none does."""
+    best = found[0][1] if found else None
+    return best if isinstance(best, Plan) and best.compiled.fits else None
+
+
+def render_search(found: Found, command: str | None = None) -> str:
+    """Spell a search as a table, with the command that starts what it has found."""
+    made = [made.compiled for _, made in found if isinstance(made, Plan)]
+    memory = f"memory, of {gib(max(known.limit for known in made))}" if made else "memory"
+    unit = made[0].unit if made else "items"
+    heads = ["mesh", "remat", "rows", "parts", memory, "step, least", "bound by", f"{unit}/s, most", "MFU, most"]
+    rows, notes = [], []
+    for way, made in found:
+        size = way.case.size
+        row = [spell_mesh(way.case), size["remat"], "–", str(size["accumulate"])]
+        if isinstance(made, str):
+            notes.append(f"{spell_mesh(way.case)}, {_spell_size(way.case)}: {made}")
+        else:
+            known, items = made.compiled, made.items_per_second
+            row[2] = str(known.shape["rows"])
+            row.append(f"{gib(known.used)}{'' if known.fits else ', too much'}")
+            if known.fits:
+                speed = f"{items:,.0f}" if items else "–"
+                row += [seconds(made.bounds.step), made.bounds.by, speed, f"{100 * made.utilisation:.0f} %"]
+        rows.append([*row, *["–"] * (len(heads) - len(row))])
+    gpus = any(Topology.of(way.case.topology).platform == "cuda" for way, _ in found)
+    end = f"The fastest that fits:\n\n  {command}" if command else "Nothing that was tried fits."
+    return "\n".join(
+        [align([heads, *rows], "l"), *(["", *notes] if notes else []), "", end, "", (UNKNOWN, ESTIMATE)[gpus]]
+    )
+
+
+def _spell_size(case: Case) -> str:
+    return ", ".join(f"{name} {value}" for name, value in case.size.items())
+
+
+def command(found: Plan) -> str:
+    """Write the command that starts training as planned; of a preset, which is no experiment, the one that measures it.
+
+    On TPUs it launches the experiment, with a bucket of one's own to be filled in; on GPUs it is run on each host.
+    """
+    case, topology = found.case, found.topology
+    mesh = [(f"mesh.{axis}", getattr(case.mesh, axis)) for axis in ("data", "fsdp", "tensor")]
+    file, _, which = case.target.partition(":")
+    if not file.endswith(".py"):
+        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in (*mesh, *case.size.items()))
+        return f"flax-transformer bench {case.target} --what train {options}"
+    experiment = with_options(find_experiment(Path(file), which), case.options)
+    changes = (*option_changes(experiment, Size(**case.size)), *mesh)
+    options = [*([which] if which else []), *case.options, *(f"--{name} {value}" for name, value in changes)]
+    if topology.platform == "cuda":
+        return f"python {file} {' '.join(options)} --workdir runs/mine"
+    on = "gke" if topology.chip == "tpu7x" else "queued-resource"
+    to = f"--on {on} --tpu {topology.name} --workdir gs://BUCKET/mine"
+    return f"flax-transformer launch {file} {to} -- {' '.join(options)}"
