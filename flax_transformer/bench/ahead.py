@@ -227,9 +227,7 @@ def _lower_training(
     if workload.objective is None:
         raise ValueError(f"a plan is of a training step, and nothing says what {workload.name} is trained on")
     mesh = make_mesh(mesh or workload.mesh, topology_devices(topology))
-    parts = mesh.shape["data"] * mesh.shape["fsdp"] * workload.train.accumulate
-    if workload.rows % parts:
-        raise ValueError(f"rows must be a multiple of data × fsdp × accumulate = {parts}, got {workload.rows}")
+    workload.check_rows(mesh.shape)
     state, place = workload.state, batch_sharding(mesh)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), workload.batch)
     facts, places = workload.facts(("train",), state), state_shardings(state, mesh).model

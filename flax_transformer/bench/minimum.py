@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from flax_transformer.parallel import path_name
+from flax_transformer.parallel import path_name, row_parts
 
 LENGTHS = {"encoder": "source", "decoder": "target"}
 """What the positions of a side are called in a batch's shape; `length` in models of one side."""
@@ -45,7 +45,7 @@ def minimum_bytes(
       learns: of each parameter, whether it does; all by default.
     """
     wide, size = jnp.dtype(dtype).itemsize, mesh.shape
-    rows = shape["rows"] // (size["data"] * size["fsdp"])
+    rows = shape["rows"] // row_parts(size)
     total, silent = dict.fromkeys(("data", "fsdp", "tensor"), 0), set()
     paths = jax.tree_util.tree_leaves_with_path(model)
     leaves = zip(paths, jax.tree.leaves(places), learns or [True] * len(paths), strict=True)

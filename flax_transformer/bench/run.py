@@ -146,12 +146,7 @@ def open_target(
         )
     what = [program for program in PROGRAMS if program in (what or found.programs)]
     devices = make_mesh(found.mesh if mesh is None else mesh)
-    data, fsdp, parts = devices.shape["data"], devices.shape["fsdp"], found.train.accumulate
-    if found.rows % (data * fsdp * parts):
-        raise ValueError(
-            f"rows must be a multiple of data × fsdp × accumulate, got {found.rows} rows, "
-            f"{data} × {fsdp} × {parts}; --batch sets them"
-        )
+    found.check_rows(devices.shape)
     on = devices if devices.size > 1 else None
     make = lambda: _prepare(found, what, on)  # noqa: E731
     return Job(facts=found.facts(what), make=make, steps=steps, mesh=on, devices=devices.size)

@@ -1,7 +1,7 @@
 """What is measured: a model with a batch of its own sizes, and what can be done to the two."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,8 @@ from flax_transformer.nn import Precision, own_tables, with_fields, with_precisi
 from flax_transformer.nn.config import check_at_least, check_rates, configs_in, field_names
 from flax_transformer.objective import OBJECTIVES
 from flax_transformer.ops.platform import platform
-from flax_transformer.parallel import MeshConfig, path_name
+from flax_transformer.parallel import MeshConfig, path_name, row_parts
+from flax_transformer.parallel.axis import spelled
 from flax_transformer.train.carry import NOTHING, Carry, carry_of
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
@@ -102,6 +103,15 @@ class Workload:
         """The training step that is measured, and planned."""
         optimizer = make_optimizer(self.optimizer, self.train.steps)
         return make_train_step(self.objective, optimizer, accumulate=self.train.accumulate, ema=self.train.ema)
+
+    def check_rows(self, sizes: Mapping[str, int]) -> None:
+        """Raise ValueError where a mesh of these sizes cannot share out the rows."""
+        parts, accumulate = row_parts(sizes), self.train.accumulate
+        if self.rows % (parts * accumulate):
+            raise ValueError(
+                f"rows must be a multiple of {parts} × {accumulate} ({spelled('batch')}, and accumulate), got "
+                f"{self.rows}; --batch sets them"
+            )
 
     def learning(self, model: Any) -> list[bool]:
         """Tell of each parameter whether it gets a gradient: the loss depends on it, and it is not frozen."""

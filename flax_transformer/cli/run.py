@@ -126,6 +126,8 @@ class Mesh:
     pipeline: int = 1
     """Stages that the layers of a stack are shared out to."""
     fsdp: int = 1
+    expert: int = 1
+    """Groups that the experts of a mixture are shared out to."""
     tensor: int = 1
     sequence: int = 1
     slices: int = 1

@@ -2,6 +2,7 @@
 
 from flax_transformer.parallel.axis import AXIS_TO_MESH as AXIS_TO_MESH
 from flax_transformer.parallel.axis import axis_rules as axis_rules
+from flax_transformer.parallel.axis import row_parts as row_parts
 from flax_transformer.parallel.mesh import AXES as AXES
 from flax_transformer.parallel.mesh import MeshConfig as MeshConfig
 from flax_transformer.parallel.mesh import abstract_mesh as abstract_mesh

@@ -92,6 +92,15 @@ def parts(*names: str) -> int:
     return math.prod(sizes[place] for place in mesh_axes(*names))
 
 
+def row_parts(sizes: Mapping[str, int]) -> int:
+    """Count the parts that the rows of a batch are split into on a mesh of these sizes.
+
+    >>> row_parts({"data": 4, "fsdp": 2, "tensor": 8})
+    8
+    """
+    return math.prod(sizes.get(place, 1) for place in axis_to_mesh().get("batch", ()))
+
+
 def spelled(name: str) -> str:
     """Name what splits a logical axis, for messages.
 

@@ -225,13 +225,13 @@ print(json.dumps(record))
 @pytest.mark.slow
 def test_a_mesh_splits_the_parameters_of_every_program():
     record, _ = on_eight("-c", EIGHT)
-    assert record["target"]["mesh"] == {"data": 2, "pipeline": 1, "fsdp": 4, "tensor": 1, "sequence": 1}
+    assert record["target"]["mesh"] == {"data": 2, "pipeline": 1, "fsdp": 4, "expert": 1, "tensor": 1, "sequence": 1}
     assert record["environment"]["variables"]["XLA_FLAGS"] == FLAGS
     whole = 4 * record["target"]["parameters"]
     for name, program in record["programs"].items():
         assert program["recompiles"] == 0, name
         assert program["argument_bytes"] < whole * (3 if name == "train" else 1) / 3, name
-    assert "rows must be a multiple of data × fsdp × accumulate, got 4 rows, 8 × 1 × 1" in record["error"]
+    assert "rows must be a multiple of 8 × 1 (data × fsdp × expert, and accumulate), got 4" in record["error"]
 
 
 def test_a_sequence_mesh_that_runs_no_ring_is_told():
