@@ -9,6 +9,7 @@ from flax_transformer.report.page import Report
 from flax_transformer.report.sample import read_confusion, read_media
 from flax_transformer.train.folder import RunFolder, read_config
 from flax_transformer.train.profile import FOLDER, Operation, operations
+from flax_transformer.train.spent import NAMES, goodput
 
 
 def read_run(folder: RunFolder) -> Report:
@@ -26,13 +27,14 @@ def read_run(folder: RunFolder) -> Report:
     notes += _gaps(records)
     done = max((record["step"] for record in records if record["split"] == "train"), default=0)
     steps = config.get("train", {}).get("steps")
+    spent = goodput([record for record in records if record["split"] == "train"])
     finished = any(record["split"] == "test" for record in records)
     if not finished:
         notes.append(f"The run has not finished: it stands at step {done:,}{f' of {steps:,}' if steps else ''}.")
     return Report(
         title=folder.root.resolve().name,
-        facts={**_facts(config), "steps": f"{done:,}"},
-        records=records,
+        facts={**_facts(config), "steps": f"{done:,}", **({} if spent is None else {"time": spent})},
+        records=[{name: value for name, value in record.items() if name not in NAMES} for record in records],
         samples=samples if finished else [],  # an earlier end's samples are not this run's any more
         confusion=read_confusion(folder.root) if finished else None,
         profile=_profile(folder.root / FOLDER, notes),

@@ -14,6 +14,7 @@ from flax_transformer.train.metrics import Writer
 from flax_transformer.train.preemption import Interrupted, Preempted, noticing
 from flax_transformer.train.profile import Profile, Tracing
 from flax_transformer.train.progress import duration, make_progress, number
+from flax_transformer.train.spent import Spent
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.watchdog import Watchdog
 from flax_transformer.train.window import NotFinite, Window, all_finite
@@ -155,9 +156,11 @@ class _Run:
         reporting: Reporting,
     ):
         meta: dict = {}
+        self.spent = Spent()
         newest = checkpoints.newest()
         if newest is not None:
-            state, meta = checkpoints.restore(state, newest)
+            with self.spent.on("saving"):
+                state, meta = checkpoints.restore(state, newest)
             batches.set_state(meta["data"])
         self.state, self.step, self._batches, self._config = state, int(state.step), batches, config
         self._checkpoints, self._reporting = checkpoints, reporting
@@ -176,7 +179,10 @@ class _Run:
         return self.step % every == 0 or self.step == self._config.steps
 
     def advance(self, train_step: Watched) -> None:
-        self.state, metrics = train_step(self.state, next(self._batches))
+        with self.spent.on("waiting"):
+            batch = next(self._batches)
+        self.state, metrics = train_step(self.state, batch)
+        self.spent.add("compiling", train_step.took)
         self.step += 1
         if train_step.cause:
             self.progress.say(f"step {self.step}: compiled again, {duration(train_step.took)}: {train_step.cause}")
@@ -205,11 +211,12 @@ class _Run:
             )
         if metrics:
             metrics["learning_rate"] = float(self._reporting.schedule(self.step - self.window.skipped - 1))
-            self._reporting.writer.write(self.step, "train", metrics)
+            self._reporting.writer.write(self.step, "train", {**metrics, **self.spent.take()})
             self.progress.step(self.step, metrics)
 
     def validate(self) -> None:
-        measured = self._measure(self.state, self.step)
+        with self.spent.on("evaluating"):
+            measured = self._measure(self.state, self.step)
         self._reporting.writer.write(self.step, "validation", measured)
         shown = "  ".join(f"{name} {number(value)}" for name, value in measured.items())
         self.progress.say(f"step {self.step}  validation  {shown}")
@@ -223,7 +230,8 @@ class _Run:
             "data": self._batches.get_state(), "patience": self.patience.saved(), "skipped": self.window.skipped
         }  # fmt: skip
         score = self.patience.best if self.is_best else None
-        self._checkpoints.save(self.step, self.state, position, score=score)
+        with self.spent.on("saving"):
+            self._checkpoints.save(self.step, self.state, position, score=score)
 
     def finish(self) -> TrainState:
         """Save the last state, and give what the run ends with."""

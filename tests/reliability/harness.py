@@ -134,7 +134,7 @@ def saved(folder: Path) -> list[int]:
 def records(folder: Path) -> list[dict]:
     """The lines of metrics.jsonl without speeds."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if not name.endswith("_per_second")} for line in lines]
+    return [{name: value for name, value in line.items() if "second" not in name} for line in lines]
 
 
 def losses(folder: Path) -> list[float]:

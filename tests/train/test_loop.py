@@ -76,7 +76,7 @@ def saved(folder):
 
 def records(folder, *, speeds=False):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return lines if speeds else [{k: v for k, v in line.items() if k != "items_per_second"} for line in lines]
+    return lines if speeds else [{k: v for k, v in line.items() if "second" not in k} for line in lines]
 
 
 def every(n, **options):
