@@ -99,7 +99,7 @@ def _trocr() -> Words:
 
     rows = {name: ours for name, ours in ROWS.items() if not name.startswith(("encoder_", "decoder_", "output_"))}
     config = ConfigTable(
-        trocr_words(),
+        trocr_words(50_265),
         {
             **rows,
             "decoder_layers": "depth",

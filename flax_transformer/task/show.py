@@ -4,6 +4,7 @@ import inspect
 import itertools
 import json
 import operator
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -78,11 +79,15 @@ def list_presets() -> None:
     """Print every preset under its family, with its parameters; nothing is allocated."""
     family = operator.attrgetter("__module__")
     for file, members in itertools.groupby(sorted(presets().values(), key=family), family):
-        about = inspect.getdoc(sys.modules[file]).splitlines()[0]
-        print(f"{file.rpartition('.')[2]}: {about}")
-        for preset in sorted(members, key=_size):
-            about = inspect.getdoc(preset).splitlines()[0].removeprefix("Give ")
-            print(f"  {preset.__name__:<24}{_size(preset):>15,}  {about}")
+        print(f"{file.rpartition('.')[2]}: {_about(sys.modules[file])}")
+        for size, preset in sorted(((_size(each), each) for each in members), key=operator.itemgetter(0)):
+            print(f"  {preset.__name__:<24}{size:>15,}  {_about(preset).removeprefix('Give ')}")
+
+
+def _about(thing: Any) -> str:
+    """Give the first paragraph of a docstring in one line, without the address of a paper."""
+    text = " ".join(inspect.getdoc(thing).partition("\n\n")[0].split())
+    return re.sub(r",? https?://[^\s)]+", "", text)
 
 
 def _size(preset: Callable[[], Any]) -> int:
@@ -97,7 +102,7 @@ def _describe_preset(name: str) -> None:
         raise ValueError(f"there is no run folder {name}, and {error}") from error
     config = preset()
     model = abstract(config)
-    print(f"{name}: {type(model).__name__}\n{inspect.getdoc(preset).splitlines()[0]}\n")
+    print(f"{name}: {type(model).__name__}\n{_about(preset)}\n")
     print("\n".join(config_lines(to_json(config))))
     print(f"\nparameters\n{summary(model)}")
 

@@ -71,7 +71,7 @@ def vit_gpt2(
 
 
 def trocr_words(
-    vocab: int = 50_265,
+    vocab: int,
     *,
     embed: int = 1024,
     heads: int = 16,
