@@ -39,8 +39,8 @@ class Request:
         check_name(self.name)
         if not re.fullmatch(r"gs://[a-z0-9][-_.a-z0-9]+(/[^/]+)+/?", self.workdir):
             raise ValueError(
-                "a run on other machines must have a WORKDIR gs://BUCKET/FOLDER that all of them reach, with a bucket's "
-                f"name in lower case, got {self.workdir!r}"
+                "a run on other machines must have a WORKDIR gs://BUCKET/FOLDER that all of them reach, with the "
+                f"bucket's name in lower case, got {self.workdir!r}"
             )
         if self.retries < 0:
             raise ValueError(f"retries must not be negative, got {self.retries}")
