@@ -185,9 +185,14 @@ class Block(Module):
         if memory is not None:
             look = partial(self.cross, memory=memory, mask=memory_mask)
             x = self.cross_residual(x, look, key=keys[1], drop_path=drop_path)
-        inner, outer = (None, None) if keys[2] is None else jax.random.split(keys[2])
-        y, told = observed(self.feedforward, self.feedforward_residual.enter(x), key=inner)
-        return self.feedforward_residual.add(x, y, key=outer, drop_path=drop_path), told
+        told: dict[str, Array] = {}
+
+        def feed(x: Array, *, key: PRNGKeyArray | None) -> Array:
+            y, found = observed(self.feedforward, x, key=key)
+            told.update(found)
+            return y
+
+        return self.feedforward_residual(x, feed, key=keys[2], drop_path=drop_path), told
 
     def _given(self, x: Array, memory: Any) -> Array:
         check_hidden(x, self.cfg.embed)

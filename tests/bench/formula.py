@@ -25,7 +25,14 @@ def stack_flops(blocks, cfg, rows, queries, memory=0, *, pairs=None):
     linear = (linear_parameters(blocks) - projected) * queries + projected * memory
     pairs = queries * queries if pairs is None else pairs
     products = 2 * stack_depth(blocks) * cfg.attention.heads * cfg.attention.width * (pairs + queries * memory)
-    return 2 * rows * (linear + products)
+    weighted = stack_depth(blocks) * getattr(cfg.feedforward, "experts", 0) * cfg.embed * queries
+    return 2 * rows * (linear + products + weighted)
+
+
+def gate_flops(blocks, cfg, rows, queries):
+    """Count how weights of visits become weights of experts, which one factor of is chosen, not learned."""
+    chosen = cfg.feedforward.experts * cfg.feedforward.active if hasattr(cfg.feedforward, "experts") else 0
+    return 4 * rows * queries * stack_depth(blocks) * chosen
 
 
 def room(stages):
@@ -43,12 +50,13 @@ def programs(model, config, rows, length, stages):
     output = 2 * rows * length * config.embedding.vocab * config.embedding.embed
     if isinstance(config, CausalConfig):
         stacks = [stack_flops(model.trunk.blocks, config.block, rows, length, pairs=p) for p in (None, room(stages))]
-        encoder = 0
+        encoder, gates = 0, gate_flops(model.trunk.blocks, config.block, rows, length)
     else:
+        gates = 0
         encoder = stack_flops(model.encoder.blocks, config.encoder.block, rows, length)
         stacks = [
             stack_flops(model.decoder.blocks, config.decoder.block, rows, length, length, pairs=p)
             for p in (None, room(stages))
         ]
     whole, decoded = (encoder + stack + output for stack in stacks)
-    return {"forward": whole, "train": 3 * whole, "decode": decoded}
+    return {"forward": whole + gates, "train": 3 * whole + 2 * gates, "decode": decoded + gates}
