@@ -25,7 +25,7 @@ ALL_COLOURS = {
     **COLOURS, "orange": (240, 140, 30), "pink": (245, 150, 190), "brown": (120, 70, 30), "black": (20, 20, 20),
     "white": (255, 255, 255), "navy": (20, 25, 90),
 }  # fmt: skip
-PATTERNS = ("a {} {}", "a picture of a {} {}", "one {} {} on plain ground", "here is a {} {}")
+PATTERNS = ("{a} {} {}", "a picture of {a} {} {}", "one {} {} on plain ground", "here is {a} {} {}")
 
 
 @frozen
@@ -83,9 +83,9 @@ class CaptionedShapes:
             numbers = np.arange(end - count, end)
             drawn = np.random.default_rng((self.drawing_seed, end)).choice(self.kinds(split), count)
             of, patterns = [self.every[kind] for kind in drawn], PATTERNS if split == "train" else PATTERNS[:1]
-            captions = [tuple(pattern.format(*kind) for pattern in patterns) for kind in of]
+            captions = [tuple(_tell(pattern, kind) for pattern in patterns) for kind in of]
             splits[split] = Captioned(DrawnKinds(self, numbers, of), captions)
-        return ImageSet("captions", splits, tuple(PATTERNS[0].format(*kind) for kind in self.every))
+        return ImageSet("captions", splits, tuple(_tell(PATTERNS[0], kind) for kind in self.every))
 
     def kinds(self, split: str) -> Int[np.ndarray, "_"]:
         """Give the numbers of the combinations that pictures of a split have.
@@ -112,6 +112,10 @@ class CaptionedShapes:
         pixels[top : top + high, left : left + wide][inside] = ALL_COLOURS[colour] + rng.normal(0, self.spread, 3)
         pixels += rng.normal(0, self.noise, pixels.shape)
         return PIL.Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+def _tell(pattern: str, kind: tuple[str, str]) -> str:
+    return pattern.format(*kind, a="an" if kind[0][0] in "aeiou" else "a")
 
 
 @dataclass(frozen=True, eq=False)
