@@ -13,7 +13,7 @@ from flax_transformer.objective.distil import DistilLoss
 from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
-from flax_transformer.objective.objective import Batch, Loss, Objective, check_parts
+from flax_transformer.objective.objective import Around, Batch, Loss, Objective, check_parts
 from flax_transformer.objective.router import RouterLoss
 from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
@@ -21,6 +21,7 @@ from flax_transformer.objective.token import TokenLoss
 __all__ = [
     "OBJECTIVES",
     "ActionLoss",
+    "Around",
     "Batch",
     "BatchStatistics",
     "CTCLoss",

@@ -42,6 +42,37 @@ class Objective:
         return dict(means)
 
 
+@frozen
+class Around(Objective):
+    """Minimise an objective, and something more beside; what is reported, and which direction is better, it decides."""
+
+    of: Objective
+    """What is minimised."""
+
+    @property
+    def separable(self) -> bool:
+        """Whether the loss is the sum of those of its rows; statistics of a batch in parts are those of each part."""
+        return is_separable(self.of)
+
+    @property
+    def better(self) -> Mapping[str, str]:
+        """The metrics it reports, and which direction is better."""
+        return self.of.better
+
+    @property
+    def unit(self) -> str:
+        """What `count` counts."""
+        return self.of.unit
+
+    def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Sum what the objective reports of a batch, as it is evaluated."""
+        return self.of.held_out(model, batch)
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Make metrics of means as the objective does."""
+        return self.of.summary(means)
+
+
 class Known:
     """A model whose hidden states are known already."""
 

@@ -3,7 +3,6 @@
 Axes: B rows, T positions, L layers.
 """
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -12,12 +11,11 @@ import jax.numpy as jnp
 from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
 from flax_transformer.nn.config import check_at_least
-from flax_transformer.objective.objective import Batch, Known, Loss, Objective
-from flax_transformer.train.carry import is_separable
+from flax_transformer.objective.objective import Around, Batch, Known, Loss
 
 
 @frozen
-class RouterLoss(Objective):
+class RouterLoss(Around):
     """Minimise an objective of a model with experts, and how uneven and how large its routers' outputs are.
 
     The model gives its hidden states and what its blocks tell as `model.observe(**inputs, key=key)`. What is added is a
@@ -25,8 +23,6 @@ class RouterLoss(Objective):
     alone.
     """
 
-    of: Objective
-    """What is minimised."""
     balance: float = 0.01
     """Factor on the balance of loads (Fedus et al. 2021, https://arxiv.org/abs/2101.03961)."""
     router_z: float = 0.001
@@ -34,21 +30,6 @@ class RouterLoss(Objective):
 
     def __post_init__(self):
         check_at_least(self, 0, "balance", "router_z")
-
-    @property
-    def separable(self) -> bool:
-        """Whether the loss is the sum of those of its rows."""
-        return is_separable(self.of)
-
-    @property
-    def better(self) -> Mapping[str, str]:
-        """The metrics it reports, and which direction is better."""
-        return self.of.better
-
-    @property
-    def unit(self) -> str:
-        """What `count` counts."""
-        return self.of.unit
 
     metrics: ClassVar[tuple[str, ...]] = ("balance", "router_z", "dropped")
     """What is reported beside: means over layers and rows."""
@@ -67,11 +48,3 @@ class RouterLoss(Objective):
         sums = {name: jnp.sum(told[name].mean(0) * rows) for name in self.metrics}
         loss = loss + self.balance * sums["balance"] + self.router_z * sums["router_z"]
         return loss, {**metrics, **sums}
-
-    def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Sum what the objective reports of a batch."""
-        return self.of.held_out(model, batch)
-
-    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Make metrics of means as the objective does."""
-        return self.of.summary(means)

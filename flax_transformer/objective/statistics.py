@@ -3,44 +3,25 @@
 Axes: B rows, T positions, D width.
 """
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
 
 from flax_transformer.frozen import frozen
-from flax_transformer.objective.objective import Batch, Known, Objective
+from flax_transformer.objective.objective import Around, Batch, Known
 from flax_transformer.parallel import path_name
-from flax_transformer.train.carry import BATCH_STATISTICS, Carry, is_separable, with_statistics
+from flax_transformer.train.carry import BATCH_STATISTICS, Carry, with_statistics
 
 
 @frozen
-class BatchStatistics(Objective):
+class BatchStatistics(Around):
     """Minimise an objective of a model with batch norms, which normalise by each batch while training.
 
     The model gives its hidden states and new running statistics as `model.observe(**inputs, key=key)`. Evaluation uses
     the running ones, whatever else is in the batch.
     """
 
-    of: Objective
-    """What is minimised."""
-
     carry: ClassVar[Carry] = BATCH_STATISTICS
-
-    @property
-    def separable(self) -> bool:
-        """Whether the loss is the sum of those of its rows; statistics of a batch in parts are those of each part."""
-        return is_separable(self.of)
-
-    @property
-    def better(self) -> Mapping[str, str]:
-        """The metrics it reports, and which direction is better."""
-        return self.of.better
-
-    @property
-    def unit(self) -> str:
-        """What `count` counts."""
-        return self.of.unit
 
     def __call__(
         self, model: Any, batch: Batch, *, key: jax.Array | None = None, carried: dict[str, jax.Array]
@@ -51,11 +32,3 @@ class BatchStatistics(Objective):
         hidden, new = model.observe(**batch["inputs"], key=keys[0])
         loss, metrics = self.of(Known(model, hidden), batch, key=keys[1])
         return loss, metrics, {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(new)}
-
-    def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Sum what the objective reports of a batch, by the running statistics."""
-        return self.of.held_out(model, batch)
-
-    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Make metrics of means as the objective does."""
-        return self.of.summary(means)
