@@ -74,6 +74,7 @@ def test_a_run_measures_how_many_questions_are_answered(seeing):
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one_with_everything_drawn_at_random(seeing, tmp_path):
     train(short("seeing", 2), tmp_path)
     train(short("seeing", 4), tmp_path)

@@ -64,6 +64,7 @@ def test_a_run_learns_to_match_and_its_export_does(matched):
     np.testing.assert_allclose(got.itm_score, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_contrastive_training_goes_on_from_either_class(matched, tmp_path):
     """From what reads together, and from two towers."""
     folder, _ = matched

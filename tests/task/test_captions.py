@@ -66,6 +66,7 @@ def test_a_run_measures_its_captions_and_those_of_other_pictures(finished):
     assert all(each["caption"].startswith("people said: a ") for each in samples)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(encoder, finished, tmp_path):
     train(short(encoder, 2), tmp_path)
     train(short(encoder, 4), tmp_path)
