@@ -64,9 +64,7 @@ def _bert(config: ConfigTable, base: str, out: Table, copies: Mapping[str, str],
 
     def read(encoder: Any, fields: Fields) -> Seq2SeqConfig:
         words = config.read(fields)
-        return captioner(
-            encoder, words, output_bias=True, output_dense=dense or words.block.feedforward.activation
-        )  # fmt: skip
+        return captioner(encoder, words, output_bias=True, output_dense=dense or words.block.feedforward.activation)
 
     return Words(
         read=read,

@@ -23,7 +23,6 @@ from flax_transformer.nn.module import Module
 from flax_transformer.ops import dropout
 from flax_transformer.ops.activation import gelu
 from flax_transformer.ops.wide import wide
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -99,7 +98,6 @@ class AnswerHead(Module):
         self.cfg = cfg
         self.pooler, self.scores = Head(cfg.pooler, rngs=rngs), Scores(cfg, rngs=rngs)
 
-    @implicit("hidden")
     def __call__(self, hidden: Float[Array, "*I S D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B E"]:
         """Score, in float32 or more; `key` is for dropout.
 

@@ -23,7 +23,6 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation, dropout, widen
 from flax_transformer.ops.wide import wide
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -118,7 +117,6 @@ class Head(Module):
         hidden = hidden if cfg.norm is None else self.norm(hidden)
         return hidden if cfg.dense is None else activation(cfg.dense)(self.dense(hidden))
 
-    @implicit("hidden")
     def __call__(
         self,
         hidden: Float[Array, "*B T D"],

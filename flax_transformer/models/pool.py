@@ -13,7 +13,6 @@ from flax_transformer.nn import BlockConfig, Precision
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -63,7 +62,6 @@ class AttentionPool(Module):
         self.norm = cfg.block.residual.make_norm(rngs)
         self.feedforward = cfg.block.feedforward.build(rngs)
 
-    @implicit("hidden")
     def __call__(
         self,
         hidden: Float[Array, "*B T D"],

@@ -18,7 +18,6 @@ from flax_transformer.nn.module import Module
 from flax_transformer.ops import Dropout, Mask, attention, rotary
 from flax_transformer.ops.mask import check_mask
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 PROJECTIONS = "query", "key", "value"
 
@@ -159,7 +158,6 @@ class Attention(Module):
             self.query_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.qk_norm, rngs=rngs, **dtypes)
             self.key_norm = nnx.RMSNorm(cfg.width, epsilon=cfg.qk_norm, rngs=rngs, **dtypes)
 
-    @implicit("memory")
     def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memory:
         """Compute the keys and values of a memory, to be used for many queries.
 
@@ -228,7 +226,6 @@ class Attention(Module):
         key, value = zeros(width, entries), zeros(entries, width)
         return KVCache(key, value, jnp.zeros((), jnp.int32), ancestry, beams=beams)
 
-    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B T D"],
@@ -261,7 +258,6 @@ class Attention(Module):
             k, v = self._look(q, memory, mask)
         return self._attend(q, k, v, mask, bias, key)
 
-    @implicit("x")
     def extend(
         self,
         x: Float[Array, "*B T D"],

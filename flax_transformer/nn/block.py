@@ -20,7 +20,6 @@ from flax_transformer.nn.feedforward import FeedForwardConfig
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
 from flax_transformer.ops import Mask
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -102,7 +101,6 @@ class Block(Module):
         self.feedforward = cfg.feedforward.build(rngs)
         self.feedforward_residual = Residual(cfg.feedforward_residual or cfg.residual, rngs=rngs)
 
-    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B T D"],
@@ -133,7 +131,6 @@ class Block(Module):
         attending = {"mask": mask, "bias": bias, "positions": positions}
         return self._observe(x, memory, attending, memory_mask, drop_path, key)[0]
 
-    @implicit("x")
     def observe(
         self,
         x: Float[Array, "*B T D"],
@@ -159,7 +156,6 @@ class Block(Module):
         x = self.attention_residual(x, partial(self.attention, **attending), key=keys[0], drop_path=drop_path)
         return self._rest(x, memory, memory_mask, keys, drop_path)
 
-    @implicit("x")
     def extend(
         self,
         x: Float[Array, "*B T D"],

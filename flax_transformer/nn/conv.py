@@ -15,7 +15,6 @@ from flax_transformer.nn.module import Module
 from flax_transformer.ops import widen
 from flax_transformer.ops.convolution import convolution
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 _he = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
@@ -77,7 +76,6 @@ class Conv(Module):
         """Give the kernel, which a subclass may make of other parameters."""
         return self.kernel[...]
 
-    @implicit("x")
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Convolve pictures [*B, H, W, C] or sequences [*B, T, C]; the bias is added in float32 or more.
 

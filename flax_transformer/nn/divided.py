@@ -23,7 +23,6 @@ from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.grid import Grid, check_grid
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.residual import Residual
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -45,7 +44,6 @@ class TimeAttention(Attention):
             **cfg.precision.dtypes,
         )  # fmt: skip
 
-    @implicit("x")
     def __call__(
         self, x: Float[Array, "*B T D"], *, grid: Grid, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"]:
@@ -80,7 +78,6 @@ class SpaceAttention(Attention):
     def __init__(self, cfg: SpaceAttentionConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
 
-    @implicit("x")
     def __call__(
         self, x: Float[Array, "*B T D"], *, grid: Grid, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"]:
@@ -128,7 +125,6 @@ class DividedBlock(Block):
         self.time = cfg.time.build(rngs)
         self.time_residual = Residual(cfg.residual, rngs=rngs)
 
-    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B T D"],

@@ -29,7 +29,6 @@ from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.table import sharing
 from flax_transformer.ops.wide import wide
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 SINUSOIDS = {
     "sinusoidal": sinusoidal, "sinusoidal_halves": sinusoidal_halves, "sinusoidal_spanning": sinusoidal_spanning,
@@ -107,7 +106,6 @@ class Embedding(Module):
         if cfg.project is not None:
             self.project = Linear(cfg.embed, cfg.project, kernel_init=init, rngs=rngs, **kinds)
 
-    @implicit("tokens")
     def __call__(
         self,
         tokens: Int[Array, "*B T"],

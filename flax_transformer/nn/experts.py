@@ -23,7 +23,6 @@ from flax_transformer.ops import balance_loss, route, router_z_loss, widen
 from flax_transformer.ops.routing import combine, dropped, place, places_of
 from flax_transformer.parallel import axis_rules, constrain
 from flax_transformer.parallel.axis import axis_to_mesh
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -85,7 +84,6 @@ class Experts(Module):
         """Apply each token's experts and add up what they make of it, weighted; `key` is for dropout and jitter."""
         return self.observe(x, key=key)[0]
 
-    @implicit("x")
     def observe(
         self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "*B T D"], dict[str, Float[Array, "*B"]]]:

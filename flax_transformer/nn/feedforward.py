@@ -13,7 +13,6 @@ from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import activation, dropout
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -71,7 +70,6 @@ class FeedForward(Module):
         if cfg.gated:
             self.gate = linear("gate", cfg.embed, cfg.inner)
 
-    @implicit("x")
     def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
         """Apply to every position alike; `key` is for activation dropout."""
         check_hidden(x, self.cfg.embed)

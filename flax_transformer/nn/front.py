@@ -17,7 +17,6 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import LayerNorm
 from flax_transformer.ops import layer_norm
 from flax_transformer.ops.activation import gelu
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -105,7 +104,6 @@ class Front(Module):
                 kind = LayerNorm if cfg.norm == "every" else ChannelNorm
                 setattr(self, f"norm{i + 1}", kind(cfg.widths[i], epsilon=1e-5, rngs=rngs, **cfg.precision.dtypes))
 
-    @implicit("x")
     def __call__(self, x: Float[Array, "*B T C"]) -> Float[Array, "*B S D"]:
         """Embed sounds.
 

@@ -17,7 +17,6 @@ from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.feedforward import FeedForwardConfig
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
-from flax_transformer.parallel.explicit import implicit
 
 
 @jax.tree_util.register_static
@@ -75,7 +74,6 @@ class GridBlock(Module):
         self.feedforward = cfg.feedforward.build(rngs)
         self.feedforward_residual = Residual(cfg.residual, rngs=rngs)
 
-    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B T D"],

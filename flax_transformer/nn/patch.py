@@ -12,7 +12,6 @@ from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -68,7 +67,6 @@ class Patches(Module):
             dot_general=Product("patch"), rngs=rngs, **cfg.precision.dtypes,
         )  # fmt: skip
 
-    @implicit("images")
     def __call__(self, images: Float[Array, "*B H W C"]) -> Float[Array, "*B P D"]:
         """Embed the patches of pictures, of any size.
 

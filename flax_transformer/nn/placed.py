@@ -13,7 +13,6 @@ from flax_transformer.nn.attention import Attention, AttentionConfig
 from flax_transformer.nn.block import Block, BlockConfig, transformer_block
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.ops import Mask
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -33,7 +32,6 @@ class PlacedAttentionConfig(AttentionConfig):
 class PlacedAttention(Attention):
     """Attention over itself or over a memory, each with positions."""
 
-    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B T D"],
@@ -87,7 +85,6 @@ def placed_block(**options: Any) -> PlacedBlockConfig:
 class PlacedBlock(Block):
     """A block that is told the positions of what it is given."""
 
-    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B T D"],

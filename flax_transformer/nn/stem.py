@@ -17,7 +17,6 @@ from flax_transformer.nn.conv import ConvConfig
 from flax_transformer.nn.module import Module
 from flax_transformer.ops.convolution import max_pool
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -86,7 +85,6 @@ class Stem(Module):
             ).build(rngs)  # fmt: skip
             setattr(self, f"conv{i + 1}", layer)
 
-    @implicit("images")
     def __call__(self, images: Float[Array, "*B H W C"]) -> Float[Array, "*B P D"]:
         """Embed pictures, of any size.
 

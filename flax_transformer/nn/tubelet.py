@@ -14,7 +14,6 @@ from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.patch import PatchConfig
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 
 @frozen
@@ -60,7 +59,6 @@ class Tubelets(Module):
             kernel_init=initializer(cfg), dot_general=Product("tubelet"), rngs=rngs, **cfg.precision.dtypes,
         )  # fmt: skip
 
-    @implicit("clips")
     def __call__(self, clips: Float[Array, "*B I H W C"]) -> Float[Array, "*B P D"]:
         """Embed the tubelets of clips, of any size.
 

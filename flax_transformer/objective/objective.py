@@ -51,7 +51,7 @@ class Around(Objective):
 
     @property
     def separable(self) -> bool:
-        """Whether the loss is the sum of those of its rows; statistics of a batch in parts are those of each part."""
+        """Whether the loss is the sum of those of its rows."""
         return is_separable(self.of)
 
     @property

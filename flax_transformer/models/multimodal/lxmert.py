@@ -27,7 +27,6 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
 from flax_transformer.ops import Mask, activation, dropout, widen
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 FLOAT32 = Precision()
 
@@ -62,7 +61,6 @@ class CrossBlock(Module):
         self.cross, self.cross_residual = cfg.block.attention.build(rngs), Residual(cfg.residual, rngs=rngs)
         self.text, self.regions = cfg.block.build(rngs), cfg.block.build(rngs)
 
-    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B S D"],

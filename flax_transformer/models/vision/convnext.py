@@ -33,7 +33,6 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import no_norm
 from flax_transformer.nn.residual import Residual
 from flax_transformer.ops import Mask, activation
-from flax_transformer.parallel.explicit import implicit
 
 FLOAT32 = Precision()
 WINDOW, INNER, NORM_EPS = 7, 4, 1e-6
@@ -114,7 +113,6 @@ class ConvNext(ReadsImages, Module):
             stage = StageConfig(block=cfg.block(width), depth=depth, unroll=cfg.unroll, remat=cfg.remat)
             setattr(self, f"stage{i + 1}", Trunk(stage, rngs=rngs))
 
-    @implicit("images")
     def feature_map(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B I J D"]:
@@ -191,7 +189,6 @@ class ConvNextBlock(Module):
         self.feedforward = cfg.feedforward.build(rngs)
         self.residual = Residual(cfg.residual, rngs=rngs)
 
-    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B T D"],

@@ -29,7 +29,6 @@ from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.grid import shrink_mask, sinusoidal_places
 from flax_transformer.ops.wide import wide
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 FLOAT32 = Precision()
 
@@ -113,7 +112,6 @@ class Detr(ReadsImages, Module):
         self.scores = Head(HeadConfig(embed=cfg.embed, outputs=cfg.classes + 1, precision=cfg.precision), rngs=rngs)
         self.boxes = BoxHead(cfg, rngs=rngs)
 
-    @implicit("images")
     def __call__(
         self,
         images: Float[Array, "*B H W C"],
@@ -132,7 +130,6 @@ class Detr(ReadsImages, Module):
         """
         return self.output(self.hidden_states(images, mask, key=key)[..., -1, :, :])
 
-    @implicit("images")
     def hidden_states(
         self,
         images: Float[Array, "*B H W C"],
@@ -143,7 +140,6 @@ class Detr(ReadsImages, Module):
         """Compute the queries' states after every layer of the decoder; arguments as in a call."""
         return self._states(self.backbone.feature_map(images), images, mask, key)
 
-    @implicit("images")
     def observe(
         self,
         images: Float[Array, "*B H W C"],
@@ -205,7 +201,6 @@ class Detr(ReadsImages, Module):
         )  # fmt: skip
         return self.norm(jnp.moveaxis(found, 0, -3))
 
-    @implicit("hidden")
     def output(self, hidden: Float[Array, "*B Q D"], *, key: PRNGKeyArray | None = None) -> Detections:
         """Score the classes and place the boxes, in float32 or more, from the states of queries.
 

@@ -28,7 +28,6 @@ from flax_transformer.nn.check import check_hidden, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
-from flax_transformer.parallel.explicit import implicit
 
 FLOAT32 = Precision()
 
@@ -64,7 +63,6 @@ class MixerBlock(Module):
         self.tokens, self.tokens_residual = cfg.tokens.build(rngs), Residual(cfg.residual, rngs=rngs)
         self.feedforward, self.feedforward_residual = cfg.feedforward.build(rngs), Residual(cfg.residual, rngs=rngs)
 
-    @implicit("x")
     def __call__(
         self,
         x: Float[Array, "*B P D"],

@@ -30,7 +30,6 @@ from flax_transformer.ops import Mask, activation
 from flax_transformer.ops.convolution import max_pool
 from flax_transformer.ops.eager import reused
 from flax_transformer.ops.platform import platform
-from flax_transformer.parallel.explicit import implicit
 
 FLOAT32 = Precision()
 Statistics = dict[str, Any]
@@ -117,7 +116,6 @@ class ResNet(ReadsImages, Module):
         for i, (depth, step) in enumerate(zip(cfg.depths, cfg.steps, strict=True)):
             setattr(self, f"stage{i + 1}", Stage(cfg, channels[i], channels[i + 1], depth, step, rngs=rngs))
 
-    @implicit("images")
     def features(self, images: Float[Array, "*B H W C"], by: Normalise) -> tuple[Float[Array, "*B I J D"], Statistics]:
         """Compute the last feature map, and new statistics, by what batch norms are to do.
 

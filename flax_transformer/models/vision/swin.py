@@ -42,7 +42,6 @@ from flax_transformer.nn.window import over_grid
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import resample_positions
 from flax_transformer.parallel import constrain
-from flax_transformer.parallel.explicit import implicit
 
 FLOAT32 = Precision()
 NORM_EPS = 1e-5
@@ -61,7 +60,6 @@ class PatchMerging(Module):
             dot_general=Product("project"), rngs=rngs, **cfg.precision.dtypes,
         )  # fmt: skip
 
-    @implicit("x")
     def __call__(self, x: Float[Array, "*B T D"], grid: Grid) -> Float[Array, "*B M 2*D"]:
         """Merge; an odd row or column at the edge is merged with zeros."""
         check_hidden(x, self.embed)
