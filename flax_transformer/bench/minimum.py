@@ -7,11 +7,13 @@ for the backward pass; a compiler that keeps it, as it may of a small model, doe
 gathered once, as a lookup's gradient needs none and the loss takes its own while it has the table. Of learned positions
 the batch's alone have a gradient, frozen parameters and those that no loss depends on have none. Tensor parallelism
 sums activations behind each attention and each feed-forward layer, and their gradients before it (Shoeybi et al. 2019,
-https://arxiv.org/abs/1909.08053). Of other axes nothing is said.
+https://arxiv.org/abs/1909.08053). Groups of experts sum what they have in common, as data parallelism does; what tokens
+send to experts and back depends on where they go, and is not counted. Of other axes nothing is said.
 """
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +48,7 @@ def minimum_bytes(
     """
     wide, size = jnp.dtype(dtype).itemsize, mesh.shape
     rows = shape["rows"] // row_parts(size)
-    total, silent = dict.fromkeys(("data", "fsdp", "tensor"), 0), set()
+    total, silent = Counter(), set()
     paths = jax.tree_util.tree_leaves_with_path(model)
     leaves = zip(paths, jax.tree.leaves(places), learns or [True] * len(paths), strict=True)
     for (path, leaf), place, learnt in leaves:
@@ -54,19 +56,21 @@ def minimum_bytes(
         sides = (length for part, length in LENGTHS.items() if name.startswith(part) and length in shape)
         side, each = next(sides, "length"), min(wide, leaf.dtype.itemsize)
         reached = min(1.0, shape.get(side, math.inf) / leaf.shape[0]) if POSITIONS.search(name) else 1.0
-        if size["data"] > 1 and learnt:
-            total["data"] += int(held * reached) * each
-        if size["fsdp"] > 1 and _splits(place, "fsdp"):
+        apart = [axis for axis in ("data", "expert") if size[axis] > 1 and not splits(place, axis)]
+        if apart and learnt:
+            total[apart[0]] += int(held * reached) * each
+        if size["fsdp"] > 1 and splits(place, "fsdp"):
             times = learnt + (1 if name.endswith(".embedding") else gathers)
             total["fsdp"] += int(held * size["fsdp"] * times * reached) * each
-        if size["tensor"] > 1 and name.endswith((".out.kernel", ".down.kernel")) and _splits(place, "tensor"):
+        if size["tensor"] > 1 and name.endswith((".out.kernel", ".down.kernel")) and splits(place, "tensor"):
             if side not in shape:
                 silent.add("tensor")
                 continue
             depth = leaf.shape[0] // size["pipeline"]
             total["tensor"] += 2 * depth * rows * shape[side] * leaf.shape[-1] * wide
-    return {axis: count for axis, count in total.items() if size[axis] > 1 and axis not in silent}
+    return {axis: count for axis, count in total.items() if axis not in silent}
 
 
-def _splits(place: Any, axis: str) -> bool:
+def splits(place: Any, axis: str) -> bool:
+    """Whether a sharding splits any dimension over a mesh axis."""
     return any(axis in (part if isinstance(part, tuple) else (part,)) for part in place.spec)

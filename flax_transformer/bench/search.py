@@ -8,29 +8,31 @@ the search ends when none that is left can be faster than the fastest found.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh
 
 from flax_transformer.bench.ahead import Case, CompilerError
 from flax_transformer.bench.chip import Topology
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.experiment import option_changes, with_options
-from flax_transformer.bench.minimum import minimum_bytes
+from flax_transformer.bench.minimum import minimum_bytes, splits
 from flax_transformer.bench.plan import ESTIMATE, UNKNOWN, Plan, gib, plan, spell_mesh
 from flax_transformer.bench.report import seconds
 from flax_transformer.bench.target import find_experiment, find_workload
 from flax_transformer.bench.workload import Size, Workload
 from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
-from flax_transformer.parallel import MeshConfig, abstract_mesh
+from flax_transformer.parallel import AXES, MeshConfig, abstract_mesh, row_parts
 from flax_transformer.train.state import state_shardings
 
 KEPT = ("none", "dots", "full")
 """What the backward pass keeps, most first."""
-TENSOR, PARTS = (1, 2, 4, 8), (1, 2, 4)
-"""Sizes that are tried of the axis `tensor`, and numbers of parts that a batch is taken in."""
+SPLIT, PARTS = (1, 2, 4, 8), (1, 2, 4)
+"""Sizes that are tried of the axes `tensor` and `expert`, and numbers of parts that a batch is taken in."""
 MOST = 24
 """Ways that are compiled at the most."""
 
@@ -71,47 +73,70 @@ def ways(case: Case) -> list[Way]:
     flops = {remat: work.facts(("train",)).flops["train"].hardware for remat, work in works.items()}
     rows = works["none"].rows
     made = []
-    for mesh, held, send in _meshes(works["none"], Topology.of(case.topology)):
+    for place in _places(works["none"], Topology.of(case.topology)):
         for many in (rows,) if experiment else (rows, 2 * rows):
             batch = {} if experiment else {"batch": many}
             for remat in KEPT:
-                tried = replace(case, mesh=mesh, size={**size, **batch, "remat": remat})
-                made += _parts(tried, many, flops[remat] / rows, held, send)
+                tried = replace(case, mesh=place.config, size={**size, **batch, "remat": remat})
+                made += _parts(tried, works[remat], place, many, flops[remat] / rows)
     return sorted(made, key=lambda way: (way.seconds, way.case.size["accumulate"], way.held))
 
 
-def _meshes(work: Workload, topology: Topology) -> Iterator[tuple[MeshConfig, int, Callable]]:
-    """Give meshes, what a device holds of the state, and what it must send with so many rows and gathers."""
+@frozen
+class _Place:
+    """Where a mesh puts the state of training."""
+
+    config: MeshConfig
+    mesh: AbstractMesh
+    model: Any
+    shardings: Any
+    learns: list[bool]
+    """Of each parameter, whether it gets a gradient."""
+    held: int
+    """Bytes of the state that a device has."""
+
+    def sent(self, shape: dict[str, int], dtype: str, gathers: int) -> int:
+        """Count the bytes that a device must send in a step."""
+        least = minimum_bytes(
+            self.model, self.shardings, self.mesh, shape, dtype, gathers=gathers, learns=self.learns
+        )  # fmt: skip
+        return sum(least.values())
+
+
+def _places(work: Workload, topology: Topology) -> Iterator[_Place]:
     state, count = work.state, topology.devices
     learns = work.learning(state.model)
-    sizes = ((fsdp, tensor) for tensor in TENSOR for fsdp in (2**power for power in range(count.bit_length())))
-    for fsdp, tensor in sizes:
-        if count % (fsdp * tensor):
+    for expert, tensor, power in product(SPLIT, SPLIT, range(count.bit_length())):
+        if count % (expert * tensor * 2**power):
             continue
-        config = MeshConfig(data=count // (fsdp * tensor), fsdp=fsdp, tensor=tensor)
+        sizes = {"data": count // (expert * tensor * 2**power), "fsdp": 2**power, "tensor": tensor, "expert": expert}
+        config = MeshConfig(**sizes)
         mesh = abstract_mesh(config, count)
         try:
-            places = state_shardings(state, mesh)
-        except ValueError:  # heads or a width that this mesh cannot split
+            shardings = state_shardings(state, mesh)
+        except ValueError:  # heads, experts or a width that this mesh cannot split
             continue
-        leaves = zip(jax.tree.leaves(state), jax.tree.leaves(places), strict=True)
-        held = sum(math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, place in leaves)
-        least = partial(minimum_bytes, state.model, places.model, mesh, learns=learns)
-        yield config, held, partial(least, dtype=work.dtype or "float32", shape=work.shape)
+        each = jax.tree.leaves(shardings)
+        if expert > 1 and not any(splits(sharding, "expert") for sharding in each):
+            continue  # a model without experts
+        leaves = zip(jax.tree.leaves(state), each, strict=True)
+        held = sum(math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in leaves)
+        yield _Place(
+            config=config, mesh=mesh, model=state.model, shardings=shardings.model, learns=learns, held=held
+        )  # fmt: skip
 
 
-def _parts(case: Case, rows: int, flops: float, held: int, send: Callable) -> Iterator[Way]:
+def _parts(case: Case, work: Workload, place: _Place, rows: int, flops: float) -> Iterator[Way]:
     """Give the ways to take a batch on one mesh, where it can be shared out; `flops` are of a row."""
-    topology, shape = Topology.of(case.topology), send.keywords["shape"]
-    spec, dtype = topology.spec, send.keywords["dtype"]
+    topology, dtype = Topology.of(case.topology), work.dtype or "float32"
+    spec, parallel = topology.spec, row_parts(place.mesh.shape)
     peak = (known_peak(spec.kind, dtype) or known_peak(spec.kind, "bfloat16")) * topology.devices
-    parallel = case.mesh.data * case.mesh.fsdp
     for parts in PARTS:
         if rows % (parallel * parts) == 0:
-            sent = sum(send(shape={**shape, "rows": rows}, gathers=parts).values())
+            sent = place.sent({**work.shape, "rows": rows}, dtype, parts)
             bound = max(flops / peak, sent * spec.devices / spec.links / rows)
             size = {**case.size, "accumulate": parts}
-            yield Way(case=replace(case, size=size), seconds=bound, held=held, load=rows // (parallel * parts))
+            yield Way(case=replace(case, size=size), seconds=bound, held=place.held, load=rows // (parallel * parts))
 
 
 def search(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Found:
@@ -197,16 +222,22 @@ def command(found: Plan) -> str:
     On TPUs it launches the experiment, with a bucket of one's own to be filled in; on GPUs it is run on each host.
     """
     case, topology = found.case, found.topology
-    mesh = [(f"mesh.{axis}", getattr(case.mesh, axis)) for axis in ("data", "fsdp", "tensor")]
     file, _, which = case.target.partition(":")
     if not file.endswith(".py"):
-        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in (*mesh, *case.size.items()))
+        changes = (*_axis_changes(MeshConfig(), case.mesh), *case.size.items())
+        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changes)
         return f"flax-transformer bench {case.target} --what train {options}"
     experiment = with_options(find_experiment(Path(file), which), case.options)
-    changes = (*option_changes(experiment, Size(**case.size)), *mesh)
+    changes = (*option_changes(experiment, Size(**case.size)), *_axis_changes(experiment.mesh, case.mesh))
     options = [*([which] if which else []), *case.options, *(f"--{name} {value}" for name, value in changes)]
     if topology.platform == "cuda":
         return f"python {file} {' '.join(options)} --workdir runs/mine"
     on = "gke" if topology.chip == "tpu7x" else "queued-resource"
     to = f"--on {on} --tpu {topology.name} --workdir gs://BUCKET/mine"
     return f"flax-transformer launch {file} {to} -- {' '.join(options)}"
+
+
+def _axis_changes(before: MeshConfig, after: MeshConfig) -> list[tuple[str, int]]:
+    """Name the options that make one mesh of another."""
+    sizes = zip(AXES, before.sizes(), after.sizes(), strict=True)
+    return [(f"mesh.{axis}", new) for axis, old, new in sizes if new != old]

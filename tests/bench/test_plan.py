@@ -96,6 +96,15 @@ def test_bytes_of_three_models_are_those_counted_by_hand():
     assert least(transformer_base(vocab=1024), tensor=2) == {"tensor": 6 * (2 + 3) * 2 * 16 * 128 * 512 * 2}
 
 
+def test_groups_of_experts_sum_what_they_have_in_common():
+    from flax_transformer.models.text.mixtral import mixtral_8x7b
+
+    experts = 32 * 8 * 3 * 4096 * 14_336
+    common = 46_702_792_704 - experts
+    assert least(mixtral_8x7b(), expert=4) == {"expert": common * 2}
+    assert least(mixtral_8x7b(), data=2, expert=4) == {"data": (common + experts // 4) * 2}
+
+
 def test_of_frozen_parameters_no_gradient_is_sent():
     mesh = abstract_mesh(MeshConfig(data=2, fsdp=2))
     model = {"old": {"up": {"kernel": jax.ShapeDtypeStruct((4, 8), "float32")}}}

@@ -73,6 +73,17 @@ def test_a_search_tries_all_that_can_be(every):
     assert 3 * parts < whole
 
 
+def test_experts_are_shared_out_where_a_model_has_some(every):
+    assert {way.case.mesh.expert for way in every} == {1}
+    assert "mesh.expert" not in command(Plan(case=every[0].case, compiled=COMPILED))
+    mixtral = ways(replace(CASE, target="mixtral_8x7b", topology="v5p:2x2x2"))
+    assert {way.case.mesh.expert for way in mixtral} == {1, 2, 4, 8}
+    held = {way.case.mesh: way.held for way in mixtral}
+    assert held[MeshConfig(data=1, expert=8)] < held[MeshConfig(data=8)] / 4
+    best = next(way for way in mixtral if way.case.mesh == MeshConfig(data=1, fsdp=4, expert=2))
+    assert "--mesh.data 1 --mesh.fsdp 4 --mesh.expert 2 --batch" in command(Plan(case=best.case, compiled=COMPILED))
+
+
 def test_what_is_found_is_the_fastest_of_all_that_fit(compiled, every):
     found = search(CASE)
     plans = [made(way) for way in every]
