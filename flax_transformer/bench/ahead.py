@@ -6,7 +6,6 @@ libraries are loud, and a compiler that dies should take nobody along, as that o
 card. A program that is there already is compiled here, by `compile_program`.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +31,11 @@ from flax_transformer.bench.workload import Facts, Size, Workload, program_facts
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import batch_sharding, collectives, make_mesh
 from flax_transformer.parallel.mesh import MeshConfig
+from flax_transformer.train.programs import COMPILERS, digest, installed, program_file, save_program
 from flax_transformer.train.state import state_shardings
 from flax_transformer.train.step import laid_out
 
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-COMPILERS = ("libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
 REMATERIALIZATION = "nvoluntary full rematerialization"
 
 
@@ -58,6 +56,8 @@ class Case:
     """Fields of `bench.target.Size`."""
     options: tuple[str, ...] = ()
     """Of the experiment, as on its own command line."""
+    programs: str = ""
+    """A folder to keep the compiled step in, for the experiment's own `--programs`."""
 
 
 @frozen
@@ -98,6 +98,8 @@ class Compiled:
     """Memory there is for programs, by the compiler where it has told."""
     rematerialized: int = 0
     """Tensors that the compiler could only move by making them whole on every device."""
+    program: str = field(default="", compare=False)
+    """The file that the compiled step is kept in, if it is."""
     earlier: bool = field(default=False, compare=False)
     """Whether an earlier call compiled it."""
 
@@ -161,19 +163,8 @@ def _read(file: Path | None) -> dict[str, Any] | None:
 
 def _name(program: str, devices: Mapping[str, Any]) -> str:
     """Name all that what the compiler tells depends on, and what we read of it."""
-    variables = {name: os.environ.get(name) for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")}
-    versions = {name: _version(name) for name in ("jax", "jaxlib", *COMPILERS)}
-    digest = hashlib.sha256(json.dumps([devices, variables, versions], sort_keys=True).encode())
-    for text in (program, *(Path(file).read_text() for file in (__file__, collectives.__file__))):
-        digest.update(text.encode())
-    return f"{digest.hexdigest()[:32]}.json"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    ours = [Path(file).read_text() for file in (__file__, collectives.__file__)]
+    return f"{digest(program, {**devices, 'read by': ours})}.json"
 
 
 def topology_devices(topology: Topology) -> list[Any]:
@@ -183,7 +174,7 @@ def topology_devices(topology: Topology) -> list[Any]:
       CompilerError: without the compiler, or where it knows no such slice.
     """
     extra, packages = ("gpu", COMPILERS[1:]) if topology.platform == "cuda" else ("tpu", COMPILERS[:1])
-    if not any(map(_version, packages)):
+    if not any(map(installed, packages)):
         raise CompilerError(
             f"a plan for {topology.name} needs a compiler that is not here, {' or '.join(packages)}; "
             f"pip install 'flax_transformer[{extra}]' brings it"
@@ -212,12 +203,17 @@ def compile_program(
 def _compile(case: Case, kept: Path | None = None, *, fresh: bool = False) -> dict[str, Any]:
     """Give what is known of a step, what the compiler told of it, and the file for that."""
     topology = Topology.of(case.topology)
+    if case.programs and (topology.devices == 1 or not case.target.partition(":")[0].endswith(".py")):
+        raise ValueError(
+            "compiled steps are kept of experiments on several devices, which load them by --programs; got "
+            f"{case.target} on {topology.name}"
+        )
     found = find_target(case.target, Size(**case.size), case.options)
     if isinstance(found, Program):
         lowered = _lower_program(case.target, found, topology, case.mesh)
     else:
         lowered = _lower_training(found, topology, case.mesh)
-    return _answer(*lowered, topology, kept, fresh=fresh)
+    return _answer(*lowered, topology, kept, fresh=fresh, programs=case.programs)
 
 
 def _lower_training(
@@ -284,24 +280,33 @@ def _placed(leaf: Any, mesh: Mesh) -> Any:
 
 
 def _answer(
-    known: dict[str, Any], lowered: Any, mesh: Mesh, topology: Topology, kept: Path | None, *, fresh: bool
-) -> dict[str, Any]:
+    known: dict[str, Any], lowered: Any, mesh: Mesh, topology: Topology, kept: Path | None, *, fresh: bool,
+    programs: str = "",
+) -> dict[str, Any]:  # fmt: skip
     """Add what the compiler tells of a program, now or earlier, to what is known of it, and the file for that."""
-    devices = {"slice": topology.name, "mesh": dict(mesh.shape), "order": [device.id for device in mesh.devices.flat]}
+    order = list(mesh.devices.flat)
+    devices = {"slice": topology.name, "mesh": dict(mesh.shape), "order": [device.id for device in order]}
     file = kept and kept / _name(lowered.as_text(), devices)
-    told = None if fresh else _read(file)
-    answer = {"known": known, "file": file and str(file), "earlier": told is not None}
-    return {**answer, "told": told or _tell(lowered, topology)}
+    program = program_file(Path(programs), lowered, order) if programs else None
+    told = None if fresh or (program and not program.exists()) else _read(file)
+    answer = {
+        "file": file and str(file),
+        "earlier": told is not None,
+        "told": told or _tell(lowered, topology, program),
+    }
+    return {**answer, "known": {**known, "program": str(program) if program and program.exists() else ""}}
 
 
-def _tell(lowered: Any, topology: Topology) -> dict[str, Any]:
-    """Compile, and read what the compiler says."""
+def _tell(lowered: Any, topology: Topology, program: Path | None = None) -> dict[str, Any]:
+    """Compile, read what the compiler says, and write the program where it is to be kept."""
     began = time.perf_counter()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         used, limit = _overflow(str(error))
         return {"seconds": time.perf_counter() - began, "used": used, "limit": limit}
+    if program:
+        save_program(program, compiled)
     memory, text = compiled.memory_analysis(), compiled.as_text()
     arguments, temporaries = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes

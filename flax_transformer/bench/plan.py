@@ -172,6 +172,7 @@ def render(found: Plan, *, tokens: float = 0.0, price: float = 0.0) -> str:
         ("target", f"{found.case.target}: {parameters}{known.dtype}, {shape}"),
         ("GPUs" if gpus else "slice", f"{topology.name}: {topology}, {spell_mesh(found.case)}"),
         ("compiled", f"in {seconds(known.seconds)}{', earlier' if known.earlier else ''}"),
+        *([("  kept in", known.program)] if known.program else []),
         ("", ""),
         ("memory", f"{verdict}: {gib(known.used)} of {gib(known.limit)} a device, {rest}"),
     ]

@@ -90,7 +90,7 @@ def from_pretrained(name: str, size: Size) -> Workload:
 def _from_file(name: str, path: Path, which: str, size: Size, options: Sequence[str]) -> Workload | Program:
     module = _load(path)
     named = getattr(module, which, None)
-    if inspect.isfunction(named):
+    if inspect.isfunction(named) and which not in _experiments(module):
         if size != Size() or options:
             raise ValueError(f"{name} decides on its own arguments: sizes and options are for models")
         return program_of(name, named())
@@ -122,9 +122,7 @@ def find_experiment(path: Path, which: str = "", module: ModuleType | None = Non
     Raises:
       ValueError: when there is no such file or experiment, or several and none is named.
     """
-    values = vars(module or _load(path))
-    groups = (values, *(each for each in values.values() if isinstance(each, dict)))
-    found = {str(key): each for group in groups for key, each in group.items() if isinstance(each, Experiment)}
+    found = _experiments(module or _load(path))
     if not found:
         if which:
             raise ValueError(f"{path} must define a function or an Experiment as a global {which}, it has none")
@@ -135,6 +133,12 @@ def find_experiment(path: Path, which: str = "", module: ModuleType | None = Non
         asked = f"it has no {which!r}" if which else "say which"
         raise ValueError(f"{path} has the experiments {', '.join(found)}; {asked}, as in {path}:{next(iter(found))}")
     return found[which]
+
+
+def _experiments(module: ModuleType) -> dict[str, Experiment]:
+    """Find the experiments that a file defines as globals or in global dicts, where a name may be a function's too."""
+    groups = (vars(module), *(each for each in vars(module).values() if isinstance(each, dict)))
+    return {str(key): each for group in groups for key, each in group.items() if isinstance(each, Experiment)}
 
 
 def _load(path: Path) -> ModuleType:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +22,7 @@ def plan(
     tokens: float = 0.0,
     price: float = 0.0,
     search: bool = False,
+    programs: str = "",
     fresh: bool = False,
     json: Path | None = None,
 ) -> None:
@@ -42,6 +43,8 @@ def plan(
       price: Of one chip for an hour, for the cost.
       search: Try meshes, remat policies, batch sizes and accumulation for the fastest that fits, and write the command
         that starts it.
+      programs: Folder to keep the compiled step of an experiment in, which on such a slice loads it from there by its
+        own --programs, and need not compile it.
       fresh: Compile even what was compiled before; else only a step that is another program, for other devices or by
         another compiler, is.
       json: File to write the plan to, or the one that a search has chosen.
@@ -63,9 +66,11 @@ def plan(
         if search:
             found = searching.search(case, say, fresh=fresh)
             best = searching.chosen(found)
+            if best is not None and programs:
+                best = ahead.plan(replace(best.case, programs=programs), say)
             print(searching.render_search(found, best and searching.command(best)))
         else:
-            best = ahead.plan(case, say, fresh=fresh)
+            best = ahead.plan(replace(case, programs=programs), say, fresh=fresh)
             print(ahead.render(best, tokens=tokens, price=price))
         if json is not None and best is not None:
             best.save(json)

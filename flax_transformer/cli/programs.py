@@ -1,6 +1,5 @@
 """Compiled programs that commands keep on disk, so that the next command need not compile them again."""
 
-import hashlib
 import os
 import platform
 import sys
@@ -20,10 +19,12 @@ def keep_programs() -> None:
     """
     import jax
 
+    from flax_transformer.train.programs import processor
+
     if jax.config.jax_compilation_cache_dir or os.environ.get(FOLDER) == "":
         return
     try:
-        folder = _root() / f"{platform.machine()}-{_processor()}"
+        folder = _root() / f"{platform.machine()}-{processor()}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -51,13 +52,3 @@ def _root() -> Path:
     else:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return caches / "flax_transformer" / "programs"
-
-
-def _processor() -> str:
-    """Tell processors of different instructions apart."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        known = "".join(next((line for line in lines if line.startswith(("flags", "Features"))), ""))
-    except OSError:
-        known = platform.processor()
-    return hashlib.sha256(known.encode()).hexdigest()[:8]

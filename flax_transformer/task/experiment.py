@@ -36,6 +36,7 @@ from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.preemption import preempted_at_once
 from flax_transformer.train.profile import FOLDER as PROFILE
 from flax_transformer.train.profile import Profile
+from flax_transformer.train.programs import programs_folder
 from flax_transformer.train.schedule import make_schedule
 from flax_transformer.train.share import shared
 from flax_transformer.train.state import TrainState, evaluated_model, init_state, parameter_count
@@ -104,13 +105,15 @@ def make_writer(experiment: Experiment, folder: RunFolder, after: int) -> Writer
     return Writers([JsonLines(folder.metrics, after=after), TensorBoard(folder.tensorboard, after=after), *trackers])
 
 
-def train(experiment: Experiment, workdir: str | os.PathLike, *, profile: str = "") -> Any:
+def train(experiment: Experiment, workdir: str | os.PathLike, *, profile: str = "", programs: str = "") -> Any:
     """Run an experiment in a folder, from where it stands, and return the final model.
 
     Among several processes (`multihost.start`) all must call this, with one folder that all of them see.
 
     Args:
       profile: steps to trace, FROM:TO, into `profile` in the folder; none by default.
+      programs: a folder of compiled steps: what is there is loaded, and what is not is compiled and added. They are
+        code, which whoever can write there decides.
 
     Raises:
       FolderError: when the folder holds another configuration or cannot be written.
@@ -118,6 +121,7 @@ def train(experiment: Experiment, workdir: str | os.PathLike, *, profile: str = 
       NotFinite, CheckpointError, Interrupted, Preempted: as `train.loop.fit` says.
     """
     traced = Profile.of(profile, Path(workdir) / PROFILE, experiment.train.steps) if profile else None
+    kept = programs_folder(programs) if programs else None
     with preempted_at_once():
         mesh = make_mesh(experiment.mesh)
         if jax.process_count() > 1 and mesh.size < jax.device_count():
@@ -130,7 +134,7 @@ def train(experiment: Experiment, workdir: str | os.PathLike, *, profile: str = 
         with Checkpoints(folder.checkpoints, keep=config.keep) as checkpoints:
             done = checkpoints.steps()
             with _closing(make_writer(experiment, folder, after=done[-1] if done else 0)) as writer:
-                model = _fit(experiment, task, mesh, folder, checkpoints, writer, traced)
+                model = _fit(experiment, task, mesh, folder, checkpoints, writer, traced, kept)
                 if jax.process_index() == 0:
                     task.finish(model, writer)
                 multihost.meet("finished")
@@ -145,6 +149,7 @@ def _fit(
     checkpoints: Checkpoints,
     writer: Writer,
     profile: Profile | None,
+    programs: Path | None,
 ) -> Any:
     """Train, and give the final model, which every process then holds by itself."""
     config = experiment.train
@@ -156,7 +161,7 @@ def _fit(
     schedule = make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps)
     state = fit(
         state,
-        jit_train_step(step, state, mesh),
+        jit_train_step(step, state, mesh, programs),
         shared(task.batches, *multihost.row_parts(mesh)),
         config,
         checkpoints=checkpoints,
@@ -273,6 +278,7 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
     def command(
         workdir: str = f"runs/{name}",
         profile: str = "",
+        programs: str = "",
         processes: Annotated[multihost.Multihost, tyro.conf.arg(name="multihost")] = multihost.Multihost(),
         experiment: Annotated[Any, tyro.conf.arg(name="")] = default,
     ) -> int:
@@ -281,13 +287,15 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
         Args:
           workdir: Folder of the run; a run that is already there goes on.
           profile: Steps to trace, FROM:TO, into the folder `profile` of the run, for xprof and for the report.
+          programs: Folder of compiled training steps, as plan --programs writes them: one that matches is loaded,
+            another is compiled and added. They are code, which whoever can write there decides.
           processes: One process of several; on SLURM (srun), GKE and TPU machines this is found out.
           experiment: The experiment.
         """
 
         def body() -> None:
             multihost.start(processes)
-            train(experiment, workdir, profile=profile)
+            train(experiment, workdir, profile=profile, programs=programs)
 
         return guarded(body)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from flax_transformer.train.carry import (
     is_separable,
     statistics_fixed,
 )
+from flax_transformer.train.programs import KeptStep
 from flax_transformer.train.state import TrainState, moving_average, state_shardings
 
 Step = Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
@@ -178,12 +180,19 @@ def laid_out(train_step: Step, state: Any, mesh: Mesh | None = None) -> Callable
     return jax.jit(train_step, in_shardings=given, out_shardings=(places, None), donate_argnums=0)
 
 
-def jit_train_step(train_step: Callable, state: Any, mesh: Mesh | None = None) -> Callable:
+def jit_train_step(
+    train_step: Callable, state: Any, mesh: Mesh | None = None, programs: Path | None = None
+) -> Callable:
     """Jit a training step as `laid_out` does, and let each process give its own rows of the batch.
 
     The mesh, and what `axis_rules` and `sharding_rules` say here, hold in every call.
+
+    Args:
+      programs: a folder of compiled steps; those that are not there are added to it.
     """
     compiled = laid_out(train_step, state, mesh)
+    if programs is not None:
+        compiled = KeptStep(compiled, programs, jax.devices()[:1] if mesh is None else list(mesh.devices.flat))
     if mesh is None:
         return compiled
     rule, said = axis_to_mesh(), given_rules()

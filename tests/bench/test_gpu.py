@@ -74,7 +74,7 @@ def test_what_does_not_fit_a_gpu_is_told_with_what_it_is_made_of():
 
 
 def test_without_the_compiler_the_extra_that_brings_it_is_named(monkeypatch):
-    monkeypatch.setattr(ahead, "_version", lambda package: None)
+    monkeypatch.setattr(ahead, "installed", lambda package: None)
     for topology, package, extra in (("h100:8", "jax-cuda13-plugin", "gpu"), ("v5e:4x4", "libtpu", "tpu")):
         with pytest.raises(CompilerError, match=rf"{package}.*pip install 'flax_transformer\[{extra}\]'"):
             plan.compile(jnp.sin, jnp.ones(3), topology=topology)

@@ -12,6 +12,7 @@ from flax_transformer.bench import ahead
 from flax_transformer.bench import plan as preflight
 from flax_transformer.bench.ahead import Case, Compiled
 from flax_transformer.parallel import MeshConfig
+from flax_transformer.train import programs
 
 EXPERIMENT = """
 from collections.abc import Iterator
@@ -63,8 +64,8 @@ def write(folder, width, comment=""):
 def ask(monkeypatch, tmp_path):
     """Plan in this process, by a compiler that tells nothing; give whether it was not asked."""
     monkeypatch.setattr(ahead, "topology_devices", lambda topology: jax.devices()[:1])
-    monkeypatch.setattr(ahead, "version", lambda name: "1.0")
-    monkeypatch.setattr(ahead, "_tell", lambda lowered, topology: {"seconds": 1.0, "used": 1, "limit": 2})
+    monkeypatch.setattr(programs, "version", lambda name: "1.0")
+    monkeypatch.setattr(ahead, "_tell", lambda *_: {"seconds": 1.0, "used": 1, "limit": 2})
 
     def call(case, *, fresh=False):
         return ahead._kept(ahead._compile(case, tmp_path / "kept", fresh=fresh)).earlier
@@ -89,7 +90,7 @@ def test_another_compiler_slice_or_option_is_asked_anew(case, ask, monkeypatch):
     assert not ask(replace(case, topology="v6e:1x1"))
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_scoped_vmem_limit_kib=1024")
     assert not ask(case)
-    monkeypatch.setattr(ahead, "version", lambda name: "1.1")
+    monkeypatch.setattr(programs, "version", lambda name: "1.1")
     assert not ask(case)
     assert ask(case)
 

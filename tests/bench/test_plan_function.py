@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from flax_transformer.bench import ahead, plan
 from flax_transformer.bench.ahead import Case, mesh_of
 from flax_transformer.bench.timing import make_program
+from flax_transformer.train import programs as programs_of
 
 MINE = """
 import jax, jax.numpy as jnp
@@ -28,13 +29,13 @@ def asked(monkeypatch, tmp_path):
     """Stand in for the compiler, on a slice of one device; give what it was asked to compile."""
     programs = []
 
-    def tell(lowered, topology):
+    def tell(lowered, *_):
         programs.append(lowered.as_text())
         return {"seconds": 1.0, "arguments": 100, "used": 100, "limit": 200}
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(ahead, "topology_devices", lambda topology: jax.devices()[:1])
-    monkeypatch.setattr(ahead, "version", lambda name: "1.0")
+    monkeypatch.setattr(programs_of, "version", lambda name: "1.0")
     monkeypatch.setattr(ahead, "_tell", tell)
     return programs
 
@@ -113,3 +114,9 @@ def test_axes_of_ones_own_are_split_on_the_slice(tmp_path, monkeypatch):
 def test_a_program_of_ones_own_is_jitted_once():
     jitted = jax.jit(jnp.sin)
     assert make_program(jitted, jnp.ones(3)).function is jitted
+
+
+def test_steps_are_kept_of_experiments_on_several_devices_alone(asked, tmp_path):
+    for target, topology in (("transformer_tiny", "v5e:2x2"), ("experiments/classify_images.py:cct", "v5e:1x1")):
+        with pytest.raises(ValueError, match=rf"are kept of experiments on several devices, .*; got {target} on"):
+            ahead._compile(Case(target=target, topology=topology, programs=str(tmp_path)))

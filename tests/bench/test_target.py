@@ -9,12 +9,14 @@ import pytest
 
 from flax_transformer.bench.run import RefusedError, benchmark
 from flax_transformer.bench.target import find_target, find_workload
-from flax_transformer.bench.workload import Size
+from flax_transformer.bench.workload import Size, Workload
 from flax_transformer.hub.registry import families, find_family
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.objective import OBJECTIVES
 from tests.models.families import PICTURES, SOUNDS, TEXTS
 from tests.shares import share
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 GOLDEN = Path(__file__).parent.parent / "hub" / "golden"
 SMALL = Size(batch=2, length=8)
@@ -99,6 +101,12 @@ def test_a_module_of_ones_own_is_measured_by_file_and_function(mine):
     assert record["target"]["shape"] == {"arrays": 3, "numbers": 5 * 8 + 8 + 3 * 5}
     assert program["recompiles"] == 0
     json.dumps(record)
+
+
+def test_a_name_of_an_experiment_may_be_that_of_a_function_too():
+    found = find_target(f"{EXPERIMENTS}/classify_images.py:cct", Size())
+    assert isinstance(found, Workload)
+    assert found.objective is not None
 
 
 @pytest.mark.parametrize(
