@@ -25,7 +25,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from flax_transformer.bench.turns import after_loop, fold, turns
-from flax_transformer.ops.blockwise import AGAIN
+from flax_transformer.ops.kept import AGAIN
 from flax_transformer.scope import module_path
 
 

@@ -29,7 +29,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.parallel import AXES, MeshConfig, abstract_mesh, row_parts
 from flax_transformer.train.state import state_shardings
 
-KEPT = ("none", "dots", "full")
+KEPT = ("none", "dots", "attention", "full")
 """What the backward pass keeps, most first."""
 SPLIT, PARTS = (1, 2, 4, 8), (1, 2, 4)
 """Sizes that are tried of the axes `tensor` and `expert`, and numbers of parts that a batch is taken in."""

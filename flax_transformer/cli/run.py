@@ -107,7 +107,7 @@ class Size:
     """Tokens in the vocabulary."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """What matrices are multiplied in."""
-    remat: Literal["none", "full", "dots", "offload"] | None = None
+    remat: Literal["none", "full", "attention", "dots", "offload"] | None = None
     """What the backward pass computes again rather than keeps."""
     documents: int | None = None
     """Packed in each row, of decoder-only presets."""

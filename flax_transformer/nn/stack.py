@@ -16,17 +16,20 @@ from jaxtyping import Array, PRNGKeyArray
 from flax_transformer.nn.check import check_depth, check_kept
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
 from flax_transformer.ops.eager import reused
+from flax_transformer.ops.kept import ATTENDED
 from flax_transformer.parallel.axis import spelled
 from flax_transformer.parallel.explicit import implicit
 
 REMAT: dict[str, Callable | None] = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
+    "attention": jax.checkpoint_policies.save_only_these_names(ATTENDED),
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
 }
-"""What a block keeps for its backward pass: everything, nothing but its input, its matrix products, or these in the
-memory of the host."""
+"""What a block keeps for its backward pass: everything, nothing but its input, what attention gives too, its matrix
+products, or these in the memory of the host. By "attention" splash attention and attention by blocks are not computed
+twice, for the memory of one more input, or more where splash pads heads to 128; cuDNN's is."""
 
 
 @jax.tree_util.register_dataclass

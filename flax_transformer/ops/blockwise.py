@@ -16,15 +16,12 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.block import cut_block, fix_mask, pad_block, part_of, reaches
 from flax_transformer.ops.dropout import Dropout
+from flax_transformer.ops.kept import AGAIN, attended
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.wide import product, wide, widen, zeros
 
 _BLOCK = 512
-
-AGAIN = "rematted_computation"
-"""The scope in which JAX computes again what `jax.checkpoint` has not kept, and backward passes here do so too: by it
-those who count FLOPs tell them apart."""
 
 
 def blockwise_serves(q, k, v, mask, bias, dropout) -> str | None:
@@ -72,7 +69,7 @@ def _blockwise(scale, q, k, v, mask, bias):
 
 @partial(_blockwise.defjvp, symbolic_zeros=True)
 def _derive(scale, operands, slopes):
-    out, norm = in_one_piece(_forward, operands, scale=scale)
+    out, norm = attended(in_one_piece(_forward, operands, scale=scale))
     q, k, v, _, bias = (None if isinstance(slope, SymbolicZero) else slope for slope in slopes)
     return out, linear_map(_tangent, _backward, (*operands, out, norm), (q, k, v, bias), scale=scale)
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout, counts_places, drawn_from
+from flax_transformer.ops.kept import attended
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.ring_block import Plan
@@ -114,7 +115,7 @@ def _ring(plan, q, k, v, bias, rest):
 
 @partial(_ring.defjvp, symbolic_zeros=True)
 def _derive(plan, operands, slopes):
-    done = in_one_piece(_forward, operands, plan=plan)
+    done = attended(in_one_piece(_forward, operands, plan=plan))
     slopes = tuple(None if slope is None or isinstance(slope, SymbolicZero) else slope for slope in slopes[:4])
     return done["out"], linear_map(_tangent, _backward, (*operands, done), slopes, plan=plan)
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from einops import rearrange
 from jaxtyping import Array
 
-from flax_transformer.ops.blockwise import AGAIN, add_block
+from flax_transformer.ops.blockwise import add_block
+from flax_transformer.ops.kept import AGAIN
 from flax_transformer.ops.ring_block import Plan, dropper, masked_scores, reaches, spot_of
 from flax_transformer.ops.wide import product, zeros
 

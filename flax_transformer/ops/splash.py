@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout
+from flax_transformer.ops.kept import ATTENDED
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.platform import platform
 from flax_transformer.ops.wide import scaled
@@ -85,6 +86,7 @@ def _attend(q: Array, k: Array, v: Array, mask: Mask, *, scale: float, interpret
     kernel = splash.make_splash_mha_single_device(
         splash.MultiHeadMask([_positions(mask, rows, columns, S - T)] * N),
         block_sizes=_blocks(rows, columns),
+        residual_checkpoint_name=ATTENDED,
         interpret=interpret,
     )
     ids = splash.SegmentIds(*_segments(mask, tuple(batch), (T, S), (rows, columns)))

@@ -12,6 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from flax_transformer.ops.dropout import Dropout, keep_mask, keep_scale
+from flax_transformer.ops.kept import attended
 from flax_transformer.ops.mask import Mask, check_mask
 from flax_transformer.ops.wide import product, scaled, widen
 
@@ -37,7 +38,8 @@ def xla_attention(
         keep = keep_mask(dropout.key, weights.shape, dropout.rate)
         weights = jnp.where(keep, weights * keep_scale(dropout.rate), 0)
     grouped = rearrange(weights.astype(v.dtype), "... (K G) T S -> ... K G T S", K=v.shape[-2])
-    return rearrange(jnp.einsum("...kgts,...skh->...kgth", grouped, v), "... K G T H -> ... T (K G) H")
+    out = rearrange(jnp.einsum("...kgts,...skh->...kgth", grouped, v), "... K G T H -> ... T (K G) H")
+    return attended(out)
 
 
 def attention_weights(

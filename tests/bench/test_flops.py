@@ -161,7 +161,24 @@ def test_what_is_computed_again_is_counted_apart():
     assert count("full").model == count("dots").model == 3 * forward
     assert count("full").again == forward
     assert count("dots").again == 3 * (2 * 2 * 5 * 5 * 2 * 8) * 2  # attention's two products, which have batch axes
+    product = 3 * (2 * 2 * 5 * 5 * 2 * 8)
+    assert count("attention").again == forward - product  # of the weights with the values
     assert count("full").hardware == count("full").model + count("full").again
+
+
+@pytest.mark.parametrize(("attend", "kept"), [("blockwise", 2), ("xla", 1)])
+def test_attention_by_blocks_is_not_computed_twice_where_what_it_gives_is_kept(attend, kept):
+    """Its backward pass computes the scores again by itself; of the two products forward none is."""
+    cfg = transformer_block(embed=16, heads=2, inner=32, dropout=0.0, attend=partial(attention, backend=attend))
+    blocks = nnx.eval_shape(lambda: init_stack(lambda r: Block(cfg, rngs=r), 3, key=jax.random.key(0)))
+
+    def count(remat):
+        loss = lambda blocks, x: apply_stack(blocks, x, remat=remat).sum()  # noqa: E731
+        return count_flops(jax.grad(loss, (0, 1)), blocks, array(2, 5, 16))
+
+    product = 3 * (2 * 2 * 5 * 5 * 2 * 8)
+    assert count("full").again - count("attention").again == kept * product
+    assert count("full").model == count("attention").model
 
 
 def test_what_no_result_needs_does_not_count():

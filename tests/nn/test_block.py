@@ -67,7 +67,7 @@ def test_scan_equals_loop(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", only(["full", "dots", "offload"], "dots"))
+@pytest.mark.parametrize("remat", only(["full", "attention", "dots", "offload"], "dots"))
 def test_rematerialised_gradients_are_the_same(remat):
     cfg = with_fields(SMALL, dropout=0.2)
     blocks = init_stack(lambda rngs: Block(cfg, rngs=rngs), 2, key=jax.random.key(1))
@@ -192,7 +192,7 @@ def test_memory_where_there_is_no_cross_attention_is_an_error():
 
 
 def test_unknown_remat_policy_is_named():
-    with pytest.raises(ValueError, match="remat must be one of none, full, dots, offload, got 'most'"):
+    with pytest.raises(ValueError, match="remat must be one of none, full, attention, dots, offload, got 'most'"):
         apply_stack(
             init_stack(lambda r: Block(SMALL, rngs=r), 1, key=jax.random.key(0)), inputs(1, 2, 16), remat="most"
         )

@@ -61,7 +61,7 @@ class ConvNextConfig:
     """Standard deviation kernels start with; None: He's and Xavier's."""
     unroll: int | bool = 1
     """Blocks per loop iteration; True for no loop."""
-    remat: Literal["none", "full", "dots", "offload"] = "none"
+    remat: Literal["none", "full", "attention", "dots", "offload"] = "none"
     """What a block keeps for its backward pass: see `nn.REMAT`."""
     precision: Precision = Precision()
 

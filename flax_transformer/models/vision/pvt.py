@@ -68,7 +68,7 @@ class PVTConfig:
     block of the first stage (Huang et al. 2016)."""
     unroll: int | bool = 1
     """Blocks per loop iteration; True for no loop."""
-    remat: Literal["none", "full", "dots", "offload"] = "none"
+    remat: Literal["none", "full", "attention", "dots", "offload"] = "none"
     """What a block keeps for its backward pass: see `nn.REMAT`."""
 
     def __post_init__(self):
