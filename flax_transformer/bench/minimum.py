@@ -4,9 +4,10 @@ Bytes count as in `parallel.collectives`, the larger side, of one device and ste
 that a device keeps (all-reduce). Fully sharded, a parameter is gathered, and its gradient is summed and split once
 (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). A kernel is gathered for the forward pass and usually again
 for the backward pass; a compiler that keeps it, as it may of a small model, does without. A table of embeddings is
-gathered once, as a lookup's gradient needs none and the loss takes its own while it has the table. Of learned positions
-the batch's alone have a gradient, frozen parameters and those that no loss depends on have none. Tensor parallelism
-sums activations behind each attention and each feed-forward layer, and their gradients before it (Shoeybi et al. 2019,
+gathered once, as a lookup's gradient needs none and the loss takes its own while it has the table; where tokens are
+looked up in it alone, what was found may be sent instead, and its gradient back. Of learned positions the batch's alone
+have a gradient, frozen parameters and those that no loss depends on have none. Tensor parallelism sums activations
+behind each attention and each feed-forward layer, and their gradients before it (Shoeybi et al. 2019,
 https://arxiv.org/abs/1909.08053). Groups of experts sum what they have in common, as data parallelism does; what tokens
 send to experts and back depends on where they go, and is not counted. Of other axes nothing is said.
 """
@@ -21,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
+from flax_transformer.nn.config import configs_in
 from flax_transformer.parallel import path_name, row_parts
 
 LENGTHS = {"encoder": "source", "decoder": "target"}
@@ -29,6 +31,8 @@ LENGTHS = {"encoder": "source", "decoder": "target"}
 
 POSITIONS = re.compile(r"(^|\.)position\.embedding$")
 """Paths of tables of learned positions."""
+TOKENS = re.compile(r"(^|\.)(?<!head\.)token\.embedding$")
+"""Paths of tables that tokens are looked up in."""
 
 
 def minimum_bytes(
@@ -48,6 +52,8 @@ def minimum_bytes(
     """
     wide, size = jnp.dtype(dtype).itemsize, mesh.shape
     rows = shape["rows"] // row_parts(size)
+    positions = shape.get("length") or sum(shape.get(length, 0) for length in LENGTHS.values())
+    tied = any(getattr(config, "tied_output", False) for config in configs_in(getattr(model, "cfg", None)))
     total, silent = Counter(), set()
     paths = jax.tree_util.tree_leaves_with_path(model)
     leaves = zip(paths, jax.tree.leaves(places), learns or [True] * len(paths), strict=True)
@@ -61,7 +67,10 @@ def minimum_bytes(
             total[apart[0]] += int(held * reached) * each
         if size["fsdp"] > 1 and splits(place, "fsdp"):
             times = learnt + (1 if name.endswith(".embedding") else gathers)
-            total["fsdp"] += int(held * size["fsdp"] * times * reached) * each
+            sent = int(held * size["fsdp"] * times * reached) * each
+            if TOKENS.search(name) and not tied:
+                sent = min(sent, (1 + learnt) * rows * positions * leaf.shape[-1] * wide)
+            total["fsdp"] += sent
         if size["tensor"] > 1 and name.endswith((".out.kernel", ".down.kernel")) and splits(place, "tensor"):
             if side not in shape:
                 silent.add("tensor")

@@ -26,7 +26,7 @@ from flax_transformer.ops import (
     widen,
 )
 from flax_transformer.ops.mask_field import check_broadcast
-from flax_transformer.ops.table import sharing
+from flax_transformer.ops.table import exchanged, sharing
 from flax_transformer.ops.wide import wide
 from flax_transformer.parallel import constrain
 
@@ -137,7 +137,7 @@ class Embedding(Module):
             positions = jnp.arange(tokens.shape[-1])
         tokens = constrain(tokens, "batch", "length")
         # Added up in float32, rounded once; so their gradients are too, also where one row serves the whole batch.
-        x = widen(constrain(take_rows((self if table is None else table).rows, tokens), "batch", "length", None))
+        x = widen(constrain((self if table is None else table).take(tokens), "batch", "length", None))
         x = x * math.sqrt(cfg.embed) if cfg.scaled else x
         if cfg.position == "learned":
             x = x + lookup(self.position.embedding[...], positions + cfg.offset)
@@ -173,10 +173,16 @@ class Embedding(Module):
     @property
     def rows(self) -> Float[Array, "*n V D"]:
         """The token table in the dtype of computing; [n, V, D] after `own_tables`, one for each device."""
-        if hasattr(self, "spread"):
-            return self.spread[...]
+        return self.spread[...] if hasattr(self, "spread") else self._stored()
+
+    def _stored(self) -> Array:
         # As it is stored; without a word its gradient would be whole on devices that split the vocabulary.
         return constrain(self.token.embedding[...].astype(self.token.dtype), "vocab", "embed")
+
+    def take(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
+        """Look tokens up in the table alone."""
+        few = hasattr(self, "spread") and self.alone and exchanged(self.token.embedding.shape, tokens.shape)
+        return take_rows(self._stored() if few else self.rows, tokens)
 
     def attend(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """Compute logits, float32 or more, as products with the token embeddings (Press & Wolf 2017)."""
@@ -209,12 +215,14 @@ def own_tables(model: Any) -> Any:
     """
     if not sharing():
         return model
+    parts = jax.tree.leaves(model, is_leaf=lambda part: isinstance(part, Embedding))
+    alone = any(isinstance(part, OutputTable) for part in parts)
 
     def own(part: Any) -> Any:
         if not isinstance(part, Embedding) or isinstance(part, OutputTable) or not part.cfg.own_table:
             return part
         copy = jax.tree.map(lambda leaf: leaf, part)
-        copy.spread = nnx.Param(spread(part.rows))
+        copy.spread, copy.alone = nnx.Param(spread(part.rows)), alone  # looked up in, not multiplied with
         return copy
 
     return jax.tree.map(own, model, is_leaf=lambda part: isinstance(part, Embedding))

@@ -1,6 +1,7 @@
 """Tables of embeddings on many devices: each has one of its own, whose gradients are summed when all uses are added up.
 
-A table may be one, [V, D], or one for each device, [n, V, D] as `spread` makes them. All functions here take both.
+A table may be one, [V, D], or one for each device, [n, V, D] as `spread` makes them. All functions here take both. Few
+tokens are looked up where the columns of a table lie, and what was found is exchanged: less than the table is sent.
 
 Axes: n devices that share out tokens, B batch (any number of axes), V vocabulary, D model width.
 """
@@ -71,10 +72,42 @@ def _at_once(_: tuple, pulls: tuple[Array, Array]) -> tuple[Array, Array]:
 def take_rows(table: Float[Array, "*n V D"], tokens: Int[Array, "*B"]) -> Float[Array, "*B D"]:
     """Look up the embeddings of tokens; their gradients are added up in float32.
 
+    Where devices hold some columns each of a table that has more rows than a device has tokens, they look up their
+    columns of all tokens and exchange what they found; else each has the table whole for it.
+
     >>> take_rows(jnp.eye(3, 2), jnp.array([1, 0])).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
+    columns = exchanged(table.shape, tokens.shape)
+    if columns:
+        return _exchange(table, tokens, columns)
     return by_device(lambda table, _, tokens: lookup(table, tokens), tokens.shape, table, None, tokens)
+
+
+def exchanged(table: tuple[int, ...], shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Name the axes of the mesh along which devices exchange embeddings; none where they do not.
+
+    Args:
+      table, shape: the shapes of the table and of tokens.
+    """
+    embed, sizes = mesh_axes("embed"), auto_axes()
+    if not embed or len(table) > 2:
+        return ()
+    rows, positions = _places(shape, mesh_axes("batch"))
+    if not set(embed) <= set(rows) or table[-1] % math.prod(sizes[axis] for axis in embed):
+        return ()
+    own = math.prod(shape) // math.prod(sizes[axis] for axis in (*rows, *positions))
+    return embed if own < table[0] else ()
+
+
+def _exchange(table: Array, tokens: Array, columns: tuple[str, ...]) -> Array:
+    place = PartitionSpec(*_places(tokens.shape, mesh_axes("batch"))[: tokens.ndim])
+
+    def run(part: Array, own: Array) -> Array:
+        found = lookup(part, jax.lax.all_gather(own, columns))
+        return jax.lax.all_to_all(found, columns, 0, found.ndim - 1, tiled=True)[0]
+
+    return device_map(run, given=(PartitionSpec(None, columns), place), made=place, axes=sharing())(table, tokens)
 
 
 @implicit("hidden")
@@ -109,11 +142,21 @@ def by_device(
     Returns:
       What `run` does: arrays [*B, …], of as many rows and positions as a device has.
     """
-    tables, every, sizes = spread(table) if table.ndim == 2 else table, sharing(), auto_axes()
+    tables, every = spread(table) if table.ndim == 2 else table, sharing()
     if not every:
         return run(tables[0], whole, *own)
     # The stages of a pipeline all have all rows.
     rows = mesh_axes("batch", "layers") if stages else mesh_axes("batch")
+
+    place = PartitionSpec(*_places(shape, rows)[: len(shape)])
+    given = PartitionSpec(every), PartitionSpec(), *(place,) * len(own)
+    on_device = device_map(lambda tables, *rest: run(tables[0], *rest), given=given, made=place, axes=every)
+    return on_device(tables, whole, *own)
+
+
+def _places(shape: tuple[int, ...], rows: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Name the axes of the mesh that can share out rows evenly, of those given, and positions."""
+    every, sizes = sharing(), auto_axes()
 
     def even(size: int, over: tuple[str, ...]) -> tuple[str, ...]:
         split = ()
@@ -122,10 +165,8 @@ def by_device(
                 split = *split, axis
         return split
 
-    place = PartitionSpec(*map(even, shape, (rows, mesh_axes("length"))))
-    given = PartitionSpec(every), PartitionSpec(), *(place,) * len(own)
-    on_device = device_map(lambda tables, *rest: run(tables[0], *rest), given=given, made=place, axes=every)
-    return on_device(tables, whole, *own)
+    found = [even(size, over) for size, over in zip(shape, (rows, mesh_axes("length")), strict=False)]
+    return (*found, *((),) * (2 - len(found)))
 
 
 def sharing() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from flax import nnx
@@ -12,6 +13,14 @@ from flax_transformer.ops import Mask
 
 CFG = transformer_block(embed=8, heads=2, inner=8, norm_position="pre", rotary=Rotary())
 MASK = Mask(causal=True, window=3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _unchecked():
+    """Switch off the check of annotated shapes, where there is one: it knows no open lengths."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import re
 
 import jax
 import numpy as np
@@ -77,8 +78,8 @@ def test_operations_are_named_by_their_modules():
     said = lowered(jax.grad(lambda trunk, x: trunk(x, x).sum()), trunk, x, debug_info=True)
     for scope in ("attention_residual/attention", "cross_residual/cross", "feedforward_residual/feedforward"):
         assert f"Block/{scope}/dot_general" in said
-    assert "jvp(Trunk)/while" in said
-    assert "transpose(jvp(Trunk))/while" in said
+    assert re.search(r"/jvp\(Trunk\)/(jit\(run\)/)?while", said)  # JAX from 0.12 on names what is jitted within
+    assert re.search(r"transpose\(jvp\(Trunk\)\)/(jit\(run\)/)?while", said)
     said = lowered(lambda mine, x: mine(x), nnx.eval_shape(lambda: Mine(rngs=nnx.Rngs(0))), x, debug_info=True)
     assert "FeedForward/dot_general" in said
 

@@ -9,7 +9,7 @@ from fake_devices import on_eight
 
 HERE = Path(__file__).parent
 MESHES = ("data", "fsdp", "data×fsdp×tensor", "fsdp×sequence", "data×pipeline")
-SHAPES = ("(16, 8)", "(6, 8)", "(3, 8)", "(8,)", "(2, 3, 5)")
+SHAPES = ("(16, 8)", "(6, 8)", "(3, 8)", "(8,)", "(2, 3, 5)", "(8, 4)")
 LAYERS = "look up", "thrice"
 
 
@@ -22,7 +22,7 @@ def cases(layers, sizes, few):
 
 
 CASES = [
-    *cases(LAYERS, SHAPES, lambda number: (0, 1 + number % 4)),
+    *cases(LAYERS, SHAPES, lambda number: (0, 1 + number % 4, *((5,) if number in (1, 2) else ()))),
     *cases(["Product"], (16, 3), lambda number: (0, 1) if number == 2 else (0,)),
 ]
 SHORT = [*cases(["bfloat16"], (16, 3), lambda number: (0, 1) if number == 2 else (0,))]

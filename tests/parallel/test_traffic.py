@@ -87,3 +87,17 @@ def test_what_is_kept_of_sharded_layers_is_not_computed_again(again):
 def test_the_chunks_of_the_loss_say_nothing(traffic, mesh):
     """Only the loops over layers have collectives: the eight chunks share one gather and one sum of the table."""
     assert {each["times"] for each in traffic[mesh]} <= {1, DEPTH}
+
+
+def test_of_a_table_that_is_looked_up_alone_what_was_found_is_sent():
+    """Each device has columns of it, and looks up those of its group's tokens, 16 each; the head's is gathered."""
+    found = compiled("looked up alone")["looked up alone"]
+    tokens, width, rows, groups = 16, 32, 512, 4
+    # Forward and backward; beside them the tokens themselves.
+    assert sum_of(found, "all-to-all") == 2 * FLOAT * tokens * width
+    assert sum_of([each for each in found if each["times"] == 1], "all-gather") == FLOAT * (
+        rows * width + groups * tokens
+    )
+    assert sum_of(found, "reduce-scatter") == FLOAT * rows * width
+    # Of both tables the columns that a device has, with those of the other group.
+    assert 2 * FLOAT * rows * width // groups in [each["bytes"] for each in found if each["kind"] == "all-reduce"]

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
+from flax_transformer.models.text.llama import llama2_7b
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh, path_name
@@ -32,6 +34,19 @@ def _init(remat, key):
     return Seq2Seq(with_fields(eight_devices.SEQ2SEQ, remat=remat), rngs=nnx.Rngs(key))
 
 
+def looked_up_alone():
+    """Compile a step of a decoder whose table is looked up in alone, with fewer tokens a device than it has rows."""
+    config = with_fields(llama2_7b(512), embed=32, heads=4, kv_heads=4, inner=64, depth=2)
+    optimizer, mesh = optax.adam(1e-3), make_mesh(MeshConfig(data=2, fsdp=4))
+    state = abstract_state(lambda key: Causal(config, rngs=nnx.Rngs(key)), optimizer)
+    tokens = jax.ShapeDtypeStruct((8, 16), jnp.int32, sharding=batch_sharding(mesh))
+    weights = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=batch_sharding(mesh))
+    batch = {"inputs": {"tokens": tokens}, "labels": tokens, "weights": weights}
+    with jax.set_mesh(mesh):
+        step = laid_out(make_train_step(TokenLoss(), optimizer), state, mesh)
+        return [asdict(each) for each in collectives_of(step.lower(state, batch).compile())]
+
+
 def main(*names):
     optimizer = optax.adam(1e-3)
     # Each device has 32 tokens, eight chunks of them.
@@ -46,6 +61,9 @@ def main(*names):
         "hidden": eight_devices.ROWS // 4 * eight_devices.LENGTH * eight_devices.SEQ2SEQ.embedding.embed,
     }
     for name in names:
+        if name == "looked up alone":
+            result[name] = looked_up_alone()
+            continue
         config, remat = CASES[name]
         state = abstract_state(partial(_init, remat), optimizer)
         mesh = make_mesh(config)
