@@ -14,6 +14,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ class Proof(NamedTuple):
 def marks(file: Path) -> Iterator[Proof]:
     """Find what the tests of a file prove."""
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.proves":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "proves":
             subjects, what, *note = (ast.literal_eval(argument) for argument in node.args)
             for subject in (subjects,) if isinstance(subjects, str) else subjects:
                 yield Proof(subject, what, " ".join(note), file.relative_to(ROOT).as_posix())
@@ -58,12 +59,14 @@ def results(file: Path) -> Iterator[Proof]:
         yield Proof(subject, "result", note, file.relative_to(ROOT).as_posix())
 
 
+@cache
 def proofs() -> list[Proof]:
     """Collect all marks and results, in the order of their files."""
     found = [proof for file in sorted((ROOT / "tests").rglob("test_*.py")) for proof in marks(file)]
     return found + [proof for file in sorted((ROOT / "benchmarks/results").glob("*.json")) for proof in results(file)]
 
 
+@cache
 def models() -> dict[str, str]:
     """Name every model by its file: what the first line of the file calls it, and the `model_type`s of checkpoints."""
     lines = {
