@@ -258,14 +258,16 @@ def ready(model: Any) -> Any:
 def _continue(model: Any, batch: Batch) -> Any:
     tokens, config = batch["inputs"]["tokens"], _endless(batch)
     cache = model.init_cache(len(tokens), config.stages[0])
-    return greedy(partial(type(model).step, model), cache, tokens[:, 0], config, grow=type(cache).grow)
+    return greedy(
+        partial(type(model).step, model), cache, tokens[:, 0], config, grow=getattr(type(cache), "grow", None)
+    )
 
 
 def _respond(model: Any, batch: Batch) -> Any:
     model, inputs, config = own_tables(model), batch["inputs"], _endless(batch)
     lengths, begin = inputs.get("lengths"), jnp.ones(len(batch["labels"]), jnp.int32)
     cache = model.init_cache(model.encode(inputs["source"], lengths), lengths, config.stages[0])
-    return greedy(partial(type(model).step, model), cache, begin, config, grow=type(cache).grow)
+    return greedy(partial(type(model).step, model), cache, begin, config, grow=getattr(type(cache), "grow", None))
 
 
 def _endless(batch: Batch) -> Greedy:

@@ -41,10 +41,11 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)bucket\.embedding$", (None, "heads")),
     (r"(^|\.)(states|actions|returns|feature|place)\.kernel$", (None, "embed")),
     (
-        r"(^|\.)((?:region_)?dense|output|project|score|state|action|left|objects|attributes|features)\.kernel$",
+        r"(^|\.)((?:region_)?dense|output|project|score|state|action|left|objects|attributes|features|input|recurrent|fed|memory"
+        r"|middle|join|bridge\.\d+\.\d+)\.kernel$",
         ("embed", None),
     ),
-    (r"(^|\.)(dense|output|project)\.bias$", (None,)),
+    (r"(^|\.)(dense|output|project|input|recurrent|memory|join|bridge\.\d+\.\d+)\.bias$", (None,)),
     (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),
     (r"(^|\.)layer_scale$", (None,)),

@@ -34,7 +34,8 @@ def attention_weights(
     lengths: Int[Array | np.ndarray, "B"] | None,
     target: Int[Array | np.ndarray, "B T"],
 ) -> list[Float[np.ndarray, "L B N _ _"]]:
-    """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets.
+    """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets; the last alone where
+    both sides recur.
 
     It runs on the CPU by the `xla` backend, whatever the model was trained on, as only that one has the weights.
 
@@ -49,7 +50,7 @@ def attention_weights(
             found = jax.device_get(_weights(model, source, lengths, target))
         except ValueError as error:
             raise ValueError(f"{rule}: {error}") from error
-    if len(found) != len(KINDS):
+    if len(found) not in (1, len(KINDS)):
         raise ValueError(f"{rule}; got {len(found)} marked values for {', '.join(KINDS)}")
     return found
 
@@ -59,7 +60,10 @@ def _weights(
     model: EncoderDecoder, source: Shaped[Array, "B S ..."], lengths: Int[Array, "B"] | None, target: Int[Array, "B T"]
 ) -> list[Float[Array, "L B N _ _"]]:
     encode, decode = (capture(method, "attention_weights") for method in (type(model).encode, type(model).decode))
-    memory, encoder = encode(model, source, lengths)
+    try:
+        memory, encoder = encode(model, source, lengths)
+    except ValueError:  # one that recurs marks nothing
+        memory, encoder = model.encode(source, lengths), []
     decoder = decode(model, target, memory, lengths)[1]
     return [*_stacked(encoder, 1), *_stacked(decoder, 2)]
 
@@ -72,7 +76,7 @@ def _stacked(found: list[Array], kinds: int) -> list[Array]:
 
 
 def attention_maps(translator: Translator, source: Sequence[int], target: Sequence[int]) -> tuple[AttentionMaps, ...]:
-    """Compute encoder self-, decoder self- and cross-attention while the decoder is fed a translation.
+    """Compute encoder self-, decoder self- and cross-attention, as `attention_weights`, while a translation is fed.
 
     Args:
       source: token ids, end token included.
@@ -95,7 +99,9 @@ def attention_maps(translator: Translator, source: Sequence[int], target: Sequen
         AttentionMaps(
             name, weights[:, 0, :, : len(sides[row]), : len(sides[column])], sides[row], sides[column], caption=caption
         )
-        for (name, caption), weights, (row, column) in zip(KINDS.items(), found, tokens, strict=True)
+        for (name, caption), weights, (row, column) in zip(
+            [*KINDS.items()][-len(found) :], found, tokens[-len(found) :], strict=True
+        )
     )
 
 

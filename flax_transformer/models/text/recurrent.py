@@ -1,0 +1,340 @@
+"""Recurrent encoder-decoders: LSTM or GRU on both sides (Sutskever et al. 2014, https://arxiv.org/abs/1409.3215; Cho et
+al. 2014, https://arxiv.org/abs/1406.1078), without attention or with that of Bahdanau et al. 2015 or Luong et al. 2015.
+
+Axes: B batch, R rows (B times the hypotheses of each), S source positions, T target positions, E width of embeddings,
+H of states, W of the memory, V vocabulary.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.example import LENGTH, draw_tokens
+from flax_transformer.models.output import Output
+from flax_transformer.models.protocol import Described
+from flax_transformer.nn import Embedding, EmbeddingConfig, Precision
+from flax_transformer.nn.config import check_fields
+from flax_transformer.nn.linear import Linear
+from flax_transformer.nn.look import Look, LookConfig
+from flax_transformer.nn.module import Module
+from flax_transformer.nn.recurrent import Recurrent, RecurrentConfig, State
+from flax_transformer.ops import dropout
+
+FLOAT32 = Precision()
+
+
+@frozen
+class RecurrentSeq2SeqConfig:
+    """An encoder, a decoder of as many layers, and the table of tokens that both and the output layer share."""
+
+    embedding: EmbeddingConfig
+    encoder: RecurrentConfig
+    decoder: RecurrentConfig
+    look: LookConfig | None = None
+    """How the decoder looks at the source; None: it knows its last states alone."""
+    feeding: bool = False
+    """Whether the decoder reads, beside a token, what it gave at the one before (input feeding, Luong et al. 2015)."""
+    dropout: float = 0.0
+    """Of what is given, before the output layer."""
+
+    def __post_init__(self):
+        check_fields(self)
+        for side in ("encoder", "decoder"):
+            if getattr(self, side).embed != self.embedding.width:
+                raise ValueError(
+                    f"the {side} must read embeddings, which are {self.embedding.width} wide, got "
+                    f"embed={getattr(self, side).embed}"
+                )
+        if self.decoder.bidirectional:
+            raise ValueError("a decoder reads in one direction, got bidirectional=True")
+        if (self.encoder.depth, self.encoder.cell) != (self.decoder.depth, self.decoder.cell):
+            raise ValueError(
+                "both sides must have as many layers of one kind, as each layer goes on from the other side's, got "
+                f"{self.encoder.depth} of {self.encoder.cell} and {self.decoder.depth} of {self.decoder.cell}"
+            )
+        if self.feeding and self.look is not None and self.look.before:
+            raise ValueError("a decoder that looks before it steps reads what it saw: feeding must be False, got True")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Read:
+    """A source that was read."""
+
+    memory: Float[Array, "B S W"]
+    states: tuple[State, ...]
+    """Every layer's last ones."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RecurrentCache:
+    """What decoding carries: states of each hypothesis, and the source, once a sentence."""
+
+    states: tuple[State, ...]
+    """Of each layer, [R, H]."""
+    fed: Float[Array, "R F"] | None
+    """What was given at the last position, where the decoder reads it."""
+    memory: Float[Array, "B S W"]
+    keys: Float[Array, "B S A"] | None
+    lengths: Int[Array, "B"] | None
+    index: Int[Array, ""]
+
+    def reorder(self, rows: Int[Array, "R"]) -> "RecurrentCache":
+        """Select hypotheses: row i continues what row `rows[i]` was, of the same sentence, whose memory stays."""
+        states, fed = jax.tree.map(lambda leaf: leaf[rows], (self.states, self.fed))
+        return replace(self, states=states, fed=fed)
+
+
+class RecurrentSeq2Seq(Module):
+    """`model(source, target)` gives logits; `encode`, `init_cache` and `step` decode."""
+
+    use = "respond"
+
+    @classmethod
+    def example_batch(cls, config: RecurrentSeq2SeqConfig, rows: int, length: int | None = None) -> dict[str, Any]:
+        """Make a batch of B sources and as many targets, of T tokens each."""
+        T, vocab = length or LENGTH, config.embedding.vocab
+        target = draw_tokens(vocab, rows, T + 1)
+        inputs = {
+            "source": draw_tokens(vocab, rows, T),
+            "lengths": np.full(rows, T, np.int32),
+            "target": target[:, :-1],
+        }
+        return {"inputs": inputs, "labels": target[:, 1:], "weights": np.ones((rows, T), np.float32)}
+
+    @classmethod
+    def describe_batch(cls, config: RecurrentSeq2SeqConfig, batch: dict[str, Any]) -> Described:
+        """Count B · T tokens of the target."""
+        rows, target = batch["inputs"]["target"].shape
+        sizes = {"rows": rows, "source": batch["inputs"]["source"].shape[1], "target": target}
+        return Described({**sizes, "vocab": config.embedding.vocab}, rows * target, "tokens")
+
+    def __init__(self, cfg: RecurrentSeq2SeqConfig, *, rngs: nnx.Rngs):
+        self.cfg = cfg
+        width, hidden, seen = cfg.embedding.width, cfg.decoder.hidden, cfg.encoder.width
+        kinds = cfg.decoder.precision.dtypes
+        self.embedding = Embedding(cfg.embedding, rngs=rngs)
+        self.encoder, self.decoder = (Recurrent(side, rngs=rngs) for side in (cfg.encoder, cfg.decoder))
+        if seen != hidden:  # else a layer goes on from the other side's states as they are
+            parts = range(2 if cfg.decoder.cell == "lstm" else 1)
+            layer = lambda: nnx.List([Linear(seen, hidden, rngs=rngs, **kinds) for _ in parts])  # noqa: E731
+            self.bridge = nnx.List([layer() for _ in range(cfg.decoder.depth)])
+        if cfg.look is not None:
+            self.look = Look(cfg.look, hidden, seen, cfg.decoder.precision, rngs=rngs)
+        if fed := width if cfg.feeding else seen if self._before else 0:
+            self.fed = Linear(fed, self.decoder.forward[0].input.out_features, use_bias=False, rngs=rngs, **kinds)
+        self.join = Linear(hidden + (seen if cfg.look else 0), width, rngs=rngs, **kinds)
+
+    @property
+    def _before(self) -> bool:
+        return self.cfg.look is not None and self.cfg.look.before
+
+    def encode(
+        self, source: Int[Array, "B S"], lengths: Int[Array, "B"] | None = None, *, key: PRNGKeyArray | None = None
+    ) -> Read:
+        """Read a source.
+
+        Args:
+          lengths: positions from there on are padding; all count by default.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        return Read(*self.encoder(self.embedding(source, key=keys[0]), lengths, key=keys[1]))
+
+    def decode(
+        self,
+        target: Int[Array, "B T"],
+        memory: Read,
+        lengths: Int[Array, "B"] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B T E"]:
+        """Compute what the output layer is given at all target positions.
+
+        Args:
+          lengths: of the source.
+          key: for dropout; None means none.
+        """
+        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+        x = self.embedding(target, key=keys[0])
+        cache, kept = self.init_cache(memory, lengths, target.shape[1]), self._kept(target.shape[0], keys[1])
+        if self.cfg.feeding or self._before:
+            projected = jnp.moveaxis(self.decoder.forward[0].project(x), 1, 0)
+            _, (given, shares) = jax.lax.scan(partial(self._advance, kept), cache, projected)
+            given, shares = jnp.moveaxis(given, 0, 1), None if shares is None else jnp.moveaxis(shares, 0, 1)
+        else:  # nothing that is given comes back, so all positions look at once
+            for number, (cell, state) in enumerate(zip(self.decoder.forward, cache.states, strict=True)):
+                x, _ = cell.run(_some(x, kept, number, (slice(None), None)) if number else x, state)
+            given, shares = self._given(x, cache, jnp.arange(target.shape[1]))
+        if shares is not None:
+            checkpoint_name(shares[:, None], "attention_weights")  # marked for `ops.capture`, one head
+        return dropout(given, self.cfg.dropout, keys[2])
+
+    def hidden_states(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        *,
+        lengths: Int[Array, "B"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B T E"]:
+        """Compute what the output layer is given, from the inputs of a batch.
+
+        Args:
+          target: decoder input, beginning with the start token.
+          lengths: of the source.
+          key: for dropout; None means none.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        return self.decode(target, self.encode(source, lengths, key=keys[0]), lengths, key=keys[1])
+
+    def output(self, hidden: Float[Array, "*B T E"]) -> Output:
+        """Give what logits are made of: products with the table of tokens."""
+        return Output(hidden, self.embedding)
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        lengths: Int[Array, "B"] | None = None,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B T V"]:
+        """Compute logits of the token after each target position; arguments as `hidden_states`'."""
+        return self.output(self.hidden_states(source, target, lengths=lengths, key=key)).logits()
+
+    def init_cache(
+        self, memory: Read, lengths: Int[Array, "B"] | None, length: int, *, beams: int = 1
+    ) -> RecurrentCache:
+        """Prepare to decode `beams` hypotheses a sentence; states are no larger for `length` tokens."""
+        states = memory.states
+        if hasattr(self, "bridge"):
+            states = tuple(
+                tuple(
+                    (jnp.tanh if number == 0 else lambda x: x)(linear(part)).astype(part.dtype)
+                    for number, (linear, part) in enumerate(zip(layer, state, strict=True))
+                )
+                for layer, state in zip(self.bridge, states, strict=True)
+            )
+        states = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=0), states)
+        rows = states[0][0].shape[0]
+        fed = jnp.zeros((rows, self.cfg.embedding.width), memory.memory.dtype) if self.cfg.feeding else None
+        keys = self.look.keys(memory.memory) if self.cfg.look is not None else None
+        return RecurrentCache(states, fed, memory.memory, keys, lengths, jnp.zeros((), jnp.int32))
+
+    def step(self, cache: RecurrentCache, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], RecurrentCache]:
+        """Decode one token: logits of the next one, and the cache with this one in it."""
+        projected = self.decoder.forward[0].project(self.embedding(token[:, None])[:, 0])
+        cache, (given, _) = self._advance(None, cache, projected)
+        return self.output(given[:, None]).logits()[:, 0], cache
+
+    def _advance(
+        self, kept: list[Array] | None, cache: RecurrentCache, projected: Array
+    ) -> tuple[RecurrentCache, tuple[Array, Array | None]]:
+        """Read one token a row, [R, G*H]: what is given, and how much of the source was seen for it."""
+        shares = context = None
+        if self._before:
+            context, shares = self._see(cache.states[-1][0][:, None], cache, cache.index[None])
+            projected = projected + self.fed(context[:, 0])
+        elif self.cfg.feeding:
+            projected = projected + self.fed(cache.fed)
+        states = []
+        for number, (cell, state) in enumerate(zip(self.decoder.forward, cache.states, strict=True)):
+            given = cell.project(_some(states[-1][0], kept, number)) if number else projected
+            states.append(cell(state, given))
+        top = states[-1][0][:, None].astype(cache.memory.dtype)
+        if self._before:
+            given = self._joined(top, context)
+        else:
+            given, shares = self._given(top, cache, cache.index[None])
+        given = given[:, 0]
+        fed = given if self.cfg.feeding else None
+        found = given, None if shares is None else shares[:, 0]
+        return replace(cache, states=tuple(states), fed=fed, index=cache.index + 1), found
+
+    def _given(self, top: Array, cache: RecurrentCache, positions: Array) -> tuple[Array, Array | None]:
+        """Let states [R, T, H] look, if they do, and join what they see to them."""
+        context, shares = self._see(top, cache, positions) if self.cfg.look is not None else (None, None)
+        return self._joined(top, context), shares
+
+    def _joined(self, top: Array, context: Array | None) -> Array:
+        return jnp.tanh(self.join(top if context is None else jnp.concatenate([top, context], axis=-1)))
+
+    def _see(self, query: Array, cache: RecurrentCache, positions: Array) -> tuple[Array, Array]:
+        """Let [R, T, H] look, where the hypotheses of a sentence share its memory."""
+        (R, T, _), B = query.shape, cache.memory.shape[0]
+        beside = query.reshape(B, R // B * T, -1)
+        places = jnp.tile(positions, R // B)
+        context, shares = self.look(beside.astype(cache.memory.dtype), cache.keys, cache.memory, cache.lengths, places)
+        return context.reshape(R, T, -1), shares.reshape(R, T, -1)
+
+    def _kept(self, rows: int, key: PRNGKeyArray | None) -> list[Array] | None:
+        """Give what each layer's inputs are multiplied by, [R, H]: dropout, the same at all positions; None without."""
+        cfg = self.cfg.decoder
+        if key is None or cfg.dropout == 0:
+            return None
+        ones = jnp.ones((rows, cfg.hidden))
+        return [dropout(ones, cfg.dropout, jax.random.fold_in(key, number)) for number in range(cfg.depth)]
+
+
+def _some(x: Array, kept: list[Array] | None, number: int, at: Any = ...) -> Array:
+    return x if kept is None else (x * kept[number][at]).astype(x.dtype)
+
+
+def _recurrent(
+    vocab: int, *, cell: Literal["lstm", "gru"], embed: int, hidden: int, depth: int = 1, bidirectional: bool = False,
+    look: LookConfig | None = None, feeding: bool = False, dropout: float = 0.0, precision: Precision,
+) -> RecurrentSeq2SeqConfig:  # fmt: skip
+    sides = [
+        RecurrentConfig(
+            embed=embed, hidden=hidden, cell=cell, depth=depth, bidirectional=both, dropout=dropout, precision=precision
+        )
+        for both in (bidirectional, False)
+    ]
+    embedding = EmbeddingConfig(
+        vocab=vocab, embed=embed, position="none", scaled=False, dropout=dropout, init_std=0.1, precision=precision
+    )
+    return RecurrentSeq2SeqConfig(
+        embedding=embedding, encoder=sides[0], decoder=sides[1], look=look, feeding=feeding, dropout=dropout
+    )
+
+
+def lstm_seq2seq(vocab: int = 80_000, *, precision: Precision = FLOAT32) -> RecurrentSeq2SeqConfig:
+    """Give the sizes of Sutskever et al. 2014: four LSTMs of 1,000 on each side, and no attention.
+
+    Theirs reads its source from its end, and has a table for each side.
+    """
+    return _recurrent(vocab, cell="lstm", embed=1000, hidden=1000, depth=4, precision=precision)
+
+
+def rnn_search(vocab: int = 30_000, *, precision: Precision = FLOAT32) -> RecurrentSeq2SeqConfig:
+    """Give the sizes of Bahdanau et al. 2015: a GRU of 1,000 in both directions, one that looks before it steps.
+
+    Theirs has maxout before the output layer where this has tanh, and a table for each side.
+    """
+    look = LookConfig(score="additive", before=True)
+    return _recurrent(
+        vocab, cell="gru", embed=620, hidden=1000, bidirectional=True, look=look, precision=precision
+    )  # fmt: skip
+
+
+def luong_lstm(vocab: int = 50_000, *, precision: Precision = FLOAT32) -> RecurrentSeq2SeqConfig:
+    """Give the sizes of Luong et al. 2015: four LSTMs of 1,000, general scores of all the source, input feeding.
+
+    Theirs has a table for each side.
+    """
+    return _recurrent(
+        vocab, cell="lstm", embed=1000, hidden=1000, depth=4, look=LookConfig(score="general"), feeding=True,
+        dropout=0.2, precision=precision,
+    )  # fmt: skip
