@@ -24,8 +24,8 @@ FAMILIES = (
     "qwen2_5_0_5b", "qwen3_0_6b", "llama3_2_1b", "mistral_7b",
 )  # fmt: skip
 EXPERIMENTS = (
-    "language_model", "pretrain_bert", "classify_text", "text_to_text", "denoise", "translate_numbers",
-    "translate_text", "forkme",
+    "language_model.py", "pretrain_bert.py", "classify_text.py", "text_to_text.py", "denoise.py",
+    "translate_numbers.py", "translate_text.py:transformer", "forkme.py",
 )  # fmt: skip
 DECODER = (
     ("v5p:2x2x4", {"fsdp": 16}, 16), ("v5p:4x4x4", {"fsdp": 64}, 64), ("v5p:4x4x4", {"data": 4, "fsdp": 16}, 64),
@@ -105,7 +105,7 @@ def cases(section: str, init: str | None) -> Iterator[Case]:
     else:
         for topology in SMALL:
             for name in EXPERIMENTS:
-                yield Case(target=f"experiments/{name}.py", topology=topology)
+                yield Case(target=f"experiments/{name}", topology=topology)
             if init:
                 yield Case(target="experiments/finetune_lora.py", topology=topology, options=("--init", init))
 

@@ -6,10 +6,20 @@
 The defaults are the Multi30k recipe of Wu et al. 2021, who report 41.02 BLEU on test2016 (tokenised, lowercased); it
 wants an accelerator and has not been run to its end on one yet. A shorter variant for two CPU cores, its command in
 docs/translation.md, reached 40.15 in 71 minutes of CPU time, 36 of two cores (2026-11-21).
+
+    python experiments/translate_text.py luong --workdir runs/luong --data.root MULTI30K ...
+
+The first word says which model: `transformer`, or one that recurs and has as many parameters, within 5 %: `lstm`, which
+does not look at its source, `bahdanau`, a GRU with additive attention, `luong`, an LSTM with general scores and input
+feeding.
 """
 
+from typing import Any
+
 from flax_transformer.data.text.corpus import TextCorpus
+from flax_transformer.models.text.recurrent import RecurrentSeq2SeqConfig, lstm_seq2seq, luong_lstm, rnn_search
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.nn import with_fields
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Translations
 from flax_transformer.task.example import BPE, Batching, SentencePairs
@@ -20,18 +30,41 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
-EXPERIMENT = Recipe(
-    model=transformer_tiny(),
-    family="marian",
-    data=TextCorpus(),
-    examples=SentencePairs(
-        bpe=BPE(unit="word", merges=10_000), batch=Batching(tokens=8_192, buckets=8, max_tokens=128)
-    ),
-    objective=TokenLoss(label_smoothing=0.1, chunk=512),
-    evaluators=(Translations(search=Search(beams=5, length_penalty=1.0), headline="tokenized_bleu"),),
-    optimizer=OptimizerConfig(learning_rate=5e-3, schedule=ScheduleConfig(name="inverse_sqrt", warmup=2_000)),
-    train=TrainConfig(steps=8_000, log_every=100, eval_every=400, checkpoint_every=400, keep=10, average=10),
-)
+
+def experiment(model: Any, **parts: Any) -> Recipe:
+    """Give the recipe for a model, whose vocabulary is that of the data."""
+    common = {
+        "data": TextCorpus(),
+        "examples": SentencePairs(
+            bpe=BPE(unit="word", merges=10_000), batch=Batching(tokens=8_192, buckets=8, max_tokens=128)
+        ),
+        "objective": TokenLoss(label_smoothing=0.1, chunk=512),
+        "evaluators": (Translations(search=Search(beams=5, length_penalty=1.0), headline="tokenized_bleu"),),
+        "optimizer": OptimizerConfig(learning_rate=5e-3, schedule=ScheduleConfig(name="inverse_sqrt", warmup=2_000)),
+        "train": TrainConfig(steps=8_000, log_every=100, eval_every=400, checkpoint_every=400, keep=10, average=10),
+    }
+    return Recipe(model=model, **{**common, **parts})
+
+
+def recurrent(preset: RecurrentSeq2SeqConfig, reads: int, writes: int) -> Recipe:
+    """Give the recipe for one layer on each side, of so many units: in each direction, and in the decoder."""
+    config = with_fields(preset, embed=128, depth=1, dropout=0.3)
+    sides = {
+        "encoder": with_fields(config.encoder, hidden=reads, bidirectional=True),
+        "decoder": with_fields(config.decoder, hidden=writes),
+    }
+    optimizer = OptimizerConfig(
+        learning_rate=3e-3, schedule=ScheduleConfig(name="inverse_sqrt", warmup=400), clip_norm=1.0
+    )
+    return experiment(with_fields(config, **sides), optimizer=optimizer)
+
+
+EXPERIMENTS = {
+    "transformer": experiment(transformer_tiny(), family="marian"),
+    "lstm": recurrent(lstm_seq2seq(), 184, 368),
+    "bahdanau": recurrent(rnn_search(), 160, 288),
+    "luong": recurrent(luong_lstm(), 160, 320),
+}
 
 if __name__ == "__main__":
-    launch(EXPERIMENT)
+    launch(EXPERIMENTS)

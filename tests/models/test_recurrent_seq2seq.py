@@ -108,9 +108,9 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(kind):
 def test_what_is_looked_at_is_captured(kind):
     one, source, target = model(kind), tokens(3, S), tokens(3, T, seed=1)
     _, (shares,) = capture(type(one).decode, "attention_weights")(one, target, one.encode(source, LENGTHS), LENGTHS)
-    assert shares.shape == (3, 1, T, S)
+    assert shares.shape == (1, 3, 1, T, S)
     np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-5)
-    assert np.all(np.asarray(shares)[1, ..., 2:] == 0)
+    assert np.all(np.asarray(shares)[0, 1, ..., 2:] == 0)
 
 
 @pytest.mark.parametrize("kind", ["Luong, general, fed", "Luong, concat"])

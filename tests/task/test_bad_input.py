@@ -16,7 +16,7 @@ def experiment(name):
     spec = importlib.util.spec_from_file_location(f"experiment_{name}", EXPERIMENTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.EXPERIMENT
+    return getattr(module, "EXPERIMENT", None) or next(iter(module.EXPERIMENTS.values()))
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ class RecurrentSeq2Seq(Module):
                 x, _ = cell.run(_some(x, kept, number, (slice(None), None)) if number else x, state)
             given, shares = self._given(x, cache, jnp.arange(target.shape[1]))
         if shares is not None:
-            checkpoint_name(shares[:, None], "attention_weights")  # marked for `ops.capture`, one head
+            checkpoint_name(shares[None, :, None], "attention_weights")  # for `ops.capture`: one layer, one head
         return dropout(given, self.cfg.dropout, keys[2])
 
     def hidden_states(
