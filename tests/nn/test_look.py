@@ -11,7 +11,7 @@ from flax import nnx
 from flax_transformer.nn import Precision
 from flax_transformer.nn.look import Look, LookConfig
 
-pytestmark = pytest.mark.proves("recurrent", "additive, dot, general, local attention by the papers' formulas")
+pytestmark = pytest.mark.proves("recurrent layers", "additive, dot, general, local attention by the papers' formulas")
 
 B, T, S, Q, W = 2, 3, 6, 4, 5
 LENGTHS = np.array([6, 3])

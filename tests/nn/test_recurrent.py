@@ -8,7 +8,7 @@ from flax import nnx
 
 from flax_transformer.nn.recurrent import Cell, Recurrent, RecurrentConfig
 
-pytestmark = pytest.mark.proves("recurrent", "LSTM and GRU, one or both directions, rows of any length")
+pytestmark = pytest.mark.proves("recurrent layers", "LSTM and GRU, one or both directions, rows of any length")
 
 B, T, E, H = 3, 5, 4, 6
 LENGTHS = jnp.array([5, 2, 0])

@@ -11,7 +11,7 @@ from flax_transformer.nn.recurrent import Recurrent, RecurrentConfig
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.proves("recurrent", "outputs, states and gradients of torch's LSTM and GRU"),
+    pytest.mark.proves("recurrent", "parity", "layers: outputs, states and gradients of torch's"),
 ]
 
 E, H = 5, 7
