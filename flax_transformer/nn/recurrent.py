@@ -3,7 +3,8 @@ https://arxiv.org/abs/1406.1078), with the gates and biases of `torch.nn.LSTM` a
 
 A layer multiplies all its inputs at once; what recurs, a product with the state and the gates, is a `lax.scan`.
 
-Axes: *B batch, T positions, E width of inputs, H width of states, G gates (4 of an LSTM, 3 of a GRU).
+Axes: *B batch, T positions, E width of inputs, H width of states, W what a stack gives, G all gates: 4 H of an LSTM, 3 H
+of a GRU.
 """
 
 from typing import Literal
@@ -65,7 +66,7 @@ class Cell(Module):
         self.input = Linear(inputs, gates * cfg.hidden, rngs=rngs, **kinds)
         self.recurrent = Linear(cfg.hidden, gates * cfg.hidden, rngs=rngs, **kinds)
 
-    def project(self, x: Float[Array, "*B T E"]) -> Float[Array, "*B T G*H"]:
+    def project(self, x: Float[Array, "*B T E"]) -> Float[Array, "*B T G"]:
         """Compute what inputs add to the gates."""
         return self.input(x)
 
@@ -74,7 +75,7 @@ class Cell(Module):
         zero = jnp.zeros((*batch, self.cfg.hidden), wide(self.cfg.precision.compute))
         return (zero, zero) if self.cfg.cell == "lstm" else (zero,)
 
-    def __call__(self, state: State, projected: Float[Array, "*B G*H"]) -> State:
+    def __call__(self, state: State, projected: Float[Array, "*B G"]) -> State:
         """Take a step."""
         hidden = state[0]
         given = jnp.split(projected.astype(hidden.dtype), GATES[self.cfg.cell], axis=-1)

@@ -66,7 +66,8 @@ KINDS = [
 def test_what_is_seen_is_what_the_papers_say(kind):
     look, memory = made(**kind)
     query, positions = drawn(B, T, Q, seed=3), np.array([0, 2, 5])
-    context, shares = look(jnp.asarray(query), look.keys(jnp.asarray(memory)), memory, jnp.asarray(LENGTHS), positions)
+    given = jnp.asarray(query), look.keys(jnp.asarray(memory)), jnp.asarray(memory)
+    context, shares = look(*given, jnp.asarray(LENGTHS), jnp.asarray(positions))
     expected = by_hand(look, query, memory, positions)
     np.testing.assert_allclose(shares, expected[1], atol=1e-6)
     np.testing.assert_allclose(context, expected[0], atol=1e-5)
@@ -75,6 +76,7 @@ def test_what_is_seen_is_what_the_papers_say(kind):
 @pytest.mark.parametrize("kind", KINDS[:1] + KINDS[-2:], ids=lambda kind: "-".join(map(str, kind.values())))
 def test_an_empty_source_shows_nothing(kind):
     look, memory = made(**kind)
+    memory = jnp.asarray(memory)
     see = lambda query: look(query, look.keys(memory), memory, jnp.array([0, 3]), jnp.arange(T))[0]  # noqa: E731
     query = jnp.asarray(drawn(B, T, Q))
     np.testing.assert_array_equal(see(query)[0], 0)

@@ -93,7 +93,6 @@ def test_in_bfloat16_states_are_added_up_in_float32():
         ({"hidden": 0}, "hidden"),
         ({"depth": 0}, "depth"),
         ({"dropout": 1.0}, "dropout must be in"),
-        ({"cell": "rnn"}, "cell"),
     ],
 )
 def test_impossible_stacks_are_refused(options, rule):
