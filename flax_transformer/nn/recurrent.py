@@ -3,8 +3,8 @@ https://arxiv.org/abs/1406.1078), with the gates and biases of `torch.nn.LSTM` a
 
 A layer multiplies all its inputs at once; what recurs, a product with the state and the gates, is a `lax.scan`.
 
-Axes: *B batch, T positions, E width of inputs, H width of states, W what a stack gives, G all gates: 4 H of an LSTM, 3 H
-of a GRU.
+Axes: *B batch, T positions, E width of inputs, H width of states, W of what a stack gives, G of all gates: 4 H of an
+LSTM, 3 H of a GRU.
 """
 
 from typing import Literal
