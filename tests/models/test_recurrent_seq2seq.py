@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fake_devices import on_eight
 from flax import nnx
 
 from flax_transformer.decode import Beam, PowerPenalty
@@ -145,3 +146,33 @@ def test_published_sizes():
     look = 1000 * 1000 + 2000 * 1000 + 1000 + 1000
     expected = rows * 620 + 2 * gru(620) + gru(620) + 3000 * 2000 + look + (2000 * 1000 + 1000) + (3000 * 620 + 620)
     assert sum(leaf.size for leaf in jax.tree.leaves(one)) == expected
+
+
+EIGHT = """
+import json, jax, numpy as np
+from tests.models.test_recurrent_seq2seq import KINDS, model, tokens
+from flax_transformer.objective import TokenLoss
+from flax_transformer.parallel import MeshConfig, make_mesh, tree_shardings
+import jax.numpy as jnp
+
+source, target, found = tokens(8, 6), tokens(8, 5, seed=1), {}
+batch = {"inputs": {"source": source, "target": target[:, :-1], "lengths": jnp.arange(8) % 6 + 1},
+         "labels": target[:, 1:], "weights": jnp.ones((8, 4))}
+loss = jax.jit(jax.value_and_grad(lambda one: TokenLoss()(one, batch, key=None)[0]))
+for kind in ("no attention", "Bahdanau", "Luong, general, fed"):
+    one = model(kind)
+    expected, mesh = loss(one), make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    with jax.set_mesh(mesh):
+        got = loss(jax.device_put(one, tree_shardings(one, mesh)))
+    pairs = zip(jax.tree.leaves(jax.device_get(got)), jax.tree.leaves(jax.device_get(expected)), strict=True)
+    found[kind] = max(float(np.abs(mine - its).max()) for mine, its in pairs)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("recurrent", "shard", "data × fsdp × tensor, gradients too")
+def test_eight_devices_are_one():
+    found, _ = on_eight("-c", EIGHT)
+    assert len(found) == 3
+    assert max(found.values()) < 1e-4, found
