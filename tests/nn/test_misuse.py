@@ -348,7 +348,11 @@ def test_arguments_of_a_block_that_do_not_fit_are_refused(cfg, wrong, message):
         (CONFIG, dict(drop_path=1), r"drop_path must be in \[0, 1\), got 1"),
         (CONFIG, dict(qk_norm=True), "qk_norm must be a number or None, got True"),
         (CONFIG, dict(cross=True), "cross must be an AttentionConfig or None, got True"),
-        (TrunkConfig(block=CONFIG), dict(remat="some"), "remat must be one of none, full, dots, offload, got 'some'"),
+        (
+            TrunkConfig(block=CONFIG),
+            dict(remat="some"),
+            "remat must be one of none, full, attention, dots, offload, got 'some'",
+        ),
         (TrunkConfig(block=CONFIG), dict(drop_path=-0.5), r"drop_path must be in \[0, 1\), got -0.5"),
         (CONFIG, dict(norm="batch"), "norm must be one of layer, rms or a function, got 'batch'"),
         (CONFIG, dict(kv_heads=0), "kv_heads must be at least 1, got 0"),
