@@ -15,6 +15,7 @@ from flax_transformer.nn import with_fields, with_precision
 from flax_transformer.nn.look import LookConfig
 from flax_transformer.ops import capture
 from flax_transformer.task.translator import decode_batch
+from tests.shares import only, share
 
 pytestmark = pytest.mark.proves("recurrent", "decode", "cache = all at once; a beam as wide as the tree finds the best")
 
@@ -39,7 +40,6 @@ KINDS = {
     "monotonic": {"look": LookConfig(score="general", local="monotonic", window=1), "feeding": True},
     "predictive": {"cell": "gru", "look": LookConfig(local="predictive", window=2)},
 }
-every = pytest.mark.parametrize("kind", KINDS)
 
 
 def model(kind):
@@ -51,7 +51,7 @@ def tokens(*shape, seed=0):
     return jax.random.randint(jax.random.key(seed), shape, 1, V)
 
 
-@every
+@pytest.mark.parametrize("kind", share(KINDS, 0, of=3))
 def test_step_by_step_is_all_at_once_and_hypotheses_share_their_source(kind):
     one, source, target = model(kind), tokens(3, S), tokens(6, T, seed=1)
     cache, found = one.init_cache(one.encode(source, LENGTHS), LENGTHS, T, beams=2), []
@@ -63,14 +63,14 @@ def test_step_by_step_is_all_at_once_and_hypotheses_share_their_source(kind):
     np.testing.assert_allclose(jnp.stack(found, axis=1), expected, atol=1e-5)
 
 
-@every
+@pytest.mark.parametrize("kind", share(KINDS, 1, of=3))
 def test_what_padding_holds_says_nothing(kind):
     one, source, target = model(kind), tokens(3, S), tokens(3, T, seed=1)
     other = jnp.where(jnp.arange(S + 2) < LENGTHS[:, None], jnp.pad(source, ((0, 0), (0, 2))), 7)
     np.testing.assert_allclose(one(other, target, LENGTHS), one(source, target, LENGTHS), atol=1e-5)
 
 
-@every
+@pytest.mark.parametrize("kind", share(KINDS, 2, of=3))
 def test_the_future_is_unseen_and_everything_else_learns(kind):
     one, source, target = model(kind), tokens(3, S), tokens(3, T, seed=1)
     changed = target.at[:, 3].set((target[:, 3] + 1) % V)
@@ -81,7 +81,7 @@ def test_the_future_is_unseen_and_everything_else_learns(kind):
     assert all(np.abs(leaf).max() > 1e-7 for leaf in jax.tree.leaves(slopes))
 
 
-@pytest.mark.parametrize("kind", ["fed", "Bahdanau", "Luong, dot"])
+@pytest.mark.parametrize("kind", only(["fed", "Bahdanau", "Luong, dot"], "Bahdanau"))
 def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(kind):
     """Of all that can be written in three tokens, the likeliest that ends, or that is as long as may be."""
     one, source, end, longest = model(kind), tokens(1, S), 2, 3
@@ -105,7 +105,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(kind):
     np.testing.assert_allclose(found.scores[0, 0], max(total), rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["Bahdanau", "Luong, general, fed", "Luong, concat"])
+@pytest.mark.parametrize("kind", only(["Bahdanau", "Luong, general, fed", "Luong, concat"], "Luong, concat"))
 def test_what_is_looked_at_is_captured(kind):
     one, source, target = model(kind), tokens(3, S), tokens(3, T, seed=1)
     _, (shares,) = capture(type(one).decode, "attention_weights")(one, target, one.encode(source, LENGTHS), LENGTHS)
@@ -114,7 +114,7 @@ def test_what_is_looked_at_is_captured(kind):
     assert np.all(np.asarray(shares)[0, 1, ..., 2:] == 0)
 
 
-@pytest.mark.parametrize("kind", ["Luong, general, fed", "Luong, concat"])
+@pytest.mark.parametrize("kind", only(["Luong, general, fed", "Luong, concat"], "Luong, general, fed"))
 def test_dropout_is_drawn_by_its_key_and_sound_where_weights_are_short(kind):
     cfg = with_fields(config(**KINDS[kind]), dropout=0.4)
     one, source, target = RecurrentSeq2Seq(cfg, rngs=nnx.Rngs(0)), tokens(3, S), tokens(3, T, seed=1)

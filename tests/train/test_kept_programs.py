@@ -49,6 +49,7 @@ def test_what_was_compiled_before_is_loaded_and_the_same(first, tmp_path, capsys
     assert (made[2], before[2], again[2]) == (1, 1, 0)
 
 
+@pytest.mark.slow
 def test_another_step_is_compiled_and_added(first, tmp_path):
     folder, _ = first
     count = len(list(folder.iterdir()))
@@ -57,6 +58,7 @@ def test_another_step_is_compiled_and_added(first, tmp_path):
     assert len(list(folder.iterdir())) == count + 1
 
 
+@pytest.mark.slow
 def test_a_damaged_program_is_told_and_compiled_again(first, tmp_path, capsys):
     _, made = first
     folder = tmp_path / "programs"
