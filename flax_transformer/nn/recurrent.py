@@ -7,7 +7,7 @@ Axes: *B batch, T positions, E width of inputs, H width of states, W of what a s
 LSTM, 3 H of a GRU.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +131,7 @@ class Recurrent(Module):
         self,
         x: Float[Array, "*B T E"],
         lengths: Int[Array, "*B"] | None = None,
+        states: tuple[State, ...] | None = None,
         *,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "*B T W"], tuple[State, ...]]:
@@ -140,22 +141,48 @@ class Recurrent(Module):
 
         Args:
           lengths: of the rows; all positions by default.
+          states: of every layer to begin with; zeros by default.
           key: for dropout; None means none.
 
         Raises:
           ValueError: inputs of another width.
         """
         check_hidden(x, self.cfg.embed, "x")
-        states = []
+        kept, last = self.kept(x.shape[:-2], key), []
         for number, cells in enumerate(self.layers):
-            if number:
-                x = between(x, self.cfg.dropout, None if key is None else jax.random.fold_in(key, number))
-            found = [cell.run(x, None, lengths, reverse=bool(way)) for way, cell in enumerate(cells)]
+            x = _some(x, kept[number], (..., None, slice(None)))
+            begin = [None] * len(cells) if states is None else _parted(states[number], len(cells))
+            found = [cell.run(x, begin[way], lengths, reverse=bool(way)) for way, cell in enumerate(cells)]
             x = jnp.concatenate([each for each, _ in found], axis=-1)
-            states.append(
-                tuple(jnp.concatenate(part, axis=-1) for part in zip(*(last for _, last in found), strict=True))
-            )
-        return x, tuple(states)
+            last.append(tuple(jnp.concatenate(part, axis=-1) for part in zip(*(end for _, end in found), strict=True)))
+        return x, tuple(last)
+
+    def step(
+        self, states: tuple[State, ...], projected: Float[Array, "*B G"], kept: list[Array | None] | None = None
+    ) -> tuple[State, ...]:
+        """Take one position through all layers, in the one direction there is.
+
+        Args:
+          projected: what the first layer's gates are given, by its `project`.
+          kept: by `kept`; None: nothing is dropped.
+        """
+        new = [self.forward[0](states[0], projected)]
+        for number, (cell, state) in enumerate(zip(self.forward[1:], states[1:], strict=True), 1):
+            below = new[-1][0] if kept is None else _some(new[-1][0], kept[number])
+            new.append(cell(state, cell.project(below)))
+        return tuple(new)
+
+    def kept(self, batch: tuple[int, ...], key: PRNGKeyArray | None) -> list[Array | None]:
+        """Draw what each layer's inputs are multiplied by, [*B, W] for all positions of a row; None: they stay.
+
+        Args:
+          key: for dropout; None means none.
+        """
+        if self.cfg.dropout == 0 or key is None:
+            return [None] * self.cfg.depth
+        ones = jnp.ones((*batch, self.cfg.width))
+        draws = range(1, self.cfg.depth)
+        return [None, *(dropout(ones, self.cfg.dropout, jax.random.fold_in(key, number)) for number in draws)]
 
     @property
     def layers(self) -> list[tuple[Cell, ...]]:
@@ -163,11 +190,12 @@ class Recurrent(Module):
         return list(zip(self.forward, *([self.backward] if self.cfg.bidirectional else []), strict=True))
 
 
-def between(x: Float[Array, "*B T W"], rate: float, key: PRNGKeyArray | None) -> Float[Array, "*B T W"]:
-    """Drop the same channels at all positions of a row."""
-    if rate == 0 or key is None:
-        return x
-    return x * dropout(jnp.ones_like(x[..., :1, :]), rate, key)
+def _some(x: Array, kept: Array | None, at: Any = ...) -> Array:
+    return x if kept is None else (x * kept[at]).astype(x.dtype)
+
+
+def _parted(state: State, ways: int) -> list[State]:
+    return list(zip(*(jnp.split(part, ways, axis=-1) for part in state), strict=True))
 
 
 def _uniform(bound: float) -> nnx.Initializer:

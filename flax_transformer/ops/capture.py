@@ -48,6 +48,16 @@ def capture(f: Callable, name: str) -> Callable:
     return g
 
 
+def marks(f: Callable, *args: Any) -> tuple[str, ...]:
+    """Give the names that f marks values by when it is called so, each once, in program order.
+
+    >>> from jax.ad_checkpoint import checkpoint_name
+    >>> marks(lambda x: checkpoint_name(2 * x, "doubled"), 1.0)
+    ('doubled',)
+    """
+    return tuple(dict.fromkeys(_marked(jax.make_jaxpr(f)(*args).jaxpr)))
+
+
 def _evaluate(jaxpr: Any, consts: Sequence, args: Sequence, name: str) -> tuple[list, list]:
     """Run a jaxpr; give its results and the values marked."""
     env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from flax_transformer.data.text import Tokenizer
 from flax_transformer.models.protocol import EncoderDecoder
 from flax_transformer.ops import capture
+from flax_transformer.ops.capture import marks
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import AttentionMaps, Picture
 from flax_transformer.task.translator import Search, Translator, padded_length
@@ -34,10 +35,10 @@ def attention_weights(
     lengths: Int[Array | np.ndarray, "B"] | None,
     target: Int[Array | np.ndarray, "B T"],
 ) -> list[Float[np.ndarray, "L B N _ _"]]:
-    """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets; the last alone where
-    both sides recur.
+    """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets.
 
-    It runs on the CPU by the `xla` backend, whatever the model was trained on, as only that one has the weights.
+    Where both sides recur it is cross-attention alone. It runs on the CPU by the `xla` backend, whatever the model was
+    trained on, as only that one has the weights.
 
     Raises:
       ValueError: when the model attends by a function that does not show its weights.
@@ -59,12 +60,10 @@ def attention_weights(
 def _weights(
     model: EncoderDecoder, source: Shaped[Array, "B S ..."], lengths: Int[Array, "B"] | None, target: Int[Array, "B T"]
 ) -> list[Float[Array, "L B N _ _"]]:
-    encode, decode = (capture(method, "attention_weights") for method in (type(model).encode, type(model).decode))
-    try:
-        memory, encoder = encode(model, source, lengths)
-    except ValueError:  # one that recurs marks nothing
-        memory, encoder = model.encode(source, lengths), []
-    decoder = decode(model, target, memory, lengths)[1]
+    name, encode, decode = "attention_weights", type(model).encode, type(model).decode
+    recurs = name not in marks(encode, model, source, lengths)
+    memory, encoder = (encode(model, source, lengths), []) if recurs else capture(encode, name)(model, source, lengths)
+    decoder = capture(decode, name)(model, target, memory, lengths)[1]
     return [*_stacked(encoder, 1), *_stacked(decoder, 2)]
 
 

@@ -168,14 +168,14 @@ class RecurrentSeq2Seq(Module):
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         x = self.embedding(target, key=keys[0])
-        cache, kept = self.init_cache(memory, lengths, target.shape[1]), self._kept(target.shape[0], keys[1])
+        cache = self.init_cache(memory, lengths, target.shape[1])
         if self.cfg.feeding or self._before:
+            kept = self.decoder.kept(target.shape[:1], keys[1])
             projected = jnp.moveaxis(self.decoder.forward[0].project(x), 1, 0)
             _, (given, shares) = jax.lax.scan(partial(self._advance, kept), cache, projected)
             given, shares = jnp.moveaxis(given, 0, 1), None if shares is None else jnp.moveaxis(shares, 0, 1)
         else:  # nothing that is given comes back, so all positions look at once
-            for number, (cell, state) in enumerate(zip(self.decoder.forward, cache.states, strict=True)):
-                x, _ = cell.run(_some(x, kept, number, (slice(None), None)) if number else x, state)
+            x, _ = self.decoder(x, states=cache.states, key=keys[1])
             given, shares = self._given(x, cache, jnp.arange(target.shape[1]))
         if shares is not None:
             checkpoint_name(shares[None, :, None], "attention_weights")  # for `ops.capture`: one layer, one head
@@ -218,16 +218,7 @@ class RecurrentSeq2Seq(Module):
         self, memory: Read, lengths: Int[Array, "B"] | None, length: int, *, beams: int = 1
     ) -> RecurrentCache:
         """Prepare to decode `beams` hypotheses a sentence; states are no larger for `length` tokens."""
-        states = memory.states
-        if hasattr(self, "bridge"):
-            states = tuple(
-                tuple(
-                    (jnp.tanh if number == 0 else lambda x: x)(linear(part)).astype(part.dtype)
-                    for number, (linear, part) in enumerate(zip(layer, state, strict=True))
-                )
-                for layer, state in zip(self.bridge, states, strict=True)
-            )
-        states = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=0), states)
+        states = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=0), self._bridged(memory.states))
         rows = states[0][0].shape[0]
         fed = jnp.zeros((rows, self.cfg.embedding.width), memory.memory.dtype) if self.cfg.feeding else None
         keys = self.look.keys(memory.memory) if self.cfg.look is not None else None
@@ -239,20 +230,27 @@ class RecurrentSeq2Seq(Module):
         cache, (given, _) = self._advance(None, cache, projected)
         return self.output(given[:, None]).logits()[:, 0], cache
 
+    def _bridged(self, states: tuple[State, ...]) -> tuple[State, ...]:
+        """Give the states that the decoder goes on from: an LSTM's cells are not bounded, hidden states are."""
+        if not hasattr(self, "bridge"):
+            return states
+        found = []
+        for layer, (hidden, *cell) in zip(self.bridge, states, strict=True):
+            first = jnp.tanh(layer[0](hidden)).astype(hidden.dtype)
+            found.append((first, *(layer[1](part).astype(part.dtype) for part in cell)))
+        return tuple(found)
+
     def _advance(
-        self, kept: list[Array] | None, cache: RecurrentCache, projected: Array
+        self, kept: list[Array | None] | None, cache: RecurrentCache, projected: Array
     ) -> tuple[RecurrentCache, tuple[Array, Array | None]]:
-        """Read one token a row, [R, G*H]: what is given, and how much of the source was seen for it."""
+        """Read one token a row, [R, G]: what is given, and how much of the source was seen for it."""
         shares = context = None
         if self._before:
             context, shares = self._see(cache.states[-1][0][:, None], cache, cache.index[None])
             projected = projected + self.fed(context[:, 0])
         elif self.cfg.feeding:
             projected = projected + self.fed(cache.fed)
-        states = []
-        for number, (cell, state) in enumerate(zip(self.decoder.forward, cache.states, strict=True)):
-            given = cell.project(_some(states[-1][0], kept, number)) if number else projected
-            states.append(cell(state, given))
+        states = self.decoder.step(cache.states, projected, kept)
         top = states[-1][0][:, None].astype(cache.memory.dtype)
         if self._before:
             given = self._joined(top, context)
@@ -261,7 +259,7 @@ class RecurrentSeq2Seq(Module):
         given = given[:, 0]
         fed = given if self.cfg.feeding else None
         found = given, None if shares is None else shares[:, 0]
-        return replace(cache, states=tuple(states), fed=fed, index=cache.index + 1), found
+        return replace(cache, states=states, fed=fed, index=cache.index + 1), found
 
     def _given(self, top: Array, cache: RecurrentCache, positions: Array) -> tuple[Array, Array | None]:
         """Let states [R, T, H] look, if they do, and join what they see to them."""
@@ -278,18 +276,6 @@ class RecurrentSeq2Seq(Module):
         places = jnp.tile(positions, R // B)
         context, shares = self.look(beside.astype(cache.memory.dtype), cache.keys, cache.memory, cache.lengths, places)
         return context.reshape(R, T, -1), shares.reshape(R, T, -1)
-
-    def _kept(self, rows: int, key: PRNGKeyArray | None) -> list[Array] | None:
-        """Give what each layer's inputs are multiplied by, [R, H]: dropout, the same at all positions; None without."""
-        cfg = self.cfg.decoder
-        if key is None or cfg.dropout == 0:
-            return None
-        ones = jnp.ones((rows, cfg.hidden))
-        return [dropout(ones, cfg.dropout, jax.random.fold_in(key, number)) for number in range(cfg.depth)]
-
-
-def _some(x: Array, kept: list[Array] | None, number: int, at: Any = ...) -> Array:
-    return x if kept is None else (x * kept[number][at]).astype(x.dtype)
 
 
 def _recurrent(
