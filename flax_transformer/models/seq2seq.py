@@ -24,7 +24,7 @@ from flax_transformer.nn import (
     Embedding,
     EmbeddingConfig,
     Grid,
-    Memory,
+    Memories,
     OutputTable,
     Trunk,
     TrunkConfig,
@@ -93,14 +93,13 @@ class DecoderCache:
     """What incremental decoding carries: each layer's keys and values, and the projected source."""
 
     layers: Caches
-    memory: Memory | tuple[Memory, ...]
+    memory: Memories
     memory_mask: Mask
     index: Int[Array, ""]
 
     def fork(self, beams: int, length: int) -> "DecoderCache":
         """Let `beams` hypotheses continue every sentence, up to `length` tokens in all; it is kept once."""
-        share = lambda memory: replace(memory, beams=beams)  # noqa: E731
-        memory = tuple(map(share, self.memory)) if isinstance(self.memory, tuple) else share(self.memory)
+        memory = each_cache(lambda memory: memory.share(beams), self.memory)
         layers = each_cache(lambda cache: cache.fork(beams, length), self.layers)
         return replace(self, layers=layers, memory=memory)
 

@@ -8,6 +8,9 @@ from flax_transformer.nn.block import BlockConfig as BlockConfig
 from flax_transformer.nn.block import transformer_block as transformer_block
 from flax_transformer.nn.cache import Caches as Caches
 from flax_transformer.nn.cache import KVCache as KVCache
+from flax_transformer.nn.cache import LayerCache as LayerCache
+from flax_transformer.nn.cache import LayerMemory as LayerMemory
+from flax_transformer.nn.cache import Memories as Memories
 from flax_transformer.nn.cache import Memory as Memory
 from flax_transformer.nn.cache import cache_length as cache_length
 from flax_transformer.nn.cache import each_cache as each_cache

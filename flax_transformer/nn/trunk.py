@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.cache import Caches, Memory, cache_length
+from flax_transformer.nn.cache import Caches, LayerMemory, Memories, cache_length
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.relative import RelativeBias, RelativeConfig
@@ -110,7 +110,7 @@ class Trunk(Module):
     def __call__(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S W"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | LayerMemory | None = None,
         *,
         mask: Mask | Cycle | None = None,
         memory_mask: Mask | None = None,
@@ -134,7 +134,7 @@ class Trunk(Module):
     def observe(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S W"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | LayerMemory | None = None,
         *,
         key: PRNGKeyArray | None = None,
         **given: Any,
@@ -157,7 +157,7 @@ class Trunk(Module):
         self,
         x: Float[Array, "*B T D"],
         cache: Caches,
-        memory: Memory | tuple[Memory, ...] | None = None,
+        memory: Memories | None = None,
         *,
         index: Int[Array, ""],
         mask: Mask | Cycle | None = None,
@@ -194,11 +194,11 @@ class Trunk(Module):
 
     def init_cache(self, batch: int, length: int, *, beams: int = 1) -> Caches:
         """Make empty caches for `length` positions of `batch` sentences, `beams` hypotheses each."""
-        return map_stack(lambda block: block.attention.init_cache(batch, length, beams=beams), self.blocks)
+        return map_stack(lambda block: block.init_cache(batch, length, beams=beams), self.blocks)
 
-    def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memory | tuple[Memory, ...]:
+    def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memories:
         """Compute each block's keys and values of a memory, once for all positions: see `Attention.project`."""
-        return map_stack(lambda block: block.cross.project(memory, beams=beams), self.blocks)
+        return map_stack(lambda block: block.project(memory, beams=beams), self.blocks)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
         """Say which positions of the output are padding: those of the input."""
