@@ -9,14 +9,15 @@ docs/translation.md, reached 40.15 in 71 minutes of CPU time, 36 of two cores (2
 
     python experiments/translate_text.py luong --workdir runs/luong --data.root MULTI30K ...
 
-The first word says which model: `transformer`, or one that recurs and has as many parameters, within 5 %: `lstm`, which
-does not look at its source, `bahdanau`, a GRU with additive attention, `luong`, an LSTM with general scores and input
-feeding.
+The first word says which model: `transformer`, or another that has as many parameters, within 5 %: `evolved`, the
+Evolved Transformer, with a cell for every two layers; or one that recurs: `lstm`, which does not look at its source,
+`bahdanau`, a GRU with additive attention, `luong`, an LSTM with general scores and input feeding.
 """
 
 from typing import Any
 
 from flax_transformer.data.text.corpus import TextCorpus
+from flax_transformer.models.text.evolved import evolved_transformer
 from flax_transformer.models.text.recurrent import RecurrentSeq2SeqConfig, lstm_seq2seq, luong_lstm, rnn_search
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_fields
@@ -61,6 +62,11 @@ def recurrent(preset: RecurrentSeq2SeqConfig, reads: int, writes: int) -> Recipe
 
 EXPERIMENTS = {
     "transformer": experiment(transformer_tiny(), family="marian"),
+    "evolved": experiment(
+        evolved_transformer(
+            transformer_tiny().embedding.vocab, embed=128, heads=4, inner=320, depths=(2, 2), dropout=0.3
+        )
+    ),
     "lstm": recurrent(lstm_seq2seq(), 184, 368),
     "bahdanau": recurrent(rnn_search(), 160, 288),
     "luong": recurrent(luong_lstm(), 160, 320),

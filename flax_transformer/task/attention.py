@@ -28,6 +28,17 @@ KINDS = {
     "cross": "Rows: the token being written; columns: the source tokens it looks at.",
 }
 
+TWICE = {
+    "encoder self": KINDS["encoder self"],
+    "decoder self, first": KINDS["decoder self"],
+    "cross, first": KINDS["cross"],
+    "decoder self": KINDS["decoder self"],
+    "cross": KINDS["cross"],
+}
+"""Of decoders whose layers attend twice to either side, as those of the Evolved Transformer do."""
+SIDES = {"encoder": ("source", "source"), "decoder": ("written", "read"), "cross": ("written", "source")}
+"""Whose tokens are rows and columns, by how the name of a kind begins."""
+
 
 def attention_weights(
     model: EncoderDecoder,
@@ -37,7 +48,7 @@ def attention_weights(
 ) -> list[Float[np.ndarray, "L B N _ _"]]:
     """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets.
 
-    Where both sides recur it is cross-attention alone. It runs on the CPU by the `xla` backend, whatever the model was
+    Where both sides recur it is cross-attention alone, of an Evolved Transformer what is in `TWICE`. It runs on the CPU by the `xla` backend, whatever the model was
     trained on, as only that one has the weights.
 
     Raises:
@@ -51,7 +62,7 @@ def attention_weights(
             found = jax.device_get(_weights(model, source, lengths, target))
         except ValueError as error:
             raise ValueError(f"{rule}: {error}") from error
-    if len(found) not in (1, len(KINDS)):
+    if len(found) not in (1, len(KINDS), len(TWICE)):
         raise ValueError(f"{rule}; got {len(found)} marked values for {', '.join(KINDS)}")
     return found
 
@@ -64,13 +75,15 @@ def _weights(
     recurs = name not in marks(encode, model, source, lengths)
     memory, encoder = (encode(model, source, lengths), []) if recurs else capture(encode, name)(model, source, lengths)
     decoder = capture(decode, name)(model, target, memory, lengths)[1]
-    return [*_stacked(encoder, 1), *_stacked(decoder, 2)]
+    sides = zip(("encoder", "decoder"), (encoder, decoder), strict=True)
+    return [weights for side, found in sides for weights in _stacked(found, getattr(model, side, None))]
 
 
-def _stacked(found: list[Array], kinds: int) -> list[Array]:
+def _stacked(found: list[Array], side: Any) -> list[Array]:
     """Give an array of all layers for each kind, whether the layers ran as a scan or one by one."""
     if all(weights.ndim == 5 for weights in found):
         return found
+    kinds = len(found) // getattr(getattr(side, "cfg", None), "depth", len(found))
     return [jnp.stack(found[kind::kinds]) for kind in range(kinds)]
 
 
@@ -93,13 +106,14 @@ def attention_maps(translator: Translator, source: Sequence[int], target: Sequen
     rows = [_padded(ids, tokenizer.pad) for ids in (source, read)]
     found = attention_weights(translator.model, rows[0], jnp.array([len(source)]), rows[1])
     sides = {"source": spell(tokenizer, source), "read": spell(tokenizer, read), "written": spell(tokenizer, target)}
-    tokens = (("source", "source"), ("written", "read"), ("written", "source"))
+    kinds = TWICE if len(found) == len(TWICE) else KINDS
+    tokens = [SIDES[name.split(" ")[0].strip(",")] for name in kinds]
     return tuple(
         AttentionMaps(
             name, weights[:, 0, :, : len(sides[row]), : len(sides[column])], sides[row], sides[column], caption=caption
         )
         for (name, caption), weights, (row, column) in zip(
-            [*KINDS.items()][-len(found) :], found, tokens[-len(found) :], strict=True
+            [*kinds.items()][-len(found) :], found, tokens[-len(found) :], strict=True
         )
     )
 
