@@ -21,10 +21,13 @@ def linear_parameters(tree, pattern=""):
 
 def stack_flops(blocks, cfg, rows, queries, memory=0, *, pairs=None):
     """Count a stack of blocks; `pairs` of queries and keys in self-attention, T × T by default."""
-    projected = linear_parameters(blocks, r"(^|\.)cross\.(key|value)\.")
+    projected = linear_parameters(blocks, r"(^|\.)(cross|first)\.(key|value)\.")
     linear = (linear_parameters(blocks) - projected) * queries + projected * memory
+    # What a window of three has no input for, at either end of a row.
+    linear -= 2 * linear_parameters(blocks, r"branches\.narrow\.kernel") // 3
     pairs = queries * queries if pairs is None else pairs
-    products = 2 * stack_depth(blocks) * cfg.attention.heads * cfg.attention.width * (pairs + queries * memory)
+    twice = 2 if hasattr(cfg, "wide") else 1  # a cell's two attentions to either side
+    products = twice * 2 * stack_depth(blocks) * cfg.attention.heads * cfg.attention.width * (pairs + queries * memory)
     weighted = stack_depth(blocks) * getattr(cfg.feedforward, "experts", 0) * cfg.embed * queries
     return 2 * rows * (linear + products + weighted)
 

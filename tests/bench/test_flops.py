@@ -1,6 +1,7 @@
 """The walk over programs against counts by hand, formulas, and what XLA counts where there are no loops."""
 
 import importlib
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from flax_transformer.models.text.transformer import transformer_base, transform
 from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
 from flax_transformer.nn.config import with_fields
 from flax_transformer.ops import Mask, attention
+from flax_transformer.ops.convolution import convolution
 from flax_transformer.ops.linear_map import linear_map
 from tests.models.families import TEXTS
 from tests.shares import share
@@ -70,6 +72,16 @@ def test_attention_is_two_products_forward_and_four_backward(backend, length):
     assert trained(run, q, kv, kv) == 3 * products
     again = count_flops(jax.grad(lambda *given: run(*given).sum(), (0, 1, 2)), q, kv, kv).again
     assert again == (products // 2 if backend == "blockwise" else 0)
+
+
+@pytest.mark.parametrize("shape", [(9,), (9, 7)])
+def test_a_convolution_that_is_written_out_is_counted(shape):
+    """As on a CPU one of each channel alone is; with its gradients."""
+    x, kernel = array(2, *shape, 6), array(*(3,) * len(shape), 1, 6)
+    made = 2 * 6 * math.prod(size - 2 for size in shape)
+    assert flops(convolution, x, kernel) == 2 * made * 3 ** len(shape)
+    assert trained(convolution, x, kernel) == 3 * 2 * made * 3 ** len(shape)
+    assert flops(lambda x, kernel: convolution(x, kernel) * x.sum(), x, kernel) == 2 * made * 3 ** len(shape)
 
 
 def test_a_loop_counts_as_often_as_it_turns():
