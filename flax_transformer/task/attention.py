@@ -48,8 +48,8 @@ def attention_weights(
 ) -> list[Float[np.ndarray, "L B N _ _"]]:
     """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets.
 
-    Where both sides recur it is cross-attention alone, of an Evolved Transformer what is in `TWICE`. It runs on the CPU by the `xla` backend, whatever the model was
-    trained on, as only that one has the weights.
+    Where both sides recur it is cross-attention alone, of an Evolved Transformer what is in `TWICE`. It runs on the CPU
+    by the `xla` backend, whatever the model was trained on, as only that one has the weights.
 
     Raises:
       ValueError: when the model attends by a function that does not show its weights.
