@@ -176,7 +176,7 @@ class EvolvedEncoderCell(Module):
         *,
         mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
-        bias: None = None,
+        bias: Float[Array, "..."] | None = None,
         drop_path: Float[Array, ""] | float | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
@@ -269,7 +269,7 @@ class EvolvedDecoderCell(Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
-        bias: None = None,
+        bias: Float[Array, "..."] | None = None,
         drop_path: Float[Array, ""] | float | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
@@ -305,7 +305,7 @@ class EvolvedDecoderCell(Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
-        bias: None = None,
+        bias: Float[Array, "..."] | None = None,
     ) -> tuple[Float[Array, "*B T D"], EvolvedCache]:
         """Apply the cell to T more positions, of which the cache knows the earlier ones; the rest as in a call."""
         x = _given(x, self.cfg, bias, mask)

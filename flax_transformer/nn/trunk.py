@@ -35,7 +35,8 @@ class TrunkConfig:
 
     block: Any
     """A `BlockConfig`, or any config with `embed` (D), `residual` (a `ResidualConfig`, which says whether the stack
-    ends in a norm) and `build(rngs)`, which makes a block `f(x, *, key=None)`."""
+    ends in a norm) and `build(rngs)`, which makes a block `f(x, *, key=None)`. One that decodes has `init_cache`,
+    `extend` and, of a memory, `project`, as `Block` has them: what it remembers is its own business (`LayerCache`)."""
     depth: int = 12
     """L, blocks."""
     relative: RelativeConfig | None = None
