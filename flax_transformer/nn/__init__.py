@@ -68,5 +68,8 @@ from flax_transformer.nn.trunk import Trunk as Trunk
 from flax_transformer.nn.trunk import TrunkConfig as TrunkConfig
 from flax_transformer.nn.tubelet import TubeletConfig as TubeletConfig
 from flax_transformer.nn.tubelet import Tubelets as Tubelets
+from flax_transformer.nn.universal import HaltingConfig as HaltingConfig
+from flax_transformer.nn.universal import UniversalConfig as UniversalConfig
+from flax_transformer.nn.universal import UniversalTrunk as UniversalTrunk
 from flax_transformer.nn.window import WindowAttention as WindowAttention
 from flax_transformer.nn.window import WindowConfig as WindowConfig

@@ -70,7 +70,11 @@ class TrunkConfig:
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         """Make what the config describes."""
-        return Trunk(self, rngs=rngs)
+        return self.make_trunk(rngs=rngs)
+
+    def make_trunk(self, *, causal: bool = False, key: PRNGKeyArray | None = None, rngs: nnx.Rngs) -> "Trunk":
+        """Make the trunk of what the config describes, as `Trunk` says; a subclass may have another kind of it."""
+        return Trunk(self, causal=causal, key=key, rngs=rngs)
 
 
 @frozen

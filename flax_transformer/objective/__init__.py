@@ -14,6 +14,7 @@ from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Around, Batch, Loss, Objective, check_parts
+from flax_transformer.objective.ponder import PonderLoss
 from flax_transformer.objective.router import RouterLoss
 from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
@@ -33,6 +34,7 @@ __all__ = [
     "MaskedLoss",
     "MatchLoss",
     "Objective",
+    "PonderLoss",
     "RouterLoss",
     "SigmoidLoss",
     "TokenLoss",
