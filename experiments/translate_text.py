@@ -9,9 +9,9 @@ docs/translation.md, reached 40.15 in 71 minutes of CPU time, 36 of two cores (2
 
     python experiments/translate_text.py luong --workdir runs/luong --data.root MULTI30K ...
 
-The first word says which model: `transformer`, or one that recurs and has as many parameters, within 5 %: `lstm`, which
-does not look at its source, `bahdanau`, a GRU with additive attention, `luong`, an LSTM with general scores and input
-feeding.
+The first word says which model: `transformer`, or one of as many parameters, within 5 %. Three recur: `lstm`, which does
+not look at its source, `bahdanau`, a GRU with additive attention, `luong`, an LSTM with general scores and input feeding.
+`universal` has one wider block on each side, applied four times (Dehghani et al. 2019).
 """
 
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from flax_transformer.data.text.corpus import TextCorpus
 from flax_transformer.models.text.recurrent import RecurrentSeq2SeqConfig, lstm_seq2seq, luong_lstm, rnn_search
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.models.text.universal import universal_tiny
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Translations
@@ -64,6 +65,7 @@ EXPERIMENTS = {
     "lstm": recurrent(lstm_seq2seq(), 184, 368),
     "bahdanau": recurrent(rnn_search(), 160, 288),
     "luong": recurrent(luong_lstm(), 160, 320),
+    "universal": experiment(universal_tiny()),
 }
 
 if __name__ == "__main__":

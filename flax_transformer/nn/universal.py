@@ -1,10 +1,10 @@
 """A trunk whose layers are one block, applied again and again, as often at each position as it takes (Dehghani et al.
 2019, Universal Transformers, https://arxiv.org/abs/1807.03819).
 
-Before every step the block is told where and at which step it is. With halting, each position ends where the
-probabilities it has given so far fill up (adaptive computation time, Graves 2016, https://arxiv.org/abs/1603.08983): its
-state is copied on through the steps that others still take, and what it gives is the mean of its states by their
-probabilities.
+Before every step the block is told where and at which step it is. With halting (adaptive computation time, Graves 2016,
+https://arxiv.org/abs/1603.08983) each position ends where the probabilities it has given so far fill up: its state is
+copied on through the steps that others still take, and what it gives is the mean of its states by their probabilities,
+as Graves has it. The authors' own code mixes each state into what there was before it instead.
 
 Axes: B batch, T positions, S positions of a memory and W its width, D width, L steps.
 """
@@ -24,7 +24,7 @@ from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.embedding import SINUSOIDS
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.pipeline import pipeline_stages
-from flax_transformer.nn.stack import PerLayer, apply_stack, extend_stack, map_stack
+from flax_transformer.nn.stack import apply_stack, extend_stack, map_stack
 from flax_transformer.nn.trunk import Trunk, TrunkConfig
 from flax_transformer.ops import Mask, widen
 from flax_transformer.ops.wide import wide
@@ -265,7 +265,7 @@ class UniversalTrunk(Trunk):
         memory_mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
     ) -> tuple[Float[Array, "*B T D"], Caches]:
-        """Run the block on T more positions; give the caches, one of each step, with them in; arguments as `Trunk`'s."""
+        """Run the block on T more positions; give the caches of all steps with them in; arguments as `Trunk`'s."""
         where = index + jnp.arange(x.shape[-2]) if positions is None else positions
         given = {
             "mask": mask, "memory_mask": memory_mask, "positions": positions,

@@ -19,6 +19,10 @@ from flax_transformer.nn import (
 )
 from flax_transformer.ops import Mask, capture, sinusoidal
 
+pytestmark = pytest.mark.proves(
+    "Universal Transformer", "steps", "a stack of equal blocks; halting as Graves' equations; cache = all at once"
+)
+
 B, T, D, L = 2, 5, 8, 4
 BLOCK = transformer_block(embed=D, heads=2, inner=16)
 FIXED = UniversalConfig(block=BLOCK, depth=L)
@@ -76,7 +80,7 @@ def graves(one, x, epsilon):
 def test_halting_is_what_graves_equations_say():
     one = trunk(ADAPTIVE, causal=True)
     mean, steps, rest = graves(one, X, 0.1)
-    assert len(set(steps.ravel().tolist())) > 1 and steps.min() < L
+    assert steps.min() < steps.max()
     found, cost = one.observe(X, mask=Mask(causal=True))
     np.testing.assert_allclose(found, mean, atol=1e-5)
     np.testing.assert_array_equal(cost["steps"], steps)
@@ -120,7 +124,8 @@ def test_halting_does_not_see_the_future_and_learns_with_finite_gradients():
     one = trunk(ADAPTIVE, causal=True)
     slopes = jax.jacobian(lambda x: one(x, mask=Mask(causal=True)))(X[0])
     seen = np.abs(slopes).max((1, 3))
-    assert np.all(seen[np.triu_indices(T, 1)] == 0) and np.all(seen[np.tril_indices(T)] > 0)
+    assert np.all(seen[np.triu_indices(T, 1)] == 0)
+    assert np.all(seen[np.tril_indices(T)] > 0)
 
     def loss(one):
         y, cost = one.observe(X)

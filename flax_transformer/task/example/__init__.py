@@ -20,6 +20,7 @@ from flax_transformer.task.example.sound import (
     SpokenLetters,
     SpokenTexts,
 )
+from flax_transformer.task.example.story import HeldStories, StoryQuestions
 from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts
 from flax_transformer.task.example.twin import TwinImages
@@ -49,6 +50,7 @@ __all__ = [
     "HeldQuestions",
     "HeldSkeletons",
     "HeldSounds",
+    "HeldStories",
     "LabelledImages",
     "LabelledSkeletons",
     "LabelledSounds",
@@ -62,6 +64,7 @@ __all__ = [
     "SoundAugment",
     "SpokenLetters",
     "SpokenTexts",
+    "StoryQuestions",
     "TaughtImages",
     "TextLines",
     "TextWindows",
