@@ -19,9 +19,11 @@ from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
 
-def experiment(kind: type[TrunkConfig], embed: int, depth: int, objective: Any = LabelLoss(), **trunk: Any) -> Recipe:
+def experiment(
+    kind: type[TrunkConfig], depth: int, embed: int, inner: int, objective: Any = LabelLoss(), **trunk: Any
+) -> Recipe:
     """Give the recipe for a trunk, whose words and answers are those of the data."""
-    block = transformer_block(embed=embed, heads=4, inner=4 * embed, dropout=0.1)
+    block = transformer_block(embed=embed, heads=4, inner=inner, dropout=0.1)
     reader = StoryConfig(
         embedding=EmbeddingConfig(vocab=1, embed=embed, position="none", dropout=0.1),
         trunk=kind(block=block, depth=depth, **trunk),
@@ -36,14 +38,14 @@ def experiment(kind: type[TrunkConfig], embed: int, depth: int, objective: Any =
         optimizer=OptimizerConfig(
             learning_rate=1e-3, schedule=ScheduleConfig(name="cosine", warmup=500), clip_norm=1.0
         ),
-        train=TrainConfig(steps=10_000, log_every=100, eval_every=2_000, checkpoint_every=2_000),
+        train=TrainConfig(steps=18_000, log_every=200, eval_every=3_000, checkpoint_every=1_000),
     )
 
 
 EXPERIMENTS = {
-    "transformer": experiment(TrunkConfig, 48, 4),
-    "universal": experiment(UniversalConfig, 96, 5),
-    "adaptive": experiment(UniversalConfig, 96, 8, PonderLoss(of=LabelLoss()), halting=HaltingConfig()),
+    "transformer": experiment(TrunkConfig, 4, 48, 216),
+    "universal": experiment(UniversalConfig, 5, 96, 384),
+    "adaptive": experiment(UniversalConfig, 6, 96, 384, PonderLoss(of=LabelLoss()), halting=HaltingConfig()),
 }
 
 if __name__ == "__main__":

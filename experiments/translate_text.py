@@ -9,9 +9,9 @@ docs/translation.md, reached 40.15 in 71 minutes of CPU time, 36 of two cores (2
 
     python experiments/translate_text.py luong --workdir runs/luong --data.root MULTI30K ...
 
-The first word says which model: `transformer`, or one of as many parameters, within 5 %. Three recur: `lstm`, which does
-not look at its source, `bahdanau`, a GRU with additive attention, `luong`, an LSTM with general scores and input feeding.
-`universal` has one wider block on each side, applied four times (Dehghani et al. 2019).
+The first word says which model: `transformer`, or one of as many parameters, within 5 %. Three recur: `lstm`, which
+does not look at its source, `bahdanau`, a GRU with additive attention, `luong`, an LSTM with general scores and input
+feeding. `universal` has one wider block on each side, applied four times (Dehghani et al. 2019).
 """
 
 from typing import Any

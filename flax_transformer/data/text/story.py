@@ -114,9 +114,7 @@ def _contents(root: Path) -> Iterator[tuple[str, str]]:
                 if member.isfile() and _FILE.fullmatch(member.name):
                     yield member.name, archive.extractfile(member).read().decode()
     except (tarfile.TarError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{root} must be a folder of UTF-8 files, or the .tar.gz of one, got another: {error}"
-        ) from error
+        raise ValueError(f"{root} must be a folder of texts in UTF-8, or the .tar.gz of one; it is neither") from error
 
 
 def read_stories(path: str, content: str) -> Iterator[list[Told]]:
