@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.bench.flops import count_flops
 from flax_transformer.nn import (
     HaltingConfig,
     RelativeConfig,
@@ -152,11 +151,6 @@ def test_how_the_loop_runs_changes_nothing(options):
     slopes = lambda one: jax.grad(lambda one: jnp.sum(jnp.sin(one(X))))(one)  # noqa: E731
     for mine, its in zip(jax.tree.leaves(slopes(other)), jax.tree.leaves(slopes(one)), strict=True):
         np.testing.assert_allclose(mine, its, atol=1e-4)
-
-
-def test_the_shared_block_is_counted_as_often_as_it_is_applied():
-    flops = lambda depth: count_flops(lambda one, x: one(x), trunk(replace(FIXED, depth=depth)), X).model  # noqa: E731
-    assert flops(L) == L * flops(1) > 0
 
 
 def test_dropout_differs_from_step_to_step_and_is_drawn_by_its_key():
