@@ -149,7 +149,7 @@ class Step:
         if cfg.config.position == "none":
             return x
         wave, width = SINUSOIDS[cfg.config.position], x.shape[-1]
-        return (widen(x) + wave(where, width) + wave(self.number, width)).astype(x.dtype)
+        return (widen(x) + wave(where, width) + wave(self.number[None], width)).astype(x.dtype)
 
     def _after(self, x: Any, state: Array, cfg: "_Static", halt: Linear | None) -> Any:
         if halt is None:

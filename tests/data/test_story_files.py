@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_said_in_a_sentence(folder, tmp_path):
     with pytest.raises(ValueError, match=r"must have a file qa3_…_train\.txt of each task, it has none"):
         StoryTasks(root=str(folder), tasks=(3,)).read()
     with pytest.raises(ValueError, match=r"holdout must be a share in \(0, 1\), got 1"):
-        StoryTasks(holdout=1)
+        StoryTasks(holdout=1.0)
     with pytest.raises(
         ValueError, match=r"README must be a folder of texts in UTF-8, or the \.tar\.gz of one; it is neither"
     ):

@@ -37,7 +37,7 @@ def trunk(cfg, causal=False):
 
 
 def told(x, step):
-    return x + sinusoidal(jnp.arange(T), D) + sinusoidal(jnp.array(step), D)
+    return x + sinusoidal(jnp.arange(T), D) + sinusoidal(jnp.array([step]), D)
 
 
 def test_one_step_is_one_block_that_is_told_where_it_is():
