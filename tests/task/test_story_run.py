@@ -26,11 +26,11 @@ from tests.task.test_classify_images import experiments
 NAMES, PLACES = ("John", "Mary", "Sandra"), ("hall", "park", "office")
 
 
-def written(folder, tasks=(1, 6)):
+def written(folder, tasks=(1, 6), stories=60):
     """Write stories of people who go to places, and where they are."""
     draw = np.random.default_rng(0)
     for task in tasks:
-        for split, count in (("train", 60), ("test", 12)):
+        for split, count in (("train", stories), ("test", 12)):
             lines = []
             for _ in range(count):
                 place = dict(zip(NAMES, draw.permutation(PLACES), strict=True))
@@ -85,7 +85,9 @@ def test_a_run_goes_on_bit_for_bit_and_tells_errors_by_task(root, tmp_path, caps
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "universal"])
 def test_stories_are_learned(name, root, tmp_path):
-    train(short(name, written(tmp_path, tasks=(1,)), 150), tmp_path / "run")
+    recipe = short(name, written(tmp_path, tasks=(1,), stories=600), 300)
+    recipe = replace(recipe, examples=replace(recipe.examples, sentences=160))
+    train(replace(recipe, optimizer=replace(recipe.optimizer, learning_rate=5e-3)), tmp_path / "run")
     assert records(tmp_path / "run")[-1]["mean_error"] < 20
 
 
