@@ -19,7 +19,7 @@ from flax_transformer.nn import (
 from flax_transformer.ops import Mask, capture, sinusoidal
 
 pytestmark = pytest.mark.proves(
-    "Universal Transformer", "steps", "a stack of equal blocks; halting as Graves' equations; cache = all at once"
+    "a block that steps share", "a stack of equal blocks; halting by Graves' equations; cache = all at once"
 )
 
 B, T, D, L = 2, 5, 8, 4
