@@ -21,6 +21,8 @@ LOOKED_UP = {
 USES = {
     "continue": "write on from a prompt",
     "respond": "write in answer to a source",
+    "guess": "write in answer to a source, all tokens at once",
+    "align": "write in answer to a source, in one pass",
     "transcribe": "write speech down",
     "fill": "fill in masks",
     "follow": "tell whether one sentence follows another",

@@ -110,7 +110,7 @@ class Trunk(Module):
     def __call__(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S W"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | Memory | PerLayer | None = None,
         *,
         mask: Mask | Cycle | None = None,
         memory_mask: Mask | None = None,
@@ -121,7 +121,8 @@ class Trunk(Module):
         """Run the blocks, which are given what is not None.
 
         Args:
-          memory: what cross-attention looks at; all blocks look at the same.
+          memory: what cross-attention looks at; all blocks look at the same, unless they have each its own keys and
+            values, `PerLayer(trunk.project(memory))`.
           mask: what self-attention may see; of several, in a `Cycle`, blocks take turns.
           memory_mask: what cross-attention may see.
           positions: of the T queries, for rotary.

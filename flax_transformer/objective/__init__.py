@@ -11,6 +11,7 @@ from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.distil import DistilLoss
 from flax_transformer.objective.label import LabelLoss
+from flax_transformer.objective.mask_predict import MaskPredictLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Around, Batch, Loss, Objective, check_parts
@@ -30,6 +31,7 @@ __all__ = [
     "DistilLoss",
     "LabelLoss",
     "Loss",
+    "MaskPredictLoss",
     "MaskedLoss",
     "MatchLoss",
     "Objective",
@@ -42,6 +44,8 @@ __all__ = [
 OBJECTIVES: dict[str, Objective] = {
     "continue": TokenLoss(),
     "respond": TokenLoss(label_smoothing=0.1, chunk=512),
+    "guess": MaskPredictLoss(label_smoothing=0.1, chunk=512),
+    "align": CTCLoss(),
     "transcribe": CTCLoss(),
     "fill": MaskedLoss(),
     "classify": LabelLoss(),

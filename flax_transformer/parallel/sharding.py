@@ -37,15 +37,15 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (r"(^|\.)down\.kernel$", ("inner", "embed")),
     (r"(^|\.)(out|down)\.bias$", (None,)),
     (r"(^|\.)(token|head)\.embedding$", ("vocab", "embed")),
-    (r"(^|\.)(position|type|time)\.embedding$", (None, "embed")),
+    (r"(^|\.)(position|type|time|length)\.embedding$", (None, "embed")),
     (r"(^|\.)bucket\.embedding$", (None, "heads")),
     (r"(^|\.)(states|actions|returns|feature|place)\.kernel$", (None, "embed")),
     (
         r"(^|\.)((?:region_)?dense|output|project|score|state|action|left|objects|attributes|features|input|recurrent|fed|memory"
-        r"|middle|join|bridge\.\d+\.\d+)\.kernel$",
+        r"|middle|join|split|bridge\.\d+\.\d+)\.kernel$",
         ("embed", None),
     ),
-    (r"(^|\.)(dense|output|project|input|recurrent|memory|join|bridge\.\d+\.\d+)\.bias$", (None,)),
+    (r"(^|\.)(dense|output|project|input|recurrent|memory|join|split|bridge\.\d+\.\d+)\.bias$", (None,)),
     (r"(^|\.)output_bias$", ("vocab",)),
     (r"(^|\.)\w*norm\.(scale|bias)$", (None,)),
     (r"(^|\.)layer_scale$", (None,)),
