@@ -1,4 +1,4 @@
-"""Commands on runs, and benchmarks: `translate | evaluate | show | presets | report | attention | sharding | bench`."""
+"""Commands on runs, and benchmarks: `translate | evaluate | distil | show | presets | report | attention | bench` …"""
 
 import json
 import sys
@@ -19,6 +19,8 @@ def translate(
     beam: int | None = None,
     length_penalty: float | None = None,
     n_best: int = 1,
+    iterations: int | None = None,
+    rescore: str | None = None,
 ) -> None:
     """Translate sentences, one a line, with the model of a run.
 
@@ -26,13 +28,17 @@ def translate(
       workdir: Folder of a translation run.
       input: File to read; standard input by default.
       output: File to write; standard output by default.
-      beam: Hypotheses kept at each step, 1 for greedy; the run's own setting by default.
+      beam: Hypotheses kept at each step, 1 for greedy; the lengths tried by a model that writes all tokens at once. The
+        run's own setting by default.
       length_penalty: Exponent of the length that scores are divided by; the run's own by default.
       n_best: Translations printed for each sentence; more than one are printed as line number, score and text,
         separated by tabs.
+      iterations: Passes of a model that writes all tokens at once; the run's own by default.
+      rescore: Folder of another translation run, whose model chooses among the hypotheses.
     """
     lines = read_lines(input)
-    translator, search = _open(workdir, beam, length_penalty, n_best)
+    asked = {"beams": beam, "length_penalty": length_penalty, "n_best": n_best, "iterations": iterations}
+    translator, search = _open(workdir, asked, rescore)
     results = translator(lines, search)
     out = sys.stdout if output is None else output.open("w", encoding="utf-8")
     for number, hypotheses in enumerate(results, start=1):
@@ -50,6 +56,8 @@ def evaluate(
     reference: Path,
     beam: int | None = None,
     length_penalty: float | None = None,
+    iterations: int | None = None,
+    rescore: str | None = None,
 ) -> None:
     """Translate a file and score it against references; prints one JSON object.
 
@@ -57,14 +65,18 @@ def evaluate(
       workdir: Folder of a translation run.
       source: Sentences to translate, one a line.
       reference: Their translations, as many lines.
-      beam: Hypotheses kept at each step, 1 for greedy; the run's own setting by default.
+      beam: Hypotheses kept at each step, 1 for greedy; the lengths tried by a model that writes all tokens at once. The
+        run's own setting by default.
       length_penalty: Exponent of the length that scores are divided by; the run's own by default.
+      iterations: Passes of a model that writes all tokens at once; the run's own by default.
+      rescore: Folder of another translation run, whose model chooses among the hypotheses.
     """
     from flax_transformer.data.text import read_parallel
     from flax_transformer.task.evaluator.translate import evaluate_corpus
 
     pairs = read_parallel(source, reference, strict=True)
-    translator, search = _open(workdir, beam, length_penalty, 1)
+    asked = {"beams": beam, "length_penalty": length_penalty, "iterations": iterations}
+    translator, search = _open(workdir, asked, rescore)
     scores, hypotheses, seconds = evaluate_corpus(translator, list(pairs.sources), list(pairs.targets), search)
     result = {
         **scores.metrics(),
@@ -74,7 +86,36 @@ def evaluate(
         "beam": search.beams,
         "length_penalty": search.length_penalty,
     }
+    result |= {"iterations": search.iterations} if hasattr(search, "iterations") else {}
+    result |= {} if rescore is None else {"rescored_by": rescore}
     print(json.dumps(result, indent=2))
+
+
+def distil(
+    workdir: Folder,
+    output: Folder,
+    /,
+    beam: int | None = None,
+    length_penalty: float | None = None,
+) -> None:
+    """Write the corpus a run was trained on, with the run's own translations as targets, to train another run on.
+
+    What was interrupted goes on with the same command. Validation and test sentences stay as they are.
+
+    Args:
+      workdir: Folder of a translation run, the teacher.
+      output: Folder to write; files are train, validation and test with the languages behind.
+      beam: Hypotheses kept at each step, 1 for greedy; the run's own setting by default.
+      length_penalty: Exponent of the length that scores are divided by; the run's own by default.
+    """
+    from flax_transformer.cli.programs import keep_programs
+    from flax_transformer.task.distil import distil as run
+
+    keep_programs()
+    asked = {"beams": beam, "length_penalty": length_penalty}
+    said = {name: value for name, value in asked.items() if value is not None}
+    out = run(workdir, output, lambda text: print(text, file=sys.stderr, flush=True), **said)
+    print(f"--data.root {out} --data.train train --data.validation validation --data.test test")
 
 
 def show(target: Folder, /) -> None:
@@ -288,14 +329,17 @@ def attention(
         print(path)
 
 
-def _open(workdir: str, beam: int | None, length_penalty: float | None, n_best: int):
-    """Open a run's translator, with its search changed where asked."""
+def _open(workdir: str, asked: dict, rescore: str | None = None):
+    """Open a run's translator, with its search changed where asked, perhaps with another run as a judge."""
     from dataclasses import replace
 
     from flax_transformer.cli.programs import keep_programs
+    from flax_transformer.task.rescore import Rescored
     from flax_transformer.task.run import open_translator
 
     keep_programs()
     translator, search = open_translator(workdir)
-    asked = {"beams": beam, "length_penalty": length_penalty, "n_best": n_best}
-    return translator, replace(search, **{name: value for name, value in asked.items() if value is not None})
+    if asked.get("iterations") is not None and not hasattr(search, "iterations"):
+        raise ValueError(f"iterations are of a model that writes all tokens at once, {workdir} writes one by one")
+    search = replace(search, **{name: value for name, value in asked.items() if value is not None})
+    return translator if rescore is None else Rescored(translator, open_translator(rescore)[0]), search

@@ -10,6 +10,11 @@ NO_CACHE = "a model that writes all tokens at once has no cache: it is searched 
 class AtOnce(Seq2Seq):
     """An encoder-decoder whose decoder sees no tokens one by one: a subclass has `write`, as `ParallelWriter` says."""
 
+    front = ()
+    """Names of positions that the encoder has before those of the source, for those who draw it."""
+    shifted = False
+    """Whether the decoder reads a target one position to the right, and sees no future."""
+
     def init_cache(self, *arguments: Any, **options: Any) -> Any:
         """Refuse: there is none."""
         raise ValueError(NO_CACHE)

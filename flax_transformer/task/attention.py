@@ -18,6 +18,9 @@ from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import AttentionMaps, Picture
 from flax_transformer.task.translator import Search, Translator, padded_length
 
+SEES_ALL = "Rows: the token being written; columns: the tokens it reads, those of the last pass, before and behind it."
+"""What the decoder's own heads look at where all tokens are written at once."""
+
 LONGEST = 128
 """Tokens a sentence may have to be drawn."""
 
@@ -89,18 +92,21 @@ def attention_maps(translator: Translator, source: Sequence[int], target: Sequen
     for side, ids in (("source", source), ("translation", target)):
         if not 0 < len(ids) <= LONGEST:
             raise ValueError(f"a {side} must have 1 to {LONGEST} tokens to be drawn, got {len(ids)}")
-    tokenizer = translator.tokenizer
-    read = [tokenizer.bos, *target[:-1]]
-    rows = [_padded(ids, tokenizer.pad) for ids in (source, read)]
+    tokenizer, model = translator.tokenizer, type(translator.model)
+    shifted = getattr(model, "shifted", True)
+    read = [tokenizer.bos, *target[:-1]] if shifted else target
+    rows = [_padded(source, tokenizer.pad), _padded(read, tokenizer.pad) if shifted else np.array([read], np.int32)]
     found = attention_weights(translator.model, rows[0], jnp.array([len(source)]), rows[1])
     sides = {"source": spell(tokenizer, source), "read": spell(tokenizer, read), "written": spell(tokenizer, target)}
-    tokens = (("source", "source"), ("written", "read"), ("written", "source"))
+    sides["encoded"] = (*getattr(model, "front", ()), *sides["source"])
+    tokens = (("encoded", "encoded"), ("written", "read"), ("written", "source"))
+    kinds = KINDS if shifted else {**KINDS, "decoder self": SEES_ALL}
     return tuple(
         AttentionMaps(
             name, weights[:, 0, :, : len(sides[row]), : len(sides[column])], sides[row], sides[column], caption=caption
         )
         for (name, caption), weights, (row, column) in zip(
-            [*KINDS.items()][-len(found) :], found, tokens[-len(found) :], strict=True
+            [*kinds.items()][-len(found) :], found, tokens[-len(found) :], strict=True
         )
     )
 

@@ -52,9 +52,6 @@ class ConditionalMasked(AtOnce):
 
     use = "guess"
     front = ("[LENGTH]",)
-    """Positions that the encoder has before those of the source."""
-    shifted = False
-    """Whether the decoder reads a target one position to the right, and sees no future."""
 
     @classmethod
     def example_batch(cls, config: ConditionalMaskedConfig, rows: int, length: int | None = None) -> dict[str, Any]:
