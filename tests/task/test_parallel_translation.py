@@ -115,9 +115,11 @@ def test_the_command_line_takes_passes_lengths_and_a_judge(runs, run, tmp_path):
     code, out, err = run("translate", masked, "--iterations", 2, "--beam", 2, stdin=stdin)
     assert (code, err, out.count("\n")) == (0, "", 4)
     assert run("translate", masked, "--rescore", teacher, "--n-best", 2, stdin=b"seven\n")[1].count("\n") == 2
-    for side in ("source", "reference"):
-        (tmp_path / side).write_text("seven\n")
-    found = json.loads(run("evaluate", masked, tmp_path / "source", tmp_path / "reference", "--rescore", teacher)[1])
+    (tmp_path / "seven").write_text("seven\n")
+    files = ("--source", tmp_path / "seven", "--reference", tmp_path / "seven")
+    code, out, err = run("evaluate", masked, *files, "--rescore", teacher)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
     assert (found["iterations"], found["rescored_by"]) == (3, str(teacher))
     for arguments, rule in (
         ((masked, "--iterations", 0), "iterations must be at least 1, got 0"),
