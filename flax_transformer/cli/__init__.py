@@ -21,6 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
         attention,
         bench,
         bench_attention,
+        bench_variants,
         evaluate,
         presets,
         report,
@@ -31,12 +32,12 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.sound import transcribe
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments[:2] == ["bench", "attention"]:
-        arguments[:2] = ["bench-attention"]
+    if arguments[:2] in (["bench", "attention"], ["bench", "variants"]):
+        arguments[:2] = [f"bench-{arguments[1]}"]
     if arguments == ["--version"]:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
-    runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, report, attention)
+    runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, bench_variants, report, attention)
     checkpoints = (generate, fill_mask, classify, caption, ask, detect, search, transcribe, embed, answer, convert)
     for command in (*runs, *checkpoints, plan, launch):
         app.command(command)

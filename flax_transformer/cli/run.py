@@ -206,6 +206,20 @@ def bench(
         raise RecompiledError("; ".join(record.faults))
 
 
+@dataclass(frozen=True)
+class Heads:
+    """What attention is measured on."""
+
+    batch: int = 1
+    """Rows."""
+    heads: int = 4
+    """Of queries, keys and values."""
+    width: int = 64
+    """Of a head."""
+    causal: bool = False
+    """Whether queries see only earlier keys."""
+
+
 def bench_attention(
     lengths: tuple[int, ...] = (128, 512, 2048),
     batch: int = 1,
@@ -239,6 +253,55 @@ def bench_attention(
         record = run(lengths, **options)
     print(render_attention(record))
     save(record, json)
+
+
+def bench_variants(
+    lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536),
+    variants: tuple[str, ...] = (),
+    size: Annotated[Heads, tyro.conf.arg(name="")] = Heads(),
+    room: float = 8.0,
+    patience: float = 5.0,
+    run: Folder | None = None,
+    text: Path | None = None,
+    json: Path | None = None,
+    figure: Path | None = None,
+) -> None:
+    """Measure attention variants beside exact attention: error, memory and time by length, forward and backward.
+
+    Args:
+      lengths: Positions, queries and keys alike.
+      variants: Which of them; all, and exact attention, by default.
+      size: Of queries, keys and values, which are random.
+      room: Gigabytes that a program may take; what needs more is compiled, and not run.
+      patience: Seconds that a call may take; what would take more is not run.
+      run: Run folder, Hugging Face folder or hub id of a model that reads text: errors on its trained heads.
+      text: File that it reads, as much of it as the longest of its positions.
+      json: File to write the numbers to.
+      figure: File to draw them in, PNG or SVG.
+    """
+    from flax_transformer.bench.record import check_file, save
+    from flax_transformer.bench.run import at_the_door
+    from flax_transformer.bench.variants import EXACT, VARIANTS, render_variants
+    from flax_transformer.bench.variants import bench_variants as measure
+    from flax_transformer.bench.variants_figure import save_figure
+
+    with at_the_door():
+        check_file(json)
+        check_file(figure)
+        if (run is None) != (text is None):
+            raise ValueError("trained heads are those of a --run that reads a --text, got one of the two")
+        trained = None
+        if run is not None:
+            from flax_transformer.bench.heads import trained_heads
+
+            trained = trained_heads(run, "\n".join(read_lines(text)))
+        names = variants or (*EXACT, *VARIANTS)
+        say = lambda what: print(what, file=sys.stderr, flush=True)  # noqa: E731
+        limits = {"room": room * 1e9, "patience": patience, "trained": trained, "say": say}
+        record = measure(lengths, names=names, **asdict(size), **limits)
+    print(render_variants(record))
+    save(record, json)
+    save_figure(record, figure)
 
 
 def report(workdir: Folder, /) -> None:
