@@ -24,6 +24,8 @@ EXACT = ("xla", "blockwise")
 """Backends that are exact: with all weights in memory, and without."""
 QUERIES = 256
 """At so many places, evenly spread, variants are compared with exact attention."""
+POWERS = {"xla": 2, "blockwise": 2, "sparsemax": 2, "entmax": 2, "strided": 1.5, "fixed": 1.5}
+"""With which power of the length time grows, where it is not 1."""
 PARTS = ("forward", "forward_backward")
 
 
@@ -45,7 +47,7 @@ def bench_variants(
 
     Args:
       room: bytes that a program may take; what needs more is compiled, and not run.
-      patience: seconds that a call may take; what took a quarter of it or more at half the length is not run.
+      patience: seconds that a call may take; what would take more, by the time of a shorter length, is not run.
       budget: seconds spent on each measurement, about.
       trained: queries, keys and values of trained heads, at a length of their own.
       say: told what is measured.
@@ -124,7 +126,7 @@ def _measure(
         out, pull = jax.vjp(forward, q, k, v)
         return out, pull(out)
 
-    found: dict[str, Any] = {}
+    found, length = {}, qkv[0].shape[1]
     for part, function in zip(PARTS, (forward, both), strict=True):
         compiled = jax.jit(function).lower(*qkv).compile()
         memory = compiled.memory_analysis()
@@ -133,13 +135,18 @@ def _measure(
         earlier = (before or {}).get(part, {})
         if whole > room:
             found[part]["reason"] = f"it needs {amount(whole, 'B')}, of {amount(room, 'B')}"
-        elif before and ("time" not in earlier or earlier["time"]["median"] * 4 > patience):
+        elif before and ("time" not in earlier or earlier["time"]["median"] * _growth(name, length, before) > patience):
             found[part]["reason"] = f"a call would take more than about {seconds(patience)}"
         else:
             found[part]["time"] = asdict(time_calls(compiled, *qkv, seconds=budget, least=3))
     if "time" in found["forward"]:
         found["error"] = relative_error(attend, *qkv, mask)
     return found
+
+
+def _growth(name: str, length: int, before: dict[str, Any]) -> float:
+    """Say how many times as long a longer text takes, about."""
+    return (length / before["length"]) ** POWERS.get(name, 1)
 
 
 def relative_error(

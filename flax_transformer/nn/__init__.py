@@ -38,8 +38,12 @@ from flax_transformer.nn.grid_bias import GridAttention as GridAttention
 from flax_transformer.nn.grid_bias import GridAttentionConfig as GridAttentionConfig
 from flax_transformer.nn.grid_bias import GridBias as GridBias
 from flax_transformer.nn.grid_bias import GridBiasConfig as GridBiasConfig
+from flax_transformer.nn.linformer import LinformerAttention as LinformerAttention
+from flax_transformer.nn.linformer import LinformerConfig as LinformerConfig
 from flax_transformer.nn.module import Module as Module
 from flax_transformer.nn.norm import make_norm as make_norm
+from flax_transformer.nn.nystrom import NystromConfig as NystromConfig
+from flax_transformer.nn.nystrom import NystromLayer as NystromLayer
 from flax_transformer.nn.patch import PatchConfig as PatchConfig
 from flax_transformer.nn.patch import Patches as Patches
 from flax_transformer.nn.reduced import ReducedAttention as ReducedAttention
@@ -63,6 +67,8 @@ from flax_transformer.nn.stack import unstack as unstack
 from flax_transformer.nn.stem import Stem as Stem
 from flax_transformer.nn.stem import StemConfig as StemConfig
 from flax_transformer.nn.summary import summary as summary
+from flax_transformer.nn.talking import TalkingAttention as TalkingAttention
+from flax_transformer.nn.talking import TalkingConfig as TalkingConfig
 from flax_transformer.nn.trunk import StageConfig as StageConfig
 from flax_transformer.nn.trunk import Trunk as Trunk
 from flax_transformer.nn.trunk import TrunkConfig as TrunkConfig
