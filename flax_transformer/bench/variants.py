@@ -118,6 +118,7 @@ def _measure(
     if reason := _refuses(name, qkv, mask):
         return {"reason": reason}
     attend = _function(name)
+    before = None if before is None or "reason" in before else before
 
     def forward(q: Array, k: Array, v: Array) -> Array:
         return attend(q, k, v, mask)
