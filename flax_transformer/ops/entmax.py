@@ -61,7 +61,7 @@ def _entmax(logits: Float[Array, "*B S"]) -> Float[Array, "*B S"]:
 
 
 @_entmax.defjvp
-def _entmax_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _entmax_slope(primals, tangents):
     shares = _entmax(*primals)
     # Away from 0 a square root has a derivative; where a share is 0 nothing moves, in derivatives of these too.
     roots = jnp.where(shares > 0, jnp.sqrt(jnp.where(shares > 0, shares, 1)), 0)
