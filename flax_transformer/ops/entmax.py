@@ -22,7 +22,7 @@ def sparsemax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None =
     >>> sparsemax(jnp.array([1.0, 0.5, -1.0]))
     Array([0.75, 0.25, 0.  ], dtype=float32)
     """
-    shifted, some = _below_top(logits, visible, 2)
+    shifted, some = _below_top(logits, visible, 2.0)
     shares = jax.vmap(projection_simplex)(shifted.reshape(-1, shifted.shape[-1])).reshape(shifted.shape)
     return jnp.where(some, shares, 0)
 
@@ -33,7 +33,7 @@ def entmax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None = No
     >>> entmax(jnp.array([1.0, 0.5, -3.0])).round(3)
     Array([0.674, 0.326, 0.   ], dtype=float32)
     """
-    shifted, some = _below_top(logits, visible, 4)
+    shifted, some = _below_top(logits, visible, 4.0)
     return jnp.where(some, _entmax(shifted), 0)
 
 

@@ -5,6 +5,7 @@ Axes as in `attention`; blocks are as long as the stride.
 
 import jax.numpy as jnp
 from einops import rearrange
+from jax import ShapeDtypeStruct
 from jaxtyping import Array, Bool, Int
 
 from flax_transformer.frozen import frozen
@@ -42,7 +43,7 @@ class FixedAttention(Variant):
         stride = self.stride or root(length)
         return stride, min(self.summary, stride)
 
-    def limit(self, q: Array, k: Array, mask: Mask) -> str | None:
+    def limit(self, q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
         """Refuse a cache, in which a stride that goes by the length would be another at every size."""
         return NO_CACHE if self.stride is None and mask.offset is not None else None
 

@@ -6,6 +6,7 @@ The same numbers as `attention(…, Mask(window=…))`, by `ops.blockwise`, of w
 Axes as in `attention`.
 """
 
+from jax import ShapeDtypeStruct
 from jaxtyping import Array
 
 from flax_transformer.frozen import frozen
@@ -28,7 +29,7 @@ class LocalAttention(Variant):
     Array([0., 1., 4.], dtype=float32)
     """
 
-    window: tuple[int, int] | int
+    window: tuple[int, int] | int | None
     """Keys to the left and to the right of a query's own position, as in `Mask`. It may be wider than the text."""
 
     name = "local"
@@ -39,7 +40,7 @@ class LocalAttention(Variant):
         if min(self.window) < 0:
             raise ValueError("local attention needs a window, got None")
 
-    def limit(self, q: Array, k: Array, mask: Mask) -> str | None:
+    def limit(self, q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
         """Refuse queries whose places among the keys are not told, as those of beams in a cache."""
         return placeless(q, k, mask)
 

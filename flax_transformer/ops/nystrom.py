@@ -10,6 +10,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 from einops import reduce
+from jax import ShapeDtypeStruct
 from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
@@ -67,7 +68,7 @@ class NystromAttention(Variant):
         if self.landmarks < 1 or self.steps < 0:
             raise ValueError(f"landmarks are at least 1 and steps 0, got {self.landmarks} and {self.steps}")
 
-    def limit(self, q: Array, k: Array, mask: Mask) -> str | None:
+    def limit(self, q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
         """Refuse lengths that cannot be cut into segments."""
         if q.shape[-3] % self.landmarks:
             return f"its landmarks must divide the length, got T={q.shape[-3]}, landmarks={self.landmarks}"

@@ -6,6 +6,7 @@ Axes as in `attention`; blocks are as long as the stride.
 import math
 
 import jax.numpy as jnp
+from jax import ShapeDtypeStruct
 from jaxtyping import Array, Bool, Int
 
 from flax_transformer.frozen import frozen
@@ -53,7 +54,7 @@ class StridedAttention(Variant):
         if self.stride is not None and self.stride < 1:
             raise ValueError(f"a stride must be at least 1, got {self.stride}")
 
-    def limit(self, q: Array, k: Array, mask: Mask) -> str | None:
+    def limit(self, q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
         """Refuse a cache, in which a stride that goes by the length would be another at every size."""
         return NO_CACHE if self.stride is None and mask.offset is not None else None
 

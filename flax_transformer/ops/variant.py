@@ -9,8 +9,8 @@ Axes: B batch, T query positions, S key positions, N query heads, K key/value he
 import math
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
+from jax import ShapeDtypeStruct
 from jaxtyping import Array, Float
 
 from flax_transformer.ops.attention import aligned, check_call
@@ -37,7 +37,7 @@ _ASKED = {
 }
 
 
-def placeless(q: Array, k: Array, mask: Mask) -> str | None:
+def placeless(q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
     """Say why nothing that goes by positions serves a cache of beams or of padded rows: a dense mask hides places."""
     if mask.dense is None or q.shape[-3] == k.shape[-3]:
         return None
@@ -50,7 +50,7 @@ class Variant:
     name: ClassVar[str]
     able: ClassVar[frozenset[str]] = frozenset()
 
-    def limit(self, q: Array, k: Array, mask: Mask) -> str | None:
+    def limit(self, q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
         """Say what else keeps it from serving a call."""
         return None
 
@@ -62,11 +62,11 @@ class Variant:
 
     def refuses(
         self,
-        q: Float[Array | jax.ShapeDtypeStruct, "*B T N H"],
-        k: Float[Array | jax.ShapeDtypeStruct, "*B S K H"],
-        v: Float[Array | jax.ShapeDtypeStruct, "*B S K H"],
+        q: Float[Array | ShapeDtypeStruct, "*B T N H"],
+        k: Float[Array | ShapeDtypeStruct, "*B S K H"],
+        v: Float[Array | ShapeDtypeStruct, "*B S K H"],
         mask: Mask | None = None,
-        bias: Float[Array | jax.ShapeDtypeStruct, "*#B #N #T #S"] | None = None,
+        bias: Float[Array | ShapeDtypeStruct, "*#B #N #T #S"] | None = None,
         *,
         scale: float | None = None,
         dropout: Dropout | None = None,
