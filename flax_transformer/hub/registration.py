@@ -75,7 +75,8 @@ class Architecture:
     """`told(fields)`: config.json as generation reads it, where a class has its marks elsewhere and reads no
     generation_config.json."""
     prepare: Callable[[Mapping[str, Any], Fields], Mapping[str, Any]] | None = None
-    """`prepare(inputs by name, fields)`: the same with what a call, whose shapes are fixed, must know of their values."""
+    """`prepare(inputs by name, fields)`: the inputs with what a call, whose shapes are fixed, must know of their
+    values."""
 
     def __post_init__(self):
         if unknown := set(self.uses) - set(USES):

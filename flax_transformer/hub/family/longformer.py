@@ -83,9 +83,7 @@ def global_places(inputs: Mapping[str, Any], otherwise: np.ndarray | jax.Array |
         at = jnp.where(mask != 0, jnp.arange(shape[-1]), -1)
         return {**rest, "global_places": jnp.broadcast_to(at, shape)}
     chosen = np.broadcast_to(np.asarray(mask) != 0, shape)
-    most = min(-(-int(chosen.sum(-1).max(initial=0)) // STEP) * STEP, shape[-1])
-    if not most:
-        return rest
+    most = min(-(-max(int(chosen.sum(-1).max(initial=0)), 1) // STEP) * STEP, shape[-1])
     at = np.argsort(~chosen, axis=-1, kind="stable")[..., :most]
     real = np.take_along_axis(chosen, at, axis=-1)
     return {**rest, "global_places": np.where(real, at, -1).astype(np.int32)}
@@ -95,12 +93,9 @@ def _given(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     return global_places(inputs)
 
 
-def _first(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+def _leading(fields: Fields) -> LongformerConfig:
     """Let the first token be global, unless others are said to be, as for classification."""
-    if "global_attention_mask" in inputs:
-        return global_places(inputs)
-    shape = np.shape(inputs["input_ids"])
-    return {**inputs, "global_places": np.zeros((*shape[:-1], 1), np.int32)}
+    return replace(read(fields), leading=1)
 
 
 def _beside_marks(before: bool) -> Callable[[Mapping[str, Any], Fields], dict[str, Any]]:
@@ -130,10 +125,9 @@ def layers_in_turns(seen: dict[str, list[jax.Array]], output: ModelOutput) -> di
       ValueError: attention weights, which are of windows and no array of all positions.
     """
     if "attention_weights" in seen:
-        raise ValueError("attention weights of windows are no array [B, N, T, T], so there are none to give; got asked")
-    return layers_of(
-        {name: [jnp.stack(each, 1).reshape(-1, *each[0].shape[1:])] for name, each in seen.items()}, output
-    )
+        raise ValueError("attention weights of windows are no array [B, N, T, T], so none are given")
+    whole = {name: [jnp.stack(each, 1).reshape(-1, *each[0].shape[1:])] for name, each in seen.items()}
+    return layers_of(whole, output)
 
 
 def _long(architecture: Architecture, prepare: Callable[..., dict[str, Any]] = _given) -> Architecture:
@@ -167,10 +161,9 @@ ARCHITECTURES = {
     ),
     "ForSequenceClassification": _long(
         classifier(
-            read, roberta._counted(encoder_classifier), roberta.SEQUENCE, None, DROPOUT, ignored=LARGER,
+            _leading, roberta._counted(encoder_classifier), roberta.SEQUENCE, None, DROPOUT, ignored=LARGER,
             dropout_first=True, **POOLED, uses=("classify",),
-        ),
-        _first,
+        )
     ),
     "ForTokenClassification": _long(
         classifier(

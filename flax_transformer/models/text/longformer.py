@@ -16,6 +16,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLMConfig
 from flax_transformer.nn import Attention, AttentionConfig, Cycle, EmbeddingConfig, Precision
 from flax_transformer.nn.check import check_ids, check_positions
+from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.informed import informed_block
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
@@ -107,9 +108,7 @@ class GlobalAttention(Attention):
 
     def init_cache(self, *args: object, **options: object) -> None:
         """Refuse: there is no cache for windows and global tokens."""
-        raise ValueError(
-            "attention in windows with global tokens sees what comes later, so it has no cache to decode by"
-        )
+        raise ValueError("attention with global tokens sees what comes later, so it has no cache")
 
     extend = init_cache
 
@@ -153,9 +152,12 @@ class LongformerConfig(EncoderConfig):
 
     windows: tuple[int, ...] = (512,)
     """How many tokens each sees besides itself, half of them on either side; layers take turns."""
+    leading: int = 0
+    """How many tokens at the beginning of a text are global, where a call does not say which are."""
 
     def __post_init__(self):
         super().__post_init__()
+        check_at_least(self, 0, "leading")
         if not self.windows or any(window < 2 or window % 2 for window in self.windows):
             raise ValueError(f"windows must be even numbers of at least 2, half on either side, got {self.windows}")
         if self.depth % len(self.windows):
@@ -191,7 +193,7 @@ class Longformer(Encoder):
         Args:
           mask: which of them are padding.
           types, positions: as an `Encoder`'s.
-          global_places: positions of global tokens; −1 where a row has fewer than others. None: there are none.
+          global_places: positions of global tokens; −1 where a row has fewer than others. None: the leading ones.
           key: for dropout; None means none.
 
         Raises:
@@ -202,6 +204,8 @@ class Longformer(Encoder):
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         told = {}
+        if global_places is None and self.cfg.leading:
+            global_places = jnp.arange(min(self.cfg.leading, tokens.shape[-1]))
         if global_places is not None:
             wrong = _wrong(global_places, tokens.shape)
             x = jnp.where(wrong[..., None, None], jnp.nan, x)
