@@ -45,7 +45,8 @@ def iterated_inverse(
 class NystromAttention(Variant):
     """Softmax attention through landmarks; exact where there are as many landmarks as positions.
 
-    What `lengths` hide gets no weight, but is in the means of landmarks, as published and as `transformers` has it.
+    What `lengths`, or a dense mask of one row for all queries, hide gets no weight, but is in the means of landmarks,
+    as published and as `transformers` has it.
 
     >>> x = jnp.arange(8.0).reshape(8, 1, 1) / 8
     >>> NystromAttention(landmarks=8)(x, x, x).shape
@@ -61,7 +62,7 @@ class NystromAttention(Variant):
     default, with which the rows of a batch are not independent."""
 
     name = "nystrom"
-    able = frozenset({"lengths", "scale"})
+    able = frozenset({"lengths", "dense", "scale"})
 
     def __post_init__(self):
         if self.landmarks < 1 or self.steps < 0:
@@ -71,6 +72,8 @@ class NystromAttention(Variant):
         """Refuse lengths that cannot be cut into segments."""
         if q.shape[-3] % self.landmarks:
             return f"its landmarks must divide the length, got T={q.shape[-3]}, landmarks={self.landmarks}"
+        if mask.dense is not None and mask.dense.shape[-2] != 1 and self.landmarks != q.shape[-3]:
+            return f"its dense mask must hide the same keys of all queries, got {mask.dense.shape}"
         return None
 
     def mix(self, q: Array, k: Array, v: Array, mask: Mask, bias: None, scale: float, dropout: None) -> Array:
@@ -84,6 +87,6 @@ class NystromAttention(Variant):
         )
         to_landmarks = attention_weights(q, k_mean, scale=scale)
         between = iterated_inverse(attention_weights(q_mean, k_mean, scale=scale), self.steps, self.start)
-        from_landmarks = attention_weights(q_mean, k, Mask(lengths=mask.lengths), scale=scale)
+        from_landmarks = attention_weights(q_mean, k, Mask(lengths=mask.lengths, dense=mask.dense), scale=scale)
         seen = jnp.einsum("...nms,...snh->...nmh", from_landmarks, widen(v))
         return jnp.einsum("...ntm,...nmh->...tnh", to_landmarks @ between, seen).astype(v.dtype)

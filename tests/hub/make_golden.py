@@ -148,6 +148,10 @@ MODELS = {
         "BigBirdForPreTraining",
         transformers.BigBirdConfig(**BERT, block_size=4, num_random_blocks=1),
     ),
+    "nystromformer": (
+        "NystromformerForMaskedLM",
+        transformers.NystromformerConfig(**BERT, num_landmarks=9, segment_means_seq_len=9, conv_kernel_size=5),
+    ),
     "distilbert": (
         "DistilBertForQuestionAnswering",
         transformers.DistilBertConfig(

@@ -1,6 +1,7 @@
 """BigBird against transformers: every class, in blocks and in full, blocks drawn as in training, padding."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -10,6 +11,7 @@ from flax_transformer.hub.family.big_bird import FAMILIES, read
 from flax_transformer.hub.fields import Fields
 from flax_transformer.models.preset import module_of
 from flax_transformer.nn import with_fields
+from flax_transformer.ops import Mask
 from tests.hub import oracle
 from tests.hub.oracle import close, compare, padded, random_ids
 
@@ -123,8 +125,9 @@ def test_blocks_are_drawn_as_in_training(tmp_path, name, length):
     fields = with_fields(ours.model.cfg.backbone, drawn="always")
     always = nnx.eval_shape(lambda: fields.build(nnx.Rngs(0)))
     always = jax.tree.unflatten(jax.tree.structure(always), jax.tree.leaves(ours.model.backbone))
-    mask = hub.call.visible(inputs["attention_mask"])
-    found = always(inputs["input_ids"], mask=mask, types=inputs["token_type_ids"])
+    given = {name: jnp.asarray(value) for name, value in inputs.items()}
+    mask = Mask(dense=(given["attention_mask"] != 0)[:, None, None, :])
+    found = always(given["input_ids"], mask=mask, types=given["token_type_ids"])
     close("always", expected, found, inputs)
 
 
