@@ -90,7 +90,7 @@ def test_reviews_are_in_one_split_each(root):
 def shortened(recipe, **changes):
     steps = {"steps": 4, "log_every": 2, "eval_every": 4, "checkpoint_every": 4, **changes.pop("train", {})}
     schedule = replace(recipe.optimizer.schedule, warmup=2)
-    optimizer = replace(recipe.optimizer, schedule=schedule)
+    optimizer = replace(recipe.optimizer, learning_rate=1e-2, schedule=schedule)
     return replace(recipe, optimizer=optimizer, train=replace(recipe.train, **steps), **changes)
 
 
@@ -106,7 +106,7 @@ def test_reviews_are_learned_and_the_model_exported(root, tmp_path):
     )
     loaded = hub.load(tmp_path / "export")
     assert loaded.config["architectures"] == ["LongformerForSequenceClassification"]
-    texts = ["so it went " * 30 + "lovely film", "so it went awful film"]
+    texts = ["so it went " * 15 + "lovely \n film", "so it went " * 8 + "awful \n film"]
     assert np.asarray(loaded(**loaded.tokenizer(texts)).logits).argmax(-1).tolist() == [1, 0]
 
 

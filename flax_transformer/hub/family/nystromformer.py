@@ -35,7 +35,9 @@ def _reads(fields: Fields) -> dict[str, Any]:
 def _writes(config: EncoderConfig) -> dict[str, Any]:
     layer, most = config.block.attention, config.embedding.max_length
     landmarks = getattr(layer.attend, "landmarks", 64)
-    length = most - most % landmarks if isinstance(layer.attend, NystromAttention) else landmarks
+    # With landmarks, the longest text that they divide; any that is longer than they are many says that there are some.
+    longest = max(most - most % landmarks, 2 * landmarks)
+    length = longest if isinstance(layer.attend, NystromAttention) else landmarks
     return {"num_landmarks": landmarks, "segment_means_seq_len": length, "conv_kernel_size": layer.window}
 
 
