@@ -90,7 +90,7 @@ def test_reviews_are_in_one_split_each(root):
 def shortened(recipe, **changes):
     steps = {"steps": 4, "log_every": 2, "eval_every": 4, "checkpoint_every": 4, **changes.pop("train", {})}
     schedule = replace(recipe.optimizer.schedule, warmup=2)
-    optimizer = replace(recipe.optimizer, learning_rate=1e-2, schedule=schedule)
+    optimizer = replace(recipe.optimizer, learning_rate=3e-3, schedule=schedule)
     return replace(recipe, optimizer=optimizer, train=replace(recipe.train, **steps), **changes)
 
 
@@ -98,10 +98,12 @@ def shortened(recipe, **changes):
 @pytest.mark.proves("longformer", "train", "[`long_context`](../experiments/long_context.py)")
 def test_reviews_are_learned_and_the_model_exported(root, tmp_path):
     recipe = EXPERIMENTS["reviews"]
-    model = with_fields(recipe.model, embed=32, inner=64, depth=1, max_length=128, dropout=0.0, attention_dropout=0.0)
+    model = with_fields(
+        recipe.model, embed=32, inner=64, depth=1, max_length=128, dropout=0.0, attention_dropout=0.0, init_std=0.2
+    )
     examples = replace(recipe.examples, vocabulary=Vocabulary(size=300), rows=8, length=128, buckets=2, hide=0.0)
     train(
-        shortened(recipe, model=model, data=Reviews(root=str(root), held=20), examples=examples, train={"steps": 60}),
+        shortened(recipe, model=model, data=Reviews(root=str(root), held=20), examples=examples, train={"steps": 80}),
         tmp_path,
     )
     loaded = hub.load(tmp_path / "export")
