@@ -222,7 +222,7 @@ EXPERIMENTS = {
     "reviews": Recipe(
         model=with_head(
             _model(8_192, embed=128, depth=2, length=2_048, window=128, dropout=0.2), outputs=2, pool="first",
-            dense="tanh", dropout=0.2, init_std=0.1,
+            dense="tanh", dropout=0.2,
         ),
         family="longformer",
         data=Reviews(),
