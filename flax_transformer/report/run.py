@@ -9,7 +9,7 @@ from flax_transformer.report.page import Report
 from flax_transformer.report.sample import read_confusion, read_media
 from flax_transformer.train.folder import RunFolder, read_config
 from flax_transformer.train.profile import FOLDER, Operation, operations
-from flax_transformer.train.spent import NAMES, goodput
+from flax_transformer.train.spent import NAMES, counted, goodput
 
 
 def read_run(folder: RunFolder) -> Report:
@@ -34,7 +34,7 @@ def read_run(folder: RunFolder) -> Report:
     return Report(
         title=folder.root.resolve().name,
         facts={**_facts(config), "steps": f"{done:,}", **({} if spent is None else {"time": spent})},
-        records=[{name: value for name, value in record.items() if name not in NAMES} for record in records],
+        records=[{n: value for n, value in each.items() if n not in (*NAMES, counted(each))} for each in records],
         samples=samples if finished else [],  # an earlier end's samples are not this run's any more
         confusion=read_confusion(folder.root) if finished else None,
         profile=_profile(folder.root / FOLDER, notes),
