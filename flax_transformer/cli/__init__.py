@@ -21,6 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
         attention,
         bench,
         bench_attention,
+        compare,
         evaluate,
         presets,
         report,
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments == ["--version"]:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
-    runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, report, attention)
+    runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, report, compare, attention)
     checkpoints = (generate, fill_mask, classify, caption, ask, detect, search, transcribe, embed, answer, convert)
     for command in (*runs, *checkpoints, plan, launch):
         app.command(command)

@@ -1,4 +1,7 @@
-"""Commands on runs, and benchmarks: `translate | evaluate | show | presets | report | attention | sharding | bench`."""
+"""Commands on runs, and benchmarks.
+
+`translate | evaluate | show | presets | report | compare | attention | sharding | bench`.
+"""
 
 import json
 import sys
@@ -250,6 +253,28 @@ def report(workdir: Folder, /) -> None:
     from flax_transformer.task.report import remake_report
 
     print(remake_report(workdir))
+
+
+def compare(
+    workdirs: Annotated[tuple[str, ...], tyro.conf.Positional],
+    /,
+    out: Path = Path("comparison.html"),
+    metric: str | None = None,
+) -> None:
+    """Show several runs on one page: curves, scores, cost, the same samples, attention, settings in which they differ.
+
+    Prints the scores as a table, and the page's path. Runs that differ in nothing but the seed are joined.
+
+    Args:
+      workdirs: Folders of runs, finished or not, of any experiments.
+      out: File to write the page to.
+      metric: What they are compared by first, as bleu or accuracy; by default what they end with, or have in common.
+    """
+    from flax_transformer.bench.comparison import compare as run
+    from flax_transformer.report.comparison_page import comparison_table
+
+    comparison, path = run(workdirs, out, metric)
+    print(f"{comparison_table(comparison)}\n\n{path}")
 
 
 def attention(

@@ -20,7 +20,7 @@ def read_run(folder: RunFolder) -> Report:
     """
     config = read_config(folder)
     notes: list[str] = []
-    records = [record for record in _lines(folder.metrics, notes) if _is_record(record)]
+    records = read_records(folder, notes)
     samples = _pictured(folder.root, _lines(folder.samples, notes), notes)
     if not records:
         notes.append("There are no metrics yet.")
@@ -42,6 +42,16 @@ def read_run(folder: RunFolder) -> Report:
         headline=next((str(each["headline"]) for each in _evaluators(config) if "headline" in each), ""),
         notes=tuple(notes),
     )
+
+
+def read_records(folder: RunFolder, notes: list[str]) -> list[dict[str, Any]]:
+    """Read what a run has measured; what cannot be read becomes a note."""
+    return [record for record in _lines(folder.metrics, notes) if _is_record(record)]
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _profile(folder: Path, notes: list[str]) -> list[Operation] | None:
@@ -107,7 +117,6 @@ def _gaps(records: list[dict[str, Any]]) -> list[str]:
     first: dict[tuple[str, str], int] = {}
     for record in records:
         for name, value in record.items():
-            number = isinstance(value, int | float) and math.isfinite(value)
-            if name not in ("step", "split") and not number:
+            if name not in ("step", "split") and not is_number(value):
                 first.setdefault((record["split"], name), record["step"])
     return [f"{split} {name} was not a finite number at step {step:,}." for (split, name), step in first.items()]

@@ -24,7 +24,8 @@ def test_seconds_go_where_they_are_spent(monkeypatch):
         pass
     counted.add("compiling", 1.5)
     assert counted.take() == {
-        "seconds": 10.0, "cpu_seconds": 7.0, "compiling_seconds": 1.5, "waiting_seconds": 0.0, "evaluating_seconds": 0.0, "saving_seconds": 3.0,
+        "seconds": 10.0, "cpu_seconds": 7.0, "compiling_seconds": 1.5, "waiting_seconds": 0.0,
+        "evaluating_seconds": 0.0, "saving_seconds": 3.0,
     }  # fmt: skip
     with pytest.raises(KeyError), counted.on("waiting"):
         raise KeyError
