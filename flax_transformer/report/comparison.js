@@ -97,12 +97,10 @@ function differing() {
     const part = row[0].split(".")[0];
     parts.set(part, [...(parts.get(part) || []), row]);
   }
-  const card = h("div", { className: "card settings" });
+  const card = h("div", { className: "card settings scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th"), ...data.groups.map((name, at) => h("th", {}, h("span", { className: "legend" }, dot(at)), name))))));
   for (const [part, rows] of parts) {
     const lines = rows.map(([path, values]) => h("tr", {}, h("td", { textContent: path === part && rows.length > 1 ? "kind" : path.slice(part.length + 1) || part }), ...values.map((value) => h("td", { textContent: value === null ? "–" : value }))));
-    const table = scroll(["", ...data.groups], lines);
-    table.className = "scroll";
-    card.append(h("details", { open: rows.length <= 12 }, h("summary", {}, part + " ", h("small", { textContent: rows.length.toLocaleString("en") })), table));
+    card.append(h("details", { open: rows.length <= 12 }, h("summary", {}, part + " ", h("small", { textContent: rows.length.toLocaleString("en") })), h("table", {}, h("tbody", {}, ...lines))));
   }
   page.append(card);
 }

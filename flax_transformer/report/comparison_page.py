@@ -169,14 +169,13 @@ def _missing(comparison: Comparison) -> list[str]:
         if lacking and metric == comparison.metric:
             notes.append(f"{metric.split} {metric.name} is missing for {', '.join(lacking)}.")
     parts = {
-        "the FLOPs of a step": lambda run: run.flops,
-        "how many items it was trained on": lambda run: run.unit,
-        "seconds": lambda run: run.total(TOTAL),
+        "the FLOPs of a step are": lambda run: run.flops,
+        "how much it was trained on is": lambda run: run.unit,
+        "how long it took is": lambda run: run.total(TOTAL),
     }
     for what, find in parts.items():
         if lacking := [run.name for run in runs if find(run) is None]:
-            notes.append(f"Not known of {', '.join(lacking)}: {what}; {'it is' if len(lacking) == 1 else 'they are'} "
-                         "not on the curves over that.")  # fmt: skip
+            notes.append(f"Of {', '.join(lacking)} {what} not known, so there are no curves over that.")
     units = dict.fromkeys(run.unit for run in runs if run.unit)
     if len(units) > 1:
         notes.append(f"What the runs count differs: {', '.join(units)}; over items, curves are side by side only.")

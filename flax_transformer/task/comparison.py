@@ -38,6 +38,8 @@ def gather(workdirs: Sequence[str | Path], metric: str | None = None, cost: Cost
       FolderError: when a folder is no run.
       ValueError: fewer than two runs, one of them twice, or none that have a metric in common.
     """
+    if buckets := [str(each) for each in workdirs if "://" in str(each)]:
+        raise ValueError(f"a run folder is a path, got {buckets[0]}; a bucket must be mounted")
     folders = [RunFolder(Path(workdir)) for workdir in workdirs]
     places = [folder.root.resolve() for folder in folders]
     if len(places) < 2:
