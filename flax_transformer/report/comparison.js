@@ -17,10 +17,10 @@ function time(seconds) {
 }
 
 // ---- scores ----------------------------------------------------------------------------------------------------
-// Decimals of a column: two digits of its least spread, or four of its values.
+// Decimals of a column: two digits of its widest spread, or four of its values.
 function decimals(scores) {
   const spreads = scores.filter((score) => score && score[1] > 0).map((score) => score[1]), values = scores.filter(Boolean).map((score) => Math.abs(score[0])).filter((value) => value > 0);
-  const places = spreads.length ? 1 - Math.floor(Math.log10(Math.min(...spreads))) : values.length ? 3 - Math.floor(Math.log10(Math.max(...values))) : 0;
+  const places = spreads.length ? 1 - Math.floor(Math.log10(Math.max(...spreads))) : values.length ? 3 - Math.floor(Math.log10(Math.max(...values))) : 0;
   return Math.max(0, Math.min(4, places));
 }
 const fixed = (value, digits) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -31,7 +31,7 @@ function scores() {
   const cell = (score, m, n) => {
     if (!score) return h("td", { className: "none", textContent: "missing" });
     const [mean, spread, count] = score;
-    return h("td", { className: m ? "" : "first" }, fixed(mean, digits[m]), several ? h("small", { className: "spread", textContent: spread === null ? "" : ` ± ${fixed(spread, digits[m])}` }) : null,
+    return h("td", { className: m ? "" : "first" }, fixed(mean, digits[m]), several ? h("small", { className: "spread", textContent: spread === null ? "" : `± ${fixed(spread, digits[m])}` }) : null,
       count < n ? h("small", { textContent: ` of ${count}` }) : null);
   };
   page.append(scroll(["", ...(several ? ["n"] : []), ...metrics.map(titled)], rows.map((row, at) => h("tr", {}, named(at),

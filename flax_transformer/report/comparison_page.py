@@ -92,11 +92,12 @@ def comparison_table(comparison: Comparison) -> str:
     Columns are the metric that counts and what else all have, parameters, FLOPs of a step, speed and time.
     """
     shared = common(comparison.runs)
-    metrics = [m for m in comparison.metrics if m == comparison.metric or (m in shared and m.split == "test")][:4]
+    metrics = [m for m in comparison.metrics if m == comparison.metric or (m in shared and m.split == "test")][:3]
     units = {speed[1] for run in comparison.runs if (speed := run.speed())}
     unit = units.pop() if len(units) == 1 else "items"
     heads = ["", *(f"{m.split} {m.name}" for m in metrics), "n", "parameters", "FLOPs/step", f"{unit}/s", "time", "CPU"]
-    rows = [[group.name, *(_cell(group.score(m)) for m in metrics), *_costs(group)] for group in comparison.groups]
+    columns = [_column([group.score(m) for group in comparison.groups]) for m in metrics]
+    rows = [[g.name, *(column[at] for column in columns), *_costs(g)] for at, g in enumerate(comparison.groups)]
     kept = [at for at in range(len(heads)) if at == 0 or any(row[at] != "–" for row in rows)]
     lines = [[line[at] for at in kept] for line in (heads, *rows)]
     wide = [max(len(line[at]) for line in lines) for at in range(len(kept))]
@@ -107,24 +108,27 @@ def comparison_table(comparison: Comparison) -> str:
     return f"{table}\n± is the sample standard deviation of n runs that differ in nothing but the seed"
 
 
-def _cell(score: Score | None) -> str:
-    if score is None:
-        return "–"
-    if score.spread is None:
-        return number(score.mean)
-    digits = decimals(score)
-    return f"{score.mean:,.{digits}f} ± {score.spread:,.{digits}f}"
+def _column(scores: Sequence[Score | None]) -> list[str]:
+    """Spell a metric of all groups, with as many decimals for each."""
+    digits = decimals([score for score in scores if score is not None])
+    spelled = []
+    for score in scores:
+        spread = "" if score is None or score.spread is None else f" ± {score.spread:,.{digits}f}"
+        spelled.append("–" if score is None else f"{score.mean:,.{digits}f}{spread}")
+    return spelled
 
 
-def decimals(score: Score) -> int:
-    """Give the decimals of a mean whose spread has two digits, or that has four itself.
+def decimals(scores: Sequence[Score]) -> int:
+    """Give the decimals by which the widest spread has two digits, or the largest value four.
 
-    >>> decimals(Score(31.4159, 0.234, 3)), decimals(Score(0.5, 0.0, 3))
+    >>> decimals([Score(31.4159, 0.234, 3), Score(30.0, None, 1)]), decimals([Score(0.5, None, 1)])
     (2, 4)
     """
-    if score.spread:
-        return max(0, min(6, 1 - math.floor(math.log10(score.spread))))
-    return max(0, 3 - math.floor(math.log10(abs(score.mean)))) if score.mean else 0
+    spread = max((score.spread or 0.0 for score in scores), default=0.0)
+    if spread:
+        return min(max(1 - math.floor(math.log10(spread)), 0), 4)
+    most = max((abs(score.mean) for score in scores), default=0.0)
+    return min(max(3 - math.floor(math.log10(most)), 0), 4) if most else 0
 
 
 def _costs(group: Group) -> list[str]:
