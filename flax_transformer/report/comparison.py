@@ -58,7 +58,7 @@ class ComparedRun:
         """Give the newest value of a metric."""
         found = (r[metric.name] for r in reversed(self.records) if r["split"] == metric.split and metric.name in r)
         value = next(found, None)
-        return value if is_number(value) else None
+        return float(value) if is_number(value) else None
 
     @property
     def seed(self) -> Any:
@@ -74,14 +74,14 @@ class ComparedRun:
     def total(self, name: str) -> float | None:
         """Add up what is recorded of every window of training; None where it is not."""
         found = [record.get(name) for record in self.records if record["split"] == "train"]
-        return sum(found) if found and all(map(is_number, found)) else None
+        return float(sum(found)) if found and all(map(is_number, found)) else None
 
     def speed(self) -> tuple[float, str] | None:
         """Give the median of the speeds that were measured, and what was counted."""
         for name in (name for record in self.records if record["split"] == "train" for name in record):
             if name.endswith(SPEED):
                 values = [r[name] for r in self.records if r["split"] == "train" and is_number(r.get(name))]
-                return (statistics.median(values), name.removesuffix(SPEED)) if values else None
+                return (float(statistics.median(values)), name.removesuffix(SPEED)) if values else None
         return None
 
 
@@ -101,13 +101,13 @@ class Group:
         """Join what the runs have of a metric; None where none has it."""
         return self._joined(run.last(metric) for run in self.runs)
 
-    def mean(self, of: Callable[[ComparedRun], float | None]) -> float | None:
+    def mean(self, of: Callable[[ComparedRun], int | float | None]) -> float | None:
         """Average what is known of the runs."""
         found = self._joined(map(of, self.runs))
         return None if found is None else found.mean
 
     def _joined(self, values: Any) -> Score | None:
-        known = [value for value in values if value is not None]
+        known = [float(value) for value in values if value is not None]
         if not known:
             return None
         return Score(statistics.mean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
@@ -243,6 +243,6 @@ def positions(run: ComparedRun) -> dict[str, list[float | None]]:
         totals = {axis: totals[axis] + trained[step][name] for axis, name in known.items()}
         far[step] = totals
     steps = [record["step"] for record in run.records]
-    found: dict[str, list[float | None]] = {"step": list(steps)}
+    found: dict[str, list[float | None]] = {"step": [float(step) for step in steps]}
     found |= {axis: [far.get(step, {}).get(axis) for step in steps] for axis in sums}
-    return {**found, "flops": [None if run.flops is None else step * run.flops for step in steps]}
+    return {**found, "flops": [None if run.flops is None else float(step * run.flops) for step in steps]}

@@ -139,7 +139,7 @@ def _costs(group: Group) -> list[str]:
     return [str(len(group.runs)), *("–" if text is None else text for text in spelled)]
 
 
-def magnitude(value: float) -> str:
+def magnitude(value: int | float) -> str:
     """Spell a large number.
 
     >>> magnitude(10_100_000_000)

@@ -128,7 +128,7 @@ def test_a_step_is_measured_without_its_compiling(tmp_path):
 @pytest.mark.slow
 def test_a_series_that_is_cut_goes_on_and_ends_with_its_page(architectures, tmp_path, capsys, monkeypatch):
     asked = architectures.Comparison(
-        workdir=str(tmp_path / "series"), data=words(tmp_path), models=("lstm", "luong"), steps=4, tokens=256,
+        workdir=str(tmp_path / "series"), data=words(tmp_path), models=("lstm", "luong"), steps=4, tokens=512,
         buckets=1, merges=20, average=1,
     )  # fmt: skip
     small = {name: with_fields(recipe.model, embed=16) for name, recipe in architectures.recipes(asked).items()}
