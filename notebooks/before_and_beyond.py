@@ -109,9 +109,9 @@ for run in comparison.runs:
     where = positions(run)
     rows = [at for at, record in enumerate(run.records) if record["split"] == "validation"]
     losses = [run.records[at]["loss"] for at in rows]
-    for each, axis in zip(axes, ("items", "cpu"), strict=True):
-        each.plot([where[axis][at] for at in rows], losses, marker="o", markersize=3, label=run.name)
-axes[0].set(xlabel="tokens", ylabel="validation loss", yscale="log")
+    for each, axis, scale in zip(axes, ("items", "cpu"), (1_000, 1), strict=True):
+        each.plot([where[axis][at] / scale for at in rows], losses, marker="o", markersize=3, label=run.name)
+axes[0].set(xlabel="thousand tokens", ylabel="validation loss", yscale="log")
 axes[1].set(xlabel="CPU seconds, compiling included")
 axes[0].legend()
 plt.show()
