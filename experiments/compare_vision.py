@@ -21,22 +21,17 @@ runs, about 5 minutes each on two cores with other work beside, 2026-11-23).
 
 import json
 import statistics
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.target import find_experiment
 from flax_transformer.bench.workload import Size
 from flax_transformer.data.image import LabelledData
 from flax_transformer.frozen import frozen
-from flax_transformer.task.command import quietly
-from flax_transformer.task.experiment import guarded
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.task.series import train_all
+from flax_transformer.task.series import launch_series, scheduled, train_all
 
 RECIPES = Path(__file__).with_name("classify_images.py")
 NAMES = {"vit": "ViT", "cct": "ViT after convolutions", "swin": "Swin", "mixer": "Mixer", "resnet": "ResNet"}
@@ -72,18 +67,12 @@ def experiments(asked: Comparison) -> dict[str, Recipe]:
         recipe = replace(recipe, examples=replace(recipe.examples, rows=asked.rows))
         flops = from_experiment(model, recipe, Size()).facts(["train"]).flops["train"].model
         steps = max(round(asked.tera * 1e12 / flops), 1)
-        schedule = replace(recipe.optimizer.schedule, warmup=max(steps // 20, 1))
         for number in dict.fromkeys(counts.values()):
             limited = replace(recipe, data=replace(asked.data, limit=None if number == available else number))
             for seed in asked.seeds:
-                found[f"{model}-{number}-{seed}"] = replace(
-                    limited,
-                    optimizer=replace(recipe.optimizer, schedule=schedule),
-                    train=replace(
-                        recipe.train, steps=steps, seed=seed, log_every=max(steps // 10, 1), eval_every=steps,
-                        checkpoint_every=max(steps // 3, 1), ema=0.0,
-                    ),
-                )  # fmt: skip
+                found[f"{model}-{number}-{seed}"] = scheduled(
+                    limited, steps, seed, checkpoint_every=max(steps // 3, 1), ema=0.0
+                )
     return found
 
 
@@ -155,12 +144,5 @@ def compare(asked: Comparison) -> None:
     print(f"\n{table(rows)}\n{root / 'comparison.png'}", flush=True)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Read the options from the command line, and leave with the right exit code."""
-    with quietly():
-        asked = tyro.cli(Annotated[Comparison, tyro.conf.arg(name="")], args=arguments, description=__doc__)
-        sys.exit(guarded(lambda: compare(asked)))
-
-
 if __name__ == "__main__":
-    main()
+    launch_series(Comparison(), compare)

@@ -9,23 +9,31 @@ docs/translation.md, reached 40.15 in 71 minutes of CPU time, 36 of two cores (2
 
     python experiments/translate_text.py luong --workdir runs/luong --data.root MULTI30K ...
 
-The first word says which model: `transformer`, or one that recurs and has as many parameters, within 5 %: `lstm`, which
+The first word says which model: `transformer`, or one of as many parameters, within 5 %. Three recur: `lstm`, which
 does not look at its source, `bahdanau`, a GRU with additive attention, `luong`, an LSTM with general scores and input
-feeding.
+feeding. `evolved` is the Evolved Transformer, with a cell for every two layers; `universal` has one wider block on each
+side, applied four times.
+Two write all tokens at once: `mask_predict`, a conditional masked language model that guesses in ten passes, and
+`ctc`, in one. They learn more from a teacher's words: `flax-transformer distil runs/multi30k runs/distilled` writes the
+corpus, and prints the options that take it.
 """
 
 from typing import Any
 
 from flax_transformer.data.text.corpus import TextCorpus
+from flax_transformer.models.text.conditional_masked import mask_predict_tiny
+from flax_transformer.models.text.ctc_translator import ctc_translator_tiny
+from flax_transformer.models.text.evolved import evolved_transformer
 from flax_transformer.models.text.recurrent import RecurrentSeq2SeqConfig, lstm_seq2seq, luong_lstm, rnn_search
 from flax_transformer.models.text.transformer import transformer_tiny
+from flax_transformer.models.text.universal import universal_tiny
 from flax_transformer.nn import with_fields
-from flax_transformer.objective import TokenLoss
+from flax_transformer.objective import CTCLoss, MaskPredictLoss, TokenLoss
 from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import BPE, Batching, SentencePairs
+from flax_transformer.task.example import BPE, AlignedBatching, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.task.translator import Search
+from flax_transformer.task.translator import ParallelSearch, Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -59,11 +67,33 @@ def recurrent(preset: RecurrentSeq2SeqConfig, reads: int, writes: int) -> Recipe
     return experiment(with_fields(config, **sides), optimizer=optimizer)
 
 
+def at_once(model: Any, objective: Any, **search: int) -> Recipe:
+    """Give the recipe for a model that writes all tokens at once, and how it is searched."""
+    sizes = {"tokens": 8_192, "buckets": 8, "max_tokens": 128}
+    batch = AlignedBatching(**sizes, spread=model.spread) if hasattr(model, "spread") else Batching(**sizes)
+    return experiment(
+        model,
+        examples=SentencePairs(bpe=BPE(unit="word", merges=10_000), batch=batch),
+        objective=objective,
+        evaluators=(Translations(search=ParallelSearch(**search), headline="tokenized_bleu"),),
+    )
+
+
 EXPERIMENTS = {
     "transformer": experiment(transformer_tiny(), family="marian"),
+    "evolved": experiment(
+        evolved_transformer(
+            transformer_tiny().embedding.vocab, embed=128, heads=4, inner=320, depths=(2, 2), dropout=0.3
+        )
+    ),
     "lstm": recurrent(lstm_seq2seq(), 184, 368),
     "bahdanau": recurrent(rnn_search(), 160, 288),
     "luong": recurrent(luong_lstm(), 160, 320),
+    "universal": experiment(universal_tiny()),
+    "mask_predict": at_once(
+        mask_predict_tiny(), MaskPredictLoss(label_smoothing=0.1, chunk=512), iterations=10, beams=5
+    ),
+    "ctc": at_once(ctc_translator_tiny(), CTCLoss(), iterations=1, beams=1),
 }
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from flax_transformer.bench.workload import Size
-from flax_transformer.cli import run as cli
+from flax_transformer.cli import bench as cli
 from flax_transformer.models import preset
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_fields

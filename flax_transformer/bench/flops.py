@@ -25,6 +25,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from flax_transformer.bench.turns import after_loop, fold, turns
+from flax_transformer.ops.convolution import SHIFTED
 from flax_transformer.ops.kept import AGAIN
 from flax_transformer.scope import module_path
 
@@ -136,6 +137,8 @@ class _Walk:
         name, params, unknown = eqn.primitive.name, eqn.params, [None] * len(eqn.outvars)
         if name in RULES:
             return Counter({Kind(str(eqn.invars[0].aval.dtype)): RULES[name](eqn)}), unknown
+        if name == "mul" and SHIFTED in str(eqn.source_info.name_stack):  # a convolution, written out
+            return Counter({Kind(str(eqn.invars[0].aval.dtype)): 2 * math.prod(eqn.outvars[0].aval.shape)}), unknown
         if name == "scan":
             return _times(self.closed(params["jaxpr"], _nothing(params["jaxpr"]))[0], params["length"]), unknown
         if name == "while":

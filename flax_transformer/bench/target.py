@@ -135,6 +135,15 @@ def find_experiment(path: Path, which: str = "", module: ModuleType | None = Non
     return found[which]
 
 
+def find_experiments(path: Path) -> dict[str, Experiment]:
+    """Load all experiments that a file defines, by name.
+
+    Raises:
+      ValueError: when there is no such file.
+    """
+    return _experiments(_load(path))
+
+
 def _experiments(module: ModuleType) -> dict[str, Experiment]:
     """Find the experiments that a file defines as globals or in global dicts, where a name may be a function's too."""
     groups = (vars(module), *(each for each in vars(module).values() if isinstance(each, dict)))

@@ -14,7 +14,7 @@ from jax.interpreters import partial_eval
 
 from flax_transformer.bench.flops import Flops, alone, count_flops
 from flax_transformer.bench.timing import Program, array_shape
-from flax_transformer.decode import Greedy, greedy
+from flax_transformer.decode import Greedy, Parallel, greedy
 from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output
 from flax_transformer.models.preset import module_of
@@ -270,9 +270,21 @@ def _respond(model: Any, batch: Batch) -> Any:
     return greedy(partial(type(model).step, model), cache, begin, config, grow=getattr(type(cache), "grow", None))
 
 
+def _at_once(model: Any, batch: Batch, iterations: int) -> Any:
+    inputs, length = batch["inputs"], batch["labels"].shape[1]
+    config = Parallel(max_length=length, mask=1, iterations=iterations)
+    return own_tables(model).write(inputs["source"], inputs.get("lengths"), config)
+
+
 def _endless(batch: Batch) -> Greedy:
     return Greedy(max_length=batch["labels"].shape[1], eos=())
 
 
-DECODERS = {"continue": _continue, "respond": _respond}
-"""Greedy decoding without an end, as many tokens as the batch has labels a row, by what the model can do."""
+DECODERS = {
+    "continue": _continue,
+    "respond": _respond,
+    "guess": partial(_at_once, iterations=10),
+    "align": partial(_at_once, iterations=1),
+}
+"""Greedy decoding without an end, as many tokens as the batch has labels a row, by what the model can do; of one that
+decodes all at once the likeliest length in ten passes, or the best path in one."""

@@ -13,30 +13,22 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0, or 1 after an error said in one sentence on standard error."""
     import tyro
 
+    from flax_transformer.cli.bench import bench, bench_attention, bench_variants, presets, sharding
     from flax_transformer.cli.checkpoint import answer, classify, convert, embed, fill_mask, generate
     from flax_transformer.cli.launch import launch
     from flax_transformer.cli.picture import ask, caption, detect, search
     from flax_transformer.cli.plan import plan
-    from flax_transformer.cli.run import (
-        attention,
-        bench,
-        bench_attention,
-        evaluate,
-        presets,
-        report,
-        sharding,
-        show,
-        translate,
-    )
+    from flax_transformer.cli.run import attention, compare, distil, evaluate, report, show, translate
     from flax_transformer.cli.sound import transcribe
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments[:2] == ["bench", "attention"]:
-        arguments[:2] = ["bench-attention"]
+    if arguments[:2] in (["bench", "attention"], ["bench", "variants"]):
+        arguments[:2] = [f"bench-{arguments[1]}"]
     if arguments == ["--version"]:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
-    runs = (translate, evaluate, show, presets, sharding, bench, bench_attention, report, attention)
+    measures = (presets, sharding, bench, bench_attention, bench_variants)
+    runs = (translate, evaluate, distil, show, *measures, report, compare, attention)
     checkpoints = (generate, fill_mask, classify, caption, ask, detect, search, transcribe, embed, answer, convert)
     for command in (*runs, *checkpoints, plan, launch):
         app.command(command)

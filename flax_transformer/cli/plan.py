@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
+from flax_transformer.cli.bench import Mesh, Size
 from flax_transformer.cli.read import Folder
-from flax_transformer.cli.run import Mesh, Size
 
 
 def plan(

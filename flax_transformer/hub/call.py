@@ -219,9 +219,10 @@ def causal_span(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fi
 
 def encoder_hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
     """Run an encoder."""
+    told = {} if inputs.global_places is None else {"global_places": inputs.global_places}
     return model(
         inputs.input_ids, mask=visible(inputs.attention_mask), types=inputs.token_type_ids,
-        positions=inputs.position_ids, key=key,
+        positions=inputs.position_ids, key=key, **told,
     )  # fmt: skip
 
 

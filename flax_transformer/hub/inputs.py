@@ -27,6 +27,10 @@ class Inputs:
     """Int [*B, T]."""
     position_ids: Any = None
     """Int [*B, T]."""
+    global_attention_mask: Any = None
+    """Int [*B, T]: 1 where a token sees all others, and they see it, of a model that sees windows."""
+    global_places: Any = None
+    """Int [*B, G]: the positions of those, −1 where a row has fewer than others; a call finds them of the mask."""
     decoder_input_ids: Any = None
     """Int [B, T]."""
     decoder_attention_mask: Any = None
@@ -123,6 +127,7 @@ class Signature:
 
 
 TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_ids"))
+LONG_TEXT = Signature(TEXT.needs, (*TEXT.takes, "global_attention_mask"))
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
 PICTURES = Signature(("pixel_values",))
 CLIPS = Signature(PICTURES.needs, frames=True)

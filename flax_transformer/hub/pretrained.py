@@ -107,7 +107,7 @@ class Pretrained:
             if name.endswith("_ids"):
                 self.check_ids(name, inputs[name])
         if self.architecture.prepare is not None:
-            inputs = self.architecture.prepare(inputs)
+            inputs = self.architecture.prepare(inputs, self.config)
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})
         check_shapes(given)
         several = self.architecture.inputs.several or self.architecture.inputs.frames

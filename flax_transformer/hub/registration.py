@@ -21,6 +21,8 @@ LOOKED_UP = {
 USES = {
     "continue": "write on from a prompt",
     "respond": "write in answer to a source",
+    "guess": "write in answer to a source, all tokens at once",
+    "align": "write in answer to a source, in one pass",
     "transcribe": "write speech down",
     "fill": "fill in masks",
     "follow": "tell whether one sentence follows another",
@@ -74,8 +76,9 @@ class Architecture:
     told: Callable[[Fields], Fields] | None = None
     """`told(fields)`: config.json as generation reads it, where a class has its marks elsewhere and reads no
     generation_config.json."""
-    prepare: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-    """`prepare(inputs by name)`: the same with what a call, whose shapes are fixed, must know of their values."""
+    prepare: Callable[[Mapping[str, Any], Fields], Mapping[str, Any]] | None = None
+    """`prepare(inputs by name, fields)`: the inputs with what a call, whose shapes are fixed, must know of their
+    values."""
 
     def __post_init__(self):
         if unknown := set(self.uses) - set(USES):

@@ -26,7 +26,7 @@ def clips(inputs: Inputs) -> Float[Array, "B I H W C"]:
     return jnp.moveaxis(inputs.pixel_values, 2, -1)
 
 
-def keep_patches(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def keep_patches(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """Find the patches that a mask leaves, of which each row must have as many.
 
     Raises:

@@ -19,7 +19,7 @@ from flax_transformer.models.head import Head, head_of
 from flax_transformer.models.output import Output, OutputDense, output_table
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
-from flax_transformer.nn import Embedding, EmbeddingConfig, OutputTable, Trunk, TrunkConfig
+from flax_transformer.nn import Embedding, EmbeddingConfig, OutputTable, TrunkConfig
 from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
@@ -49,7 +49,7 @@ class Encoder(ReadsTokens, Module):
     def __init__(self, cfg: EncoderConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
         self.embedding = Embedding(cfg.embedding, rngs=rngs)
-        self.trunk = Trunk(cfg, rngs=rngs)
+        self.trunk = cfg.make_trunk(rngs=rngs)
 
     def __call__(
         self,
@@ -73,10 +73,17 @@ class Encoder(ReadsTokens, Module):
         Raises:
           ValueError: positions for a model that has no use for them, or a memory for one without cross-attention.
         """
+        x, given = self._enter(tokens, mask, types, positions, key)
+        return self.trunk(x, memory, **given)
+
+    def _enter(
+        self, tokens: Array, mask: Mask | None, types: Array | None, positions: Array | None, key: PRNGKeyArray | None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Give embedded tokens, and what else the trunk is given."""
         check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
-        return self.trunk(x, memory, mask=mask, positions=positions, key=keys[1])
+        return x, {"mask": mask, "positions": positions, "key": keys[1]}
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
         """Say which positions of the output are padding: those of the input."""
@@ -102,10 +109,27 @@ class Encoder(ReadsTokens, Module):
           types, memory: as a call takes them.
           key: for dropout; None means none.
         """
-        mask = None if lengths is None else Mask(lengths=lengths)
-        if segments is not None:
-            mask = Mask(segments=(segments, segments)) & mask
-        return self(tokens, memory, mask=mask, types=types, positions=positions, key=key)
+        return self(tokens, memory, mask=_mask(lengths, segments), types=types, positions=positions, key=key)
+
+    def observe(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        segments: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        memory: Float[Array, "*M S W"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "*B T D"], Any]:
+        """Compute `hidden_states`, and beside what the trunk tells, as the routers of experts do."""
+        x, given = self._enter(tokens, _mask(lengths, segments), types, positions, key)
+        return self.trunk.observe(x, memory, **given)
+
+
+def _mask(lengths: Array | None, segments: Array | None) -> Mask | None:
+    mask = None if lengths is None else Mask(lengths=lengths)
+    return mask if segments is None else Mask(segments=(segments, segments)) & mask
 
 
 @frozen

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from flax_transformer.decode import Decoded, Parallel
 from flax_transformer.ops import Mask
 
 
@@ -44,6 +45,14 @@ class EncoderDecoder(Protocol):
 
     def step(self, cache: Any, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], Any]:
         """Decode one token a row: the logits of the next one, and the cache with this one in it."""
+
+
+@runtime_checkable
+class ParallelWriter(Protocol):
+    """A model that decodes all tokens of a target at once, in a fixed number of passes."""
+
+    def write(self, source: Any, lengths: Int[Array, "B"] | None, config: Parallel) -> Decoded:
+        """Translate a source, whose rows have those lengths, as `decode.Parallel` says."""
 
 
 class Described(NamedTuple):

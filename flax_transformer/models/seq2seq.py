@@ -24,9 +24,8 @@ from flax_transformer.nn import (
     Embedding,
     EmbeddingConfig,
     Grid,
-    Memory,
+    Memories,
     OutputTable,
-    Trunk,
     TrunkConfig,
     each_cache,
 )
@@ -84,7 +83,7 @@ class Seq2SeqConfig:
     @property
     def embeds_source(self) -> bool:
         """Whether the encoder is a trunk, before which source tokens are embedded."""
-        return type(self.encoder) is TrunkConfig
+        return getattr(type(self.encoder), "build", None) is TrunkConfig.build
 
 
 @jax.tree_util.register_dataclass
@@ -93,14 +92,13 @@ class DecoderCache:
     """What incremental decoding carries: each layer's keys and values, and the projected source."""
 
     layers: Caches
-    memory: Memory | tuple[Memory, ...]
+    memory: Memories
     memory_mask: Mask
     index: Int[Array, ""]
 
     def fork(self, beams: int, length: int) -> "DecoderCache":
         """Let `beams` hypotheses continue every sentence, up to `length` tokens in all; it is kept once."""
-        share = lambda memory: replace(memory, beams=beams)  # noqa: E731
-        memory = tuple(map(share, self.memory)) if isinstance(self.memory, tuple) else share(self.memory)
+        memory = each_cache(lambda memory: memory.share(beams), self.memory)
         layers = each_cache(lambda cache: cache.fork(beams, length), self.layers)
         return replace(self, layers=layers, memory=memory)
 
@@ -148,13 +146,13 @@ class Seq2Seq(OutputDense, Module):
             self.source_embedding = Embedding(cfg.source_embedding, rngs=rngs)
         if cfg.embeds_source:  # the sides draw in turn: blocks, norms, relative positions
             keys = rngs.params(), rngs.params()
-            self.encoder = Trunk(cfg.encoder, key=keys[0], rngs=rngs)
-            self.decoder = Trunk(cfg.decoder, causal=True, key=keys[1], rngs=rngs)
+            self.encoder = cfg.encoder.make_trunk(key=keys[0], rngs=rngs)
+            self.decoder = cfg.decoder.make_trunk(causal=True, key=keys[1], rngs=rngs)
             self.encoder.init_relative(rngs)
             self.decoder.init_relative(rngs)
         else:
             self.encoder = cfg.encoder.build(rngs)
-            self.decoder = Trunk(cfg.decoder, causal=True, rngs=rngs)
+            self.decoder = cfg.decoder.make_trunk(causal=True, rngs=rngs)
         if not cfg.tied_output:
             # Logits begin of order 1, however wide the embeddings start.
             self.head = OutputTable(replace(output_table(cfg.embedding), init_std=None), rngs=rngs)
@@ -176,16 +174,21 @@ class Seq2Seq(OutputDense, Module):
           source: tokens, or what another encoder takes: an array, or several by name.
           lengths: of the source; positions from there on are padding. Or a mask.
         """
+        x, given = self._source(source, lengths, key)
+        return self.encoder(x, **given)
+
+    def _source(self, source: Any, lengths: Any, key: PRNGKeyArray | None) -> tuple[Any, dict[str, Any]]:
+        """Give what the encoder is given: a source, embedded where it is tokens, and the rest."""
         mask = source_mask(lengths)
         if not self.cfg.embeds_source:
-            return self.encoder(source, mask=mask, key=key)
+            return source, {"mask": mask, "key": key}
         keys = (None, None) if key is None else jax.random.split(key)
         if self.cfg.source_embedding is None:
             x = self.embedding(source, key=keys[0])
         else:
             table = None if self.cfg.source_embedding.own_table else self.embedding
             x = self.source_embedding(source, table=table, key=keys[0])
-        return self.encoder(x, mask=mask, key=keys[1])
+        return x, {"mask": mask, "key": keys[1]}
 
     def decode(
         self,
@@ -202,10 +205,15 @@ class Seq2Seq(OutputDense, Module):
           lengths: of the source, or a mask.
           mask: what of the target is hidden beside the future.
         """
+        x, given = self._target(target, lengths, mask, key)
+        return self.decoder(x, memory, **given)
+
+    def _target(self, target: Array, lengths: Any, mask: Mask | None, key: Any) -> tuple[Array, dict[str, Any]]:
+        """Give what the decoder is given beside the memory."""
         keys = (None, None) if key is None else jax.random.split(key)
-        x = self.embedding(target, key=keys[0])
         memory_mask = self.encoder.memory_mask(source_mask(lengths))
-        return self.decoder(x, memory, mask=Mask(causal=True) & mask, memory_mask=memory_mask, key=keys[1])
+        given = {"mask": Mask(causal=True) & mask, "memory_mask": memory_mask, "key": keys[1]}
+        return self.embedding(target, key=keys[0]), given
 
     def hidden_states(
         self,
@@ -226,6 +234,22 @@ class Seq2Seq(OutputDense, Module):
         keys = (None, None) if key is None else jax.random.split(key)
         memory = self.encode(source, lengths, key=keys[0])
         return self.decode(target, memory, lengths, key=keys[1])
+
+    def observe(
+        self,
+        source: PyTree[Shaped[Array, "..."]],
+        target: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | Mask | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "*B T D"], dict[str, Any]]:
+        """Compute `hidden_states`, and beside what `encoder` and `decoder` tell, as steps that halt do."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        x, given = self._source(source, lengths, keys[0])
+        memory, read = self.encoder.observe(x, **given) if self.cfg.embeds_source else (self.encoder(x, **given), {})
+        x, given = self._target(target, lengths, None, keys[1])
+        hidden, wrote = self.decoder.observe(x, memory, **given)
+        return hidden, {"encoder": read, "decoder": wrote}
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
         """Give what logits are made of, from the decoder's hidden states."""

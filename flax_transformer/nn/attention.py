@@ -307,7 +307,14 @@ class Attention(Module):
         extra = {} if key is None or not cfg.attention_dropout else {"dropout": Dropout(cfg.attention_dropout, key)}
         if q.shape[:-3] != k.shape[:-3]:  # the hypotheses of a sentence look at the same keys
             q = q.reshape(*k.shape[:-3], -1, *shape[-2:])
-        y = cfg.attend(q, k, v, mask, bias, scale=cfg.scale, **extra)
+        y = self._mix(q, k, v, mask, bias, **extra)
         if y.shape != q.shape:
             raise ValueError(f"attend must return heads as it is given queries, {q.shape}, got {y.shape}")
         return self.out(constrain(y.reshape(shape), "batch", "length", "heads", None))
+
+    def _mix(
+        self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
+    ) -> Array:
+        """Give what each query sees of the values: what layers of other parameters do in another way."""
+        extra = {} if dropout is None else {"dropout": dropout}  # a function that knows no dropout is given none
+        return self.cfg.attend(q, k, v, mask, bias, scale=self.cfg.scale, **extra)

@@ -200,6 +200,14 @@ class Block(Module):
             raise ValueError(f"a block {rule}")
         return checkpoint_name(x, "hidden_states")
 
+    def init_cache(self, batch: int, length: int, *, beams: int = 1) -> KVCache:
+        """Make an empty cache for `length` positions of `batch` sentences, `beams` hypotheses each."""
+        return self.attention.init_cache(batch, length, beams=beams)
+
+    def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memory:
+        """Compute the keys and values of a memory, once for all positions: see `Attention.project`."""
+        return self.cross.project(memory, beams=beams)
+
     def for_decoding(self) -> "Block":
         """Copy the block as decoding on a CPU wants it: see `Attention.for_decoding`."""
         copy = jax.tree.map(lambda leaf: leaf, self)

@@ -1,12 +1,14 @@
-"""What attention remembers: a memory's keys and values, and those of the positions decoded so far.
+"""What blocks remember: of attention a memory's keys and values, and those of the positions decoded so far.
 
 Keys are kept as [*B K H S] and values as [*B K S H], the order in which attention multiplies, so that no step
 transposes them.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +20,39 @@ from flax_transformer.nn.check import check_beams
 from flax_transformer.ops import Mask
 
 
+class LayerMemory(ABC):
+    """What a block makes of a memory once, and uses at every decoding step; a pytree."""
+
+    @abstractmethod
+    def share(self, beams: int) -> "LayerMemory":
+        """Let so many rows of queries, one after another, share each row."""
+
+
+class LayerCache(ABC):
+    """What a block remembers of the positions seen so far; a pytree."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """The positions there is room for."""
+
+    @abstractmethod
+    def fork(self, beams: int, length: int) -> "LayerCache":
+        """Let `beams` hypotheses continue every sentence, up to `length` positions; the cache is full of their
+        prompt."""
+
+    @abstractmethod
+    def reorder(self, rows: Int[Array, "R"]) -> "LayerCache":
+        """Let row i continue what row `rows[i]` was, a hypothesis of the same sentence."""
+
+    @abstractmethod
+    def grow(self, length: int) -> "LayerCache":
+        """Make room for `length` positions in all."""
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Memory:
+class Memory(LayerMemory):
     """A memory's keys and values, projected once by `Attention.project`, used at every decoding step."""
 
     key: Float[Array, "*B K H S"]
@@ -40,6 +72,10 @@ class Memory:
         key, value = rearrange(key, "... S K H -> ... K H S"), rearrange(value, "... S K H -> ... K S H")
         return cls(fix(key), fix(value), beams=beams)
 
+    def share(self, beams: int) -> "Memory":
+        """Let so many rows of queries share each row."""
+        return replace(self, beams=beams)
+
     def by_position(self) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
         """Give keys and values as `attention` takes them; XLA folds the transposition into the product."""
         return rearrange(self.key, "... K H S -> ... S K H"), rearrange(self.value, "... K S H -> ... S K H")
@@ -47,7 +83,7 @@ class Memory:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class KVCache(Memory):
+class KVCache(Memory, LayerCache):
     """Keys and values of the positions seen so far; the first `index` of S are filled.
 
     In beam search the W hypotheses of a sentence share one row: first the P `shared` positions of its prompt, then W
@@ -184,12 +220,16 @@ class KVCache(Memory):
         )
 
 
-Caches = KVCache | tuple[KVCache, ...]
+Caches = LayerCache | tuple[LayerCache, ...]
 """Of all layers: one with a layer axis, or one a layer where the stack is taken apart."""
 
 
-def each_cache(function: Callable[[KVCache], KVCache], layers: Caches) -> Caches:
-    """Change the cache of every layer."""
+Memories = LayerMemory | tuple[LayerMemory, ...]
+"""What all layers make of a memory, likewise."""
+
+
+def each_cache(function: Callable[[Any], Any], layers: Any) -> Any:
+    """Change the cache of every layer, or what it has of a memory."""
     return tuple(map(function, layers)) if isinstance(layers, tuple) else function(layers)
 
 

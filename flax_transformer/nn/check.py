@@ -59,8 +59,9 @@ def check_ids(what: str, ids: Any) -> None:
 
 def check_positions(positions: Any, model: Any) -> None:
     """Raise ValueError for positions given to a model whose config has no place for them."""
-    attention = getattr(model.block, "attention", None)
-    if positions is not None and model.embedding.position == "none" and getattr(attention, "rotary", None) is None:
+    rotary = getattr(getattr(model.block, "attention", None), "rotary", None)
+    told = {model.embedding.position, getattr(model, "position", "none")} != {"none"}
+    if positions is not None and not told and rotary is None:
         raise ValueError("positions serve embeddings or rotary attention, and the model has neither; got positions")
 
 

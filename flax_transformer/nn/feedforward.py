@@ -11,6 +11,7 @@ from flax_transformer.nn.check import check_hidden, check_single
 from flax_transformer.nn.config import Precision, check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.norm import make_norm
 from flax_transformer.ops import activation, dropout
 from flax_transformer.parallel import constrain
 
@@ -79,3 +80,35 @@ class FeedForward(Module):
         hidden = act(self.gate(x)) * hidden if self.cfg.gated else act(hidden)
         hidden = constrain(hidden, "batch", "length", "inner")
         return self.down(dropout(hidden, self.cfg.activation_dropout, key))
+
+
+@frozen
+class NormedFeedForwardConfig(FeedForwardConfig):
+    """A feed-forward layer with a norm before its second linear layer."""
+
+    norm_eps: float = 1e-6
+    """What the norm adds to a variance."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, 0, "norm_eps")
+        if self.gated:
+            raise ValueError("a feed-forward layer with a norm inside is not gated, got gated=True")
+
+    def build(self, rngs: nnx.Rngs) -> "NormedFeedForward":
+        """Make the layer."""
+        return NormedFeedForward(self, rngs=rngs)
+
+
+class NormedFeedForward(FeedForward):
+    """Two linear layers with an activation and a norm between."""
+
+    def __init__(self, cfg: NormedFeedForwardConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+        self.norm = make_norm("layer", cfg.inner, eps=cfg.norm_eps, precision=cfg.precision, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
+        """Apply to every position alike; `key` is for activation dropout."""
+        check_hidden(x, self.cfg.embed)
+        hidden = constrain(activation(self.cfg.activation)(self.up(x)), "batch", "length", "inner")
+        return self.down(self.norm(dropout(hidden, self.cfg.activation_dropout, key)))

@@ -21,7 +21,9 @@ from flax_transformer.ops.dropout import rows_of
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts
 
-ROWS_AT_RANK = {"lengths": 1, "offset": 1, "segments": 2, "positions": 2, "memory": 3, "dense": 4, "bias": 4}
+ROWS_AT_RANK = {
+    "lengths": 1, "offset": 1, "segments": 2, "positions": 2, "global_places": 2, "memory": 3, "dense": 4, "bias": 4,
+}  # fmt: skip
 """Arguments of blocks, and fields of masks, that have a row for each of x when they have this many axes."""
 
 

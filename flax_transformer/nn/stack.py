@@ -124,19 +124,20 @@ def map_stack(function: Callable[[Any], Any], blocks: Any) -> Any:
 @reused
 def apply_stack(
     blocks: Any,
-    x: Array,
+    x: Any,
     *args: Any,
     key: PRNGKeyArray | None = None,
     unroll: int | bool = 1,
     remat: str = "none",
     **kwargs: Any,
-) -> Array:
+) -> Any:
     """Run x through the blocks in order, as one `lax.scan` over the layer axis.
 
     Blocks that `unstack` took apart run one after another; what has a layer axis is then a tuple. Under a mesh whose
     axis `pipeline` is larger than 1 a stack is a pipeline, with the same result: see `run_pipeline`.
 
     Args:
+      x: hidden states, or any pytree of arrays that each block takes and gives.
       args, kwargs: passed to every block; what is wrapped in `PerLayer` is sliced, one entry for each, and of what is
         in a `Cycle` they take turns.
       key: split, one for each block.
@@ -152,7 +153,7 @@ def apply_stack(
     given = _Given.of(blocks, args, kwargs)
     layers = [blocks, _keys(blocks, key), *given.sliced]
 
-    def run(x: Array, layers: list, shared: list) -> Array:
+    def run(x: Any, layers: list, shared: list) -> Any:
         step = _step(given, shared, remat, unroll)
         return given.over(blocks, unroll)(lambda turn, x, layers: (step(turn, x, layers), None), x, layers)[0]
 
@@ -229,7 +230,7 @@ def observe_stack(
     return given.over(blocks, unroll)(step, x, [blocks, _keys(blocks, key), *given.sliced])
 
 
-def _call(block: Any, *args: Any, **kwargs: Any) -> Array:
+def _call(block: Any, *args: Any, **kwargs: Any) -> Any:
     return block(*args, **kwargs)
 
 
@@ -243,10 +244,10 @@ def _keys(blocks: Any, key: PRNGKeyArray | None) -> Array | None:
 
 def _step(
     given: "_Given", shared: list, remat: str, unroll: int | bool, call: Callable = _call
-) -> Callable[[int, Array, list], Any]:
+) -> Callable[[int, Any, list], Any]:
     """Give what is done in each layer, whose turn in a cycle comes first."""
 
-    def step(turn: int, x: Array, layers: list) -> Any:
+    def step(turn: int, x: Any, layers: list) -> Any:
         block, k, *slices = layers
         args, kwargs = given.of_block(slices, shared, turn)
         return call(block, x, *args, key=k, **kwargs)
@@ -258,9 +259,7 @@ def _step(
 
 @implicit("x")
 @reused
-def extend_stack(
-    blocks: Any, x: Array, cache: Any, *args: Any, unroll: int | bool = 1, **kwargs: Any
-) -> tuple[Array, Any]:
+def extend_stack(blocks: Any, x: Any, cache: Any, *args: Any, unroll: int | bool = 1, **kwargs: Any) -> tuple[Any, Any]:
     """Run x through the `extend` of each block: the next positions of sequences that the blocks' caches remember.
 
     Args:
@@ -273,7 +272,7 @@ def extend_stack(
     given = _Given.of(blocks, args, kwargs)
     check_depth("a stack's cache", cache, stack_depth(blocks), isinstance(blocks, nnx.List))
 
-    def step(turn: int, x: Array, layers: list) -> tuple[Array, Any]:
+    def step(turn: int, x: Any, layers: list) -> tuple[Any, Any]:
         block, state, *slices = layers
         args, kwargs = given.of_block(slices, given.shared, turn)
         return block.extend(x, state, *args, **kwargs)
@@ -328,7 +327,7 @@ class _Given:
         return [_argument(path, blocks) for path, leaf in self.named if not _is_per_layer(leaf)]
 
 
-def _scan(period: int, unroll: int | bool, step: Callable, x: Array, layers: list) -> tuple[Array, Any]:
+def _scan(period: int, unroll: int | bool, step: Callable, x: Any, layers: list) -> tuple[Any, Any]:
     """Scan over layers, so many at a time that each of them has the same turn every time."""
     if period == 1:
         return jax.lax.scan(partial(step, 0), x, layers, unroll=unroll)
@@ -338,7 +337,7 @@ def _scan(period: int, unroll: int | bool, step: Callable, x: Array, layers: lis
             f"{period} turns"
         )
 
-    def together(x: Array, layers: list) -> tuple[Array, Any]:
+    def together(x: Any, layers: list) -> tuple[Any, Any]:
         after = []
         for turn in range(period):
             x, state = step(turn, x, jax.tree.map(lambda leaf, turn=turn: leaf[turn], layers))
@@ -350,7 +349,7 @@ def _scan(period: int, unroll: int | bool, step: Callable, x: Array, layers: lis
     return x, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
 
 
-def _one_by_one(step: Callable, x: Array, layers: list) -> tuple[Array, tuple]:
+def _one_by_one(step: Callable, x: Any, layers: list) -> tuple[Any, tuple]:
     """Scan over tuples and lists, an entry for each layer, rather than arrays."""
     after = []
     for i in range(len(layers[0])):

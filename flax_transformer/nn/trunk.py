@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.cache import Caches, Memory, cache_length
+from flax_transformer.nn.cache import Caches, LayerMemory, Memories, cache_length
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.relative import RelativeBias, RelativeConfig
@@ -35,7 +35,8 @@ class TrunkConfig:
 
     block: Any
     """A `BlockConfig`, or any config with `embed` (D), `residual` (a `ResidualConfig`, which says whether the stack
-    ends in a norm) and `build(rngs)`, which makes a block `f(x, *, key=None)`."""
+    ends in a norm) and `build(rngs)`, which makes a block `f(x, *, key=None)`. One that decodes has `init_cache`,
+    `extend` and, of a memory, `project`, as `Block` has them: what it remembers is its own business (`LayerCache`)."""
     depth: int = 12
     """L, blocks."""
     relative: RelativeConfig | None = None
@@ -70,7 +71,11 @@ class TrunkConfig:
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
         """Make what the config describes."""
-        return Trunk(self, rngs=rngs)
+        return self.make_trunk(rngs=rngs)
+
+    def make_trunk(self, *, causal: bool = False, key: PRNGKeyArray | None = None, rngs: nnx.Rngs) -> "Trunk":
+        """Make the trunk of what the config describes, as `Trunk` says; a subclass may have another kind of it."""
+        return Trunk(self, causal=causal, key=key, rngs=rngs)
 
 
 @frozen
@@ -110,7 +115,7 @@ class Trunk(Module):
     def __call__(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S W"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | LayerMemory | PerLayer | None = None,
         *,
         mask: Mask | Cycle | None = None,
         memory_mask: Mask | None = None,
@@ -121,7 +126,8 @@ class Trunk(Module):
         """Run the blocks, which are given what is not None.
 
         Args:
-          memory: what cross-attention looks at; all blocks look at the same.
+          memory: what cross-attention looks at; all blocks look at the same, unless they have each its own keys and
+            values, `PerLayer(trunk.project(memory))`.
           mask: what self-attention may see; of several, in a `Cycle`, blocks take turns.
           memory_mask: what cross-attention may see.
           positions: of the T queries, for rotary.
@@ -134,7 +140,7 @@ class Trunk(Module):
     def observe(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S W"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | LayerMemory | None = None,
         *,
         key: PRNGKeyArray | None = None,
         **given: Any,
@@ -157,7 +163,7 @@ class Trunk(Module):
         self,
         x: Float[Array, "*B T D"],
         cache: Caches,
-        memory: Memory | tuple[Memory, ...] | None = None,
+        memory: Memories | None = None,
         *,
         index: Int[Array, ""],
         mask: Mask | Cycle | None = None,
@@ -194,11 +200,11 @@ class Trunk(Module):
 
     def init_cache(self, batch: int, length: int, *, beams: int = 1) -> Caches:
         """Make empty caches for `length` positions of `batch` sentences, `beams` hypotheses each."""
-        return map_stack(lambda block: block.attention.init_cache(batch, length, beams=beams), self.blocks)
+        return map_stack(lambda block: block.init_cache(batch, length, beams=beams), self.blocks)
 
-    def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memory | tuple[Memory, ...]:
+    def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memories:
         """Compute each block's keys and values of a memory, once for all positions: see `Attention.project`."""
-        return map_stack(lambda block: block.cross.project(memory, beams=beams), self.blocks)
+        return map_stack(lambda block: block.project(memory, beams=beams), self.blocks)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
         """Say which positions of the output are padding: those of the input."""

@@ -11,9 +11,11 @@ from flax_transformer.objective.ctc import CTCLoss
 from flax_transformer.objective.detection import DetectionLoss
 from flax_transformer.objective.distil import DistilLoss
 from flax_transformer.objective.label import LabelLoss
+from flax_transformer.objective.mask_predict import MaskPredictLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
 from flax_transformer.objective.objective import Around, Batch, Loss, Objective, check_parts
+from flax_transformer.objective.ponder import PonderLoss
 from flax_transformer.objective.router import RouterLoss
 from flax_transformer.objective.statistics import BatchStatistics
 from flax_transformer.objective.token import TokenLoss
@@ -30,9 +32,11 @@ __all__ = [
     "DistilLoss",
     "LabelLoss",
     "Loss",
+    "MaskPredictLoss",
     "MaskedLoss",
     "MatchLoss",
     "Objective",
+    "PonderLoss",
     "RouterLoss",
     "SigmoidLoss",
     "TokenLoss",
@@ -42,6 +46,8 @@ __all__ = [
 OBJECTIVES: dict[str, Objective] = {
     "continue": TokenLoss(),
     "respond": TokenLoss(label_smoothing=0.1, chunk=512),
+    "guess": MaskPredictLoss(label_smoothing=0.1, chunk=512),
+    "align": CTCLoss(),
     "transcribe": CTCLoss(),
     "fill": MaskedLoss(),
     "classify": LabelLoss(),

@@ -1,4 +1,4 @@
-"""Pure functions on arrays: attention, masks, positions, dropout, activations, losses."""
+"""Pure functions on arrays: attention, masks, positions, dropout, activations, losses, attention variants."""
 
 from flax_transformer.ops.activation import activation
 from flax_transformer.ops.attention import attention, explain_attention
@@ -6,12 +6,18 @@ from flax_transformer.ops.capture import capture
 from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_scores
 from flax_transformer.ops.drop_path import drop_path
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
+from flax_transformer.ops.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
 from flax_transformer.ops.equal_heads import equal_heads
 from flax_transformer.ops.even import even_attention
+from flax_transformer.ops.fixed import FixedAttention
 from flax_transformer.ops.grid import sinusoidal_grid
+from flax_transformer.ops.linear import LinearAttention, LinearState, linear_step
+from flax_transformer.ops.local import LocalAttention
 from flax_transformer.ops.loss import cross_entropy, soft_cross_entropy
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.norm import layer_norm
+from flax_transformer.ops.nystrom import NystromAttention
+from flax_transformer.ops.performer import PerformerAttention
 from flax_transformer.ops.position import (
     LinearScaling,
     Llama3Scaling,
@@ -26,15 +32,27 @@ from flax_transformer.ops.position import (
 )
 from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
 from flax_transformer.ops.routing import balance_loss, route, router_z_loss
+from flax_transformer.ops.spectrum import rank_error, spectrum, spectrum_rank
+from flax_transformer.ops.strided import StridedAttention
 from flax_transformer.ops.table import lookup, multiply_rows, spread, take_rows
+from flax_transformer.ops.variants import explain_variants
 from flax_transformer.ops.wide import scaled, widen
 from flax_transformer.ops.xla import attention_weights
 
 __all__ = [
     "Dropout",
+    "EntmaxAttention",
+    "FixedAttention",
+    "LinearAttention",
     "LinearScaling",
+    "LinearState",
     "Llama3Scaling",
+    "LocalAttention",
     "Mask",
+    "NystromAttention",
+    "PerformerAttention",
+    "SparsemaxAttention",
+    "StridedAttention",
     "activation",
     "alibi",
     "attention",
@@ -49,13 +67,17 @@ __all__ = [
     "cross_entropy",
     "drop_path",
     "dropout",
+    "entmax",
     "equal_heads",
     "even_attention",
     "explain_attention",
+    "explain_variants",
     "keep_mask",
     "layer_norm",
+    "linear_step",
     "lookup",
     "multiply_rows",
+    "rank_error",
     "relative_buckets",
     "resample",
     "resample_positions",
@@ -70,6 +92,9 @@ __all__ = [
     "sinusoidal_halves",
     "sinusoidal_spanning",
     "soft_cross_entropy",
+    "sparsemax",
+    "spectrum",
+    "spectrum_rank",
     "spread",
     "take_rows",
     "widen",

@@ -76,8 +76,8 @@ def attention(
     Array([[0., 4.],
            [1., 2.]], dtype=float32)
     """
-    _check(q, k, v, mask, bias)
-    mask = _aligned(mask, q, k)
+    check_call(q, k, v, mask, bias)
+    mask = aligned(mask, q, k)
     name = _choose(q, k, v, mask, bias, dropout) if backend == "auto" else backend
     if name not in BACKENDS:
         raise ValueError(f"an attention backend must be one of {', '.join(['auto', *BACKENDS])}, got {backend!r}")
@@ -109,8 +109,8 @@ def explain_attention(
     xla        chosen
     blockwise  can
     """
-    _check(q, k, v, mask, bias)
-    mask = _aligned(mask, q, k)
+    check_call(q, k, v, mask, bias)
+    mask = aligned(mask, q, k)
     chosen = _choose(q, k, v, mask, bias, dropout)
     lines = []
     for name, (serves, _) in BACKENDS.items():
@@ -130,13 +130,14 @@ def _choose(q, k, v, mask, bias, dropout) -> str:
     return name
 
 
-def _aligned(mask, q, k) -> Mask | None:
+def aligned(mask, q, k) -> Mask | None:
     """Leave an offset out that says what is so without one: kernels that take none can then serve."""
     same = mask is not None and isinstance(mask.offset, int) and mask.offset == k.shape[-3] - q.shape[-3]
     return mask.at(None) if same else mask
 
 
-def _check(q, k, v, mask, bias) -> None:
+def check_call(q, k, v, mask, bias) -> None:
+    """Raise ValueError for arguments that do not fit each other, whatever mixes the values."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if len(x.shape) < 3:
             raise ValueError(f"attention takes {name} as [*batch, positions, heads, width], got {x.shape}")

@@ -3,6 +3,9 @@
 Axes as in `attention`; block (i, j) is of `rows` queries and `columns` keys.
 """
 
+from numbers import Integral
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -64,3 +67,56 @@ def reaches(part, rows, columns):
     for other in part.also:
         reach |= reaches(other, rows, columns)
     return reach
+
+
+class Band(NamedTuple):
+    """Which blocks of the other axis a block of one must visit: all, or as many as a window reaches, side by side."""
+
+    total: int
+    """How many blocks the other axis has."""
+    count: int
+    """How many are visited."""
+    start: int = 0
+    """Where, on the other axis, what block 0 reaches begins."""
+    step: int = 0
+    """Positions in a block of one axis, and in a block of the other."""
+    size: int = 1
+
+    def first(self, i):
+        """Say from which block on block i visits."""
+        return jnp.clip((i * self.step + self.start) // self.size, 0, self.total - self.count)
+
+    def cut(self, i, *arrays):
+        """Give the numbers of the blocks that block i visits, and these blocks of arrays."""
+        if self.count == self.total:
+            return jnp.arange(self.total), *arrays
+        first = self.first(i)
+        blocks = (jax.lax.dynamic_slice_in_dim(x, first, self.count) for x in arrays)
+        return first + jnp.arange(self.count), *blocks
+
+    def put(self, i, whole, blocks):
+        """Put blocks back where `cut` took them."""
+        if self.count == self.total:
+            return blocks
+        return jax.lax.dynamic_update_slice_in_dim(whole, blocks, self.first(i), 0)
+
+
+def bands(mask, T, S, rows, columns):
+    """Say which blocks of keys each block of queries visits, and the reverse, by a window that is known beforehand."""
+    queries, keys = -(-T // rows), -(-S // columns)
+    whole = Band(keys, keys), Band(queries, queries)
+    offset = S - T if mask is None or mask.offset is None else mask.offset
+    if mask is None or mask.also or mask.window is None or not isinstance(queries * keys + offset, Integral):
+        return whole
+    left, right = mask.window
+    right = 0 if mask.causal else right
+    reach = rows + left + right
+    return (
+        _band(queries, keys, int(offset) - left, rows, columns, reach),
+        _band(keys, queries, -int(offset) - right, columns, rows, columns - rows + reach),
+    )
+
+
+def _band(blocks, total, start, step, size, reach):
+    visited = ((i * step + start + reach - 1) // size - (i * step + start) // size + 1 for i in range(blocks))
+    return Band(total, min(total, max(visited)), start, step, size)

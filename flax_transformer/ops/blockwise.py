@@ -14,7 +14,7 @@ from einops import rearrange
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from flax_transformer.ops.block import cut_block, fix_mask, pad_block, part_of, reaches
+from flax_transformer.ops.block import bands, cut_block, fix_mask, pad_block, part_of, reaches
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.kept import AGAIN, attended
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
@@ -37,16 +37,23 @@ def blockwise_attention(
     bias: Float[Array, "*#B #N #T #S"] | None,
     scale: float,
     dropout: Dropout | None = None,
+    *,
+    block: int | None = None,
 ) -> Float[Array, "*B T N H"]:
-    """Attend block by block; blocks that the mask hides entirely are skipped."""
+    """Attend block by block; what the mask hides entirely is skipped, and of what lies beyond a window nothing is done.
+
+    Args:
+      block: positions in a block, of queries and of keys, at most.
+    """
     T, S, K = q.shape[-3], k.shape[-3], k.shape[-2]
-    rows, columns = min(_BLOCK, T), min(_BLOCK, S)
+    rows, columns = (min(_BLOCK, block or _BLOCK, length) for length in (T, S))
+    near = bands(mask, T, S, rows, columns)
     mask = fix_mask(mask or Mask(), T, S, rows, columns)
     if bias is not None:
         bias = pad_block(pad_block(bias.astype(wide(q.dtype)), -2, rows), -1, columns)
     q = rearrange(pad_block(q, -3, rows), "... (i t) (K G) H -> i ... K G t H", t=rows, K=K)
     k, v = (rearrange(pad_block(x, -3, columns), "... (j s) K H -> j ... K s H", s=columns) for x in (k, v))
-    out = _blockwise(scale, q, k, v, mask, bias)
+    out = _blockwise(scale, near, q, k, v, mask, bias)
     return rearrange(out, "i ... K G t H -> ... (i t) (K G) H")[..., :T, :, :]
 
 
@@ -61,20 +68,21 @@ def block_scores(scale, q, k, part, bias, i, j):
     return flat.reshape(scores.shape)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _blockwise(scale, q, k, v, mask, bias):
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _blockwise(scale, near, q, k, v, mask, bias):
     # As in the rule below: within `jit`, `vmap` takes the results of both to have their batch axis in one place.
-    return in_one_piece(_forward, (q, k, v, mask, bias), scale=scale)[0]
+    return in_one_piece(_forward, (q, k, v, mask, bias), scale=scale, near=near)[0]
 
 
 @partial(_blockwise.defjvp, symbolic_zeros=True)
-def _derive(scale, operands, slopes):
-    out, norm = attended(in_one_piece(_forward, operands, scale=scale))
+def _derive(scale, near, operands, slopes):
+    static = {"scale": scale, "near": near}
+    out, norm = attended(in_one_piece(_forward, operands, **static))
     q, k, v, _, bias = (None if isinstance(slope, SymbolicZero) else slope for slope in slopes)
-    return out, linear_map(_tangent, _backward, (*operands, out, norm), (q, k, v, bias), scale=scale)
+    return out, linear_map(_tangent, _backward, (*operands, out, norm), (q, k, v, bias), **static)
 
 
-def _forward(operands, *, scale):
+def _forward(operands, *, scale, near):
     q, k, v, mask, bias = operands
     rows, columns = q.shape[-2], k.shape[-2]
 
@@ -97,7 +105,7 @@ def _forward(operands, *, scale):
 
         column = zeros(q_i[..., :1])
         start = column - jnp.inf, column, zeros(q_i)
-        (top, total, out), _ = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v))
+        (top, total, out), _ = jax.lax.scan(key_block, start, near[0].cut(i, k, v))
         empty = total == 0
         # A normaliser of +inf makes every weight of an empty row exp(-inf) = 0 in the backward pass.
         norm = jnp.where(empty, jnp.inf, top + jnp.log(jnp.where(empty, 1, total)))
@@ -106,7 +114,7 @@ def _forward(operands, *, scale):
     return jax.lax.map(lambda block: query_block(*block), (jnp.arange(len(q)), q))
 
 
-def _tangent(saved, slopes, *, scale):
+def _tangent(saved, slopes, *, scale, near):
     q, k, v, mask, bias, out, norm = saved
     *slopes, to_bias = slopes
     to_q, to_k, to_v = (jnp.zeros_like(x) if to is None else to for x, to in zip((q, k, v), slopes, strict=True))
@@ -136,13 +144,13 @@ def _tangent(saved, slopes, *, scale):
             return jax.lax.cond(reaches(part, rows, columns), attend, lambda carry: carry, carry), None
 
         start = zeros(norm_i), zeros(q_i)
-        (total, to_out), _ = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v, to_k, to_v))
+        (total, to_out), _ = jax.lax.scan(key_block, start, near[0].cut(i, k, v, to_k, to_v))
         return (to_out - total * out_i).astype(q.dtype)
 
     return jax.lax.map(query_block, (jnp.arange(len(q)), q, to_q, out, norm))
 
 
-def _backward(saved, pull, *, scale):
+def _backward(saved, pull, *, scale, near):
     q, k, v, mask, bias, out, norm = saved
     rows, columns = q.shape[-2], k.shape[-2]
     drift = jnp.sum(widen(pull) * out, axis=-1, keepdims=True)
@@ -169,8 +177,9 @@ def _backward(saved, pull, *, scale):
 
         by_q, by_bias = carry
         start = zeros(k_j), zeros(v_j), by_bias
-        (by_k, by_v, by_bias), by_q = jax.lax.scan(query_block, start, (jnp.arange(len(q)), q, pull, norm, drift, by_q))
-        return (by_q, by_bias), (by_k.astype(k.dtype), by_v.astype(v.dtype))
+        visited = near[1].cut(j, q, pull, norm, drift, by_q)
+        (by_k, by_v, by_bias), by_q_near = jax.lax.scan(query_block, start, visited)
+        return (near[1].put(j, by_q, by_q_near), by_bias), (by_k.astype(k.dtype), by_v.astype(v.dtype))
 
     start = zeros(q), None if bias is None else zeros(bias)
     (by_q, by_bias), (by_k, by_v) = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v))

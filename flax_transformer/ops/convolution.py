@@ -5,6 +5,7 @@ comes.
 """
 
 from functools import reduce
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,9 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.platform import platform
 from flax_transformer.ops.wide import widen
+
+SHIFTED = "each-channel"
+"""The scope of products that are a convolution, written out: by it those who count FLOPs tell them from others."""
 
 
 def convolution(
@@ -41,7 +45,7 @@ def convolution(
     check_window(x.shape, kernel.shape[:-2], padding=padding, dilation=dilation)
     groups = x.shape[-1] // kernel.shape[-2]
     each = kernel.shape[-2] == 1 and groups == kernel.shape[-1]
-    if axes == 2 and each and stride == dilation == 1 and platform() == "cpu":
+    if each and stride == dilation == 1 and platform() == "cpu":
         return _each_channel(x, kernel, padding)
     if groups > 1 and not each:
         # One after another: on a mesh that splits rows the compiler counts gradients of kernels with groups twice.
@@ -62,16 +66,19 @@ def convolution(
 
 
 def _each_channel(x: Array, kernel: Array, padding: int) -> Array:
-    """Convolve each channel with its own kernel as a sum of shifted pictures: XLA on CPU is a hundred times slower."""
-    high, wide = kernel.shape[:2]
-    x = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(padding, padding)] * 2 + [(0, 0)])
-    rows, columns = x.shape[-3] - high + 1, x.shape[-2] - wide + 1
-    shifted = (
-        widen(x[..., i : i + rows, j : j + columns, :]) * widen(kernel[i, j, 0])
-        for i in range(high)
-        for j in range(wide)
-    )
-    return sum(shifted).astype(x.dtype)
+    """Convolve each channel with its own kernel as a sum of shifted inputs: XLA on CPU is a hundred times slower."""
+    window = kernel.shape[:-2]
+    axes = range(x.ndim - 1 - len(window), x.ndim - 1)
+    x = jnp.pad(x, [(padding, padding) if axis in axes else (0, 0) for axis in range(x.ndim)])
+    made = [x.shape[axis] - size + 1 for axis, size in zip(axes, window, strict=True)]
+
+    def shifted(place: tuple[int, ...]) -> Array:
+        return x[..., *(slice(i, i + size) for i, size in zip(place, made, strict=True)), :]
+
+    with jax.named_scope(SHIFTED):
+        return sum(widen(shifted(place)) * widen(kernel[*place, 0]) for place in product(*map(range, window))).astype(
+            x.dtype
+        )
 
 
 def max_pool(x: Float[Array, "*B H W C"], window: int, *, stride: int, padding: int = 0) -> Float[Array, "*B I J C"]:

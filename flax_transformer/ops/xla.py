@@ -32,8 +32,15 @@ def xla_attention(
     dropout: Dropout | None,
 ) -> Float[Array, "*B T N H"]:
     """Attend by materialising the scores."""
+    return mix_weights(attention_weights(q, k, mask, bias, scale=scale), v, dropout)
+
+
+def mix_weights(
+    weights: Float[Array, "*B N T S"], v: Float[Array, "*B S K H"], dropout: Dropout | None = None
+) -> Float[Array, "*B T N H"]:
+    """Multiply values by weights, some of which are dropped."""
     # Marked for `ops.capture`; compiled, the mark is nothing.
-    weights = checkpoint_name(attention_weights(q, k, mask, bias, scale=scale), "attention_weights")
+    weights = checkpoint_name(weights, "attention_weights")
     if dropout is not None and dropout.rate > 0:
         keep = keep_mask(dropout.key, weights.shape, dropout.rate)
         weights = jnp.where(keep, weights * keep_scale(dropout.rate), 0)
@@ -60,14 +67,24 @@ def attention_weights(
     if mask is not None:
         check_mask(mask)
         mask.check(q.shape[:-3], q.shape[-2], q.shape[-3], k.shape[-3])
+    logits = attention_logits(q, k, bias, scale=scale)
+    return masked_softmax(logits, None if mask is None else mask.materialize(q.shape[-3], k.shape[-3]))
+
+
+def attention_logits(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    bias: Float[Array, "*#B #N #T #S"] | None = None,
+    *,
+    scale: float | None = None,
+) -> Float[Array, "*B N T S"]:
+    """Compute what `attention` takes the softmax of, in float32 or more."""
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     # Heads before positions is the order the product itself has, so XLA transposes [T, H], never [T, S]; for the same
     # reason the scale goes on the queries.
     grouped = rearrange(scaled(q, scale), "... T (K G) H -> ... K G T H", K=k.shape[-2])
     logits = rearrange(_score(grouped, k), "... K G T S -> ... (K G) T S")
-    if bias is not None:
-        logits = logits + bias.astype(logits.dtype)
-    return _softmax(logits, None if mask is None else mask.materialize(q.shape[-3], k.shape[-3]))
+    return logits if bias is None else logits + bias.astype(logits.dtype)
 
 
 _SCORE = "...kgth,...skh->...kgts"
@@ -86,7 +103,10 @@ def _score_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def _softmax(logits: Float[Array, "*B N T S"], visible: Bool[Array, "*#B #N T S"] | None) -> Float[Array, "*B N T S"]:
+def masked_softmax(
+    logits: Float[Array, "*B N T S"], visible: Bool[Array, "*#B #N #T #S"] | None
+) -> Float[Array, "*B N T S"]:
+    """Give shares of what is visible; rows that see nothing are zero."""
     if visible is not None:
         logits = jnp.where(visible, logits, -jnp.inf)
     top = jnp.max(logits, axis=-1, keepdims=True, initial=-jnp.inf)
@@ -96,10 +116,10 @@ def _softmax(logits: Float[Array, "*B N T S"], visible: Bool[Array, "*#B #N T S"
     return shares / jnp.where(total == 0, 1, total)
 
 
-@_softmax.defjvp
+@masked_softmax.defjvp
 def _softmax_jvp(primals, tangents):
     # The tangent needs only the weights: hidden keys have weight 0, so the mask is not applied again, and the
     # backward pass reads one [T, S] array instead of three (2× faster on CPU at T = 512).
-    weights = _softmax(*primals)
+    weights = masked_softmax(*primals)
     pull = weights * tangents[0]
     return weights, pull - weights * jnp.sum(pull, axis=-1, keepdims=True)

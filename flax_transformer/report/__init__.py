@@ -1,4 +1,4 @@
-"""What a run looks like: one page with its numbers, samples and attention; pictures of attention.
+"""What runs look like: a page of one with its numbers, samples and attention, a page of several; pictures of attention.
 
 It knows no model and no task: it takes numbers and tokens. Nothing here imports matplotlib until a figure is made.
 """

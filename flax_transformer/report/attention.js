@@ -1,5 +1,5 @@
 "use strict";
-// The section of attention maps; its helpers are in page.js, which comes after it.
+// The section of attention maps; its helpers are in widget.js.
 const heat = (value, from, to) => { const x = Math.sqrt(value); return from.map((c, i) => Math.round(c + (to[i] - c) * x)); };
 function unpack(map) {
   if (map.values) return map;
@@ -14,6 +14,56 @@ function unpack(map) {
   };
   return map;
 }
+const colors = () => ["--heat-0", "--heat-1"].map((name) => css(name).split(",").map(Number));
+// Draw a map with its tokens into so wide a room; give where its cells are.
+function drawMap(canvas, m, layer, head, room, at = { row: -1, column: -1 }) {
+  const T = m.rows.length, S = m.columns.length, [from, to] = colors(), ratio = devicePixelRatio || 1;
+  const font = "12px system-ui, sans-serif", context = canvas.getContext("2d");
+  context.font = font;
+  const widest = (labels) => Math.min(120, Math.max(...labels.map((label) => context.measureText(label).width)));
+  const left = widest(m.rows) + 8, top = widest(m.columns) + 8;
+  const cell = Math.max(13, Math.min(40, Math.floor((room - left) / S)));
+  const width = left + cell * S + 2, height = top + cell * T + 2;
+  canvas.width = width * ratio; canvas.height = height * ratio;
+  canvas.style.width = width + "px"; canvas.style.height = height + "px";
+  context.scale(ratio, ratio);
+  context.font = font; context.textBaseline = "middle";
+  const ink = css("--ink"), soft = css("--soft");
+  for (let t = 0; t < T; t++) for (let c = 0; c < S; c++) {
+    context.fillStyle = `rgb(${heat(m.at(layer, head, t, c), from, to)})`;
+    context.fillRect(left + c * cell, top + t * cell, cell - 0.5, cell - 0.5);
+  }
+  context.strokeStyle = css("--line");
+  context.strokeRect(left - 0.5, top - 0.5, S * cell + 0.5, T * cell + 0.5);
+  context.textAlign = "right";
+  m.rows.forEach((label, t) => { context.fillStyle = t === at.row ? ink : soft; context.fillText(label, left - 6, top + (t + 0.5) * cell, left - 6); });
+  context.textAlign = "left";
+  m.columns.forEach((label, c) => {
+    context.save();
+    context.translate(left + (c + 0.5) * cell, top - 6);
+    context.rotate(-Math.PI / 2);
+    context.fillStyle = c === at.column ? ink : soft;
+    context.fillText(label, 0, 0, top - 6);
+    context.restore();
+  });
+  if (at.row >= 0 && at.row < T && at.column < S) {
+    context.strokeStyle = css("--validation"); context.lineWidth = 2;
+    context.strokeRect(left + at.column * cell, top + at.row * cell, cell - 0.5, cell - 0.5);
+  }
+  return { left, top, cell, T, S };
+}
+function thumbnail(m, layer, head, [from, to]) {
+  const T = m.rows.length, S = m.columns.length, element = h("canvas", { width: S, height: T });
+  const context = element.getContext("2d"), image = context.createImageData(S, T);
+  for (let i = 0; i < T * S; i++) image.data.set([...heat(m.at(layer, head, Math.floor(i / S), i % S), from, to), 255], 4 * i);
+  context.putImageData(image, 0, 0);
+  return element;
+}
+// What colours of weights mean.
+function heatRamp() {
+  return h("span", { className: "ramp" }, "0", h("i", { style: "background: linear-gradient(to right, " +
+    [0, .04, .16, .36, .64, 1].map((v) => `color-mix(in srgb, rgb(var(--heat-1)) ${100 * Math.sqrt(v)}%, rgb(var(--heat-0))) ${100 * v}%`).join(", ") + ")" }), "1");
+}
 function attention() {
   if (!data.pictures) return;
   section("Attention", data.pictures.length ? "What every head looks at: a row's weights sum to 1. Choose a head in the overview; hover, touch, or use the arrow keys to read weights, which are kept in steps of 1/65535. Colour goes by their square root." : "No pictures.");
@@ -22,12 +72,10 @@ function attention() {
   const bar = h("div", { className: "bar" }), overview = h("div", { className: "card overview" }), readout = h("p", { className: "readout one", "aria-live": "polite" });
   const canvas = h("canvas", { tabIndex: 0, role: "img" }), scroller = h("div", { className: "map" }, canvas);
   const heading = h("h3"), caption = h("p", { className: "readout" });
-  const ramp = h("span", { className: "ramp" }, "0", h("i", { style: "background: linear-gradient(to right, " +
-    [0, .04, .16, .36, .64, 1].map((v) => `color-mix(in srgb, rgb(var(--heat-1)) ${100 * Math.sqrt(v)}%, rgb(var(--heat-0))) ${100 * v}%`).join(", ") + ")" }), "1");
+  const ramp = heatRamp();
   const detail = h("div", { className: "card detail" }, h("div", { className: "head" }, heading, ramp), caption, readout, scroller);
   const map = () => unpack(data.pictures[state.picture].maps[state.kind]);
   const headName = (head) => (head < map().heads ? `head ${head + 1}` : "mean of heads");
-  const colors = () => ["--heat-0", "--heat-1"].map((name) => css(name).split(",").map(Number));
   let layout = null;
 
   function controls() {
@@ -39,13 +87,6 @@ function attention() {
     items.push(choice("head", Array.from({ length: m.heads + 1 }, (_, i) => [i, i < m.heads ? i + 1 : "mean"]), state.head, (i) => { state.head = Number(i); pick(); }).element);
     bar.replaceChildren(...items);
   }
-  function small(m, layer, head, [from, to]) {
-    const T = m.rows.length, S = m.columns.length, element = h("canvas", { width: S, height: T });
-    const context = element.getContext("2d"), image = context.createImageData(S, T);
-    for (let i = 0; i < T * S; i++) image.data.set([...heat(m.at(layer, head, Math.floor(i / S), i % S), from, to), 255], 4 * i);
-    context.putImageData(image, 0, 0);
-    return element;
-  }
   function heads() {
     const m = map(), range = colors(), grid = h("div", { className: "heads", style: `grid-template-columns: auto repeat(${m.heads + 1}, minmax(0, 72px))` });
     grid.append(h("span"), ...Array.from({ length: m.heads + 1 }, (_, i) => h("span", { textContent: i < m.heads ? i + 1 : "mean" })));
@@ -53,7 +94,7 @@ function attention() {
       grid.append(h("span", { textContent: `layer ${layer + 1}` }));
       for (let head = 0; head <= m.heads; head++)
         grid.append(h("button", { type: "button", "aria-label": `layer ${layer + 1}, ${headName(head)}`, "aria-pressed": layer === state.layer && head === state.head,
-          onclick: () => { state.layer = layer; state.head = head; pick(); } }, small(m, layer, head, range)));
+          onclick: () => { state.layer = layer; state.head = head; pick(); } }, thumbnail(m, layer, head, range)));
     }
     overview.replaceChildren(h("h3", { textContent: "All heads" }), grid);
   }
@@ -66,40 +107,8 @@ function attention() {
     big();
   }
   function big() {
-    const m = map(), T = m.rows.length, S = m.columns.length, [from, to] = colors(), ratio = devicePixelRatio || 1;
-    const font = "12px system-ui, sans-serif", context = canvas.getContext("2d");
-    context.font = font;
-    const widest = (labels) => Math.min(120, Math.max(...labels.map((label) => context.measureText(label).width)));
-    const left = widest(m.rows) + 8, top = widest(m.columns) + 8, room = Math.min(620, (overview.parentElement.clientWidth || 360) - 34) - left;
-    const cell = Math.max(13, Math.min(40, Math.floor(room / S)));
-    layout = { left, top, cell, T, S };
-    const width = left + cell * S + 2, height = top + cell * T + 2;
-    canvas.width = width * ratio; canvas.height = height * ratio;
-    canvas.style.width = width + "px"; canvas.style.height = height + "px";
-    context.scale(ratio, ratio);
-    context.font = font; context.textBaseline = "middle";
-    const ink = css("--ink"), soft = css("--soft");
-    for (let t = 0; t < T; t++) for (let c = 0; c < S; c++) {
-      context.fillStyle = `rgb(${heat(m.at(state.layer, state.head, t, c), from, to)})`;
-      context.fillRect(left + c * cell, top + t * cell, cell - 0.5, cell - 0.5);
-    }
-    context.strokeStyle = css("--line");
-    context.strokeRect(left - 0.5, top - 0.5, S * cell + 0.5, T * cell + 0.5);
-    context.textAlign = "right";
-    m.rows.forEach((label, t) => { context.fillStyle = t === state.row ? ink : soft; context.fillText(label, left - 6, top + (t + 0.5) * cell, left - 6); });
-    context.textAlign = "left";
-    m.columns.forEach((label, c) => {
-      context.save();
-      context.translate(left + (c + 0.5) * cell, top - 6);
-      context.rotate(-Math.PI / 2);
-      context.fillStyle = c === state.column ? ink : soft;
-      context.fillText(label, 0, 0, top - 6);
-      context.restore();
-    });
-    if (state.row >= 0 && state.row < T && state.column < S) {
-      context.strokeStyle = css("--validation"); context.lineWidth = 2;
-      context.strokeRect(left + state.column * cell, top + state.row * cell, cell - 0.5, cell - 0.5);
-    }
+    const m = map(), T = m.rows.length, S = m.columns.length;
+    layout = drawMap(canvas, m, state.layer, state.head, Math.min(620, (overview.parentElement.clientWidth || 360) - 34), state);
     heading.textContent = `${m.name}, layer ${state.layer + 1}, ${headName(state.head)}`;
     caption.textContent = m.caption;
     canvas.setAttribute("aria-label", `${heading.textContent}: ${T} by ${S} weights; arrow keys read them`);

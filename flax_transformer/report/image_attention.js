@@ -1,5 +1,5 @@
 "use strict";
-// The section of attention over pictures; its helpers are in page.js, which comes after it.
+// The section of attention over pictures; its helpers are in widget.js.
 function unpackSeen(map) {
   if (map.at) return map;
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), codes = bytes(map.weights), most = new DataView(bytes(map.most).buffer);
@@ -33,7 +33,6 @@ function imageAttention() {
   const canvas = h("canvas", { tabIndex: 0, role: "img", className: "seen" }), heading = h("h3"), who = h("div", { className: "bar" }), output = h("p", { className: "readout" });
   const detail = h("div", { className: "card detail narrow" }, h("div", { className: "head" }, heading), who, canvas, readout, output);
   const image = new Image(), seen = () => data.seen[state.picture], map = () => unpackSeen(seen().maps[state.stack]);
-  const colors = () => ["--heat-0", "--heat-1"].map((name) => css(name).split(",").map(Number));
   const place = (index, { tokens, columns }) => [Math.floor((index - tokens.length) / columns), (index - tokens.length) % columns];
   const nameOfPlace = (index, side) => { if (index < side.tokens.length) return side.tokens[index]; const [r, c] = place(index, side); return `row ${r + 1}, column ${c + 1}`; };
   let scale = 1;

@@ -189,8 +189,6 @@ def packed(attention: ImageAttention, room: int) -> tuple[dict[str, Any], int]:
     Returns:
       The values, and how many rows and columns of patches were made one at most.
     """
-    import PIL.Image
-
     sides = [1] * len(attention.maps)
     sizes = [maps.merged(1).weights.size for maps in attention.maps]
     while sum(sizes) > room and max(sizes) > 1000:
@@ -201,13 +199,19 @@ def packed(attention: ImageAttention, room: int) -> tuple[dict[str, Any], int]:
             tiles.merged(sides[most]).count for tiles in (attention.maps[most].queries, attention.maps[most].keys)
         )
         sizes[most] = depth * heads * queries * keys
-    file = io.BytesIO()
-    PIL.Image.fromarray(np.ascontiguousarray(attention.pixels)).save(file, "png", optimize=True)
     maps = [_packed_maps(maps, side) for maps, side in zip(attention.maps, sides, strict=True)]
     height, width = attention.pixels.shape[:2]
-    picture = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
     texts = {"source": attention.source, "output": attention.output}
-    return {**texts, "picture": picture, "width": width, "height": height, "maps": maps}, max(sides)
+    return {**texts, "picture": png(attention.pixels), "width": width, "height": height, "maps": maps}, max(sides)
+
+
+def png(pixels: UInt8[np.ndarray, "H W 3"]) -> str:
+    """Give a picture as a data URL."""
+    import PIL.Image
+
+    file = io.BytesIO()
+    PIL.Image.fromarray(np.ascontiguousarray(pixels)).save(file, "png", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _packed_maps(maps: ImageMaps, side: int) -> dict[str, Any]:

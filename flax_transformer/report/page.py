@@ -29,7 +29,7 @@ POINTS = 1_000
 SAMPLES = 40
 """Samples that the page holds: half spread evenly, half those the model was least sure of."""
 
-SCRIPTS = ("attention.js", "image_attention.js", "samples.js", "page.js")
+SCRIPTS = ("widget.js", "attention.js", "image_attention.js", "samples.js", "page.js")
 """The last one draws the page."""
 
 SEEN = 6_000_000
@@ -93,10 +93,15 @@ def render(report: Report) -> str:
         "profile": None if report.profile is None else _profile(report.profile),
         "config": report.config,
     }
+    return page_of({**data, "notes": notes}, SCRIPTS)
+
+
+def page_of(data: Mapping[str, Any], scripts: Sequence[str]) -> str:
+    """Put data beside the scripts that draw them."""
     # "<" is all that could end the script element early or open a comment in it.
-    text = json.dumps(_finite({**data, "notes": notes}), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     page = _part("page.html")
-    page = page.replace("{{css}}", _part("page.css")).replace("{{js}}", "".join(map(_part, SCRIPTS)))
+    page = page.replace("{{css}}", _part("page.css")).replace("{{js}}", "".join(map(_part, scripts)))
     page = page.replace("{{data}}", text.replace("<", "\\u003c"))  # last, as the data may hold anything
     return page.encode("utf-8", "replace").decode("utf-8")  # half a character, cut out of its pair
 
@@ -119,11 +124,16 @@ def _profile(found: Sequence[Operation]) -> dict[str, Any]:
 
 def write_page(path: str | os.PathLike, report: Report) -> Path:
     """Write the page; the file appears whole or not at all."""
+    return write_whole(path, render(report))
+
+
+def write_whole(path: str | os.PathLike, page: str) -> Path:
+    """Write a file that appears whole or not at all."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)  # a link must not be followed
     with partial.open("x", encoding="utf-8", newline="\n") as file:
-        file.write(render(report))
+        file.write(page)
     partial.replace(path)
     return path
 
@@ -156,12 +166,12 @@ def _series(records: Sequence[Mapping[str, Any]], notes: list[str]) -> dict[str,
             notes.append(f"Of {len(steps):,} {split} records the page holds one in {every}, and the last one.")
             steps = sorted({*steps[::every], steps[-1]})
         names = dict.fromkeys(name for step in steps for name in by_step[step] if name not in ("step", "split"))
-        columns = {name: [_short(by_step[step].get(name)) for step in steps] for name in names}
+        columns = {name: [short(by_step[step].get(name)) for step in steps] for name in names}
         series[split] = {"step": steps, **columns}
     return series
 
 
-def _short(value: Any) -> float | None:
+def short(value: Any) -> float | None:
     """Keep 6 digits of a number, and nothing of anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
@@ -202,7 +212,7 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _logprobs(sample: Mapping[str, Any]) -> list[float | None]:
     values = sample.get("logprobs")
-    return [_short(value) for value in values] if isinstance(values, list | tuple) else []
+    return [short(value) for value in values] if isinstance(values, list | tuple) else []
 
 
 def _confidence(sample: Mapping[str, Any]) -> float:
@@ -219,7 +229,7 @@ def _pictures(pictures: Sequence[Picture], notes: list[str]) -> list[dict]:
             break
         room -= size
         kept.append(
-            {"source": picture.source, "output": picture.output, "maps": [_maps(maps) for maps in picture.maps]}
+            {"source": picture.source, "output": picture.output, "maps": [pack_maps(maps) for maps in picture.maps]}
         )
     return kept
 
@@ -233,7 +243,7 @@ def _seen(images: Sequence[ImageAttention], notes: list[str]) -> list[dict[str, 
     return [image for image, _ in made]
 
 
-def _maps(maps: AttentionMaps) -> dict[str, Any]:
+def pack_maps(maps: AttentionMaps) -> dict[str, Any]:
     """Pack weights as 16-bit integers: steps of 1/65535, finer than any digit shown."""
     weights = np.nan_to_num(np.clip(maps.weights, 0, 1))
     packed = np.round(weights * 65535).astype("<u2").tobytes()

@@ -9,7 +9,7 @@ from flax_transformer.report.page import Report
 from flax_transformer.report.sample import read_confusion, read_media
 from flax_transformer.train.folder import RunFolder, read_config
 from flax_transformer.train.profile import FOLDER, Operation, operations
-from flax_transformer.train.spent import NAMES, goodput
+from flax_transformer.train.spent import NAMES, counted, goodput
 
 
 def read_run(folder: RunFolder) -> Report:
@@ -20,7 +20,7 @@ def read_run(folder: RunFolder) -> Report:
     """
     config = read_config(folder)
     notes: list[str] = []
-    records = [record for record in _lines(folder.metrics, notes) if _is_record(record)]
+    records = read_records(folder, notes)
     samples = _pictured(folder.root, _lines(folder.samples, notes), notes)
     if not records:
         notes.append("There are no metrics yet.")
@@ -34,7 +34,7 @@ def read_run(folder: RunFolder) -> Report:
     return Report(
         title=folder.root.resolve().name,
         facts={**_facts(config), "steps": f"{done:,}", **({} if spent is None else {"time": spent})},
-        records=[{name: value for name, value in record.items() if name not in NAMES} for record in records],
+        records=[{n: value for n, value in each.items() if n not in (*NAMES, counted(each))} for each in records],
         samples=samples if finished else [],  # an earlier end's samples are not this run's any more
         confusion=read_confusion(folder.root) if finished else None,
         profile=_profile(folder.root / FOLDER, notes),
@@ -42,6 +42,16 @@ def read_run(folder: RunFolder) -> Report:
         headline=next((str(each["headline"]) for each in _evaluators(config) if "headline" in each), ""),
         notes=tuple(notes),
     )
+
+
+def read_records(folder: RunFolder, notes: list[str]) -> list[dict[str, Any]]:
+    """Read what a run has measured; what cannot be read becomes a note."""
+    return [record for record in _lines(folder.metrics, notes) if _is_record(record)]
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _profile(folder: Path, notes: list[str]) -> list[Operation] | None:
@@ -107,7 +117,6 @@ def _gaps(records: list[dict[str, Any]]) -> list[str]:
     first: dict[tuple[str, str], int] = {}
     for record in records:
         for name, value in record.items():
-            number = isinstance(value, int | float) and math.isfinite(value)
-            if name not in ("step", "split") and not number:
+            if name not in ("step", "split") and not is_number(value):
                 first.setdefault((record["split"], name), record["step"])
     return [f"{split} {name} was not a finite number at step {step:,}." for (split, name), step in first.items()]

@@ -1,5 +1,5 @@
 "use strict";
-// The sections of samples, as texts and as pictures; their helpers are in page.js, which comes after it.
+// The sections of samples, as texts and as pictures; their helpers are in widget.js.
 const tokenText = (token, i) => (token.startsWith("·") && token.length > 1 ? (i ? " " : "") + token.slice(1) : token);
 function tokens(sample) {
   const line = h("div", { className: "tokens", tabIndex: 0, role: "group", "aria-label": "tokens; arrow keys read their probabilities" });

@@ -19,6 +19,9 @@ from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import AttentionMaps, Picture
 from flax_transformer.task.translator import Search, Translator, padded_length
 
+SEES_ALL = "Rows: the token being written; columns: the tokens it reads, those of the last pass, before and behind it."
+"""What the decoder's own heads look at where all tokens are written at once."""
+
 LONGEST = 128
 """Tokens a sentence may have to be drawn."""
 
@@ -27,6 +30,17 @@ KINDS = {
     "decoder self": "Rows: the token being written; columns: the tokens it reads, those written before it.",
     "cross": "Rows: the token being written; columns: the source tokens it looks at.",
 }
+
+TWICE = {
+    "encoder self": KINDS["encoder self"],
+    "decoder self, first": KINDS["decoder self"],
+    "cross, first": KINDS["cross"],
+    "decoder self": KINDS["decoder self"],
+    "cross": KINDS["cross"],
+}
+"""Of decoders whose layers attend twice to either side, as those of the Evolved Transformer do."""
+SIDES = {"encoder": ("encoded", "encoded"), "decoder": ("written", "read"), "cross": ("written", "source")}
+"""Whose tokens are rows and columns, by how the name of a kind begins."""
 
 
 def attention_weights(
@@ -37,8 +51,8 @@ def attention_weights(
 ) -> list[Float[np.ndarray, "L B N _ _"]]:
     """Compute encoder self-, decoder self- and cross-attention while a decoder is fed targets.
 
-    Where both sides recur it is cross-attention alone. It runs on the CPU by the `xla` backend, whatever the model was
-    trained on, as only that one has the weights.
+    Where both sides recur it is cross-attention alone, of an Evolved Transformer what is in `TWICE`. It runs on the CPU
+    by the `xla` backend, whatever the model was trained on, as only that one has the weights.
 
     Raises:
       ValueError: when the model attends by a function that does not show its weights.
@@ -51,7 +65,7 @@ def attention_weights(
             found = jax.device_get(_weights(model, source, lengths, target))
         except ValueError as error:
             raise ValueError(f"{rule}: {error}") from error
-    if len(found) not in (1, len(KINDS)):
+    if len(found) not in (1, len(KINDS), len(TWICE)):
         raise ValueError(f"{rule}; got {len(found)} marked values for {', '.join(KINDS)}")
     return found
 
@@ -64,13 +78,15 @@ def _weights(
     recurs = name not in marks(encode, model, source, lengths)
     memory, encoder = (encode(model, source, lengths), []) if recurs else capture(encode, name)(model, source, lengths)
     decoder = capture(decode, name)(model, target, memory, lengths)[1]
-    return [*_stacked(encoder, 1), *_stacked(decoder, 2)]
+    sides = zip(("encoder", "decoder"), (encoder, decoder), strict=True)
+    return [weights for side, found in sides for weights in _stacked(found, getattr(model, side, None))]
 
 
-def _stacked(found: list[Array], kinds: int) -> list[Array]:
+def _stacked(found: list[Array], side: Any) -> list[Array]:
     """Give an array of all layers for each kind, whether the layers ran as a scan or one by one."""
     if all(weights.ndim == 5 for weights in found):
         return found
+    kinds = len(found) // getattr(getattr(side, "cfg", None), "depth", len(found))
     return [jnp.stack(found[kind::kinds]) for kind in range(kinds)]
 
 
@@ -88,18 +104,22 @@ def attention_maps(translator: Translator, source: Sequence[int], target: Sequen
     for side, ids in (("source", source), ("translation", target)):
         if not 0 < len(ids) <= LONGEST:
             raise ValueError(f"a {side} must have 1 to {LONGEST} tokens to be drawn, got {len(ids)}")
-    tokenizer = translator.tokenizer
-    read = [tokenizer.bos, *target[:-1]]
-    rows = [_padded(ids, tokenizer.pad) for ids in (source, read)]
+    tokenizer, model = translator.tokenizer, type(translator.model)
+    shifted = getattr(model, "shifted", True)
+    read = [tokenizer.bos, *target[:-1]] if shifted else target
+    rows = [_padded(source, tokenizer.pad), _padded(read, tokenizer.pad) if shifted else np.array([read], np.int32)]
     found = attention_weights(translator.model, rows[0], jnp.array([len(source)]), rows[1])
     sides = {"source": spell(tokenizer, source), "read": spell(tokenizer, read), "written": spell(tokenizer, target)}
-    tokens = (("source", "source"), ("written", "read"), ("written", "source"))
+    sides["encoded"] = (*getattr(model, "front", ()), *sides["source"])
+    kinds = TWICE if len(found) == len(TWICE) else KINDS
+    kinds = kinds if shifted else {**kinds, "decoder self": SEES_ALL}
+    tokens = [SIDES[name.split(" ")[0].strip(",")] for name in kinds]
     return tuple(
         AttentionMaps(
             name, weights[:, 0, :, : len(sides[row]), : len(sides[column])], sides[row], sides[column], caption=caption
         )
         for (name, caption), weights, (row, column) in zip(
-            [*KINDS.items()][-len(found) :], found, tokens[-len(found) :], strict=True
+            [*kinds.items()][-len(found) :], found, tokens[-len(found) :], strict=True
         )
     )
 

@@ -153,9 +153,7 @@ def _fit(
 ) -> Any:
     """Train, and give the final model, which every process then holds by itself."""
     config = experiment.train
-    optimizer, carry, step = _step(experiment, task)
-    begin = partial(init_state, task.init) if task.model is None else partial(adopt_state, task.model)
-    state = begin(optimizer, jax.random.key(config.seed), ema=config.ema > 0, carry=carry, mesh=mesh)
+    state, carry, step = begin_training(experiment, task, mesh)
     step = skip_not_finite(step) if config.skip_not_finite else step
     _introduce(folder, parameter_count(state.model), mesh)
     schedule = make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps)
@@ -170,6 +168,15 @@ def _fit(
     )
     model = final_model(experiment, checkpoints, state, carry)
     return multihost.at_home(multihost.whole(model)) if jax.process_count() > 1 else model
+
+
+def begin_training(experiment: Experiment, task: Task, mesh: Any = None) -> tuple[TrainState, Carry, Step]:
+    """Give the state that training begins in, what it carries, and the training step, not compiled."""
+    optimizer, carry, step = _step(experiment, task)
+    config = experiment.train
+    begin = partial(init_state, task.init) if task.model is None else partial(adopt_state, task.model)
+    state = begin(optimizer, jax.random.key(config.seed), ema=config.ema > 0, carry=carry, mesh=mesh)
+    return state, carry, step
 
 
 def _step(experiment: Experiment, task: Task) -> tuple[Any, Carry, Step]:

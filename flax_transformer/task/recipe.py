@@ -213,10 +213,16 @@ def rows_of(mesh: MeshConfig) -> int:
 
 
 def _check_length(examples: Any, config: Any) -> None:
-    """Refuse rows that are longer than a model has positions."""
+    """Refuse rows that are longer than a model has positions, and targets longer than it can tell."""
     length, room = getattr(examples, "positions", None), longest(config)
     if length is not None and room is not None and length > room:
         raise ValueError(f"rows must not be longer than the positions, got length={length}, {room} positions")
+    tokens, known = getattr(examples, "tokens", None), getattr(config, "longest", None)
+    if tokens is not None and known is not None and tokens > known:
+        raise ValueError(
+            "targets must not be longer than the lengths that the model predicts (--model.longest), got up to "
+            f"{tokens} tokens, lengths up to {known}"
+        )
 
 
 def _check_objects(spec: Spec, config: Any) -> None:

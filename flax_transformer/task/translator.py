@@ -15,9 +15,19 @@ import numpy as np
 from jaxtyping import Array, Int, Shaped
 
 from flax_transformer.data.text import Tokenizer
-from flax_transformer.decode import Beam, Decoded, GNMTPenalty, Greedy, PowerPenalty, beam_search, gather_rows, greedy
+from flax_transformer.decode import (
+    Beam,
+    Decoded,
+    GNMTPenalty,
+    Greedy,
+    Parallel,
+    PowerPenalty,
+    beam_search,
+    gather_rows,
+    greedy,
+)
 from flax_transformer.frozen import frozen
-from flax_transformer.models.protocol import EncoderDecoder
+from flax_transformer.models.protocol import EncoderDecoder, ParallelWriter
 from flax_transformer.nn import own_tables
 from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
@@ -49,17 +59,43 @@ class Search:
                 f"ratio must not be negative, extra and batch at least 1, got {self.ratio}, {self.extra}, {self.batch}"
             )
 
-    def config(self, source_length: int, tokenizer: Tokenizer) -> Beam | Greedy:
+    def config(self, source_length: int, tokenizer: Tokenizer) -> Beam | Greedy | Parallel:
         """Make the decoding config for sources padded to `source_length` tokens."""
         return self.within(math.ceil(self.ratio * source_length) + self.extra, tokenizer)
 
-    def within(self, longest: int, tokenizer: Tokenizer) -> Beam | Greedy:
+    def within(self, longest: int, tokenizer: Tokenizer) -> Beam | Greedy | Parallel:
         """Make the decoding config for targets of at most `longest` tokens."""
         ends = {"max_length": longest, "eos": tokenizer.eos, "pad": tokenizer.pad}
         if self.beams == 1:
             return Greedy(**ends)
-        penalty = {"power": PowerPenalty, "gnmt": GNMTPenalty}[self.penalty](alpha=self.length_penalty)
-        return Beam(**ends, beams=self.beams, length_penalty=penalty, n_best=self.n_best)
+        return Beam(**ends, beams=self.beams, length_penalty=self.divisor, n_best=self.n_best)
+
+    @property
+    def divisor(self) -> PowerPenalty | GNMTPenalty:
+        """What gives the divisor of a hypothesis' log-probability, by its length."""
+        return {"power": PowerPenalty, "gnmt": GNMTPenalty}[self.penalty](alpha=self.length_penalty)
+
+
+@frozen
+class ParallelSearch(Search):
+    """How a model that writes all tokens at once looks for the best translation: `beams` lengths are tried of each."""
+
+    beams: int = 5
+    """Lengths that are tried; 1 is the likeliest alone. A model by CTC tries none: 1."""
+    iterations: int = 10
+    """Passes over all tokens, in each of which those least sure are guessed again; 1 for a model by CTC."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+
+    def within(self, longest: int, tokenizer: Tokenizer) -> Parallel:
+        """Make the decoding config for targets of at most `longest` tokens; the start token stands for masked ones."""
+        return Parallel(
+            max_length=longest, mask=tokenizer.bos, pad=tokenizer.pad, iterations=self.iterations, beams=self.beams,
+            n_best=self.n_best, length_penalty=self.divisor, never=(tokenizer.pad, tokenizer.bos, tokenizer.eos),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,21 +110,32 @@ class Hypothesis:
 
 @partial(jax.jit, static_argnames=("config", "bos"))
 def decode_batch(
-    model: EncoderDecoder,
+    model: EncoderDecoder | ParallelWriter,
     source: Shaped[Array, "B S ..."],
     lengths: Int[Array, "B"] | None,
     *,
-    config: Beam | Greedy,
+    config: Beam | Greedy | Parallel,
     bos: int,
 ) -> Decoded:
-    """Translate a batch by any model with `encode`, `init_cache` and `step`, as `EncoderDecoder` says.
+    """Translate a batch by any model with `encode`, `init_cache` and `step`, as `EncoderDecoder` says, or `write`.
 
     Args:
       source: token ids, or what else the encoder reads.
       lengths: of the source; None: all of it counts.
+      config: a `Parallel` for a model that writes all tokens at once, as `ParallelWriter` says.
       bos: what the target begins with.
+
+    Raises:
+      ValueError: a model that cannot write in that way.
     """
     model = own_tables(model)
+    if isinstance(config, Parallel):
+        if not isinstance(model, ParallelWriter):
+            raise ValueError(
+                "ParallelSearch is for models that write all tokens at once; others are searched by Search, got "
+                f"{type(model).__name__}"
+            )
+        return model.write(source, lengths, config)
     memory, step = model.encode(source, lengths), partial(type(model).step, model)
     beams = config.beams if isinstance(config, Beam) else 1
     cache = model.init_cache(memory, lengths, config.stages[0], beams=beams)
@@ -99,7 +146,7 @@ def decode_batch(
     return greedy(step, cache, prompt, config, grow=grow)
 
 
-def ready(model: EncoderDecoder) -> EncoderDecoder:
+def ready(model: EncoderDecoder | ParallelWriter) -> EncoderDecoder | ParallelWriter:
     """Lay a model out as the decoding loops want it here: on a CPU by its `for_decoding`, if any, else as it is."""
     lay_out = getattr(type(model), "for_decoding", None)
     return model if lay_out is None or platform() != "cpu" else jax.jit(lay_out)(model)
@@ -115,7 +162,7 @@ def padded_length(length: int) -> int:
 class Translator:
     """A model with its tokenizer."""
 
-    model: EncoderDecoder
+    model: EncoderDecoder | ParallelWriter
     tokenizer: Tokenizer
 
     def __call__(self, texts: Sequence[str], search: Search | None = None) -> list[list[Hypothesis]]:
@@ -134,7 +181,7 @@ class Translator:
         return results
 
     @kept
-    def _decoder(self) -> EncoderDecoder:
+    def _decoder(self) -> EncoderDecoder | ParallelWriter:
         return ready(self.model)
 
     def _batch(self, encoded: list[list[int]], search: Search) -> list[list[Hypothesis]]:

@@ -107,7 +107,7 @@ class Reporting:
     schedule: Callable[[int], Any]
     """The learning rate of a step."""
     unit: str = "items"
-    """What the objective counts: `tokens` are reported as `tokens_per_second`."""
+    """What the objective counts: `tokens` are reported as such, and as `tokens_per_second`."""
     profile: Profile | None = None
     """Steps that are traced."""
 
@@ -211,7 +211,7 @@ class _Run:
             )
         if metrics:
             metrics["learning_rate"] = float(self._reporting.schedule(self.step - self.window.skipped - 1))
-            self._reporting.writer.write(self.step, "train", {**metrics, **self.spent.take()})
+            self._reporting.writer.write(self.step, "train", {**metrics, **self.window.counted, **self.spent.take()})
             self.progress.step(self.step, metrics)
 
     def validate(self) -> None:

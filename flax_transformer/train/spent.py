@@ -12,6 +12,8 @@ PARTS = {
 }  # fmt: skip
 """What the host does instead of steps, and how it is told."""
 TOTAL = "seconds"
+CPU = "cpu_seconds"
+"""Of all processors together, by this process: what a run costs where they are shared with others."""
 
 
 class Spent:
@@ -22,7 +24,7 @@ class Spent:
     """
 
     def __init__(self) -> None:
-        self._began, self._parts = time.monotonic(), dict.fromkeys(PARTS, 0.0)
+        self._began, self._parts, self._cpu = time.monotonic(), dict.fromkeys(PARTS, 0.0), time.process_time()
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
@@ -38,15 +40,26 @@ class Spent:
         self._parts[part] += seconds
 
     def take(self) -> dict[str, float]:
-        """Give all seconds and those of the parts as metrics, and begin again."""
-        now, parts = time.monotonic(), self._parts
-        total = now - self._began
-        self._began, self._parts = now, dict.fromkeys(PARTS, 0.0)
-        return {TOTAL: total, **{f"{part}_{TOTAL}": seconds for part, seconds in parts.items()}}
+        """Give all seconds, the processors' and those of the parts as metrics, and begin again."""
+        now, cpu, parts = time.monotonic(), time.process_time(), self._parts
+        total, computed = now - self._began, cpu - self._cpu
+        self._began, self._parts, self._cpu = now, dict.fromkeys(PARTS, 0.0), cpu
+        return {TOTAL: total, CPU: computed, **{f"{part}_{TOTAL}": seconds for part, seconds in parts.items()}}
 
 
-NAMES = (TOTAL, *(f"{part}_{TOTAL}" for part in PARTS))
+NAMES = (TOTAL, CPU, *(f"{part}_{TOTAL}" for part in PARTS))
 """Metrics that `Spent` gives."""
+SPEED = "_per_second"
+"""What ends the name of a speed; that of what was counted is without it: `tokens_per_second`, `tokens`."""
+
+
+def counted(record: Mapping[str, Any]) -> str | None:
+    """Name what the record of a window has counted, exactly; None where it has but the speed.
+
+    >>> counted({"loss": 2.0, "tokens": 4096.0, "tokens_per_second": 900.0})
+    'tokens'
+    """
+    return next((name for name in record if f"{name}{SPEED}" in record), None)
 
 
 def goodput(records: Sequence[Mapping[str, Any]]) -> str | None:
@@ -57,14 +70,13 @@ def goodput(records: Sequence[Mapping[str, Any]]) -> str | None:
     >>> goodput([{"seconds": 8.0, "compiling_seconds": 1.0, "saving_seconds": 1.0}])
     '75.0 % of 8s in steps, 12.5 % compiling, 0.0 % waiting for data, 0.0 % evaluating, 12.5 % saving'
     """
-    sums = {name: sum(each[name] for each in records if _is_number(each.get(name))) for name in NAMES}
-    total = sums.pop(TOTAL)
+    total, *parts = (sum(each[n] for each in records if _is_number(each.get(n))) for n in NAMES if n != CPU)
     if total <= 0:
         return None
     rest = ", ".join(
-        f"{100 * seconds / total:.1f} % {told}" for seconds, told in zip(sums.values(), PARTS.values(), strict=True)
+        f"{100 * seconds / total:.1f} % {told}" for seconds, told in zip(parts, PARTS.values(), strict=True)
     )
-    return f"{100 * (total - sum(sums.values())) / total:.1f} % of {duration(total)} in steps, {rest}"
+    return f"{100 * (total - sum(parts)) / total:.1f} % of {duration(total)} in steps, {rest}"
 
 
 def _is_number(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flax_transformer.train.spent import SPEED
 from flax_transformer.train.state import TrainState
 
 WATCHED = ("loss", "gradient_norm")
@@ -45,13 +46,16 @@ class Window:
     Args:
       limit: batches that may be skipped in a run.
       skipped: how many of them were before.
-      unit: what is counted, for the name of the speed.
+      unit: what is counted, for its name and that of the speed.
+
+    Attributes:
+      counted: how much of it there was in the window that was taken last.
     """
 
     def __init__(self, limit: int = 0, skipped: int = 0, unit: str = "items"):
         self._pending: list[tuple[int, dict]] = []
         self._began = time.monotonic()
-        self._limit, self.skipped, self._speed = limit, skipped, f"{unit}_per_second"
+        self._limit, self.skipped, self._unit, self.counted = limit, skipped, unit, {}
 
     def add(self, step: int, metrics: dict) -> None:
         """Take the metrics of a step."""
@@ -68,14 +72,16 @@ class Window:
         pending, self._pending = jax.device_get(self._pending), []
         good = [metrics for step, metrics in pending if self._is_good(step, metrics)]
         seconds, self._began = time.monotonic() - self._began, time.monotonic()
+        self.counted = {}
         if not good:
             return {}
         count = sum(float(metrics["count"]) for metrics in good)
+        self.counted = {self._unit: count}
         names = [name for name in good[-1] if name not in ("count", "gradient_norm", "skipped")]
         means = {n: sum(float(m[n]) * float(m["count"]) for m in good) / max(count, 1) for n in names}
         norm = sum(float(metrics["gradient_norm"]) for metrics in good) / len(good)
         skipped = {"skipped": float(self.skipped)} if self.skipped else {}
-        return {**means, "gradient_norm": norm, self._speed: count / seconds, **skipped}
+        return {**means, "gradient_norm": norm, f"{self._unit}{SPEED}": count / seconds, **skipped}
 
     def _is_good(self, step: int, metrics: dict) -> bool:
         bad = [name for name in WATCHED if not math.isfinite(metrics[name])]

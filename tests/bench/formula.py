@@ -21,12 +21,34 @@ def linear_parameters(tree, pattern=""):
 
 def stack_flops(blocks, cfg, rows, queries, memory=0, *, pairs=None):
     """Count a stack of blocks; `pairs` of queries and keys in self-attention, T × T by default."""
-    projected = linear_parameters(blocks, r"(^|\.)cross\.(key|value)\.")
+    projected = linear_parameters(blocks, r"(^|\.)(cross|first)\.(key|value)\.")
     linear = (linear_parameters(blocks) - projected) * queries + projected * memory
+    # What a window of three has no input for, at either end of a row.
+    linear -= 2 * linear_parameters(blocks, r"branches\.narrow\.kernel") // 3
     pairs = queries * queries if pairs is None else pairs
-    products = 2 * stack_depth(blocks) * cfg.attention.heads * cfg.attention.width * (pairs + queries * memory)
+    twice = 2 if hasattr(cfg, "wide") else 1  # a cell's two attentions to either side
+    products = twice * 2 * stack_depth(blocks) * cfg.attention.heads * cfg.attention.width * (pairs + queries * memory)
     weighted = stack_depth(blocks) * getattr(cfg.feedforward, "experts", 0) * cfg.embed * queries
     return 2 * rows * (linear + products + weighted)
+
+
+def trunk_flops(trunk, cfg, rows, queries, memory=0, *, pairs=None):
+    """Count a trunk; a block that all steps share counts at each."""
+    if hasattr(trunk, "blocks"):
+        return stack_flops(trunk.blocks, cfg.block, rows, queries, memory, pairs=pairs)
+    steps = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((cfg.depth, *leaf.shape), leaf.dtype), trunk.block)
+    halts = cfg.depth * linear_parameters(trunk, r"(^|\.)halt\.") * queries
+    return stack_flops(steps, cfg.block, rows, queries, memory, pairs=pairs) + 2 * rows * halts
+
+
+def projected_once(trunk, cfg, rows, memory):
+    """Count what is saved where steps that share a block share its keys and values of a memory too.
+
+    Decoding projects it once, and JAX takes it out of the loop of a training step's forward pass.
+    """
+    if hasattr(trunk, "blocks"):
+        return 0
+    return 2 * rows * (cfg.depth - 1) * linear_parameters(trunk, r"(^|\.)cross\.(key|value)\.") * memory
 
 
 def gate_flops(blocks, cfg, rows, queries):
@@ -47,16 +69,16 @@ def programs(model, config, rows, length, stages):
         stack = stack_flops(model.encoder.trunk.blocks, cfg.block, rows, length)
         head = 2 * rows * cfg.block.embed * (cfg.block.embed + cfg.embedding.vocab)
         return {"forward": stack + length * head, "train": 3 * (stack + guessed * head)}
-    output = 2 * rows * length * config.embedding.vocab * config.embedding.embed
+    output, saved = 2 * rows * length * config.embedding.vocab * config.embedding.embed, 0
     if isinstance(config, CausalConfig):
         stacks = [stack_flops(model.trunk.blocks, config.block, rows, length, pairs=p) for p in (None, room(stages))]
         encoder, gates = 0, gate_flops(model.trunk.blocks, config.block, rows, length)
     else:
         gates = 0
-        encoder = stack_flops(model.encoder.blocks, config.encoder.block, rows, length)
+        encoder = trunk_flops(model.encoder, config.encoder, rows, length)
         stacks = [
-            stack_flops(model.decoder.blocks, config.decoder.block, rows, length, length, pairs=p)
-            for p in (None, room(stages))
+            trunk_flops(model.decoder, config.decoder, rows, length, length, pairs=p) for p in (None, room(stages))
         ]
+        saved = projected_once(model.decoder, config.decoder, rows, length)
     whole, decoded = (encoder + stack + output for stack in stacks)
-    return {"forward": whole + gates, "train": 3 * whole + 2 * gates, "decode": decoded + gates}
+    return {"forward": whole + gates, "train": 3 * whole + 2 * gates - saved, "decode": decoded + gates - saved}

@@ -140,6 +140,18 @@ MODELS = {
     "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**LLAMA, head_dim=6)),
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
     "roberta": ("RobertaForMaskedLM", transformers.RobertaConfig(**BERT)),
+    "longformer": (
+        "LongformerForMaskedLM",
+        transformers.LongformerConfig(**{**BERT, "num_hidden_layers": 4}, attention_window=[8, 4, 8, 4]),
+    ),
+    "big_bird": (
+        "BigBirdForPreTraining",
+        transformers.BigBirdConfig(**BERT, block_size=4, num_random_blocks=1),
+    ),
+    "nystromformer": (
+        "NystromformerForMaskedLM",
+        transformers.NystromformerConfig(**BERT, num_landmarks=9, segment_means_seq_len=9, conv_kernel_size=5),
+    ),
     "distilbert": (
         "DistilBertForQuestionAnswering",
         transformers.DistilBertConfig(
@@ -257,7 +269,10 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     if name == "lxmert":
         given["visual_feats"] = random.normal(size=(2, 7, 6)).astype(np.float32)
         given["visual_pos"] = random.random((2, 7, 4), dtype=np.float32)
-    if name in ("bert", "electra", "vilt", "lxmert"):
+    if name == "longformer":
+        given["global_attention_mask"] = np.zeros_like(mask)
+        given["global_attention_mask"][0, [0, 6]] = given["global_attention_mask"][1, 3] = 1
+    if name in ("bert", "big_bird", "electra", "vilt", "lxmert"):
         given["token_type_ids"] = (np.arange(length) > 4)[None].repeat(2, 0).astype(np.int64)
     return given
 

@@ -18,7 +18,9 @@ V, D = 40, 32
 PRESETS = (
     "gpt2", "llama3_2_1b", "mistral_7b", "qwen2_5_0_5b", "qwen3_0_6b",
     "bert_base_uncased", "roberta_base", "distilbert_base_uncased",
+    "longformer_base_4096", "bigbird_roberta_base", "nystromformer_512",
     "t5_small", "t5_v1_1_small", "bart_base", "marian", "transformer_base",
+    "evolved_transformer_base", "universal_base",
 )  # fmt: skip
 TEXTS = [name for name, preset in presets().items() if ".text." in preset.__module__]
 """Presets of models that read text."""

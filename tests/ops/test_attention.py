@@ -10,6 +10,7 @@ import pytest
 
 from flax_transformer.ops import Dropout, Mask, attention, attention_weights, equal_heads, explain_attention
 from flax_transformer.ops.attention import BACKENDS
+from flax_transformer.ops.local import LocalAttention
 from flax_transformer.ops.splash import splash_attention
 from tests.shares import only, share
 
@@ -25,6 +26,8 @@ VARIANTS = {
     "xla": (partial(attention, backend="xla"), {"bias", "dense", "offset", "union", "vmap", "jacobian"}),
     "blockwise": (partial(attention, backend="blockwise"), {"bias", "dense", "offset", "union", "vmap", "jacobian"}),
     "splash": (interpreted_splash, set()),
+    # A window wider than all texts here; a dense mask it takes of as many queries as keys alone.
+    "local": (LocalAttention(window=99), {"bias", "offset", "union", "vmap", "jacobian"}),
 }
 variants = pytest.mark.parametrize("name", VARIANTS)
 

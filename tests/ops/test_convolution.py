@@ -53,14 +53,16 @@ def test_lead_axes_are_rows():
     assert max_pool(x, 3, stride=2, padding=1).shape == (2, 3, 4, 4, 4)
 
 
-def test_each_channel_alone_is_a_grouped_convolution():
+@pytest.mark.parametrize(("shape", "window"), [((8, 7), (5, 5)), ((8,), (5,)), ((9,), (2,))])
+def test_each_channel_alone_is_a_grouped_convolution(shape, window):
     """And so are its gradients."""
-    x, kernel = drawn(2, 8, 7, 6), drawn(5, 5, 1, 6, seed=1)
+    x, kernel = drawn(2, *shape, 6), drawn(*window, 1, 6, seed=1)
+    space = "HW"[: len(shape)]
 
     def grouped(x, kernel):
-        numbers = ("NHWC", "HWIO", "NHWC")
+        numbers = (f"N{space}C", f"{space}IO", f"N{space}C")
         return jax.lax.conv_general_dilated(
-            x, kernel, (1, 1), [(2, 2)] * 2, dimension_numbers=numbers, feature_group_count=6
+            x, kernel, (1,) * len(shape), [(2, 2)] * len(shape), dimension_numbers=numbers, feature_group_count=6
         )
 
     for find in (lambda f: f(x, kernel), lambda f: jax.grad(lambda *given: jnp.sum(f(*given) ** 2), (0, 1))(x, kernel)):

@@ -33,7 +33,7 @@ from flax_transformer.data.text.numbers import english, german, numbers
 from flax_transformer.data.text.pair import PairSource, TextPairs
 from flax_transformer.data.text.parallel import ParallelText, parallel_files, read_parallel
 from flax_transformer.data.text.pipeline import BatchStream, pipeline
-from flax_transformer.data.text.rows import Pairs, Rows, teach
+from flax_transformer.data.text.rows import FittedRows, Pairs, Rows, teach
 from flax_transformer.data.text.span import SpanCorruption
 from flax_transformer.data.text.text_to_text import TextToText
 from flax_transformer.data.text.tfds import TfdsPairs, build_number_words, build_pairs, tfds_pairs
@@ -58,6 +58,7 @@ __all__ = [
     "BucketPlan",
     "DeleteTokens",
     "Denoise",
+    "FittedRows",
     "Infill",
     "MaskTokens",
     "MaskedLM",

@@ -113,6 +113,20 @@ class Tokenized:
     def within(self, limit: int) -> "Tokenized":
         """Keep the pairs whose sides, end mark included, have at most ``limit`` tokens."""
         indices = np.flatnonzero(self.lengths.max(axis=1, initial=0) + 1 <= limit)
+        return self._taken(indices)
+
+    def aligned(self, spread: int) -> "Tokenized":
+        """Keep the pairs whose targets fit ``spread`` positions for each source token, end marks included.
+
+        Each token takes a position, and there is one without a token between two that are alike: what connectionist
+        temporal classification can write.
+        """
+        taken = [
+            1 + len(row) + int((row[1:] == row[:-1]).sum()) for row in map(self.target.__getitem__, range(len(self)))
+        ]
+        return self._taken(np.flatnonzero(np.array(taken, np.int64) <= spread * (self.source.lengths + 1)))
+
+    def _taken(self, indices: Int[np.ndarray, " m"]) -> "Tokenized":
         if len(indices) == len(self):
             return self
         return dataclasses.replace(self, source=self.source.take(indices), target=self.target.take(indices))

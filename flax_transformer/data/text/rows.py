@@ -6,6 +6,7 @@ length and weights 0.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,32 @@ class Rows:
         if "labels" in batch and "weights" not in batch:
             batch["weights"] = (lengths > 0).astype(np.float32)
         return {"inputs": {**inputs, "lengths": lengths}, **batch}
+
+
+@frozen
+class FittedRows:
+    """Lay out rows as `Rows` does, all as long as the first of some lengths that has room for the longest.
+
+    >>> batch = FittedRows(lengths=(2, 8))([{"tokens": np.array([5, 6]), "labels": 1}, None])
+    >>> batch["inputs"]["tokens"].shape
+    (2, 2)
+
+    Raises:
+        ValueError: lengths that do not grow; also as `Rows`.
+    """
+
+    lengths: tuple[int, ...]
+    pad: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.lengths or self.lengths[0] < 1 or any(a >= b for a, b in pairwise(self.lengths)):
+            raise ValueError(f"lengths must be at least 1, each larger than the one before, got {self.lengths}")
+
+    def __call__(self, examples: Sequence[Mapping[str, Any] | None]) -> Arrays:
+        """Lay out one batch."""
+        longest = max((len(example["tokens"]) for example in examples if example is not None), default=0)
+        length = next((each for each in self.lengths if each >= longest), self.lengths[-1])
+        return Rows(length=length, pad=self.pad)(examples)
 
 
 @frozen

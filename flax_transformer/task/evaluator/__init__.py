@@ -12,6 +12,7 @@ from flax_transformer.task.evaluator.pixel import Completions, PixelBits
 from flax_transformer.task.evaluator.probe import LayerProbe
 from flax_transformer.task.evaluator.retrieval import Retrieval
 from flax_transformer.task.evaluator.rollout import Rollouts
+from flax_transformer.task.evaluator.story import TaskErrors
 from flax_transformer.task.evaluator.text import Continuations, TextLoss
 from flax_transformer.task.evaluator.transcript import Transcripts
 from flax_transformer.task.evaluator.translate import Translations
@@ -34,6 +35,7 @@ __all__ = [
     "Rollouts",
     "Shown",
     "SoundLabels",
+    "TaskErrors",
     "TextLoss",
     "Transcripts",
     "Translations",

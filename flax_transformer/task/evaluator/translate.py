@@ -14,6 +14,7 @@ from flax_transformer.report import Picture
 from flax_transformer.task.attention import draw
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import compared
+from flax_transformer.task.rescore import Rescored
 from flax_transformer.task.score import Scores, score
 from flax_transformer.task.translator import Hypothesis, Search, Translator
 from flax_transformer.train.progress import duration
@@ -110,7 +111,7 @@ class Translations(Evaluator):
 
 
 def evaluate_corpus(
-    translator: Translator, sources: list[str], references: list[str], search: Search
+    translator: Translator | Rescored, sources: list[str], references: list[str], search: Search
 ) -> tuple[Scores, list[Hypothesis], float]:
     """Translate and score a corpus; also give the seconds it took, compilation included."""
     began = time.monotonic()

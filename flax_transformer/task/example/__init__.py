@@ -10,6 +10,7 @@ from flax_transformer.task.example.mask import MaskedTexts, TextLines
 from flax_transformer.task.example.matched import HeldMatches
 from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, Vocabulary, stream
 from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
+from flax_transformer.task.example.pair import AlignedBatching as AlignedBatching
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
 from flax_transformer.task.example.skeleton import HeldSkeletons, LabelledSkeletons
@@ -20,6 +21,7 @@ from flax_transformer.task.example.sound import (
     SpokenLetters,
     SpokenTexts,
 )
+from flax_transformer.task.example.story import HeldStories, StoryQuestions
 from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts
 from flax_transformer.task.example.twin import TwinImages
@@ -49,6 +51,7 @@ __all__ = [
     "HeldQuestions",
     "HeldSkeletons",
     "HeldSounds",
+    "HeldStories",
     "LabelledImages",
     "LabelledSkeletons",
     "LabelledSounds",
@@ -62,6 +65,7 @@ __all__ = [
     "SoundAugment",
     "SpokenLetters",
     "SpokenTexts",
+    "StoryQuestions",
     "TaughtImages",
     "TextLines",
     "TextWindows",

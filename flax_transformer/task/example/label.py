@@ -8,7 +8,7 @@ import numpy as np
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Example
-from flax_transformer.data.text import Rows
+from flax_transformer.data.text import FittedRows, Rows
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -43,11 +43,18 @@ class LabelledTexts:
     """Texts a batch."""
     length: int = 64
     """Most tokens of a text; longer ones are cut."""
+    buckets: int = 1
+    """How many lengths batches have: all tokens, half of them, a quarter, …; a batch has the least that its texts need,
+    and each is a program of its own."""
 
     def __post_init__(self):
         check_rows(self.rows, self.length, 3)
         if not 0 <= self.hide < 1:
             raise ValueError(f"hide must be in [0, 1), got {self.hide}")
+        if not 1 <= self.buckets <= self.length.bit_length() - 2:
+            raise ValueError(
+                f"buckets must be at least 1 and leave 3 tokens, got {self.buckets} of {self.length} tokens"
+            )
 
     @property
     def positions(self) -> int:
@@ -71,12 +78,16 @@ class LabelledTexts:
         special = (tokenizer.pad, tokenizer.cls, tokenizer.sep)
         hidden = (HideWords(share=self.hide, mask=tokenizer.mask, special=special),) if self.hide else ()
         collate = Rows(length=self.length, pad=tokenizer.pad)
+        if self.buckets > 1:
+            lengths = tuple(self.length >> step for step in reversed(range(self.buckets)))
+            collate = FittedRows(lengths=lengths, pad=tokenizer.pad)
+        rows = min(128, max(self.rows, 2**16 // self.length))  # of a batch that nothing is learned of
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("classify",), vocab=tokenizer.vocab_size, classes=classes),
             batches=stream(shuffled(items["train"], *hidden, seed=context.seed), collate, self.rows),
-            validation=partial(each_once, items["validation"], rows=128, collate=collate),
-            test=partial(each_once, items["test"], rows=128, collate=collate),
+            validation=partial(each_once, items["validation"], rows=rows, collate=collate),
+            test=partial(each_once, items["test"], rows=rows, collate=collate),
             held=found["test"],
             fields={
                 "id2label": {str(number): name for number, name in enumerate(classes)},

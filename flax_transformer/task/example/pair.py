@@ -76,6 +76,42 @@ class Batching:
                 f"tokens={self.tokens}, max_tokens={self.max_tokens}"
             )
 
+    def fitting(self, pairs: Tokenized, split: str) -> Tokenized:
+        """Keep the pairs that fit, and say how many do not.
+
+        Raises:
+          ValueError: none fits.
+        """
+        kept = pairs.within(self.max_tokens)
+        if len(kept) < len(pairs):
+            print(f"{split}: {len(pairs) - len(kept):,} pairs of more than {self.max_tokens} tokens left out")
+        if not len(kept):
+            raise ValueError(f"no {split} pair has at most max_tokens={self.max_tokens} tokens")
+        return kept
+
+
+@frozen
+class AlignedBatching(Batching):
+    """The same for models by CTC, which have so many positions to write at for each source token."""
+
+    spread: int = 3
+    """Positions for each source token, as the model has: pairs whose targets do not fit are left out of training."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.spread < 1:
+            raise ValueError(f"spread must be at least 1 position for each source token, got {self.spread}")
+
+    def fitting(self, pairs: Tokenized, split: str) -> Tokenized:
+        """Keep the pairs that fit, and say how many do not."""
+        pairs = super().fitting(pairs, split)
+        kept = pairs.aligned(self.spread)
+        if len(kept) < len(pairs):
+            print(f"{split}: {len(pairs) - len(kept):,} pairs whose targets do not fit spread={self.spread} left out")
+        if not len(kept):
+            raise ValueError(f"no {split} pair has a target that fits spread={self.spread}")
+        return kept
+
 
 @frozen
 class SentencePairs:
@@ -83,6 +119,11 @@ class SentencePairs:
 
     bpe: BPE = BPE()
     batch: Batching = Batching()
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens a target may have, its end mark left out."""
+        return self.batch.max_tokens - 1
 
     def planned(self, length: int | None = None) -> dict[str, int]:
         """Tell the rows of batches of a length, by default the longest, and the vocabulary, without reading data."""
@@ -102,8 +143,8 @@ class SentencePairs:
             skipped = ", ".join(f"{n:,} {why}" for why, n in getattr(pairs, "skipped", {}).items())
             print(f"{split}: {len(pairs):,} pairs{f' (left out: {skipped})' if skipped else ''}", flush=True)
         tokenizer = self._tokenizer(corpus["train"], context)
-        train = self._fitting(tokenize(corpus["train"], tokenizer), "train")
-        validation = self._fitting(tokenize(corpus["validation"], tokenizer), "validation")
+        train = self.batch.fitting(tokenize(corpus["train"], tokenizer), "train")
+        validation = self.batch.fitting(tokenize(corpus["validation"], tokenizer), "validation")
         boundaries = bucket_boundaries(train.lengths, self.batch.buckets)
         plan = BucketPlan(
             train.lengths, tokens=self.batch.tokens, boundaries=boundaries, seed=context.seed,
@@ -137,11 +178,3 @@ class SentencePairs:
         made = self.bpe.train(pairs)
         made.save(path)
         return made
-
-    def _fitting(self, pairs: Tokenized, split: str) -> Tokenized:
-        kept = pairs.within(self.batch.max_tokens)
-        if len(kept) < len(pairs):
-            print(f"{split}: {len(pairs) - len(kept):,} pairs of more than {self.batch.max_tokens} tokens left out")
-        if not len(kept):
-            raise ValueError(f"no {split} pair has at most max_tokens={self.batch.max_tokens} tokens")
-        return kept

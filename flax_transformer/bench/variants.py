@@ -1,0 +1,205 @@
+"""Attention variants beside exact attention: error, memory and time by length, forward and backward.
+
+Memory is what the compiler plans beside arguments and results (`memory_analysis`), so that it is known, too, for what
+would not fit. The error is that of `QUERIES` places against softmax attention, as a share of its norm.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flax_transformer.bench.environment import describe, environment
+from flax_transformer.bench.report import amount, seconds
+from flax_transformer.bench.timing import time_calls
+from flax_transformer.columns import align
+from flax_transformer.ops import Mask, attention
+from flax_transformer.ops.variants import VARIANTS
+
+EXACT = ("xla", "blockwise")
+"""Backends that are exact: with all weights in memory, and without."""
+QUERIES = 256
+"""At so many places, evenly spread, variants are compared with exact attention."""
+POWERS = {"xla": 2, "blockwise": 2, "sparsemax": 2, "entmax": 2, "strided": 1.5, "fixed": 1.5}
+"""With which power of the length time grows, where it is not 1."""
+PARTS = ("forward", "forward_backward")
+
+
+def bench_variants(
+    lengths: tuple[int, ...],
+    *,
+    names: tuple[str, ...] = (*EXACT, *VARIANTS),
+    batch: int = 1,
+    heads: int = 4,
+    width: int = 64,
+    causal: bool = False,
+    room: float = 8e9,
+    patience: float = 5.0,
+    budget: float = 0.5,
+    trained: tuple[Array, Array, Array] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Measure each variant at each length, on random heads; errors on trained ones beside, where they are given.
+
+    Args:
+      room: bytes that a program may take; what needs more is compiled, and not run.
+      patience: seconds that a call may take; what would take more, by the time of a shorter length, is not run.
+      budget: seconds spent on each measurement, about.
+      trained: queries, keys and values of trained heads, at a length of their own.
+      say: told what is measured.
+
+    Raises:
+      ValueError: for shapes or names that cannot be.
+    """
+    for name, value in (("batch", batch), ("heads", heads), ("width", width), *(("length", each) for each in lengths)):
+        if value < 1:
+            raise ValueError(f"{name} must be a positive number, got {value}")
+    if unknown := [name for name in names if name not in (*EXACT, *VARIANTS)]:
+        raise ValueError(f"variants are {', '.join((*EXACT, *VARIANTS))}, got {', '.join(unknown)}")
+    mask, results = Mask(causal=True) if causal else None, []
+    for length in sorted(lengths):
+        keys = jax.random.split(jax.random.key(0), 3)
+        heads_of = [jax.random.normal(key, (batch, length, heads, width)) for key in keys]
+        for name in names:
+            say(f"{length} {name}")
+            before = {each["name"]: each for each in results if each["length"] < length}.get(name)
+            results.append(
+                {"length": length, "name": name, **_measure(name, heads_of, mask, room, patience, budget, before)}
+            )
+    errors = {} if trained is None else dict(_errors(names, trained, mask))
+    shape = {"batch": batch, "heads": heads, "width": width, "causal": causal}
+    return {
+        "target": {"name": "attention variants", "dtype": "float32", "shape": shape},
+        "environment": environment(),
+        "options": {name: str(VARIANTS[name]) for name in names if name in VARIANTS},
+        "room": room,
+        "patience": patience,
+        "results": results,
+        "crossings": {name: crossing(results, name) for name in names if name in VARIANTS},
+        "trained": {"length": None if trained is None else trained[0].shape[1], "errors": errors},
+    }
+
+
+def crossing(results: list[dict[str, Any]], name: str, exact: str = "xla") -> int | None:
+    """Give the length from which on a variant takes less memory than exact attention, forward and backward.
+
+    >>> two = lambda length, a, b: [{"length": length, "name": name, "forward_backward": {"temporaries": bytes_}}
+    ...                             for name, bytes_ in (("xla", a), ("local", b))]
+    >>> crossing(two(512, 4, 5) + two(1024, 16, 10) + two(2048, 64, 20), "local")
+    1024
+    """
+    found = {(each["name"], each["length"]): each.get("forward_backward") for each in results}
+    below = None
+    for length in sorted({each["length"] for each in results}, reverse=True):
+        mine, theirs = found.get((name, length)), found.get((exact, length))
+        if not mine or not theirs or mine["temporaries"] >= theirs["temporaries"]:
+            break
+        below = length
+    return below
+
+
+def _function(name: str) -> Callable[..., Array]:
+    if name in VARIANTS:
+        return VARIANTS[name]
+    return lambda q, k, v, mask=None: attention(q, k, v, mask, backend=name)
+
+
+def _refuses(name: str, qkv: list[Array], mask: Mask | None) -> str | None:
+    return VARIANTS[name].refuses(*qkv, mask) if name in VARIANTS else None
+
+
+def _measure(
+    name: str, qkv: list[Array], mask: Mask | None, room: float, patience: float, budget: float, before: dict | None
+) -> dict[str, Any]:
+    if reason := _refuses(name, qkv, mask):
+        return {"reason": reason}
+    attend = _function(name)
+    before = None if before is None or "reason" in before else before
+
+    def forward(q: Array, k: Array, v: Array) -> Array:
+        return attend(q, k, v, mask)
+
+    def both(q: Array, k: Array, v: Array) -> tuple:
+        out, pull = jax.vjp(forward, q, k, v)
+        return out, pull(out)
+
+    found, length = {}, qkv[0].shape[1]
+    for part, function in zip(PARTS, (forward, both), strict=True):
+        compiled = jax.jit(function).lower(*qkv).compile()
+        memory = compiled.memory_analysis()
+        whole = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+        found[part] = {"temporaries": memory.temp_size_in_bytes}
+        earlier = (before or {}).get(part, {})
+        if whole > room:
+            found[part]["reason"] = f"it needs {amount(whole, 'B')}, of {amount(room, 'B')}"
+        elif before and ("time" not in earlier or earlier["time"]["median"] * _growth(name, length, before) > patience):
+            found[part]["reason"] = f"a call would take more than about {seconds(patience)}"
+        else:
+            found[part]["time"] = asdict(time_calls(compiled, *qkv, seconds=budget, least=3))
+    if "time" in found["forward"]:
+        found["error"] = relative_error(attend, *qkv, mask)
+    return found
+
+
+def _growth(name: str, length: int, before: dict[str, Any]) -> float:
+    """Say how many times as long a longer text takes, about."""
+    return (length / before["length"]) ** POWERS.get(name, 1)
+
+
+def relative_error(
+    attend: Callable[..., Array],
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B T N H"],
+    v: Float[Array, "B T N H"],
+    mask: Mask | None,
+) -> float:
+    """Give how far a variant is from softmax attention, at places evenly spread, as a share of its norm."""
+    places = np.linspace(0, q.shape[1] - 1, min(QUERIES, q.shape[1])).astype(int)
+    seen = None if mask is None else Mask(dense=jnp.arange(k.shape[1]) <= places[:, None])
+    exact = jax.jit(lambda q, k, v: attention(q, k, v, seen, backend="xla"))(q[:, places], k, v)
+    ours = jax.jit(attend)(q, k, v, mask)[:, places]
+    return float(jnp.linalg.norm(ours - exact) / jnp.linalg.norm(exact))
+
+
+def _errors(names: tuple[str, ...], trained: tuple[Array, ...], mask: Mask | None) -> Iterator[tuple[str, Any]]:
+    for name in names:
+        reason = _refuses(name, list(trained), mask)
+        yield name, reason or relative_error(_function(name), *trained, mask)
+
+
+def render_variants(record: dict[str, Any]) -> str:
+    """Lay the record out as text: a table, what was not run and why, and where each variant crosses exact attention."""
+    shape, rows, reasons = record["target"]["shape"], [], {}
+    for each in record["results"]:
+        row = [str(each["length"]), each["name"], f"{each['error']:.3f}" if "error" in each else "–"]
+        if "reason" in each:
+            reasons.setdefault(f"{each['name']}: {each['reason']}", []).append(each["length"])
+            continue
+        for part in PARTS:
+            row += [amount(each[part]["temporaries"], "B"), seconds(each[part].get("time", {}).get("median"))]
+            if "reason" in each[part]:
+                reasons.setdefault(f"{each['name']}, {part.replace('_', ' and ')}: {each[part]['reason']}", []).append(
+                    each["length"]
+                )
+        rows.append(row)
+    head = ["length", "variant", "error", "memory", "forward", "memory", "with backward"]
+    what = ", ".join(f"{name} {size}" for name, size in shape.items() if name != "causal")
+    lines = [
+        "",
+        f"attention variants   {what}{', causal' if shape['causal'] else ''}; queries, keys and values are random",
+        describe(record["environment"]),
+        "",
+        align([head, *rows], "rlr"),
+        "",
+        *(f"not run: {reason} (length {', '.join(map(str, lengths))})" for reason, lengths in reasons.items()),
+        "in memory, forward and backward, below exact attention (xla) of the lengths measured:",
+        *(f"  {name}: {f'from {at} on' if at else 'nowhere'}" for name, at in record["crossings"].items()),
+    ]
+    if errors := record["trained"]["errors"]:
+        told = (f"  {name}: {each if isinstance(each, str) else f'{each:.3f}'}" for name, each in errors.items())
+        lines += [f"error on trained heads, {record['trained']['length']} positions:", *told]
+    return "\n".join(lines)

@@ -1,0 +1,277 @@
+"""BigBird (Zaheer et al. 2020, https://arxiv.org/abs/2007.14062): a BERT that sees few blocks of a long text.
+
+A preset is the model that is pre-trained on masked tokens and next sentences; as for BERT, published sizes are those of
+`with_head(preset.encoder, outputs=0, pool="first", dense="tanh")` too, the encoder with a pooler.
+Axes: B batch, T positions, N heads, D width, L layers; W blocks, M = W − 2 of which see R drawn blocks each.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLMConfig
+from flax_transformer.models.head import ClassifierConfig
+from flax_transformer.models.text.longformer import keys_seen
+from flax_transformer.nn import (
+    Attention,
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    PerLayer,
+    Precision,
+    Residual,
+    ResidualConfig,
+)
+from flax_transformer.nn.check import check_positions
+from flax_transformer.nn.config import check_at_least, check_fields, check_rates
+from flax_transformer.nn.informed import informed_block
+from flax_transformer.nn.linear import Linear
+from flax_transformer.nn.module import Module
+from flax_transformer.ops import Mask, dropout
+from flax_transformer.ops.block_sparse import block_sparse_attention, draw_blocks, least_blocks
+from flax_transformer.ops.wide import wide
+from flax_transformer.parallel import constrain
+
+FLOAT32 = Precision()
+
+
+@frozen
+class BlockSparseConfig(AttentionConfig):
+    """Attention to the first and last block, to those beside one's own and to some drawn at random."""
+
+    sparse: bool = True
+    """False: attention to everything, whatever the length (`attention_type="original_full"`)."""
+    block_size: int = 64
+    """C, positions of a block."""
+    random_blocks: int = 3
+    """R, drawn blocks. Texts of 5 + 2R blocks or fewer are attended to in full."""
+    drawn: Literal["training", "always"] = "training"
+    """When blocks are drawn. The published models see drawn blocks in training alone, which a call with a `key` is, and
+    else the first block so many times more."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, 1, "block_size")
+        check_at_least(self, 0, "random_blocks")
+        if self.rotary is not None or self.qk_norm is not None or self.resolved_kv_heads != self.heads:
+            raise ValueError("attention in blocks has no rotary positions, norms of queries or shared heads, got some")
+
+    def is_sparse(self, length: int) -> bool:
+        """Say whether a text is long enough for blocks."""
+        return self.sparse and length > (least_blocks(self.random_blocks) - 1) * self.block_size
+
+    def build(self, rngs: nnx.Rngs) -> "BlockSparseAttention":
+        """Make the layer."""
+        return BlockSparseAttention(self, rngs=rngs)
+
+
+class BlockSparseAttention(Attention):
+    """Self-attention of long texts; in blocks no attention weight is dropped, as published."""
+
+    def __init__(self, cfg: BlockSparseConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        *,
+        mask: Mask | None = None,
+        drawn: Int[Array, "N M R"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Attend.
+
+        Args:
+          mask: which keys are padding; nothing else.
+          drawn: blocks that inner blocks see besides; the first by default.
+          key: for attention dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit, or a mask of another kind.
+        """
+        self._check(x)
+        cfg, (*lead, T, _) = self.cfg, x.shape
+        if not cfg.is_sparse(T):
+            return super().__call__(x, mask=mask, key=key)
+        visible = keys_seen(mask, (*lead, T))
+        if drawn is None:
+            drawn = jnp.zeros((cfg.heads, -(-T // cfg.block_size) - 2, cfg.random_blocks), jnp.int32)
+        y = block_sparse_attention(
+            self.query(x), self.key(x), self.value(x), drawn, visible, block=cfg.block_size, scale=cfg.scale
+        )
+        y = jnp.where(visible[..., None, None], y, 0)  # what is padding itself sees nothing
+        return self.out(constrain(y, "batch", "length", "heads", None))
+
+    def init_cache(self, *args: object, **options: object) -> None:
+        """Refuse: there is no cache for blocks of which the last is global."""
+        raise ValueError("attention in blocks sees what comes later, so it has no cache")
+
+    extend = init_cache
+
+
+@frozen
+class BigBirdConfig(EncoderConfig):
+    """An encoder of long texts; its block's attention is a `BlockSparseConfig`."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not isinstance(self.block.attention, BlockSparseConfig):
+            raise ValueError(
+                f"a BigBird's attention must be a BlockSparseConfig, got {type(self.block.attention).__name__}"
+            )
+
+    def build(self, rngs: nnx.Rngs) -> "BigBird":
+        """Make the encoder."""
+        return BigBird(self, rngs=rngs)
+
+
+class BigBird(Encoder):
+    """Hidden states of tokens that see a few blocks of the text, the same number however long it is."""
+
+    def __init__(self, cfg: BigBirdConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        mask: Mask | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Encode tokens.
+
+        Args:
+          mask: which of them are padding.
+          types, positions: as an `Encoder`'s.
+          key: for dropout, and a sign of training, in which blocks are drawn.
+
+        Raises:
+          ValueError: shapes that do not fit.
+        """
+        check_positions(positions, self.cfg)
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
+        told = {}
+        attention = self.cfg.block.attention
+        if attention.is_sparse(tokens.shape[-1]) and (key is not None or attention.drawn == "always"):
+            told["drawn"] = PerLayer(jnp.asarray(self.draw(tokens.shape[-1])))
+        return self.trunk(x, mask=mask, key=keys[1], **told)
+
+    def draw(self, length: int) -> Int[np.ndarray, "L N M R"]:
+        """Draw the blocks that each layer sees besides: for one length always the same."""
+        attention = self.cfg.block.attention
+        size = attention.block_size
+        length += -length % size
+        layers = [
+            draw_blocks(
+                length, block=size, count=attention.random_blocks, heads=attention.heads,
+                max_length=self.cfg.embedding.max_length, seed=layer,
+            )
+            for layer in range(self.cfg.depth)
+        ]  # fmt: skip
+        return np.stack(layers)
+
+    def hidden_states(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the last hidden states from the inputs of a batch.
+
+        Args:
+          lengths: of the rows; what comes after is padding, which nobody sees.
+          types, positions, key: as a call takes them.
+        """
+        mask = None if lengths is None else Mask(lengths=lengths)
+        return self(tokens, mask=mask, types=types, positions=positions, key=key)
+
+
+@frozen
+class SpanHeadConfig:
+    """What scores each token as either end of an answer: a feed-forward layer with its residual, and a linear one."""
+
+    feedforward: FeedForwardConfig
+    residual: ResidualConfig
+    outputs: int = 2
+    dropout: float = 0.0
+    """Before the feed-forward layer."""
+    pool = "every"
+
+    def __post_init__(self):
+        check_fields(self)
+        check_rates(self, "dropout")
+
+    def build(self, rngs: nnx.Rngs) -> "SpanHead":
+        """Make the head."""
+        return SpanHead(self, rngs=rngs)
+
+
+class SpanHead(Module):
+    """Hidden states in, two scores of each out."""
+
+    def __init__(self, cfg: SpanHeadConfig, *, rngs: nnx.Rngs):
+        kinds = {
+            "dtype": wide(cfg.residual.precision.compute),
+            "param_dtype": cfg.residual.precision.dtypes["param_dtype"],
+        }
+        self.cfg = cfg
+        self.feedforward = cfg.feedforward.build(rngs)
+        self.residual = Residual(cfg.residual, rngs=rngs)
+        self.output = Linear(cfg.residual.embed, cfg.outputs, rngs=rngs, **kinds)
+
+    def __call__(
+        self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B T E"]:
+        """Score; `last`, which other heads have a use for, changes nothing."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        y = self.feedforward(dropout(hidden, self.cfg.dropout, keys[0]))
+        return self.output(self.residual.add(hidden, y, key=keys[1]))
+
+
+def span_head(encoder: EncoderConfig) -> ClassifierConfig:
+    """Put the head of BigBirdForQuestionAnswering on an encoder: its layers are like those of the encoder's blocks."""
+    block = encoder.block
+    head = SpanHeadConfig(feedforward=block.feedforward, residual=block.residual, dropout=block.residual.dropout)
+    return ClassifierConfig(backbone=encoder, head=head)
+
+
+def _big_bird(
+    vocab: int, *, embed: int, heads: int, depth: int, dropout: float, precision: Precision
+) -> MaskedLMConfig:
+    encoder = BigBirdConfig(
+        embedding=EmbeddingConfig(
+            vocab=vocab, embed=embed, position="learned", max_length=4096, types=2, norm=1e-12, scaled=False,
+            dropout=dropout, init_std=0.02, precision=precision,
+        ),
+        block=informed_block(
+            BlockSparseConfig, {}, embed=embed, heads=heads, inner=4 * embed, norm_eps=1e-12, activation="gelu_tanh",
+            dropout=dropout, attention_dropout=dropout, init_std=0.02, precision=precision,
+        ),
+        depth=depth,
+    )  # fmt: skip
+    return MaskedLMConfig(encoder=encoder, next_sentence=True)
+
+
+def bigbird_roberta_base(
+    vocab: int = 50_358, *, dropout: float = 0.1, precision: Precision = FLOAT32
+) -> MaskedLMConfig:
+    """Give BigBird base: 12 layers, D=768, 4096 positions, 127 M parameters with its pooler."""
+    return _big_bird(vocab, embed=768, heads=12, depth=12, dropout=dropout, precision=precision)
+
+
+def bigbird_roberta_large(
+    vocab: int = 50_358, *, dropout: float = 0.1, precision: Precision = FLOAT32
+) -> MaskedLMConfig:
+    """Give BigBird large: 24 layers, D=1024, 4096 positions, 359 M parameters with its pooler."""
+    return _big_bird(vocab, embed=1024, heads=16, depth=24, dropout=dropout, precision=precision)

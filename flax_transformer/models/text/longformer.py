@@ -1,0 +1,297 @@
+"""Longformer (Beltagy et al. 2020, https://arxiv.org/abs/2004.05150): windows of attention, and tokens that all see.
+
+A RoBERTa whose tokens see those near them, and a few global tokens, which see everything and are seen by all, by
+queries, keys and values of their own. A preset is the model that is pre-trained on masked tokens; its published sizes
+are those of `with_head(preset.encoder, outputs=0, pool="first", dense="tanh")`, the encoder with a pooler.
+Axes: B batch, T positions, G global tokens, N heads, H head width, D width.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from flax_transformer.frozen import frozen
+from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLMConfig
+from flax_transformer.nn import Attention, AttentionConfig, Cycle, EmbeddingConfig, Precision
+from flax_transformer.nn.check import check_ids, check_positions
+from flax_transformer.nn.config import check_at_least
+from flax_transformer.nn.informed import informed_block
+from flax_transformer.nn.linear import LinearGeneral, Product, initializer
+from flax_transformer.nn.module import Module
+from flax_transformer.ops import Dropout, Mask
+from flax_transformer.ops.mask_field import check_broadcast
+from flax_transformer.ops.sliding import sliding_attention
+from flax_transformer.parallel import constrain
+
+FLOAT32 = Precision()
+
+
+@frozen
+class GlobalAttentionConfig(AttentionConfig):
+    """Attention in the window of its mask, beside global tokens that have projections of their own."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.rotary is not None or self.qk_norm is not None or self.resolved_kv_heads != self.heads:
+            raise ValueError("attention in windows has no rotary positions, norms of queries or shared heads, got some")
+
+    def build(self, rngs: nnx.Rngs) -> "GlobalAttention":
+        """Make the layer."""
+        return GlobalAttention(self, rngs=rngs)
+
+
+class Projections(Module):
+    """Queries of global tokens, and the keys and values that they see."""
+
+    def __init__(self, cfg: AttentionConfig, *, rngs: nnx.Rngs):
+        def project(layer: str) -> LinearGeneral:
+            return LinearGeneral(
+                cfg.embed, (cfg.heads, cfg.width), use_bias=layer in cfg.biased, kernel_init=initializer(cfg),
+                dot_general=Product(layer), rngs=rngs, **cfg.precision.dtypes,
+            )  # fmt: skip
+
+        self.query, self.key, self.value = project("query"), project("key"), project("value")
+
+
+class GlobalAttention(Attention):
+    """Self-attention of long texts: time and memory grow as T times the window and the number of global tokens."""
+
+    def __init__(self, cfg: GlobalAttentionConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+        self.everywhere = Projections(cfg, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        *,
+        mask: Mask | None = None,
+        global_places: Int[Array, "*B G"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Attend.
+
+        Args:
+          mask: has the window, and says which keys are padding; nothing else.
+          global_places: positions of tokens that see everything and that all see; −1 where a row has fewer.
+          key: for attention dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit, or a mask of another kind.
+        """
+        self._check(x)
+        cfg, (*lead, T, _) = self.cfg, x.shape
+        if mask is None or mask.window is None:
+            raise ValueError("attention in windows needs a mask with a window, such as Mask(window=256), got none")
+        visible, keys = keys_seen(mask, (*lead, T)), (None, None) if key is None else jax.random.split(key)
+        dropout = lambda key: Dropout(cfg.attention_dropout, key) if key is not None and cfg.attention_dropout else None  # noqa: E731
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        if global_places is None:
+            y = sliding_attention(q, k, v, visible, window=mask.window, scale=cfg.scale, dropout=dropout(keys[0]))
+        else:
+            at, real, which, chosen = _found(global_places, visible, T)
+            take = lambda x: jnp.take_along_axis(x, at[..., None, None], axis=-3)  # noqa: E731
+            y = sliding_attention(
+                q, k, v, visible & ~chosen, (take(k), take(v), real), window=mask.window, scale=cfg.scale,
+                dropout=dropout(keys[0]),
+            )  # fmt: skip
+            query = self.everywhere.query(jnp.take_along_axis(x, at[..., None], axis=-2))
+            more = {} if dropout(keys[1]) is None else {"dropout": dropout(keys[1])}
+            seen = Mask(dense=visible[..., None, None, :])
+            far = cfg.attend(
+                query, self.everywhere.key(x), self.everywhere.value(x), seen, None, scale=cfg.scale, **more
+            )
+            y = jnp.where(chosen[..., None, None], jnp.take_along_axis(far, which[..., None, None], axis=-3), y)
+        y = jnp.where(visible[..., None, None], y, 0)  # what is padding itself sees nothing
+        return self.out(constrain(y, "batch", "length", "heads", None))
+
+    def init_cache(self, *args: object, **options: object) -> None:
+        """Refuse: there is no cache for windows and global tokens."""
+        raise ValueError("attention with global tokens sees what comes later, so it has no cache")
+
+    extend = init_cache
+
+
+def keys_seen(mask: Mask | None, shape: tuple[int, ...]) -> Bool[Array, "*B T"]:
+    """Say which keys are no padding.
+
+    Raises:
+      ValueError: a mask that says more of keys than whether they are seen.
+    """
+    if mask is None:
+        return jnp.ones(shape, bool)
+    *lead, T = shape
+    mask.check(tuple(lead), 1, T, T)
+    dense = mask.dense
+    if mask.causal or mask.segments is not None or mask.also or (dense is not None and dense.shape[-2] != 1 < T):
+        raise ValueError(
+            "attention of long texts takes a mask that hides padding, by lengths or dense with one row for all "
+            "queries; got one that is causal, has segments, or differs by query"
+        )
+    seen = jnp.ones(shape, bool) if mask.lengths is None else jnp.arange(T) < mask.lengths[..., None]
+    return jnp.broadcast_to(seen if dense is None else seen & dense[..., 0, -1, :], shape)
+
+
+def _found(places: Array, visible: Array, T: int) -> tuple[Array, Array, Array, Array]:
+    """Give indices of global tokens, which of them count, and of each position whose it is and whether it is one.
+
+    A place that is named twice counts once, one that is padding not at all.
+    """
+    at = jnp.clip(places, 0, T - 1)
+    real = (places >= 0) & jnp.take_along_axis(visible, at, axis=-1)
+    match = real[..., None] & (at[..., None] == jnp.arange(T))
+    which = jnp.argmax(match, axis=-2)
+    real = real & (jnp.take_along_axis(which, at, axis=-1) == jnp.arange(at.shape[-1]))
+    return at, real, which, match.any(axis=-2)
+
+
+@frozen
+class LongformerConfig(EncoderConfig):
+    """An encoder whose layers see windows; its block's attention is a `GlobalAttentionConfig`."""
+
+    windows: tuple[int, ...] = (512,)
+    """How many tokens each sees besides itself, half of them on either side; layers take turns."""
+    leading: int = 0
+    """How many tokens at the beginning of a text are global, where a call does not say which are."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, 0, "leading")
+        if not self.windows or any(window < 2 or window % 2 for window in self.windows):
+            raise ValueError(f"windows must be even numbers of at least 2, half on either side, got {self.windows}")
+        if self.depth % len(self.windows):
+            raise ValueError(f"layers must be a multiple of the windows, got L={self.depth}, windows={self.windows}")
+        if not isinstance(self.block.attention, GlobalAttentionConfig):
+            raise ValueError(
+                f"a Longformer's attention must be a GlobalAttentionConfig, got {type(self.block.attention).__name__}"
+            )
+
+    def build(self, rngs: nnx.Rngs) -> "Longformer":
+        """Make the encoder."""
+        return Longformer(self, rngs=rngs)
+
+
+class Longformer(Encoder):
+    """Hidden states of tokens that see those near them, and of global tokens that see all."""
+
+    def __init__(self, cfg: LongformerConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        mask: Mask | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        global_places: Int[Array, "*#B G"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Encode tokens.
+
+        Args:
+          mask: which of them are padding.
+          types, positions: as an `Encoder`'s.
+          global_places: positions of global tokens; −1 where a row has fewer than others. None: the leading ones.
+          key: for dropout; None means none.
+
+        Raises:
+          ValueError: shapes that do not fit, or places that the text has not; of places that are not known yet, in a
+            transform, NaN comes.
+        """
+        check_positions(positions, self.cfg)
+        keys = (None, None) if key is None else jax.random.split(key)
+        x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
+        told = {}
+        if global_places is None and self.cfg.leading:
+            global_places = jnp.arange(min(self.cfg.leading, tokens.shape[-1]))
+        if global_places is not None:
+            wrong = _wrong(global_places, tokens.shape)
+            x = jnp.where(wrong[..., None, None], jnp.nan, x)
+            told["global_places"] = jnp.broadcast_to(global_places, (*tokens.shape[:-1], global_places.shape[-1]))
+        masks = tuple(Mask(window=window // 2) & mask for window in self.cfg.windows)
+        return self.trunk(x, mask=masks[0] if len(masks) == 1 else Cycle(masks), key=keys[1], **told)
+
+    def hidden_states(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        global_places: Int[Array, "*#B G"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Compute the last hidden states from the inputs of a batch.
+
+        Args:
+          lengths: of the rows; what comes after is padding, which nobody sees.
+          types, positions, global_places: as a call takes them.
+          key: for dropout; None means none.
+        """
+        mask = None if lengths is None else Mask(lengths=lengths)
+        return self(tokens, mask=mask, types=types, positions=positions, global_places=global_places, key=key)
+
+
+def _wrong(places: Array, shape: tuple[int, ...]) -> Bool[Array, "*B"]:
+    """Say which rows have places that they have not; raise where that is known already."""
+    check_ids("global_places", places)
+    check_broadcast("global_places", places.shape[:-1], shape[:-1])
+    wrong = ((places < -1) | (places >= shape[-1])).any(axis=-1)
+    if not isinstance(wrong, jax.core.Tracer) and np.any(wrong):
+        raise ValueError(
+            f"global_places must be positions of the text, in [0, {shape[-1]}), or -1 for none, got "
+            f"{int(places.min())} to {int(places.max())}"
+        )
+    return wrong
+
+
+def longformer_encoder(
+    vocab: int,
+    *,
+    embed: int,
+    heads: int,
+    depth: int,
+    max_length: int,
+    windows: tuple[int, ...] = (512,),
+    dropout: float = 0.1,
+    precision: Precision = FLOAT32,
+) -> LongformerConfig:
+    """Make the config of an encoder; its padding token is 1, as RoBERTa's.
+
+    Args:
+      windows: of each layer in turn.
+    """
+    return LongformerConfig(
+        embedding=EmbeddingConfig(
+            vocab=vocab, embed=embed, position="learned", max_length=max_length, offset=2, types=1, norm=1e-5,
+            scaled=False, dropout=dropout, init_std=0.02, precision=precision,
+        ),
+        block=informed_block(
+            GlobalAttentionConfig, {}, embed=embed, heads=heads, inner=4 * embed, activation="gelu", dropout=dropout,
+            attention_dropout=dropout, init_std=0.02, precision=precision,
+        ),
+        depth=depth,
+        windows=windows,
+    )  # fmt: skip
+
+
+def longformer_base_4096(
+    vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32
+) -> MaskedLMConfig:
+    """Give Longformer base: 12 layers, D=768, windows of 512, 4096 positions, 149 M parameters with a pooler."""
+    encoder = longformer_encoder(
+        vocab, embed=768, heads=12, depth=12, max_length=4096, dropout=dropout, precision=precision
+    )
+    return MaskedLMConfig(encoder=encoder, activation="gelu")
+
+
+def longformer_large_4096(
+    vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32
+) -> MaskedLMConfig:
+    """Give Longformer large: 24 layers, D=1024, windows of 512, 4096 positions, 435 M parameters with a pooler."""
+    encoder = longformer_encoder(
+        vocab, embed=1024, heads=16, depth=24, max_length=4096, dropout=dropout, precision=precision
+    )
+    return MaskedLMConfig(encoder=encoder, activation="gelu")

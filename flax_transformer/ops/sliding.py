@@ -1,0 +1,119 @@
+"""Attention in sliding windows, block by block: time and memory O(T · w), beside keys that every query sees.
+
+Axes: B batch, T positions, N heads, H head width, G shared keys; W blocks of C positions, of which each looks at the S
+keys of its own block and of its neighbours. Source: Longformer (Beltagy et al. 2020, https://arxiv.org/abs/2004.05150).
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from flax_transformer.ops.dropout import Dropout, keep_mask, keep_scale
+from flax_transformer.ops.eager import reused
+from flax_transformer.ops.kept import attended
+from flax_transformer.ops.mask_field import check_broadcast, window_sides
+from flax_transformer.ops.wide import product, scaled
+from flax_transformer.parallel.explicit import implicit
+
+LEAST = 16
+"""Positions of a block at least, where there are as many: narrower windows make products that are too small."""
+
+
+@implicit("q")
+@reused
+def sliding_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B T N H"],
+    v: Float[Array, "*B T N H"],
+    visible: Bool[Array, "*#B T"] | None = None,
+    shared: tuple[Float[Array, "*B G N H"], Float[Array, "*B G N H"], Bool[Array, "*B G"]] | None = None,
+    *,
+    window: tuple[int, int] | int,
+    scale: float | None = None,
+    dropout: Dropout | None = None,
+) -> Float[Array, "*B T N H"]:
+    """Mix the values of a window around each position, and of keys that all positions see, by one softmax.
+
+    It is `attention` with `Mask(window=window)`, without the scores that the mask hides; a query that sees no key gets
+    zeros. A window may be wider than the text.
+
+    Args:
+      visible: keys that are seen at all, where a window has them; None: all.
+      shared: keys, values and which of them are seen, of every query, wherever it is.
+      window: how many keys to the left and to the right of its own position a query sees; `w` means `(w, w)`.
+      scale: factor on the scores, `1 / sqrt(H)` by default.
+      dropout: drops attention weights.
+
+    Raises:
+      ValueError: shapes that do not fit.
+
+    >>> q, v = jnp.zeros((4, 1, 1)), jnp.arange(4.0).reshape(4, 1, 1)
+    >>> sliding_attention(q, q, v, window=(1, 0)).ravel().tolist()
+    [0.0, 0.5, 1.5, 2.5]
+    """
+    if not q.shape == k.shape == v.shape:
+        raise ValueError(
+            f"windows are of as many queries, keys and values, got {q.shape}, {k.shape} and {v.shape}; `equal_heads` "
+            "gives as many heads"
+        )
+    *lead, T, N, H = q.shape
+    window = window_sides(window)
+    size = min(max(*window, LEAST), max(T, 1))
+    seen = jnp.ones(T, bool) if visible is None else visible
+    check_broadcast("visible", seen.shape, (*lead, T))
+    q = _blocks(scaled(q, 1 / math.sqrt(H) if scale is None else scale), size, 3)
+    turns = [turn for turn, side in ((-1, window[0]), (0, 1), (1, window[1])) if side and (not turn or size < T)]
+    k, v, seen = (_near(_blocks(x, size, axes), turns, axes) for x, axes in ((k, 3), (v, 3), (seen, 1)))
+    scores = product("...wcnh,...wsnh->...wncs", q, k)
+    # Of every key of a block's neighbourhood, how far it is ahead of every query of the block.
+    ahead = (np.array(turns)[:, None] * size + np.arange(size)).ravel() - np.arange(size)[:, None]
+    inside = (ahead >= -window[0]) & (ahead <= window[1])
+    shown = jnp.broadcast_to(inside & seen[..., None, None, :], scores.shape)
+    if shared is not None:
+        more = product("...wcnh,...gnh->...wncg", q, shared[0])
+        scores = jnp.concatenate([more, scores], axis=-1)
+        known = jnp.broadcast_to(shared[2][..., None, None, None, :], more.shape)
+        shown = jnp.concatenate([known, shown], axis=-1)
+    weights = shares(scores, shown, dropout).astype(v.dtype)
+    first = 0 if shared is None else shared[0].shape[-3]
+    y = jnp.einsum("...wncs,...wsnh->...wcnh", weights[..., first:], v)
+    if shared is not None:
+        y = y + jnp.einsum("...wncg,...gnh->...wcnh", weights[..., :first], shared[1])
+    return attended(y.reshape(*lead, -1, N, H)[..., :T, :, :])
+
+
+def shares(
+    scores: Float[Array, "*B S"], shown: Bool[Array, "*#B S"], dropout: Dropout | None = None
+) -> Float[Array, "*B S"]:
+    """Turn scores into weights, in their own type: zero where nothing is shown, rows that show nothing too.
+
+    >>> shares(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    """
+    weights = jax.nn.softmax(jnp.where(shown, scores, jnp.finfo(scores.dtype).min), axis=-1)
+    weights = jnp.where(shown, weights, 0)
+    if dropout is not None and dropout.rate > 0:
+        keep = keep_mask(dropout.key, weights.shape, dropout.rate)
+        weights = jnp.where(keep, weights * keep_scale(dropout.rate), 0)
+    return weights
+
+
+def _blocks(x: Array, size: int, axes: int) -> Array:
+    """Cut the first of the last `axes` axes into blocks, filled up with zeros."""
+    *lead, T = x.shape[: x.ndim - axes + 1]
+    rest = x.shape[len(lead) + 1 :]
+    x = jnp.pad(x, [(0, 0)] * len(lead) + [(0, -T % size)] + [(0, 0)] * len(rest))
+    return x.reshape(*lead, -1, size, *rest)
+
+
+def _near(x: Array, turns: list[int], axes: int) -> Array:
+    """Put the blocks before and after each beside it, zeros at the ends: [W, C] becomes [W, S]."""
+    axis = x.ndim - axes - 1
+    count = x.shape[axis]
+    ends = [(1, 1) if i == axis else (0, 0) for i in range(x.ndim)]
+    wide = jnp.pad(x, ends)
+    parts = [jax.lax.slice_in_dim(wide, 1 + turn, 1 + turn + count, axis=axis) for turn in turns]
+    return jnp.concatenate(parts, axis=axis + 1)

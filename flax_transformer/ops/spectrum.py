@@ -1,0 +1,51 @@
+"""How low the rank of attention matrices is: what Linformer builds on (Wang et al. 2020, §3,
+https://arxiv.org/abs/2006.04768). An analysis of weights that `ops.capture` or `attention_weights` gives.
+
+Axes: B batch, layers, heads; T query positions, S key positions.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from flax_transformer.ops.wide import widen
+
+
+def spectrum(weights: Float[Array, "*B T S"]) -> Float[Array, "*B R"]:
+    """Give the singular values of matrices, the largest first.
+
+    >>> spectrum(jnp.eye(2)).tolist()
+    [1.0, 1.0]
+    """
+    return jnp.linalg.svd(widen(weights), compute_uv=False)
+
+
+def spectrum_rank(weights: Float[Array, "*B T S"], share: float = 0.9) -> Int[Array, "*B"]:
+    """Give the rank that keeps a share of the sum of the singular values.
+
+    Raises:
+      ValueError: a share that is none.
+
+    >>> spectrum_rank(jnp.diag(jnp.array([6.0, 3.0, 1.0])), 0.9).tolist()
+    2
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"a share of the spectrum is above 0 and at most 1, got {share}")
+    values = spectrum(weights)
+    kept = jnp.cumsum(values, axis=-1) / values.sum(axis=-1, keepdims=True)
+    return jnp.sum(kept < share - 1e-6, axis=-1) + 1
+
+
+def rank_error(weights: Float[Array, "*B T S"], rank: int) -> Float[Array, "*B"]:
+    """Give how far the best matrix of a rank is from each: the norm of the difference, as a share of the norm.
+
+    Raises:
+      ValueError: a rank larger than the matrices have room for.
+
+    >>> round(float(rank_error(jnp.diag(jnp.array([4.0, 3.0])), 1)), 6)
+    0.6
+    """
+    most = min(weights.shape[-2:])
+    if not 1 <= rank <= most:
+        raise ValueError(f"a rank must be at least 1 and at most the length, {most}, got {rank}")
+    squares = spectrum(weights) ** 2
+    return jnp.sqrt(squares[..., rank:].sum(axis=-1) / squares.sum(axis=-1))
