@@ -130,5 +130,10 @@ def run(asked: Comparison) -> None:
     print(f"\n{table}\n\n{page}", flush=True)
 
 
+def main(arguments: list[str] | None = None) -> None:
+    """Read what is asked for, and make the series."""
+    launch_series(Comparison(), run, arguments)
+
+
 if __name__ == "__main__":
-    launch_series(Comparison(), run)
+    main()

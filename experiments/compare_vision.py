@@ -144,5 +144,10 @@ def compare(asked: Comparison) -> None:
     print(f"\n{table(rows)}\n{root / 'comparison.png'}", flush=True)
 
 
+def main(arguments: list[str] | None = None) -> None:
+    """Read what is asked for, and make the series."""
+    launch_series(Comparison(), compare, arguments)
+
+
 if __name__ == "__main__":
-    launch_series(Comparison(), compare)
+    main()

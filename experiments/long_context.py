@@ -31,8 +31,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flax_transformer.data import each_once, shuffled
-from flax_transformer.data.examples import Example
+from flax_transformer.data import Example, each_once, shuffled
 from flax_transformer.data.text import Rows
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen

@@ -21,7 +21,7 @@ def test_arguments_after_two_hyphens_are_the_experiments(run):
     )
     assert code == 0
     assert "experiments/wmt14.py base --train.steps 3 --dry-run --workdir /gcs/bucket/run" in out
-    assert "launch: runs/launch/wmt14-base has worker.sh, watch.sh, and code.tar.gz:" in err
+    assert "launch: runs/launch/wmt14-base has worker.sh, watch.sh, and code.tar.xz:" in err
     files = [word for line in out.splitlines() for word in shlex.split(line) if word.startswith("runs/")]
     assert files
     assert all(Path(file).is_file() for file in files), "what is printed can be pasted: its files are there"

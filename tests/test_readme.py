@@ -66,11 +66,16 @@ def test_an_experiment_takes_the_options_shown(file, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     several = getattr(module, "EXPERIMENTS", {})
     main = getattr(module, "main", lambda arguments: launch(several or module.EXPERIMENT, arguments))
-    with pytest.raises(SystemExit) as stop:
-        main([*list(several)[:1], "--help"])
-    said = capsys.readouterr().out
-    assert stop.value.code == 0
-    assert [name for name in EXPERIMENTS[file] if not re.search(rf"{name}\b", said)] == []
+    missing = EXPERIMENTS[file]
+    for name in several or (None,):  # an option may be one experiment's alone
+        with pytest.raises(SystemExit) as stop:
+            main([*([name] if name else []), "--help"])
+        said = capsys.readouterr().out
+        assert stop.value.code == 0
+        missing = [option for option in missing if not re.search(rf"{option}\b", said)]
+        if not missing:
+            break
+    assert missing == []
 
 
 def test_what_is_made_and_installed_is_there():

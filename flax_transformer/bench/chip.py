@@ -49,7 +49,8 @@ CHIPS = {
     "tpu7x": Chip("TPU7x", 2, int(94.75 * GIB), 7380e9, 600e9, 3),
 } | {
     name: Chip(
-        card.name, 1, card.room, card.bandwidth, card.links, 2, {"target_config": gpu.target_config(card)}, "cuda"
+        card.name, 1, card.room, float(card.bandwidth), float(card.links), 2,
+        {"target_config": gpu.target_config(card)}, "cuda",
     )
     for name, card in gpu.GPUS.items()
 }  # fmt: skip

@@ -72,11 +72,11 @@ class LaunchFolder:
 
     def prepare(self, package: Package, plan: Plan) -> str:
         """Write the files that the plan's commands read; tell which."""
-        _write(self.root / "code.tar.gz", package.content)
+        _write(self.root / "code.tar.xz", package.content)
         for path, content in (*plan.scripts, *plan.files):
             _write(Path(path), content.encode())
         others = ", ".join(Path(path).name for path, _ in (*plan.scripts, *plan.files))
-        return f"{self.root.as_posix()} has {others}, and code.tar.gz: {package}"
+        return f"{self.root.as_posix()} has {others}, and code.tar.xz: {package}"
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -46,7 +46,7 @@ def plan_gke(request: Request) -> Plan:
     name, folder = request.name, request.folder
     send = (
         "kubectl", "create", "configmap", name,
-        f"--from-file={folder}/code.tar.gz", f"--from-file={folder}/worker.sh",
+        f"--from-file={folder}/code.tar.xz", f"--from-file={folder}/worker.sh",
     )  # fmt: skip
     state = ("kubectl", "get", "jobset", name, "--output=jsonpath={.status.terminalState}")
     logs = (

@@ -3,9 +3,9 @@
 The same files give the same bytes, so that workers know by its digest whether they have installed it.
 """
 
-import gzip
 import hashlib
 import io
+import lzma
 import subprocess
 import tarfile
 from importlib import metadata
@@ -28,7 +28,7 @@ class Package:
     """Code to send."""
 
     content: bytes
-    """A tar archive, compressed by gzip."""
+    """A tar archive, compressed by xz: a ConfigMap has room for a mebibyte."""
     files: int
     experiment: str
     """Path of the experiment file inside of it."""
@@ -117,7 +117,7 @@ def _outside_of_library(name: str) -> tuple[str, ...]:
 def _archive(files: dict[str, Path]) -> bytes:
     packed = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", fileobj=packed, mode="wb", mtime=0) as compressed,
+        lzma.LZMAFile(packed, mode="wb", preset=9) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
         for name in sorted(files):

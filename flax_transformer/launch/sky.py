@@ -61,7 +61,7 @@ def sky_task(request: Request) -> dict[str, Any]:
             "use_spot": request.spot,
         },
         "file_mounts": {
-            **{f"{HOME}/{name}": f"{request.folder}/{name}" for name in ("code.tar.gz", "worker.sh")},
+            **{f"{HOME}/{name}": f"{request.folder}/{name}" for name in ("code.tar.xz", "worker.sh")},
             request.mount: {"source": f"gs://{request.bucket}", "mode": "MOUNT"},
         },
         "run": f"bash {HOME}/worker.sh {shlex.join(request.arguments)}",

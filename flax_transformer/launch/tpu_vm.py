@@ -31,7 +31,7 @@ def _runtime(request: Request) -> str:
 def _train(request: Request) -> tuple[Step, ...]:
     """Send the code to all machines of a TPU VM and train there."""
     where = _where(request.zone, request.project)
-    files = tuple(f"{request.folder}/{name}" for name in ("code.tar.gz", "worker.sh", "watch.sh"))
+    files = tuple(f"{request.folder}/{name}" for name in ("code.tar.xz", "worker.sh", "watch.sh"))
     command = shlex.join(("bash", "watch.sh", *request.arguments))
     return (
         Step(command=(*TPU_VM, "scp", *files, f"{request.name}:", "--worker=all", *where)),

@@ -41,7 +41,8 @@ def worker(tmp_path):
     tools.mkdir()
     stubs = {
         "mountpoint": 'test "$2" = /gcs/bucket',
-        "python3": f"""echo "$@" >> {home}/installed
+        "python3": f"""[ "$2" = tarfile ] && exec {sys.executable} "$@"
+echo "$@" >> {home}/installed
 case "$*" in *venv\\ *) mkdir -p venv/bin && ln -sf {sys.executable} venv/bin/python;; esac""",
         "hostname": "echo t1v-n-0a1b2c3d-w-3",
     }
@@ -50,7 +51,7 @@ case "$*" in *venv\\ *) mkdir -p venv/bin && ln -sf {sys.executable} venv/bin/py
         (tools / name).chmod(0o755)
     (tmp_path / "exp.py").write_text(EXPERIMENT)
     package = pack(tmp_path / "exp.py", library=tmp_path)
-    (home / "code.tar.gz").write_bytes(package.content)
+    (home / "code.tar.xz").write_bytes(package.content)
     (home / "worker.sh").write_text(WORKER)
     (home / "watch.sh").write_text(WATCH)
     environment = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "HOME": str(home)}

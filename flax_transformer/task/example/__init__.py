@@ -9,8 +9,7 @@ from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.mask import MaskedTexts, TextLines
 from flax_transformer.task.example.matched import HeldMatches
 from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, Vocabulary, stream
-from flax_transformer.task.example.pair import BPE, Batching, SentencePairs
-from flax_transformer.task.example.pair import AlignedBatching as AlignedBatching
+from flax_transformer.task.example.pair import BPE, AlignedBatching, Batching, SentencePairs
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
 from flax_transformer.task.example.skeleton import HeldSkeletons, LabelledSkeletons
@@ -30,6 +29,7 @@ from flax_transformer.task.example.window import TextWindows
 
 __all__ = [
     "BPE",
+    "AlignedBatching",
     "Amount",
     "AskedImages",
     "AskedTexts",
