@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 from flax_transformer.decode import Parallel, mask_predict
+
+torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.proves("decoding all tokens at once", "mask-predict, against plain loops on torch")
 
