@@ -9,7 +9,10 @@ from flax_transformer.decode import Parallel, mask_predict
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.proves("decoding all tokens at once", "mask-predict, against plain loops on torch")
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.proves("decoding all tokens at once", "mask-predict, against plain loops on torch"),
+]
 
 V, M, MASK = 13, 8, 12
 
