@@ -12,8 +12,9 @@ docs/translation.md, reached 40.15 in 71 minutes of CPU time, 36 of two cores (2
 The first word says which model: `transformer`, or one of as many parameters, within 5 %. Three recur: `lstm`, which
 does not look at its source, `bahdanau`, a GRU with additive attention, `luong`, an LSTM with general scores and input
 feeding. `evolved` is the Evolved Transformer, with a cell for every two layers; `universal` has one wider block on each
-side, applied four times. With 4,096 tokens a batch `luong` reached 35.41 BLEU in 1,750 steps, `lstm` 17.59 in 1,900, one
-seed each (2026-11-23); docs/translation.md has the table.
+side, applied four times. With 4,096 tokens a batch `luong` reached 35.41 BLEU in 1,750 steps, `lstm` 17.59 in 1,900,
+one seed each (2026-11-23); docs/translation.md has the table.
+
 Two write all tokens at once: `mask_predict`, a conditional masked language model that guesses in ten passes, and
 `ctc`, in one. They learn more from a teacher's words: `flax-transformer distil runs/multi30k runs/distilled` writes the
 corpus, and prints the options that take it.
