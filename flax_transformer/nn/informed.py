@@ -25,16 +25,15 @@ class InformedBlockConfig(BlockConfig):
         return InformedBlock(self, rngs=rngs)
 
 
-def informed_block(kind: type[AttentionConfig], more: dict[str, Any], **options: Any) -> InformedBlockConfig:
+def informed_block(kind: type[AttentionConfig], **options: Any) -> InformedBlockConfig:
     """Make a block's config as `transformer_block` does, of attention of a kind of its own.
 
     Args:
-      kind: the config of self-attention.
-      more: the fields that it has besides those of `AttentionConfig`.
+      kind: the config of self-attention, whose further fields have defaults.
       options: as `transformer_block`'s.
     """
     plain = transformer_block(**options)
-    attention = kind(**{**vars(plain.attention), **more})
+    attention = kind(**vars(plain.attention))
     return InformedBlockConfig(attention=attention, feedforward=plain.feedforward, residual=plain.residual)
 
 

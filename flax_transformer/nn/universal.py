@@ -19,7 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.cache import Caches, KVCache, Memory, cache_length
+from flax_transformer.nn.cache import Caches, LayerCache, LayerMemory, cache_length
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.embedding import SINUSOIDS
 from flax_transformer.nn.linear import Linear
@@ -134,8 +134,8 @@ class Step:
         return self._after(x, state, cfg, halt)
 
     def extend(
-        self, x: Any, cache: KVCache, trunk: tuple, *args: Any, where: Int[Array, "*#B T"], **given: Any
-    ) -> tuple[Any, KVCache]:
+        self, x: Any, cache: LayerCache, trunk: tuple, *args: Any, where: Int[Array, "*#B T"], **given: Any
+    ) -> tuple[Any, LayerCache]:
         """Apply the block to T more positions, of which the step's own cache knows the earlier ones.
 
         A position that has halted writes, at every later step, the keys and values of the state that it halted with.
@@ -212,7 +212,7 @@ class UniversalTrunk(Trunk):
     def __call__(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S W"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | LayerMemory | None = None,
         *,
         mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
@@ -225,7 +225,7 @@ class UniversalTrunk(Trunk):
     def observe(
         self,
         x: Float[Array, "*B T D"],
-        memory: Float[Array, "*M S W"] | Memory | None = None,
+        memory: Float[Array, "*M S W"] | LayerMemory | None = None,
         *,
         mask: Mask | None = None,
         positions: Int[Array, "*#B T"] | None = None,
@@ -258,7 +258,7 @@ class UniversalTrunk(Trunk):
         self,
         x: Float[Array, "*B T D"],
         cache: Caches,
-        memory: Memory | None = None,
+        memory: LayerMemory | None = None,
         *,
         index: Int[Array, ""],
         mask: Mask | None = None,
@@ -279,11 +279,11 @@ class UniversalTrunk(Trunk):
 
     def init_cache(self, batch: int, length: int, *, beams: int = 1) -> Caches:
         """Make empty caches of all steps for `length` positions of `batch` sentences, `beams` hypotheses each."""
-        return map_stack(lambda _: self.block.attention.init_cache(batch, length, beams=beams), self._steps)
+        return map_stack(lambda _: self.block.init_cache(batch, length, beams=beams), self._steps)
 
-    def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> Memory:
+    def project(self, memory: Float[Array, "*B S W"], *, beams: int = 1) -> LayerMemory:
         """Compute the keys and values of a memory, once for all positions and steps."""
-        return self.block.cross.project(memory, beams=beams)
+        return self.block.project(memory, beams=beams)
 
     def for_decoding(self) -> "UniversalTrunk":
         """Copy the trunk as decoding on a CPU wants it: the steps, and so their caches, apart."""

@@ -10,15 +10,17 @@ from functools import lru_cache
 
 import jax.numpy as jnp
 import numpy as np
+from einops import rearrange
 from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.ops.attention import attention
+from flax_transformer.ops.block import pad_block
 from flax_transformer.ops.eager import reused
 from flax_transformer.ops.kept import attended
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.mask_field import check_broadcast
-from flax_transformer.ops.sliding import shares
 from flax_transformer.ops.wide import product, scaled
+from flax_transformer.ops.xla import masked_softmax
 from flax_transformer.parallel.explicit import implicit
 
 PUBLISHED = (1024, 3072, 4096)
@@ -67,8 +69,8 @@ def block_sparse_attention(
     seen = jnp.broadcast_to(seen, (*lead, T))
     scale = 1 / math.sqrt(H) if scale is None else scale
     q, k, v = (_blocks(x, block) for x in (q, k, v))
-    seen = jnp.pad(seen, [(0, 0)] * len(lead) + [(0, -T % block)]).reshape(*lead, count, block)
-    flat = lambda x: x.swapaxes(-4, -3).swapaxes(-3, -2).reshape(*lead, -1, N, H)  # noqa: E731
+    seen = pad_block(seen, -1, block).reshape(*lead, count, block)
+    flat = lambda x: rearrange(x, "... N W C H -> ... (W C) N H")  # noqa: E731
     ends = attention(
         flat(q[..., :: count - 1, :, :]), flat(k), flat(v), Mask(dense=seen.reshape(*lead, 1, 1, -1)), scale=scale
     )  # fmt: skip
@@ -102,7 +104,7 @@ def _inner(q: Array, k: Array, v: Array, drawn: Array, seen: Array, scale: float
         seen[..., drawn, :].reshape(*lead, N, W - 2, 1, -1),
     ]
     shown = [jnp.broadcast_to(part, score.shape) for part, score in zip(shown, scores, strict=True)]
-    weights = shares(jnp.concatenate(scores, axis=-1), jnp.concatenate(shown, axis=-1)).astype(v.dtype)
+    weights = masked_softmax(*(jnp.concatenate(each, axis=-1) for each in (scores, shown))).astype(v.dtype)
     near_weights, end_weights, picked = jnp.split(weights, (3 * C, 5 * C), axis=-1)
     return (
         jnp.einsum("...nmcs,...nmsh->...nmch", near_weights, near(v, -3))
@@ -113,9 +115,7 @@ def _inner(q: Array, k: Array, v: Array, drawn: Array, seen: Array, scale: float
 
 def _blocks(x: Array, size: int) -> Array:
     """Turn [*B, T, N, H] into blocks, head by head: [*B, N, W, C, H]."""
-    *lead, T, N, H = x.shape
-    x = jnp.pad(x, [(0, 0)] * len(lead) + [(0, -T % size), (0, 0), (0, 0)])
-    return x.reshape(*lead, -1, size, N, H).swapaxes(-3, -2).swapaxes(-4, -3)
+    return rearrange(pad_block(x, -3, size), "... (W C) N H -> ... N W C H", C=size)
 
 
 @lru_cache

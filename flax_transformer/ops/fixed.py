@@ -5,19 +5,16 @@ Axes as in `attention`; blocks are as long as the stride.
 
 import jax.numpy as jnp
 from einops import rearrange
-from jax import ShapeDtypeStruct
 from jaxtyping import Array, Bool, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.attention import attention
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.near import PATTERN_MASK, from_blocks, mix_near, over_blocks, seen_by, to_blocks
-from flax_transformer.ops.strided import NO_CACHE, root, with_pattern
-from flax_transformer.ops.variant import Variant
+from flax_transformer.ops.near import from_blocks, mix_near, over_blocks, seen_by, to_blocks
+from flax_transformer.ops.pattern import PatternAttention, root
 
 
 @frozen
-class FixedAttention(Variant):
+class FixedAttention(PatternAttention):
     """Softmax attention to a query's own block of `stride` positions and to the last `summary` of every other block:
     the two patterns of the paper, merged in each head. Without a causal mask it is the same to both sides.
 
@@ -25,15 +22,13 @@ class FixedAttention(Variant):
     Array([0, 0, 1, 0, 0, 1, 1, 1], dtype=int32)
     """
 
-    stride: int | None = None
-    """l of the paper; None: the square root of the length, rounded."""
     summary: int = 8
     """c of the paper, positions at the end of a block that all later ones see; at most a stride."""
 
     name = "fixed"
-    able = PATTERN_MASK | {"scale"}
 
     def __post_init__(self):
+        super().__post_init__()
         if self.summary < 1 or (self.stride is not None and self.stride < self.summary):
             raise ValueError(
                 f"a summary is of 1 position to a stride, got summary={self.summary}, stride={self.stride}"
@@ -43,21 +38,14 @@ class FixedAttention(Variant):
         stride = self.stride or root(length)
         return stride, min(self.summary, stride)
 
-    def limit(self, q: Array | ShapeDtypeStruct, k: Array | ShapeDtypeStruct, mask: Mask) -> str | None:
-        """Refuse a cache, in which a stride that goes by the length would be another at every size."""
-        return NO_CACHE if self.stride is None and mask.offset is not None else None
-
     def visible(self, rows: Int[Array, "..."], columns: Int[Array, "..."], length: int) -> Bool[Array, "..."]:
         """Say whether the pattern shows keys at these positions to queries at those, of a text of this length."""
         stride, summary = self._sizes(length)
         return (columns // stride == rows // stride) | (columns % stride >= stride - summary)
 
-    def mix(self, q: Array, k: Array, v: Array, mask: Mask, bias: None, scale: float, dropout: None) -> Array:
-        """Attend block by block; steps of a cache by the whole pattern."""
-        T, S = q.shape[-3], k.shape[-3]
-        if mask.offset is not None:
-            dense = self.visible(mask.query_positions(T, S), jnp.arange(S), S)
-            return attention(q, k, v, with_pattern(mask, dense), scale=scale)
+    def mix_blocks(self, q: Array, k: Array, v: Array, mask: Mask, scale: float) -> Array:
+        """Attend block by block."""
+        T = q.shape[-3]
         stride, summary = self._sizes(T)
         q, k, v = (to_blocks(x, stride) for x in (q, k, v))
         k_end, v_end = (rearrange(x[..., stride - summary :, :, :], "I ... c K H -> ... (I c) K H") for x in (k, v))
@@ -69,6 +57,6 @@ class FixedAttention(Variant):
             columns = jnp.broadcast_to(jnp.concatenate([rows, ends]), (stride, stride + len(ends)))
             other = jnp.concatenate([jnp.ones(stride, bool), ends // stride != i])
             keys, values = (jnp.concatenate(pair, axis=-3) for pair in ((k, k_end), (v, v_end)))
-            return mix_near(q, (keys, values), seen_by(mask, S, rows, columns) & other, scale)
+            return mix_near(q, (keys, values), seen_by(mask, T, rows, columns) & other, scale)
 
         return from_blocks(over_blocks(block, blocks, q, k, v), T)

@@ -17,9 +17,6 @@ from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.wide import product
 from flax_transformer.ops.xla import masked_softmax
 
-PATTERN_MASK = frozenset({"causal", "window", "lengths", "segments", "offset"})
-"""Fields of a mask that are told by positions alone, or for each key."""
-
 
 def to_blocks(x: Float[Array, "*B T N H"], size: int) -> Float[Array, "I *B size N H"]:
     """Cut positions into blocks, the last one filled up with zeros."""

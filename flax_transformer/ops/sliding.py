@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from flax_transformer.ops.dropout import Dropout, keep_mask, keep_scale
+from flax_transformer.ops.block import pad_block
+from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.eager import reused
 from flax_transformer.ops.kept import attended
 from flax_transformer.ops.mask_field import check_broadcast, window_sides
 from flax_transformer.ops.wide import product, scaled
+from flax_transformer.ops.xla import drop_weights, masked_softmax
 from flax_transformer.parallel.explicit import implicit
 
 LEAST = 16
@@ -77,7 +79,7 @@ def sliding_attention(
         scores = jnp.concatenate([more, scores], axis=-1)
         known = jnp.broadcast_to(shared[2][..., None, None, None, :], more.shape)
         shown = jnp.concatenate([known, shown], axis=-1)
-    weights = shares(scores, shown, dropout).astype(v.dtype)
+    weights = drop_weights(masked_softmax(scores, shown), dropout).astype(v.dtype)
     first = 0 if shared is None else shared[0].shape[-3]
     y = jnp.einsum("...wncs,...wsnh->...wcnh", weights[..., first:], v)
     if shared is not None:
@@ -85,28 +87,10 @@ def sliding_attention(
     return attended(y.reshape(*lead, -1, N, H)[..., :T, :, :])
 
 
-def shares(
-    scores: Float[Array, "*B S"], shown: Bool[Array, "*#B S"], dropout: Dropout | None = None
-) -> Float[Array, "*B S"]:
-    """Turn scores into weights, in their own type: zero where nothing is shown, rows that show nothing too.
-
-    >>> shares(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
-    [[1.0, 0.0], [0.0, 0.0]]
-    """
-    weights = jax.nn.softmax(jnp.where(shown, scores, jnp.finfo(scores.dtype).min), axis=-1)
-    weights = jnp.where(shown, weights, 0)
-    if dropout is not None and dropout.rate > 0:
-        keep = keep_mask(dropout.key, weights.shape, dropout.rate)
-        weights = jnp.where(keep, weights * keep_scale(dropout.rate), 0)
-    return weights
-
-
 def _blocks(x: Array, size: int, axes: int) -> Array:
     """Cut the first of the last `axes` axes into blocks, filled up with zeros."""
-    *lead, T = x.shape[: x.ndim - axes + 1]
-    rest = x.shape[len(lead) + 1 :]
-    x = jnp.pad(x, [(0, 0)] * len(lead) + [(0, -T % size)] + [(0, 0)] * len(rest))
-    return x.reshape(*lead, -1, size, *rest)
+    x = pad_block(x, -axes, size)
+    return x.reshape(*x.shape[: x.ndim - axes], -1, size, *x.shape[x.ndim - axes + 1 :])
 
 
 def _near(x: Array, turns: list[int], axes: int) -> Array:

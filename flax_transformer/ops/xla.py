@@ -11,7 +11,7 @@ from einops import rearrange
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
-from flax_transformer.ops.dropout import Dropout, keep_mask, keep_scale
+from flax_transformer.ops.dropout import Dropout, dropout
 from flax_transformer.ops.kept import attended
 from flax_transformer.ops.mask import Mask, check_mask
 from flax_transformer.ops.wide import product, scaled, widen
@@ -41,12 +41,14 @@ def mix_weights(
     """Multiply values by weights, some of which are dropped."""
     # Marked for `ops.capture`; compiled, the mark is nothing.
     weights = checkpoint_name(weights, "attention_weights")
-    if dropout is not None and dropout.rate > 0:
-        keep = keep_mask(dropout.key, weights.shape, dropout.rate)
-        weights = jnp.where(keep, weights * keep_scale(dropout.rate), 0)
-    grouped = rearrange(weights.astype(v.dtype), "... (K G) T S -> ... K G T S", K=v.shape[-2])
+    grouped = rearrange(drop_weights(weights, dropout).astype(v.dtype), "... (K G) T S -> ... K G T S", K=v.shape[-2])
     out = rearrange(jnp.einsum("...kgts,...skh->...kgth", grouped, v), "... K G T H -> ... T (K G) H")
     return attended(out)
+
+
+def drop_weights(weights: Float[Array, "*B"], how: Dropout | None) -> Float[Array, "*B"]:
+    """Drop some attention weights, if any are to be."""
+    return weights if how is None else dropout(weights, how.rate, how.key)
 
 
 def attention_weights(

@@ -5,7 +5,7 @@ A preset is the model that is pre-trained on masked tokens and next sentences; a
 Axes: B batch, T positions, N heads, D width, L layers; W blocks, M = W − 2 of which see R drawn blocks each.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,6 @@ from flax_transformer.nn import (
     Residual,
     ResidualConfig,
 )
-from flax_transformer.nn.check import check_positions
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.informed import informed_block
 from flax_transformer.nn.linear import Linear
@@ -131,38 +130,23 @@ class BigBirdConfig(EncoderConfig):
 
 
 class BigBird(Encoder):
-    """Hidden states of tokens that see a few blocks of the text, the same number however long it is."""
+    """Hidden states of tokens that see a few blocks of the text, the same number however long it is.
+
+    A mask says which tokens are padding, and nothing else; a `key` is a sign of training, in which blocks are drawn.
+    """
 
     def __init__(self, cfg: BigBirdConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
 
-    def __call__(
-        self,
-        tokens: Int[Array, "*B T"],
-        *,
-        mask: Mask | None = None,
-        types: Int[Array, "*#B T"] | None = None,
-        positions: Int[Array, "*#B T"] | None = None,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"]:
-        """Encode tokens.
-
-        Args:
-          mask: which of them are padding.
-          types, positions: as an `Encoder`'s.
-          key: for dropout, and a sign of training, in which blocks are drawn.
-
-        Raises:
-          ValueError: shapes that do not fit.
-        """
-        check_positions(positions, self.cfg)
-        keys = (None, None) if key is None else jax.random.split(key)
-        x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
-        told = {}
+    def _enter(
+        self, tokens: Array, mask: Mask | None, types: Array | None, positions: Array | None, key: PRNGKeyArray | None
+    ) -> tuple[Array, dict[str, Any]]:
+        x, given = super()._enter(tokens, mask, types, positions, key)
+        del given["positions"]  # which nothing but the embedding has a use for
         attention = self.cfg.block.attention
         if attention.is_sparse(tokens.shape[-1]) and (key is not None or attention.drawn == "always"):
-            told["drawn"] = PerLayer(jnp.asarray(self.draw(tokens.shape[-1])))
-        return self.trunk(x, mask=mask, key=keys[1], **told)
+            given["drawn"] = PerLayer(jnp.asarray(self.draw(tokens.shape[-1])))
+        return x, given
 
     def draw(self, length: int) -> Int[np.ndarray, "L N M R"]:
         """Draw the blocks that each layer sees besides: for one length always the same."""
@@ -177,24 +161,6 @@ class BigBird(Encoder):
             for layer in range(self.cfg.depth)
         ]  # fmt: skip
         return np.stack(layers)
-
-    def hidden_states(
-        self,
-        tokens: Int[Array, "*B T"],
-        *,
-        lengths: Int[Array, "*B"] | None = None,
-        types: Int[Array, "*#B T"] | None = None,
-        positions: Int[Array, "*#B T"] | None = None,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"]:
-        """Compute the last hidden states from the inputs of a batch.
-
-        Args:
-          lengths: of the rows; what comes after is padding, which nobody sees.
-          types, positions, key: as a call takes them.
-        """
-        mask = None if lengths is None else Mask(lengths=lengths)
-        return self(tokens, mask=mask, types=types, positions=positions, key=key)
 
 
 @frozen
@@ -255,7 +221,7 @@ def _big_bird(
             dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=informed_block(
-            BlockSparseConfig, {}, embed=embed, heads=heads, inner=4 * embed, norm_eps=1e-12, activation="gelu_tanh",
+            BlockSparseConfig, embed=embed, heads=heads, inner=4 * embed, norm_eps=1e-12, activation="gelu_tanh",
             dropout=dropout, attention_dropout=dropout, init_std=0.02, precision=precision,
         ),
         depth=depth,

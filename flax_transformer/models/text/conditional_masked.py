@@ -75,15 +75,9 @@ class ConditionalMasked(AtOnce):
           lengths: of the source; positions from there on are padding.
           key: for dropout; None means none.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
-        if self.cfg.source_embedding is None:
-            x = self.embedding(source, key=keys[0])
-        else:
-            table = None if self.cfg.source_embedding.own_table else self.embedding
-            x = self.source_embedding(source, table=table, key=keys[0])
+        x, given = self._source(source, None if lengths is None else lengths + 1, key)
         first = lookup(self._lengths(), jnp.zeros((*source.shape[:-1], 1), jnp.int32)) * x.shape[-1] ** 0.5
-        x = jnp.concatenate([first.astype(x.dtype), x], axis=-2)
-        return self.encoder(x, mask=None if lengths is None else Mask(lengths=lengths + 1), key=keys[1])
+        return self.encoder(jnp.concatenate([first.astype(x.dtype), x], axis=-2), **given)
 
     def _lengths(self) -> Float[Array, "E D"]:
         return self.length.embedding[...].astype(self.length.dtype)

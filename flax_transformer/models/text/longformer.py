@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLMConfig
 from flax_transformer.nn import Attention, AttentionConfig, Cycle, EmbeddingConfig, Precision
-from flax_transformer.nn.check import check_ids, check_positions
+from flax_transformer.nn.check import check_ids
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.informed import informed_block
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
@@ -200,18 +200,15 @@ class Longformer(Encoder):
           ValueError: shapes that do not fit, or places that the text has not; of places that are not known yet, in a
             transform, NaN comes.
         """
-        check_positions(positions, self.cfg)
-        keys = (None, None) if key is None else jax.random.split(key)
-        x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
-        told = {}
+        x, given = self._enter(tokens, None, types, positions, key)
         if global_places is None and self.cfg.leading:
             global_places = jnp.arange(min(self.cfg.leading, tokens.shape[-1]))
         if global_places is not None:
             wrong = _wrong(global_places, tokens.shape)
             x = jnp.where(wrong[..., None, None], jnp.nan, x)
-            told["global_places"] = jnp.broadcast_to(global_places, (*tokens.shape[:-1], global_places.shape[-1]))
+            given["global_places"] = jnp.broadcast_to(global_places, (*tokens.shape[:-1], global_places.shape[-1]))
         masks = tuple(Mask(window=window // 2) & mask for window in self.cfg.windows)
-        return self.trunk(x, mask=masks[0] if len(masks) == 1 else Cycle(masks), key=keys[1], **told)
+        return self.trunk(x, **{**given, "positions": None, "mask": masks[0] if len(masks) == 1 else Cycle(masks)})
 
     def hidden_states(
         self,
@@ -269,7 +266,7 @@ def longformer_encoder(
             scaled=False, dropout=dropout, init_std=0.02, precision=precision,
         ),
         block=informed_block(
-            GlobalAttentionConfig, {}, embed=embed, heads=heads, inner=4 * embed, activation="gelu", dropout=dropout,
+            GlobalAttentionConfig, embed=embed, heads=heads, inner=4 * embed, activation="gelu", dropout=dropout,
             attention_dropout=dropout, init_std=0.02, precision=precision,
         ),
         depth=depth,
