@@ -5,7 +5,7 @@ would not fit. The error is that of `QUERIES` places against softmax attention, 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
@@ -29,55 +29,68 @@ POWERS = {"xla": 2, "blockwise": 2, "sparsemax": 2, "entmax": 2, "strided": 1.5,
 PARTS = ("forward", "forward_backward")
 
 
+@dataclass(frozen=True)
+class Heads:
+    """Of queries, keys and values."""
+
+    batch: int = 1
+    heads: int = 4
+    width: int = 64
+    causal: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a measurement may take."""
+
+    room: float = 8e9
+    """Bytes that a program may take; what needs more is compiled, and not run."""
+    patience: float = 5.0
+    """Seconds that a call may take; what would take more, by the time of a shorter length, is not run."""
+    budget: float = 0.5
+    """Seconds spent on each measurement, about."""
+
+
 def bench_variants(
     lengths: tuple[int, ...],
     *,
     names: tuple[str, ...] = (*EXACT, *VARIANTS),
-    batch: int = 1,
-    heads: int = 4,
-    width: int = 64,
-    causal: bool = False,
-    room: float = 8e9,
-    patience: float = 5.0,
-    budget: float = 0.5,
+    size: Heads = Heads(),
+    limits: Limits = Limits(),
     trained: tuple[Array, Array, Array] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Measure each variant at each length, on random heads; errors on trained ones beside, where they are given.
 
     Args:
-      room: bytes that a program may take; what needs more is compiled, and not run.
-      patience: seconds that a call may take; what would take more, by the time of a shorter length, is not run.
-      budget: seconds spent on each measurement, about.
       trained: queries, keys and values of trained heads, at a length of their own.
       say: told what is measured.
 
     Raises:
       ValueError: for shapes or names that cannot be.
     """
-    for name, value in (("batch", batch), ("heads", heads), ("width", width), *(("length", each) for each in lengths)):
-        if value < 1:
+    shape = asdict(size)
+    sizes = [*shape.items(), *(("length", each) for each in lengths)]
+    for name, value in sizes:
+        if name != "causal" and value < 1:
             raise ValueError(f"{name} must be a positive number, got {value}")
     if unknown := [name for name in names if name not in (*EXACT, *VARIANTS)]:
         raise ValueError(f"variants are {', '.join((*EXACT, *VARIANTS))}, got {', '.join(unknown)}")
-    mask, results = Mask(causal=True) if causal else None, []
+    mask, results = Mask(causal=True) if size.causal else None, []
     for length in sorted(lengths):
         keys = jax.random.split(jax.random.key(0), 3)
-        heads_of = [jax.random.normal(key, (batch, length, heads, width)) for key in keys]
+        heads_of = [jax.random.normal(key, (size.batch, length, size.heads, size.width)) for key in keys]
         for name in names:
             say(f"{length} {name}")
             before = {each["name"]: each for each in results if each["length"] < length}.get(name)
-            results.append(
-                {"length": length, "name": name, **_measure(name, heads_of, mask, room, patience, budget, before)}
-            )
+            results.append({"length": length, "name": name, **_measure(name, heads_of, mask, limits, before)})
     errors = {} if trained is None else dict(_errors(names, trained, mask))
-    shape = {"batch": batch, "heads": heads, "width": width, "causal": causal}
     return {
         "target": {"name": "attention variants", "dtype": "float32", "shape": shape},
         "environment": environment(),
         "options": {name: str(VARIANTS[name]) for name in names if name in VARIANTS},
-        "room": room,
-        "patience": patience,
+        "room": limits.room,
+        "patience": limits.patience,
         "results": results,
         "crossings": {name: crossing(results, name) for name in names if name in VARIANTS},
         "trained": {"length": None if trained is None else trained[0].shape[1], "errors": errors},
@@ -112,9 +125,7 @@ def _refuses(name: str, qkv: list[Array], mask: Mask | None) -> str | None:
     return VARIANTS[name].refuses(*qkv, mask) if name in VARIANTS else None
 
 
-def _measure(
-    name: str, qkv: list[Array], mask: Mask | None, room: float, patience: float, budget: float, before: dict | None
-) -> dict[str, Any]:
+def _measure(name: str, qkv: list[Array], mask: Mask | None, limits: Limits, before: dict | None) -> dict[str, Any]:
     if reason := _refuses(name, qkv, mask):
         return {"reason": reason}
     attend = _function(name)
@@ -134,12 +145,14 @@ def _measure(
         whole = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
         found[part] = {"temporaries": memory.temp_size_in_bytes}
         earlier = (before or {}).get(part, {})
-        if whole > room:
-            found[part]["reason"] = f"it needs {amount(whole, 'B')}, of {amount(room, 'B')}"
-        elif before and ("time" not in earlier or earlier["time"]["median"] * _growth(name, length, before) > patience):
-            found[part]["reason"] = f"a call would take more than about {seconds(patience)}"
+        if whole > limits.room:
+            found[part]["reason"] = f"it needs {amount(whole, 'B')}, of {amount(limits.room, 'B')}"
+        elif before and (
+            "time" not in earlier or earlier["time"]["median"] * _growth(name, length, before) > limits.patience
+        ):
+            found[part]["reason"] = f"a call would take more than about {seconds(limits.patience)}"
         else:
-            found[part]["time"] = asdict(time_calls(compiled, *qkv, seconds=budget, least=3))
+            found[part]["time"] = asdict(time_calls(compiled, *qkv, seconds=limits.budget, least=3))
     if "time" in found["forward"]:
         found["error"] = relative_error(attend, *qkv, mask)
     return found

@@ -201,10 +201,9 @@ def bench_variants(
       json: File to write the numbers to.
       figure: File to draw them in, PNG or SVG.
     """
+    from flax_transformer.bench import variants as measure
     from flax_transformer.bench.record import check_file, save
     from flax_transformer.bench.run import at_the_door
-    from flax_transformer.bench.variants import EXACT, VARIANTS, render_variants
-    from flax_transformer.bench.variants import bench_variants as measure
     from flax_transformer.bench.variants_figure import save_figure
 
     with at_the_door():
@@ -217,10 +216,11 @@ def bench_variants(
             from flax_transformer.bench.heads import trained_heads
 
             trained = trained_heads(run, "\n".join(read_lines(text)))
-        names = variants or (*EXACT, *VARIANTS)
+        names = variants or (*measure.EXACT, *measure.VARIANTS)
         say = lambda what: print(what, file=sys.stderr, flush=True)  # noqa: E731
-        limits = {"room": room * 1e9, "patience": patience, "trained": trained, "say": say}
-        record = measure(lengths, names=names, **asdict(size), **limits)
-    print(render_variants(record))
+        limits = measure.Limits(room * 1e9, patience)
+        sizes = measure.Heads(**asdict(size))
+        record = measure.bench_variants(lengths, names=names, size=sizes, limits=limits, trained=trained, say=say)
+    print(measure.render_variants(record))
     save(record, json)
     save_figure(record, figure)

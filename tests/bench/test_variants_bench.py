@@ -4,17 +4,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flax_transformer.bench.variants import bench_variants, crossing, relative_error, render_variants
+from flax_transformer.bench.variants import Heads, Limits, bench_variants, crossing, relative_error, render_variants
 from flax_transformer.bench.variants_figure import save_figure
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.linear import LinearAttention
+
+SIZE = Heads(heads=2, width=8)
 
 
 @pytest.fixture(scope="module")
 def record():
     names = ("xla", "linear", "nystrom")
     heads = jax.random.normal(jax.random.key(0), (3, 2, 40, 2, 8))
-    return bench_variants((32, 64), names=names, heads=2, width=8, budget=0.0, trained=tuple(heads), room=250_000)
+    limits = Limits(room=250_000, budget=0.0)
+    return bench_variants((32, 64), names=names, size=SIZE, limits=limits, trained=tuple(heads))
 
 
 def test_errors_memory_and_times_are_told(record):
@@ -30,7 +33,7 @@ def test_errors_memory_and_times_are_told(record):
 
 
 def test_what_does_not_fit_is_compiled_and_not_run():
-    (only,) = bench_variants((64,), names=("xla",), heads=2, width=8, room=1000, budget=0.0)["results"]
+    (only,) = bench_variants((64,), names=("xla",), size=SIZE, limits=Limits(room=1000, budget=0.0))["results"]
     assert only["forward"]["temporaries"] > 1000
     assert only["forward"]["reason"].startswith("it needs ")
     assert "time" not in only["forward"]
@@ -38,7 +41,7 @@ def test_what_does_not_fit_is_compiled_and_not_run():
 
 
 def test_a_call_that_would_take_too_long_is_not_made():
-    slow = bench_variants((16, 64), names=("xla",), heads=2, width=8, patience=1e-9, budget=0.0)["results"]
+    slow = bench_variants((16, 64), names=("xla",), size=SIZE, limits=Limits(patience=1e-9, budget=0.0))["results"]
     assert "time" in slow[0]["forward"]
     assert "would take more than" in slow[1]["forward"]["reason"]
 
@@ -72,7 +75,7 @@ def test_the_figure_is_written(record, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(heads=0), "heads must be a positive number, got 0"),
+        (dict(size=Heads(heads=0)), "heads must be a positive number, got 0"),
         (dict(names=("lokal",)), "variants are xla, blockwise, local, .*, got lokal"),
     ],
 )

@@ -7,7 +7,7 @@ H of states, W of the memory, V vocabulary.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -279,20 +279,16 @@ class RecurrentSeq2Seq(Module):
 
 
 def _recurrent(
-    vocab: int, *, cell: Literal["lstm", "gru"], embed: int, hidden: int, depth: int = 1, bidirectional: bool = False,
-    look: LookConfig | None = None, feeding: bool = False, dropout: float = 0.0, precision: Precision,
-) -> RecurrentSeq2SeqConfig:  # fmt: skip
-    sides = [
-        RecurrentConfig(
-            embed=embed, hidden=hidden, cell=cell, depth=depth, bidirectional=both, dropout=dropout, precision=precision
-        )
-        for both in (bidirectional, False)
-    ]
+    vocab: int, *, look: LookConfig | None = None, feeding: bool = False, bidirectional: bool = False, **cell: Any
+) -> RecurrentSeq2SeqConfig:
+    """Make a config of two sides with the same fields of a `RecurrentConfig`, but for directions."""
+    sides = [RecurrentConfig(**cell, bidirectional=both) for both in (bidirectional, False)]
     embedding = EmbeddingConfig(
-        vocab=vocab, embed=embed, position="none", scaled=False, dropout=dropout, init_std=0.1, precision=precision
-    )
+        vocab=vocab, embed=sides[0].embed, position="none", scaled=False, dropout=sides[0].dropout, init_std=0.1,
+        precision=sides[0].precision,
+    )  # fmt: skip
     return RecurrentSeq2SeqConfig(
-        embedding=embedding, encoder=sides[0], decoder=sides[1], look=look, feeding=feeding, dropout=dropout
+        embedding=embedding, encoder=sides[0], decoder=sides[1], look=look, feeding=feeding, dropout=sides[0].dropout
     )
 
 
