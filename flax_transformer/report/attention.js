@@ -66,7 +66,7 @@ function heatRamp() {
 }
 function attention() {
   if (!data.pictures) return;
-  section("Attention", data.pictures.length ? "What every head looks at: a row's weights sum to 1. Choose a head in the overview; hover, touch, or use the arrow keys to read weights, which are kept in steps of 1/65535. Colour goes by their square root." : "No pictures.");
+  section("Attention", data.pictures.length ? "What every head looks at: a row's weights sum to 1. Choose a head in the overview; hover, touch, or use the arrow keys to read weights, which are kept in steps of 1/65535. Colour goes by their square root. A head's rank is how many of its largest singular values make 90 % of their sum." : "No pictures.");
   if (!data.pictures.length) return;
   const state = { picture: 0, kind: Math.max(0, data.pictures[0].maps.length - 1), layer: 0, head: 0, row: -1, column: -1 };
   const bar = h("div", { className: "bar" }), overview = h("div", { className: "card overview" }), readout = h("p", { className: "readout one", "aria-live": "polite" });
@@ -109,7 +109,8 @@ function attention() {
   function big() {
     const m = map(), T = m.rows.length, S = m.columns.length;
     layout = drawMap(canvas, m, state.layer, state.head, Math.min(620, (overview.parentElement.clientWidth || 360) - 34), state);
-    heading.textContent = `${m.name}, layer ${state.layer + 1}, ${headName(state.head)}`;
+    const rank = state.head < m.heads ? `, rank ${m.ranks[state.layer][state.head]} of ${Math.min(T, S)}` : "";
+    heading.textContent = `${m.name}, layer ${state.layer + 1}, ${headName(state.head)}${rank}`;
     caption.textContent = m.caption;
     canvas.setAttribute("aria-label", `${heading.textContent}: ${T} by ${S} weights; arrow keys read them`);
     say();

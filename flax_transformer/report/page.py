@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.frozen import frozen
+from flax_transformer.ops import spectrum_rank
 from flax_transformer.report.attention import AttentionMaps
 from flax_transformer.report.image_attention import ImageAttention, packed
 from flax_transformer.report.sample import picture_sample
@@ -244,7 +245,7 @@ def _seen(images: Sequence[ImageAttention], notes: list[str]) -> list[dict[str, 
 
 
 def pack_maps(maps: AttentionMaps) -> dict[str, Any]:
-    """Pack weights as 16-bit integers: steps of 1/65535, finer than any digit shown."""
+    """Pack weights as 16-bit integers: steps of 1/65535, finer than any digit shown; and each head's rank."""
     weights = np.nan_to_num(np.clip(maps.weights, 0, 1))
     packed = np.round(weights * 65535).astype("<u2").tobytes()
     return {
@@ -254,5 +255,6 @@ def pack_maps(maps: AttentionMaps) -> dict[str, Any]:
         "columns": maps.columns,
         "layers": weights.shape[0],
         "heads": weights.shape[1],
+        "ranks": spectrum_rank(weights).tolist(),
         "weights": base64.b64encode(packed).decode(),
     }

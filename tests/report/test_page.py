@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.report import AttentionMaps, Picture, Report, render, write_page
+from flax_transformer.report.page import pack_maps
 from flax_transformer.train.profile import Operation
 
 BREAK = "document.title='broken'"
@@ -80,6 +81,14 @@ def test_weights_are_kept_to_half_a_step_of_16_bits():
     values = np.frombuffer(base64.b64decode(kept["weights"]), "<u2").reshape(given.weights.shape) / 65535
     assert np.abs(values - given.weights).max() <= 0.5 / 65535 + 1e-7
     assert (kept["rows"], kept["columns"]) == (list(given.rows), list(given.columns))
+
+
+def test_a_head_has_the_rank_that_keeps_nine_tenths_of_its_singular_values():
+    weights = np.zeros((1, 3, 4, 4), np.float32)
+    weights[0, 0] = np.eye(4)
+    weights[0, 1] = 0.25  # all look alike
+    weights[0, 2, :, :2] = [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert pack_maps(AttentionMaps("encoder", weights, tuple("abcd"), tuple("abcd")))["ranks"] == [[4, 1, 2]]
 
 
 def test_series_are_columns_in_the_order_of_steps_and_the_last_record_of_a_step_counts():
