@@ -8,20 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.ops.wide import widen
+from flax_transformer.ops.wide import wide
+
+Either = Array | np.ndarray
 
 
-def spectrum(weights: Float[Array, "*B T S"]) -> Float[Array, "*B R"]:
+def spectrum(weights: Float[Either, "*B T S"]) -> Float[Either, "*B R"]:
     """Give the singular values of matrices, the largest first: of NumPy's by NumPy, so that nothing is compiled.
 
     >>> spectrum(jnp.eye(2)).tolist()
     [1.0, 1.0]
     """
     library = np if isinstance(weights, np.ndarray) else jnp
-    return library.linalg.svd(widen(weights), compute_uv=False)
+    return library.linalg.svd(weights.astype(wide(weights.dtype)), compute_uv=False)
 
 
-def spectrum_rank(weights: Float[Array, "*B T S"], share: float = 0.9) -> Int[Array, "*B"]:
+def spectrum_rank(weights: Float[Either, "*B T S"], share: float = 0.9) -> Int[Either | np.integer, "*B"]:
     """Give the rank that keeps a share of the sum of the singular values.
 
     Raises:
@@ -37,7 +39,7 @@ def spectrum_rank(weights: Float[Array, "*B T S"], share: float = 0.9) -> Int[Ar
     return (values.cumsum(axis=-1) < enough).sum(axis=-1) + 1
 
 
-def rank_error(weights: Float[Array, "*B T S"], rank: int) -> Float[Array, "*B"]:
+def rank_error(weights: Float[Either, "*B T S"], rank: int) -> Float[Array, "*B"]:
     """Give how far the best matrix of a rank is from each: the norm of the difference, as a share of the norm.
 
     Raises:

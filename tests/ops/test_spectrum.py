@@ -23,6 +23,14 @@ def test_the_error_is_that_of_the_best_matrix_of_the_rank():
     np.testing.assert_allclose(spectrum(weights), s, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (2, 3, 6, 6)])
+def test_arrays_of_numpy_stay_numpys_and_say_the_same(shape):
+    weights = np.random.default_rng(2).random(shape, np.float32)
+    assert isinstance(spectrum(weights), np.ndarray)
+    np.testing.assert_allclose(spectrum(weights), spectrum(jnp.asarray(weights)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(spectrum_rank(weights), spectrum_rank(jnp.asarray(weights)))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
