@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from flax_transformer.nn import EmbeddingConfig, OutputTable, make_norm
 from flax_transformer.nn.linear import Linear, initializer
-from flax_transformer.ops import activation, chunked_scores
-from flax_transformer.ops.table import settled
+from flax_transformer.ops import activation, chunked_scores, widen
+from flax_transformer.ops.table import lookup, settled, take_rows
+from flax_transformer.ops.wide import product
 
 
 def output_table(cfg: EmbeddingConfig, outputs: int | None = None) -> EmbeddingConfig:
@@ -36,6 +37,11 @@ class Output:
         """Multiply; logits are float32 or more, whatever the model computes in."""
         logits = self.embedding.attend(self.hidden)
         return logits if self.bias is None else logits + self.bias.astype(logits.dtype)
+
+    def logits_of(self, tokens: Int[Array, "*B N"]) -> Float[Array, "*B T N"]:
+        """Compute the logits of some tokens alone, those of a row at every position of it."""
+        found = product("...td,...nd->...tn", self.hidden, take_rows(self.embedding.rows, tokens))
+        return found if self.bias is None else found + widen(lookup(self.bias, tokens))[..., None, :]
 
     def scores(
         self, labels: Int[Array, "*B T"], weights: Shaped[Array, "*B T"] | None = None, **options: Any

@@ -4,15 +4,18 @@ Axes: B rows, S positions, N tokens of a text, V vocabulary, with the blank.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.frozen import frozen
+from flax_transformer.nn import own_tables
 from flax_transformer.objective.objective import Batch, Loss, Objective
-from flax_transformer.ops import Mask
+from flax_transformer.ops import Mask, cross_entropy, widen
 
 
 @frozen
@@ -43,18 +46,56 @@ class CTCLoss(Objective):
         """Sum the loss over the rows of a batch."""
         keys = (None, None) if key is None else jax.random.split(key)
         inputs, labels = batch["inputs"], batch["labels"]
-        logits = model.output(model.hidden_states(**inputs, key=keys[0]), key=keys[1])
+        model = own_tables(model)
+        made = model.output(model.hidden_states(**inputs, key=keys[0]), key=keys[1])
+        if isinstance(made, Array):
+            made = Logits(made)
         real = batch["weights"] > 0
-        positions, present = jnp.full(len(labels), logits.shape[1]), jnp.ones(len(labels), bool)
+        length = made.hidden.shape[1]
+        positions, present = jnp.full(len(labels), length), jnp.ones(len(labels), bool)
         if (lengths := inputs.get("lengths")) is not None:
             positions, present = model.memory_mask(Mask(lengths=lengths)).lengths, lengths > 0
-        padded = jnp.arange(logits.shape[1]) >= positions[:, None]
-        losses = optax.ctc_loss(
-            logits.astype(jnp.float32), padded.astype(jnp.float32), labels, (~real).astype(jnp.float32),
-            blank_id=self.blank,
-        )  # fmt: skip
         again = (labels[:, 1:] == labels[:, :-1]) & real[:, 1:]  # a blank must stand between equal tokens
         fits = real.sum(axis=1) + again.sum(axis=1) <= positions
-        losses = losses / jnp.maximum(real.sum(axis=1), 1) if self.mean_tokens else losses
-        total = jnp.sum(jnp.where(fits & present, losses, 0.0))
-        return total, {"count": jnp.sum(present.astype(jnp.float32))}
+        weights = (fits & present) / (jnp.maximum(real.sum(axis=1), 1) if self.mean_tokens else 1)
+        read = jnp.arange(length) < positions[:, None]
+        return self.total(made, labels, real, read, weights), {"count": jnp.sum(present.astype(jnp.float32))}
+
+    def total(
+        self, made: Any, labels: Int[Array, "B N"], real: Bool[Array, "B N"], read: Bool[Array, "B S"],
+        weights: Float[Array, "B"],
+    ) -> Float[Array, ""]:  # fmt: skip
+        """Sum the loss of rows, each as often as its weight says.
+
+        Every way has one token a position, so what it is normalised by can be taken out of the sum over all ways: the
+        recursion runs over a row's own tokens as if there were no others, and what the others take of a position is
+        added to it, as the difference of two cross-entropies of the blank.
+
+        Args:
+          made: an `Output`, whose logits of all tokens are never held, or `Logits`.
+          real, read: which labels, and which positions, count.
+        """
+        blanks = jnp.full_like(labels[:, :1], self.blank)
+        few = made.logits_of(jnp.concatenate([blanks, labels], axis=1))
+        # A token is known by the place where its run begins: equal neighbours are the same, and others need not be.
+        begins = jnp.pad(labels[:, 1:] != labels[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+        places = jax.lax.cummax(jnp.where(begins, jnp.arange(1, labels.shape[1] + 1), 0), axis=1)
+        losses = optax.ctc_loss(few, 1.0 - read, places, 1.0 - real)
+        blanks, shares = jnp.full(read.shape, self.blank), weights[:, None] * read
+        others = made.scores(blanks, shares)[0] - cross_entropy(few, jnp.zeros_like(blanks), shares)[0]
+        return jnp.sum(jnp.where(weights > 0, weights * losses, 0.0)) + others
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What `Output` is, for scores of few tokens, which are there already."""
+
+    hidden: Float[Array, "B S V"]
+
+    def logits_of(self, tokens: Int[Array, "B N"]) -> Float[Array, "B S N"]:
+        """Take the logits of some tokens."""
+        return jnp.take_along_axis(widen(self.hidden), tokens[:, None], axis=-1)
+
+    def scores(self, labels: Int[Array, "B S"], weights: Float[Array, "B S"]) -> tuple[Array, Array]:
+        """Sum the cross-entropy of labels, and their weights."""
+        return cross_entropy(self.hidden, labels, weights)

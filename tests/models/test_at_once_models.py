@@ -30,7 +30,7 @@ LENGTHS = jnp.array([6, 2, 4])
 
 def model(name, **changes):
     preset = {"masked": mask_predict_tiny(longest=E), "ctc": ctc_translator_tiny(spread=2)}[name]
-    cfg = with_fields(preset, **SIZES, **changes)
+    cfg = with_fields(preset, **{**SIZES, **changes})
     made = module_of(cfg)(cfg, rngs=nnx.Rngs(1))
     return jax.tree.map(lambda leaf: 2 * leaf, made)  # so that outputs differ by more than rounding
 
@@ -172,6 +172,40 @@ def test_every_parameter_learns(name):
         if not jnp.abs(leaf).max() > 1e-7
     }
     assert {each for each in silent if "key" not in each or "bias" not in each} == set()
+
+
+class Held:
+    """A model whose objective is given all logits, as those of speech are."""
+
+    def __init__(self, one):
+        self.one = one
+        self.hidden_states, self.memory_mask = one.hidden_states, one.memory_mask
+
+    def output(self, hidden, key=None):
+        return self.one.output(hidden).logits()
+
+
+@pytest.mark.parametrize("changes", [{"tied_output": False, "output_bias": True}, {"mean_tokens": True}])
+def test_the_loss_of_ways_is_the_same_without_all_logits(changes):
+    loss = CTCLoss(mean_tokens=changes.pop("mean_tokens", False), blank=1)
+    one, data = model("ctc", **changes), batch(4)
+    found = jax.value_and_grad(lambda one: loss(one, data)[0])(one)
+    expected = jax.value_and_grad(lambda one: loss(Held(one), data)[0])(one)
+    assert expected[0] > 1
+    for mine, its in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-4)
+
+
+def test_ways_are_trained_without_room_for_all_logits():
+    one, data = model("ctc", vocab=5_000), batch()
+    data = jax.tree.map(lambda x: jnp.tile(x, (100,) + (1,) * (x.ndim - 1)), data)  # 3,600 positions
+
+    def room(one):
+        step = jax.jit(jax.grad(lambda one: CTCLoss()(one, data)[0]))
+        return step.lower(one).compile().memory_analysis().temp_size_in_bytes
+
+    all_logits = 3_600 * 5_000 * 4
+    assert room(one) < all_logits / 2
 
 
 def test_a_source_is_spread_and_read_from_both_sides():

@@ -102,10 +102,9 @@ class CTCTranslator(AtOnce):
         """Say how many positions write, given how many tokens a source has: `Mask(lengths=…)`."""
         return None if mask is None else Mask(lengths=mask.lengths * self.cfg.spread)
 
-    def output(self, hidden: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T V"]:
-        """Score every token, and none, at each position."""
-        made: Output = super().output(hidden)
-        return made.logits()
+    def output(self, hidden: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Output:
+        """Give what scores of every token, and of none, are made of; nothing is dropped here."""
+        return super().output(hidden)
 
     def __call__(
         self,
@@ -115,7 +114,7 @@ class CTCTranslator(AtOnce):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B _ V"]:
         """Compute logits of every position that writes; arguments as `hidden_states`'."""
-        return self.output(self.hidden_states(source, lengths=lengths, key=key))
+        return self.output(self.hidden_states(source, lengths=lengths, key=key)).logits()
 
     def write(self, source: Int[Array, "B S"], lengths: Int[Array, "B"] | None, config: Parallel) -> Decoded:
         """Translate a batch by the best token of each position; padding stands for none.
