@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -168,8 +168,9 @@ def attention(
     image: Path | None = None,
     output: Path | None = None,
     layer: int | None = None,
+    scale: Literal["min-max", "absolute"] = "min-max",
 ) -> None:
-    """Draw what every head looks at while a model reads a text or sees a picture, as a page and PNGs. Prints the paths.
+    """Draw the attention weights of every head over a text or an image, as a page and PNGs. Prints the paths.
 
     Args:
       checkpoint: Run folder, Hugging Face folder or hub id; a translation run translates the text.
@@ -177,6 +178,7 @@ def attention(
       image: File of a picture, or a clip (a folder of frames, or a video), to look at in place of a text or with one.
       output: Folder to write to; "attention" in the checkpoint's folder by default, or here for a hub id.
       layer: Layer that the PNGs show, counted from 1; the last one by default.
+      scale: Colours of the PNG of an image: each panel from its smallest to its largest weight, or all from 0.
     """
     from flax_transformer.task.report import write_attention, write_image_attention
 
@@ -192,7 +194,7 @@ def attention(
     else:
         from flax_transformer.task.use.image_attention import draw_file
 
-        paths = write_image_attention(*draw_file(checkpoint, image, text or ""), output, **about)
+        paths = write_image_attention(*draw_file(checkpoint, image, text or ""), output, **about, scale=scale)
     for path in paths:
         print(path)
 

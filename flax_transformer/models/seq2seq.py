@@ -327,7 +327,7 @@ class Seq2Seq(OutputDense, Module):
         (cross,) = by_stack(found[-count:][1::2], (depth,))  # a layer's positions see each other first
         laid = encoder.over_patches(found[:-count], height, width)
         positions = Tiles(Grid(0, 0), (1, 1), tuple(f"position {i + 1}" for i in range(cross.shape[-2])))
-        return [*laid, PatchAttention("words", cross[:, 0], positions, laid[-1].queries)]
+        return [*laid, PatchAttention("decoder", cross[:, 0], positions, laid[-1].queries)]
 
     def for_decoding(self) -> "Seq2Seq":
         """Copy the model, laid out for decoding on a CPU: the same function, its matrices as the loops multiply them.

@@ -1,10 +1,10 @@
-"""What runs look like: a page of one with its numbers, samples and attention, a page of several; pictures of attention.
+"""What runs look like: a page of one with its numbers, samples and attention, a page of several; figures of attention.
 
 It knows no model and no task: it takes numbers and tokens. Nothing here imports matplotlib until a figure is made.
 """
 
 from flax_transformer.report.attention import AttentionMaps, attention_figure, save_attention
-from flax_transformer.report.image_attention import ImageAttention, ImageMaps, Tiling, image_attention_figure
+from flax_transformer.report.image_attention import ImageAttention, ImageMaps, Scale, Tiling, image_attention_figure
 from flax_transformer.report.page import Picture, Report, render, write_page
 from flax_transformer.report.run import read_run
 
@@ -14,6 +14,7 @@ __all__ = [
     "ImageMaps",
     "Picture",
     "Report",
+    "Scale",
     "Tiling",
     "attention_figure",
     "image_attention_figure",

@@ -15,7 +15,7 @@ function unpack(map) {
   return map;
 }
 const colors = () => ["--heat-0", "--heat-1"].map((name) => css(name).split(",").map(Number));
-// Draw a map with its tokens into so wide a room; give where its cells are.
+// Draw a map with its tokens into a width; return where its cells are.
 function drawMap(canvas, m, layer, head, room, at = { row: -1, column: -1 }) {
   const T = m.rows.length, S = m.columns.length, [from, to] = colors(), ratio = devicePixelRatio || 1;
   const font = "12px system-ui, sans-serif", context = canvas.getContext("2d");
@@ -59,14 +59,14 @@ function thumbnail(m, layer, head, [from, to]) {
   context.putImageData(image, 0, 0);
   return element;
 }
-// What colours of weights mean.
+// The legend of colours.
 function heatRamp() {
   return h("span", { className: "ramp" }, "0", h("i", { style: "background: linear-gradient(to right, " +
     [0, .04, .16, .36, .64, 1].map((v) => `color-mix(in srgb, rgb(var(--heat-1)) ${100 * Math.sqrt(v)}%, rgb(var(--heat-0))) ${100 * v}%`).join(", ") + ")" }), "1");
 }
 function attention() {
   if (!data.pictures) return;
-  section("Attention", data.pictures.length ? "What every head looks at: a row's weights sum to 1. Choose a head in the overview; hover, touch, or use the arrow keys to read weights, which are kept in steps of 1/65535. Colour goes by their square root. A head's rank is how many of its largest singular values make 90 % of their sum." : "No pictures.");
+  section("Attention", data.pictures.length ? "Attention weights of every head; a row sums to 1. Choose a head in the overview; hover, touch, or use the arrow keys to read weights, which are kept in steps of 1/65535. Colour is the square root of the weight. The rank of a head is how many of its largest singular values make 90 % of their sum." : "No samples.");
   if (!data.pictures.length) return;
   const state = { picture: 0, kind: Math.max(0, data.pictures[0].maps.length - 1), layer: 0, head: 0, row: -1, column: -1 };
   const bar = h("div", { className: "bar" }), overview = h("div", { className: "card overview" }), readout = h("p", { className: "readout one", "aria-live": "polite" });
@@ -119,7 +119,7 @@ function attention() {
     const m = map();
     if (state.row < 0) { readout.textContent = "\u00a0"; return ""; }
     const weight = m.at(state.layer, state.head, state.row, state.column);
-    readout.replaceChildren(h("b", { textContent: m.rows[state.row] }), " looks at ", h("b", { textContent: m.columns[state.column] }), " by ", h("b", { textContent: weight.toFixed(4) }));
+    readout.replaceChildren(h("b", { textContent: m.rows[state.row] }), " attends to ", h("b", { textContent: m.columns[state.column] }), " with weight ", h("b", { textContent: weight.toFixed(4) }));
     return `${m.rows[state.row]} → ${m.columns[state.column]}\nweight ${weight.toFixed(4)}`;
   }
   function select(row, column) {

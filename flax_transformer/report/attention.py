@@ -1,4 +1,4 @@
-"""Attention weights of one sentence, with the tokens they are between, and their picture.
+"""Attention weights of one sentence, with the tokens along both sides, and their figure.
 
 Axes: L layers, N heads, T queries (rows), S keys (columns).
 """
@@ -18,7 +18,7 @@ WIDEST = 11.0
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """Who looks at whom: the weights of every layer and head, and the tokens along both sides.
+    """The weights of every layer and head, and the tokens along both sides.
 
     >>> AttentionMaps("cross", np.full((1, 2, 1, 2), 0.5), rows=("Hund",), columns=("a", "dog")).weights.shape
     (1, 2, 1, 2)
@@ -27,9 +27,9 @@ class AttentionMaps:
     name: str
     weights: Float[np.ndarray, "L N T S"]
     rows: tuple[str, ...]
-    """The T tokens that look."""
+    """The T query tokens."""
     columns: tuple[str, ...]
-    """The S tokens that are looked at."""
+    """The S key tokens."""
     caption: str = ""
     """What rows and columns are, in a sentence."""
 
@@ -42,7 +42,7 @@ class AttentionMaps:
 
 
 def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
-    """Draw every head of a layer.
+    """Draw every head of a layer; colour is the square root of the weight, up to the largest of the layer.
 
     Returns:
       A `matplotlib.figure.Figure` that belongs to no window: a notebook shows it, `savefig` writes it.
@@ -54,6 +54,7 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
     >>> [axes.get_title() for axes in attention_figure(maps).axes]
     ['head 1', 'head 2', '']
     """
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
     depth, heads, T, S = maps.weights.shape
@@ -66,12 +67,13 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
     down = math.ceil(heads / max(1, int(WIDEST / width)))
     across = math.ceil(heads / down)
     figure = Figure(figsize=(max(across * width + 0.9, 4.5), down * height + 0.4), dpi=150, layout="constrained")
+    top = float(maps.weights[layer].max()) or 1.0
     grid = figure.subplots(down, across, squeeze=False)
     for head, axes in enumerate(grid.flat):
         if head >= heads:
             axes.remove()
             continue
-        image = axes.imshow(maps.weights[layer, head], cmap="Blues", vmin=0, vmax=1)
+        image = axes.imshow(maps.weights[layer, head], cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=top))
         axes.set_title(f"head {head + 1}", fontsize=9)
         axes.set_xticks(range(S), maps.columns, rotation=90)
         axes.set_yticks(range(T), maps.rows)
@@ -79,9 +81,15 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
         for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
             text.set_parse_math(False)  # a token may be "$"
         axes.spines[:].set_color("#c8ccd2")
-    figure.suptitle(f"{maps.name} attention, layer {layer + 1} of {depth}", fontsize=11)
+    figure.suptitle(f"{_titled(maps.name)}, layer {layer + 1} of {depth}", fontsize=11)
     figure.colorbar(image, ax=list(figure.axes), shrink=0.6, aspect=30, pad=0.01).ax.tick_params(labelsize=8)
     return figure
+
+
+def _titled(kind: str) -> str:
+    """Spell a kind of attention: "encoder self-attention", "cross-attention, first"."""
+    what, comma, rest = kind.partition(",")
+    return f"{what}-attention{comma}{rest}"
 
 
 def save_attention(maps: AttentionMaps, path: str | os.PathLike, *, layer: int = -1) -> None:

@@ -38,11 +38,11 @@ function scores() {
     several ? h("td", { textContent: data.cost[at].runs }) : null, ...row.map((score, m) => cell(score, m, data.cost[at].runs))))));
 }
 function cost() {
-  section("Cost", "FLOPs are those of the model's products and convolutions in one step, counted by formula on its longest batch; speed is the median that the run measured itself; time is all that it took, evaluations and compiling included, CPU time that of all processors.");
+  section("Cost", "FLOPs are those of the matrix products and convolutions of one step, counted by formula on its longest batch; speed is the median over the run; time includes evaluation and compilation, CPU time is that of all processors.");
   const units = [...new Set(data.cost.map((one) => one.unit).filter(Boolean))], unit = units.length === 1 ? units[0] : null;
   const columns = [["parameters", (c) => c.parameters?.toLocaleString("en")], ["steps", (c) => c.steps?.toLocaleString("en", { maximumFractionDigits: 0 })],
-    [unit || "items", (c) => c.items === null ? null : magnitude(c.items) + (unit ? "" : ` ${c.unit}`)], ["FLOPs a step", (c) => c.flops && magnitude(c.flops)],
-    ["FLOPs in all", (c) => c.flops && c.steps && magnitude(c.flops * c.steps)], [`${unit || "items"} a second`, (c) => c.speed && number(c.speed) + (unit ? "" : ` ${c.unit}`)],
+    [unit || "items", (c) => c.items === null ? null : magnitude(c.items) + (unit ? "" : ` ${c.unit}`)], ["FLOPs per step", (c) => c.flops && magnitude(c.flops)],
+    ["FLOPs in total", (c) => c.flops && c.steps && magnitude(c.flops * c.steps)], [`${unit || "items"} per second`, (c) => c.speed && number(c.speed) + (unit ? "" : ` ${c.unit}`)],
     ["time", (c) => c.seconds && time(c.seconds)], ["CPU time", (c) => c.cpu && time(c.cpu)]];
   page.append(scroll(["", ...columns.map(([name]) => name)], data.cost.map((one, at) => h("tr", {}, named(at), ...columns.map(([, of]) => {
     const text = of(one);
@@ -59,7 +59,7 @@ function comparedCurves() {
   const metrics = [...all].sort((a, b) => first(a) - first(b));
   const has = (axis) => data.curves.some((run) => splits.some((split) => run.splits[split].at[axis].some((value) => value !== null)));
   const axes = AXES.filter(([axis]) => has(axis));
-  section("Curves", metrics.length ? "A line a run; hover, touch, or use the arrow keys to read values." : "No numbers were written on the way.");
+  section("Curves", metrics.length ? "A line for each run; hover, touch, or use the arrow keys to read values." : "No numbers were written during training.");
   if (!metrics.length) return;
   const units = [...new Set(data.cost.map((one) => one.unit).filter(Boolean))];
   const label = ([axis, name]) => (axis === "items" && units.length === 1 ? units[0] : name);
@@ -90,7 +90,7 @@ function comparedCurves() {
 
 // ---- settings --------------------------------------------------------------------------------------------------
 function differing() {
-  section("Settings", data.settings.length ? "Those in which the runs differ, but for the seed; what one has not is –." : "The runs differ in nothing but the seed.");
+  section("Settings", data.settings.length ? "Those in which the runs differ, but for the seed; – is one that a run does not have." : "The runs differ in nothing but the seed.");
   if (!data.settings.length) return;
   const parts = new Map();
   for (const row of data.settings) {
@@ -108,7 +108,7 @@ function differing() {
 // ---- samples ---------------------------------------------------------------------------------------------------
 function comparedSamples() {
   const several = data.cost.some((cost) => cost.runs > 1) ? " Of runs that differ in the seed it is the first." : "";
-  section("Samples", data.samples ? `${data.samples.shown.length} of the ${data.samples.total.toLocaleString("en")} that the runs have in common, with what each makes of them.${several}` : "The runs have none in common.");
+  section("Samples", data.samples ? `${data.samples.shown.length} of the ${data.samples.total.toLocaleString("en")} that the runs have in common, with the output of each.${several}` : "The runs have none in common.");
   if (!data.samples) return;
   const list = h("div", { className: "compared" }), more = h("button", { type: "button", className: "more" });
   const said = (row) => (row ? row.hypothesis ?? row.caption ?? null : null);
@@ -138,7 +138,7 @@ function comparedSamples() {
     list.replaceChildren(...chosen.slice(0, limit).map(show));
   };
   more.onclick = () => { limit = Infinity; fill(); };
-  if (data.samples.shown.length > 1) page.append(h("div", { className: "bar" }, group("order of samples", [["given", "as they come"], ["differ", "where they differ most"]], order, (by) => { order = by; fill(); })));
+  if (data.samples.shown.length > 1) page.append(h("div", { className: "bar" }, group("order of samples", [["given", "in order"], ["differ", "largest differences first"]], order, (by) => { order = by; fill(); })));
   page.append(list, more);
   fill();
 }
@@ -146,7 +146,7 @@ function comparedSamples() {
 // ---- attention -------------------------------------------------------------------------------------------------
 function comparedAttention() {
   if (!data.pictures.length) return;
-  section("Attention", "What heads look at as each model reads the same sentence and writes its own translation: a row's weights sum to 1. Colour goes by their square root.");
+  section("Attention", "Attention weights as each model reads the same sentence and writes its own translation; a row sums to 1. Colour is the square root of the weight.");
   const has = (view) => view && view.maps.length;
   const kinds = [...new Set(data.pictures.flatMap((one) => one.views.filter(has).flatMap((view) => view.maps.map((map) => map.name))))];
   const state = { picture: 0, kind: kinds.includes("cross") ? "cross" : kinds.at(-1), layers: {}, heads: {} };
@@ -186,10 +186,10 @@ function comparedAttention() {
 }
 function comparedSight() {
   if (!data.seen.length) return;
-  section("Attention over pictures", "Light is what the heads of the last layer look at most, on average: of the class token where there is one, else of all patches. Each has its own scale.");
+  section("Attention over images", "The mean of the last layer's heads: attention of the first token where there is one, else of all patches. Each image is coloured from its smallest to its largest weight.");
   page.append(h("div", { className: "compared" }, ...data.seen.map((one) => h("div", { className: "card" }, h("div", { className: "label", textContent: one.source }),
-    h("div", { className: "sights" }, h("figure", {}, h("img", { src: one.views.find(Boolean).plain, alt: one.source }), h("figcaption", { textContent: "picture" })),
-      ...one.views.map((view, at) => h("figure", {}, view ? h("img", { src: view.picture, alt: data.groups[at] }) : h("div", { className: "none", textContent: "missing" }), h("figcaption", { className: "legend" }, dot(at), data.groups[at]))))))));
+    h("div", { className: "sights" }, h("figure", {}, h("img", { src: one.views.find(Boolean).plain, alt: one.source }), h("figcaption", { textContent: "image" })),
+      ...one.views.map((view, at) => h("figure", {}, view ? h("img", { src: view.picture, alt: data.groups[at] }) : h("div", { className: "none", textContent: "missing" }), h("figcaption", { className: "legend" }, dot(at), data.groups[at], view ? h("div", { textContent: view.extent }) : null))))))));
 }
 
 page.replaceChildren();

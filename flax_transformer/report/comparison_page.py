@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from flax_transformer.report.comparison import (
     positions,
     settings,
 )
-from flax_transformer.report.image_attention import ImageAttention, png, spotlight
+from flax_transformer.report.image_attention import ImageAttention, mean_overlay, png
 from flax_transformer.report.page import SAMPLES, WEIGHTS, pack_maps, page_of, short
 from flax_transformer.report.run import is_number
 from flax_transformer.report.sample import picture_sample
@@ -250,7 +250,7 @@ def _samples(groups: Sequence[Group], keys: Sequence[tuple], notes: list[str]) -
         rows = [one.get(keys[at]) for one in found]
         size = sum(len(row["picture"]) for row in rows if row and row.get("picture"))
         if (room := room - size) < 0:
-            notes.append("Some pictures are left out, to keep the page small.")
+            notes.append("Some images are left out, to keep the page small.")
             break
         shown.append({"source": keys[at][0], "target": keys[at][1] or None, "rows": [_sample(row) for row in rows]})
     return {"total": len(keys), "shown": shown}
@@ -273,7 +273,7 @@ def _attention(groups: Sequence[Group], notes: list[str]) -> list[dict[str, Any]
         of = [next((p for p in group.first.pictures if p.source == source), None) for group in groups]
         room -= 2 * sum(maps.weights.size for picture in of if picture for maps in picture.maps)
         if room < 0 and kept:
-            notes.append("Some attention pictures are left out, to keep the page small.")
+            notes.append("Attention of some sentences is left out, to keep the page small.")
             break
         views = [p and {"output": p.output, "maps": [pack_maps(maps) for maps in p.maps]} for p in of]
         kept.append({"source": source, "views": views})
@@ -281,19 +281,18 @@ def _attention(groups: Sequence[Group], notes: list[str]) -> list[dict[str, Any]
 
 
 def _seen(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Put together what groups look at in one picture: its patches, light by the last layer's weights."""
+    """Put together the attention of the groups' last layers over the images that several have."""
     sources = dict.fromkeys(image.source for group in groups for image in group.first.images)
     found = []
     for source in sources:
         of = [next((i for i in group.first.images if i.source == source), None) for group in groups]
         if sum(image is not None for image in of) > 1:
-            found.append({"source": source, "views": [image and _lit(image) for image in of]})
+            found.append({"source": source, "views": [image and _overlaid(image) for image in of]})
     return found
 
 
-def _lit(image: ImageAttention) -> dict[str, str]:
-    """Draw a picture as dark as heads of the last layer, on average, look away from it."""
-    maps, at = image.layer(-1)
-    who: Callable = (lambda w: w[0]) if maps.queries.tokens else (lambda w: w.mean(0))
-    lit = np.round(255 * spotlight(image.pixels, who(maps.weights[at].mean(0)), maps)).astype(np.uint8)
-    return {"picture": png(lit), "plain": png(image.pixels), "output": image.output}
+def _overlaid(image: ImageAttention) -> dict[str, str]:
+    """Lay the attention of the last layer, the mean of its heads, over an image."""
+    drawn, extent = mean_overlay(image)
+    urls = {"picture": png(np.round(255 * drawn).astype(np.uint8)), "plain": png(image.pixels)}
+    return {**urls, "output": image.output, "extent": extent}

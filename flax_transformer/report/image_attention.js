@@ -1,16 +1,26 @@
 "use strict";
-// The section of attention over pictures; its helpers are in widget.js.
+// The section of attention over images; its helpers are in widget.js.
+const FLAT = 1.05, OPACITY = 0.6; // as in image_attention.py
+function viridis(share) {
+  const at = Math.max(0, Math.min(1, share)) * (data.colours.length - 1), i = Math.min(Math.floor(at), data.colours.length - 2);
+  return data.colours[i].map((from, c) => Math.round(from + (data.colours[i + 1][c] - from) * (at - i)));
+}
 function unpackSeen(map) {
   if (map.at) return map;
-  const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), codes = bytes(map.weights), most = new DataView(bytes(map.most).buffer);
-  const columns = map.heads + map.rollout;
-  const count = (side) => side.tokens.length + side.rows * side.columns;
+  const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), floats = (text) => new Float32Array(bytes(text).buffer);
+  const codes = bytes(map.weights), ranges = floats(map.ranges), uniform = floats(map.uniform), columns = map.heads + map.rollout;
+  const count = (side) => side.tokens.length + side.rows * side.columns, first = map.keys.tokens.length;
   map.S = count(map.keys);
   map.T = count(map.queries);
   map.names = [...Array.from({ length: map.heads }, (_, n) => `head ${n + 1}`), "mean of heads", ...(map.rollout ? ["rollout"] : [])];
+  const parts = [[0, first], [first, map.S]].filter(([from, to]) => to > from); // tokens and patches have ranges of their own
   const one = (layer, n, t) => {
-    const row = (layer * columns + n) * map.T + t, top = most.getFloat32(4 * row, true);
-    return Float32Array.from(codes.subarray(row * map.S, (row + 1) * map.S), (code) => top * (code / 255) ** 2);
+    const row = (layer * columns + n) * map.T + t, values = new Float32Array(map.S);
+    parts.forEach(([from, to], part) => {
+      const [low, high] = ranges.subarray(2 * (row * parts.length + part));
+      for (let s = from; s < to; s++) values[s] = low + ((high - low) * codes[row * map.S + s]) / 255;
+    });
+    return values;
   };
   // Weights of one query: of a head, of all in the mean, or through the layers.
   map.at = (layer, head, t) => {
@@ -19,54 +29,74 @@ function unpackSeen(map) {
     for (let n = 0; n < map.heads; n++) one(layer, n, t).forEach((value, s) => { mean[s] += value / map.heads; });
     return mean;
   };
+  map.uniformAt = (layer, head, t) => uniform[(layer * (1 + map.rollout) + (head > map.heads ? 1 : 0)) * map.T + t];
+  // The largest weight of a patch that a query has in any layer and head.
+  map.top = (t) => {
+    let most = 0;
+    for (let layer = 0; layer < map.layers; layer++) for (let n = 0; n < map.heads; n++)
+      most = Math.max(most, ranges[2 * (((layer * columns + n) * map.T + t) * parts.length + parts.length - 1) + 1]);
+    return most;
+  };
   return map;
 }
 function imageAttention() {
   if (!data.seen) return;
-  section("Attention", data.seen.length ? "What a patch, or a token that stands for the whole picture, looks at. Click on the picture to choose who looks, or use the arrow keys; hover or touch to read weights. "
-    + "Every map has its own scale. Rollout follows attention through all layers up to the chosen one." : "No pictures.");
+  section("Attention", data.seen.length ? "Attention weights of one query over the patches of an image. Rollout multiplies the mean attention of all layers up to the chosen one. "
+    + "Flat attention, whose weights differ by less than 5 %, has one colour in place of its differences." : "No images.");
   if (!data.seen.length) return;
-  const state = { picture: 0, stack: data.seen[0].maps.length - 1, layer: 0, head: 0, query: 0, over: true };
+  const state = { picture: 0, stack: data.seen[0].maps.length - 1, layer: 0, head: 0, query: 0, view: "overlay", absolute: false };
   const middle = ({ tokens, rows, columns }) => tokens.length + Math.floor(rows / 2) * columns + Math.floor(columns / 2);
   const first = (side) => (side.tokens.length ? 0 : middle(side));
   const bar = h("div", { className: "bar" }), overview = h("div", { className: "card overview wide" }), readout = h("p", { className: "readout", "aria-live": "polite" });
-  const canvas = h("canvas", { tabIndex: 0, role: "img", className: "seen" }), heading = h("h3"), who = h("div", { className: "bar" }), output = h("p", { className: "readout" });
-  const detail = h("div", { className: "card detail narrow" }, h("div", { className: "head" }, heading), who, canvas, readout, output);
-  const image = new Image(), seen = () => data.seen[state.picture], map = () => unpackSeen(seen().maps[state.stack]);
+  const canvas = h("canvas", { tabIndex: 0, role: "img", className: "seen" }), heading = h("h3"), who = h("div", { className: "bar queries" }), output = h("p", { className: "readout" });
+  const hint = h("p", { className: "readout" }), ramp = h("span", { className: "ramp" }), strength = h("p", { className: "readout strength" });
+  const detail = h("div", { className: "card detail narrow" }, h("div", { className: "head" }, heading, ramp), hint, who, canvas, strength, readout, output);
+  const plain = new Image(), grey = new Image(), seen = () => data.seen[state.picture], map = () => unpackSeen(seen().maps[state.stack]);
   const place = (index, { tokens, columns }) => [Math.floor((index - tokens.length) / columns), (index - tokens.length) % columns];
   const nameOfPlace = (index, side) => { if (index < side.tokens.length) return side.tokens[index]; const [r, c] = place(index, side); return `row ${r + 1}, column ${c + 1}`; };
+  const three = (value) => (value !== 0 && value < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))));
   let scale = 1;
 
   function controls() {
     const m = map(), items = [], at = seen();
-    if (data.seen.length > 1) items.push(choice("picture", data.seen.map((p, i) => [i, p.source || i + 1]), state.picture, (i) => { state.picture = Number(i); load(); }).element);
+    if (data.seen.length > 1) items.push(choice("image", data.seen.map((p, i) => [i, p.source || i + 1]), state.picture, (i) => { state.picture = Number(i); load(); }).element);
     if (at.maps.length > 1) items.push(group("stack of layers", at.maps.map((one, i) => [i, one.name]), state.stack, (i) => { state.stack = i; state.query = first(map().queries); state.layer = Infinity; all(); }));
     items.push(choice("layer", Array.from({ length: m.layers }, (_, i) => [i, i + 1]), state.layer, (i) => { state.layer = Number(i); pick(); }).element);
     items.push(choice("head", m.names.map((name, i) => [i, name.replace(/^head /, "")]), state.head, (i) => { state.head = Number(i); pick(); }).element);
-    items.push(group("how", [[true, "over the picture"], [false, "alone"]], state.over, (over) => { state.over = over; big(); }));
+    items.push(group("scale of colours", [[false, "each map from min to max"], [true, "all maps from 0"]], state.absolute, (absolute) => { state.absolute = absolute; heads(); big(); }));
+    items.push(group("view", [["overlay", "overlay"], ["weights", "weights"], ["image", "image"]], state.view, (view) => { state.view = view; big(); }));
     bar.replaceChildren(...items);
     const { tokens, rows, columns } = m.queries, token = state.query < tokens.length, patch = rows * columns ? [[-1, token ? "a patch" : nameOfPlace(state.query, m.queries)]] : [];
     const queries = [...tokens.map((name, i) => [i, name]), ...patch];
-    who.replaceChildren(group("who looks", queries, token ? state.query : -1, (i) => choose(i < 0 ? middle(m.queries) : i)));
+    hint.textContent = "Choose a query: " + (!patch.length ? "a button, or arrow keys on the image." : tokens.length ? "a button, a click on a patch, or arrow keys." : "click on a patch, or arrow keys.");
+    who.replaceChildren(group("query", queries, token ? state.query : -1, (i) => choose(i < 0 ? middle(m.queries) : i)));
+    who.hidden = !tokens.length;
   }
-  function shares(m, layer, head) {
+  // Weights of the patches, and the ends of the colours; flat attention has no ends.
+  function patchesOf(m, layer, head) {
     const patches = m.at(layer, head, state.query).subarray(m.keys.tokens.length);
-    return [patches, patches.reduce((a, b) => Math.max(a, b), 0) || 1];
+    const [least, most] = patches.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, 0]), flat = most <= FLAT * least;
+    const [low, high] = state.absolute ? [0, m.top(state.query)] : flat ? [0, 0] : [least, most];
+    const share = (value) => (high > low ? (value - low) / (high - low) : 0.5);
+    return { patches, low, high, share, flat, says: `max ${three(most)} · uniform ${three(m.uniformAt(layer, head, state.query))}${flat ? " · flat" : ""}` };
   }
-  function small(m, layer, head, [from, to]) {
+  function painted(m, layer, head) {
     const { rows: R, columns: C } = m.keys, element = h("canvas", { width: C, height: R }), context = element.getContext("2d"), pixels = context.createImageData(C, R);
-    const [patches, most] = shares(m, layer, head);
-    patches.forEach((value, i) => pixels.data.set([...heat(value / most, from, to), 255], 4 * i));
+    const found = patchesOf(m, layer, head);
+    found.patches.forEach((value, i) => pixels.data.set([...viridis(found.share(value)), 255], 4 * i));
     context.putImageData(pixels, 0, 0);
-    return element;
+    return { ...found, element };
   }
   function heads() {
-    const m = map(), range = colors(), across = m.names.length, grid = h("div", { className: "heads wide", style: `grid-template-columns: auto repeat(${across}, minmax(0, 72px))` });
+    const m = map(), across = m.names.length, grid = h("div", { className: "heads wide", style: `grid-template-columns: auto repeat(${across}, minmax(0, 72px))` });
     grid.append(h("span", { textContent: "layer" }), ...m.names.map((name) => h("span", { textContent: name.replace(/^head | of heads$/g, "") })));
     for (let layer = 0; layer < m.layers; layer++) {
       grid.append(h("span", { textContent: layer + 1 }));
-      m.names.forEach((name, head) => grid.append(h("button", { type: "button", "aria-label": `layer ${layer + 1}, ${name}`, "aria-pressed": layer === state.layer && head === state.head,
-        onclick: () => { state.layer = layer; state.head = head; pick(); } }, small(m, layer, head, range))));
+      m.names.forEach((name, head) => {
+        const { element, says } = painted(m, layer, head);
+        grid.append(h("button", { type: "button", title: says, "aria-label": `layer ${layer + 1}, ${name}`, "aria-pressed": layer === state.layer && head === state.head,
+          onclick: () => { state.layer = layer; state.head = head; pick(); } }, element));
+      });
     }
     overview.replaceChildren(h("h3", { textContent: "All heads" }), grid);
   }
@@ -79,35 +109,35 @@ function imageAttention() {
     big();
   }
   function big() {
-    const m = map(), { width, height } = seen(), [from, to] = colors(), ratio = devicePixelRatio || 1, context = canvas.getContext("2d");
+    const m = map(), { width, height } = seen(), ratio = devicePixelRatio || 1, context = canvas.getContext("2d");
     scale = Math.min(Math.min(440, (overview.parentElement.clientWidth || 360) - 34) / width, 440 / height);
     canvas.width = width * scale * ratio; canvas.height = height * scale * ratio;
     canvas.style.width = width * scale + "px"; canvas.style.height = height * scale + "px";
     context.scale(ratio * scale, ratio * scale);
     context.imageSmoothingEnabled = false;
-    if (state.over) context.drawImage(image, 0, 0, width, height);
-    const [patches, most] = shares(m, state.layer, state.head);
-    const { rows: R, columns: C, height: high, width: wide } = m.keys, over = h("canvas", { width: C, height: R }), cells = over.getContext("2d"), pixels = cells.createImageData(C, R);
-    patches.forEach((value, i) => pixels.data.set(state.over ? [0, 0, 0, 224 * (1 - value / most)] : [...heat(value / most, from, to), 255], 4 * i));
-    cells.putImageData(pixels, 0, 0);
-    context.drawImage(over, 0, 0, C * wide, R * high);
-    context.fillStyle = state.over ? "rgba(0, 0, 0, .88)" : css("--card"); // what no patch covers
-    context.fillRect(C * wide, 0, Math.max(0, width - C * wide), height);
-    context.fillRect(0, R * high, Math.min(width, C * wide), Math.max(0, height - R * high));
+    const { element, low, high, flat, says } = painted(m, state.layer, state.head), { rows: R, columns: C, height: high_, width: wide } = m.keys;
+    if (state.view !== "weights") context.drawImage(state.view === "image" ? plain : grey, 0, 0, width, height);
+    context.globalAlpha = { overlay: OPACITY, weights: 1, image: 0 }[state.view];
+    context.drawImage(element, 0, 0, C * wide, R * high_);
+    context.globalAlpha = 1;
     if (state.query >= m.queries.tokens.length) {
       const [r, c] = place(state.query, m.queries), { height: tall, width: broad } = m.queries;
-      context.strokeStyle = css("--validation"); context.lineWidth = 2.5 / scale;
-      context.strokeRect(c * broad, r * tall, Math.min(broad, width - c * broad), Math.min(tall, height - r * tall));
+      const box = [c * broad, r * tall, Math.min(broad, width - c * broad), Math.min(tall, height - r * tall)];
+      for (const [colour, thick] of [["#000", 4], ["#fff", 2]]) { context.strokeStyle = colour; context.lineWidth = thick / scale; context.strokeRect(...box); }
     }
-    heading.textContent = `${m.name}, layer ${state.layer + 1}, ${m.names[state.head]}`;
-    canvas.setAttribute("aria-label", `${heading.textContent}: what ${nameOfPlace(state.query, m.queries)} looks at; arrow keys choose who looks`);
+    const stack = seen().maps.length > 1 ? `${m.name}, ` : "";
+    heading.textContent = `${stack}layer ${state.layer + 1}, ${m.names[state.head]}`;
+    strength.textContent = says;
+    ramp.replaceChildren(...(flat && !state.absolute ? ["flat"] : [three(low), h("i", { style: `background: linear-gradient(to right, ${data.colours.map((colour) => `rgb(${colour})`).join(", ")})` }), three(high)]));
+    canvas.setAttribute("aria-label", `${heading.textContent}: attention of ${nameOfPlace(state.query, m.queries)} to patches, ${says}; arrow keys choose the query`);
     output.textContent = [seen().source, seen().output].filter(Boolean).join(": ");
     say();
   }
   function say(key) {
     const m = map(), weights = m.at(state.layer, state.head, state.query), to = weights.subarray(m.keys.tokens.length).reduce((a, b) => a + b, 0);
-    const others = m.keys.tokens.map((name, i) => `, the ${name} by ${weights[i].toFixed(3)}`).join("");
-    readout.replaceChildren(h("b", { textContent: nameOfPlace(state.query, m.queries) }), ` looks at patches by ${to.toFixed(3)}${others}`);
+    const tokens = m.keys.tokens.map((name, i) => [weights[i], name]), shown = tokens.length > 6 ? [[tokens.reduce((a, [value]) => a + value, 0), `all ${tokens.length} tokens`]] : tokens;
+    const others = shown.map(([value, name]) => `, to ${name} ${value.toFixed(3)}`).join("");
+    readout.replaceChildren("attention of ", h("b", { textContent: nameOfPlace(state.query, m.queries) }), `: to patches ${to.toFixed(3)}${others}`);
     return key === undefined ? "" : `${nameOfPlace(key, m.keys)}\nweight ${number(weights[key])}`;
   }
   function choose(query) {
@@ -142,8 +172,9 @@ function imageAttention() {
   }
   function load() {
     state.stack = Math.min(state.stack, seen().maps.length - 1);
-    image.onload = big;
-    image.src = seen().picture;
+    plain.onload = grey.onload = big;
+    plain.src = seen().picture;
+    grey.src = seen().grey;
     all();
   }
   state.layer = map().layers - 1;

@@ -53,11 +53,11 @@ function metrics() {
 // ---- profile ---------------------------------------------------------------------------------------------------
 function profile() {
   if (!data.profile) return;
-  section("Profile", "Time of the operations in the steps that were traced, on all threads and devices together; derivatives are their module's.");
+  section("Profile", "Time of the operations in the traced steps, over all threads and devices; derivatives count for their module.");
   const share = (value) => h("td", { textContent: `${(100 * value).toFixed(1)} %` });
   const table = (heads, rows) => page.append(scroll(heads, rows));
-  table(["module", "share"], data.profile.modules.map(([module, part]) => h("tr", {}, h("td", { textContent: module }), share(part))));
-  table(["operation", "module", "ms", "share", "times"], data.profile.operations.map(([module, name, seconds, part, count]) =>
+  table(["module", "fraction"], data.profile.modules.map(([module, part]) => h("tr", {}, h("td", { textContent: module }), share(part))));
+  table(["operation", "module", "ms", "fraction", "times"], data.profile.operations.map(([module, name, seconds, part, count]) =>
     h("tr", {}, h("td", { textContent: name }), h("td", { textContent: module }), h("td", { textContent: number(1000 * seconds) }), share(part), h("td", { textContent: count.toLocaleString("en") }))));
   if (data.profile.more) page.append(h("p", { className: "lead", textContent: `${data.profile.more.toLocaleString("en")} shorter ones are not shown.` }));
 }

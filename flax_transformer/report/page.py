@@ -19,7 +19,7 @@ import numpy as np
 from flax_transformer.frozen import frozen
 from flax_transformer.ops import spectrum_rank
 from flax_transformer.report.attention import AttentionMaps
-from flax_transformer.report.image_attention import ImageAttention, packed
+from flax_transformer.report.image_attention import COLOURS, ImageAttention, packed
 from flax_transformer.report.sample import picture_sample
 from flax_transformer.scope import OUTSIDE
 from flax_transformer.train.profile import OPERATIONS, Operation
@@ -34,14 +34,14 @@ SCRIPTS = ("widget.js", "attention.js", "image_attention.js", "samples.js", "pag
 """The last one draws the page."""
 
 SEEN = 6_000_000
-"""Bytes of attention weights over pictures that the page holds, one a weight; patches are merged until they fit."""
+"""Bytes of attention weights over images that the page holds, one a weight; patches are merged until they fit."""
 
 WEIGHTS = 2_000_000
-"""Bytes of attention weights that the page holds, two a weight; pictures beyond are left out."""
+"""Bytes of attention weights over tokens that the page holds, two a weight; sentences beyond are left out."""
 
 
 PIXELS = 6_000_000
-"""Bytes of samples' pictures and sounds that the page holds."""
+"""Bytes of samples' images and sounds that the page holds."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Report:
     """Of a classifier: names of `classes`, and `counts` of samples by true class, then by the class told."""
     pictures: Sequence[Picture] | None = None
     images: Sequence[ImageAttention] | None = None
-    """What heads look at in pictures."""
+    """Attention over images."""
     profile: Sequence[Operation] | None = None
     """What the steps that were traced have spent their time on, the longest first."""
     config: Mapping[str, Any] | None = None
@@ -91,6 +91,7 @@ def render(report: Report) -> str:
         "confusion": report.confusion,
         "pictures": None if report.pictures is None else _pictures(report.pictures, notes),
         "seen": None if report.images is None else _seen(report.images, notes),
+        "colours": COLOURS.tolist() if report.images else None,
         "profile": None if report.profile is None else _profile(report.profile),
         "config": report.config,
     }
@@ -180,16 +181,16 @@ def short(value: Any) -> float | None:
 
 
 def _all_samples(samples: Sequence[Mapping[str, Any]] | None, notes: list[str]) -> dict[str, Any]:
-    """Part samples with pictures from those without."""
+    """Part samples with images, or probabilities of classes, from those without."""
     if samples is None:
         return {"samples": None, "images": None}
-    texts = [sample for sample in samples if "picture" not in sample]
+    texts = [sample for sample in samples if "picture" not in sample and not isinstance(sample.get("scores"), Mapping)]
     images, room = [], PIXELS
-    for sample in samples:
-        if "picture" in sample and (room := room - len(sample["picture"]) - len(sample.get("sound") or "")) > 0:
+    for sample in (each for each in samples if "picture" in each or isinstance(each.get("scores"), Mapping)):
+        if (room := room - len(sample.get("picture") or "") - len(sample.get("sound") or "")) > 0:
             images.append(picture_sample(sample))
     if left := len(samples) - len(texts) - len(images):
-        notes.append(f"Pictures left out, to keep the page small: {left:,}.")
+        notes.append(f"Images of samples left out, to keep the page small: {left:,}.")
     return {"samples": None if images and not texts else _samples(texts), "images": images or None}
 
 
@@ -226,7 +227,7 @@ def _pictures(pictures: Sequence[Picture], notes: list[str]) -> list[dict]:
     for picture in pictures:
         size = 2 * sum(maps.weights.size for maps in picture.maps)
         if size > room and kept:
-            notes.append("Some attention pictures are left out, to keep the page small.")
+            notes.append("Attention of some samples is left out, to keep the page small.")
             break
         room -= size
         kept.append(
@@ -238,9 +239,7 @@ def _pictures(pictures: Sequence[Picture], notes: list[str]) -> list[dict]:
 def _seen(images: Sequence[ImageAttention], notes: list[str]) -> list[dict[str, Any]]:
     made = [packed(image, SEEN // len(images)) for image in images]
     if (side := max((side for _, side in made), default=1)) > 1:
-        notes.append(
-            f"Attention over pictures is shown of up to {side} × {side} patches together, to keep the page small."
-        )
+        notes.append(f"Attention over images is shown of up to {side} × {side} patches merged, to keep the page small.")
     return [image for image, _ in made]
 
 

@@ -1,10 +1,10 @@
-"""What a run leaves for its page beside samples.jsonl: pictures, and which class was taken for which.
+"""What a run leaves for its page beside samples.jsonl: images, and which class was predicted for which.
 
-A sample of a picture has `picture`, its file in the run's folder, and `source`, its name; one of a sound has `sound`
-too; `wide` asks for a whole line of the page. One that was classified has
-`target`, `hypothesis` and its `score`; one in which objects were sought `size`, the width and height that boxes are
-within, `objects` with `label` and `box`, and `found` with their `score` too; any other a `caption`. That of a clip has
-`frames`, how many of them its picture is a sheet of.
+A sample of an image has `picture`, its file in the run's folder, and `source`, its name; one of a sound has `sound`
+too; `wide` asks for a whole line of the page. One that was classified, also a text alone, has `target`, `hypothesis`,
+its `score`, and `scores`, the probabilities of the most probable classes by name; one in which objects were sought
+`size`, the width and height that boxes are within, `objects` with `label` and `box`, and `found` with their `score`
+too; any other a `caption`. That of a clip has `frames`, how many of them its picture is a sheet of.
 Axes: M samples, E classes.
 """
 
@@ -23,7 +23,7 @@ from jaxtyping import Float
 PICTURES = "samples"
 """Folder of a run's that has the pictures of its samples."""
 CONFUSION = "confusion.json"
-"""File of a run's folder that counts the samples of each class by what they were taken for."""
+"""File of a run's folder that counts the samples of each class by the class predicted."""
 LONGEST = 512
 """Pixels that a picture's longer side has at most, unless it is asked for larger."""
 NAME = re.compile(PICTURES + r"/[\w.-]{1,100}\.(png|wav)", re.ASCII)
@@ -119,17 +119,17 @@ def read_media(root: Path, place: Any) -> str | None:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}" if content.startswith(signature) else None
 
 
-def write_confusion(root: Path, classes: Sequence[str], truth: Sequence[int], told: Sequence[int]) -> None:
-    """Count the samples of each class by what they were taken for, into a run's folder.
+def write_confusion(root: Path, classes: Sequence[str], truth: Sequence[int], predicted: Sequence[int]) -> None:
+    """Count the samples of each class by the class predicted, into a run's folder.
 
     Args:
       root: the run's folder.
       classes: their E names.
       truth: numbers of the M true classes.
-      told: numbers of the M classes told.
+      predicted: numbers of the M classes predicted.
     """
     counts = np.zeros((len(classes), len(classes)), int)
-    np.add.at(counts, (np.asarray(truth, int), np.asarray(told, int)), 1)
+    np.add.at(counts, (np.asarray(truth, int), np.asarray(predicted, int)), 1)
     (root / CONFUSION).write_text(json.dumps({"classes": list(classes), "counts": counts.tolist()}) + "\n")
 
 
@@ -148,11 +148,11 @@ def read_confusion(root: Path) -> dict[str, Any] | None:
 
 
 def picture_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a page shows of a sample with a picture: what is of the right kind among its fields."""
+    """Return what a page shows of a sample with an image or probabilities: what is of the right kind of its fields."""
     texts = {name: str(sample[name]) for name in ("source", "target", "hypothesis", "caption") if name in sample}
     heard = {"sound": sample["sound"]} if isinstance(sample.get("sound"), str) else {}
     heard |= {"wide": True} if sample.get("wide") is True else {}
-    shown = {"picture": sample["picture"], **heard, **texts, "score": _number(sample.get("score"))}
+    shown = {"picture": sample.get("picture"), **heard, **texts, "score": _number(sample.get("score"))}
     if isinstance(scores := sample.get("scores"), Mapping):
         shown["scores"] = [[str(name), _number(value)] for name, value in scores.items()][:5]
     size = _numbers(sample.get("size"), 2)

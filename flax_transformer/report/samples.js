@@ -1,12 +1,12 @@
 "use strict";
-// The sections of samples, as texts and as pictures; their helpers are in widget.js.
+// The sections of samples, as texts and as images; their helpers are in widget.js.
 const tokenText = (token, i) => (token.startsWith("·") && token.length > 1 ? (i ? " " : "") + token.slice(1) : token);
 function tokens(sample) {
   const line = h("div", { className: "tokens", tabIndex: 0, role: "group", "aria-label": "tokens; arrow keys read their probabilities" });
   const probability = (i) => (typeof sample.logprobs[i] === "number" ? Math.exp(sample.logprobs[i]) : null);
   const spans = sample.tokens.map((token, i) => {
     const p = probability(i), end = /^<.*>$/.test(token);
-    const style = p === null ? "" : `background: rgba(var(--unsure), ${(0.85 * (1 - p)).toFixed(3)})`;
+    const style = p === null ? "" : tinted("--unsure", 0.85 * (1 - p));
     return h("span", { className: end ? "end" : "", style, textContent: end ? token : tokenText(String(token), i) });
   });
   let at = -1;
@@ -31,36 +31,38 @@ function tokens(sample) {
 function samples() {
   if (!data.samples) return;
   const shown = data.samples.shown, total = data.samples.total;
+  const known = (sample) => sample.logprobs.filter((v) => v !== null), scored = shown.some((sample) => known(sample).length && Array.isArray(sample.tokens) && sample.tokens.length);
+  const answers = (sample) => typeof sample.hypothesis === "string" || (Array.isArray(sample.tokens) && sample.tokens.length > 0), has = (sample) => typeof sample.target === "string";
   section(total === 1 ? "Sample" : "Samples", !total ? "None: they are written when a run ends." : total > shown.length
-    ? `${shown.length} of ${total.toLocaleString("en")}: half spread evenly over the test set, half those the model was least sure of.` : "");
+    ? `${shown.length} of ${total.toLocaleString("en")}: ${scored ? "half spread evenly over the test set, half of the lowest probability" : "spread evenly over the test set"}.` : "");
   if (!total) return;
-  const mean = (sample) => { const known = sample.logprobs.filter((v) => v !== null); return known.length ? known.reduce((a, b) => a + b, 0) / known.length : 0; };
+  const mean = (sample) => { const values = known(sample); return values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0; };
   const list = h("div", { className: "samples" }), more = h("button", { type: "button", className: "more" });
   let order = "spread", limit = 8;
   const fill = () => {
-    const chosen = order === "wrong" ? shown.filter((sample) => sample.hypothesis !== sample.target) : order === "unsure" ? [...shown].sort((a, b) => mean(a) - mean(b)) : shown;
+    const chosen = order === "wrong" ? shown.filter((sample) => has(sample) && sample.hypothesis !== sample.target) : order === "unsure" ? [...shown].sort((a, b) => mean(a) - mean(b)) : shown;
     more.textContent = `Show all ${chosen.length}`;
     more.hidden = chosen.length <= limit;
     list.replaceChildren(...chosen.slice(0, limit).map((sample) => {
       const same = sample.hypothesis === sample.target, row = [];
-      const add = (label, content, name) => row.push(h("div", { className: "label", textContent: label }), typeof content === "string" ? h("div", { className: name || "", textContent: content }) : content);
-      add("source", String(sample.source ?? ""));
-      add("output", Array.isArray(sample.tokens) && sample.tokens.length ? tokens(sample) : String(sample.hypothesis ?? ""));
-      if (typeof sample.target === "string") add("reference", same ? "✓ the same" : sample.target, same ? "same" : "");
+      const add = (label, content, name) => row.push(h("div", { className: "label", textContent: label }), typeof content === "string" ? h("div", { className: name || "", textContent: content || "(empty)" }) : content);
+      if (sample.source !== null && sample.source !== undefined) add("source", String(sample.source));
+      if (answers(sample)) add("output", Array.isArray(sample.tokens) && sample.tokens.length ? tokens(sample) : sample.hypothesis);
+      if (has(sample)) add("reference", same ? "✓ the same" : sample.target, same ? "same" : "");
       return h("div", { className: "card sample" }, ...row);
     }));
-    if (!chosen.length) list.append(h("p", { className: "lead", textContent: "None of those on this page." }));
+    if (!chosen.length) list.append(h("p", { className: "lead", textContent: "None on this page." }));
   };
   more.onclick = () => { limit = Infinity; fill(); };
-  const sorts = shown.length > 1;
-  page.append(h("div", { className: "bar" },
-    sorts ? group("order of samples", [["spread", "as they come"], ["unsure", "least sure first"], ["wrong", "not as the reference"]], order, (by) => { order = by; fill(); }) : null,
-    h("span", { className: "ramp" }, "sure", h("i", { style: "background: linear-gradient(to right, transparent, rgba(var(--unsure), .85))" }), "unsure")));
-  page.append(list, more);
-  fill();
+  const orders = [["spread", "in order"], ...(scored ? [["unsure", "lowest probability first"]] : []), ...(shown.some((sample) => has(sample) && answers(sample)) ? [["wrong", "other than the reference"]] : [])];
+  const bar = h("div", { className: "bar" });
+  if (shown.length > 1 && orders.length > 1) bar.append(group("order of samples", orders, order, (by) => { order = by; fill(); }));
+  if (scored) bar.append(h("span", { className: "ramp" }, "token probability 1", h("i", { style: "background: linear-gradient(to right, transparent, rgba(var(--unsure), .85))" }), "0"));
+  page.append(...(bar.children.length ? [bar] : []), list, more);
+  redraws.push(fill); // colours go by the scheme
 }
 
-// ---- pictures --------------------------------------------------------------------------------------------------
+// ---- images ----------------------------------------------------------------------------------------------------
 const HUES = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#7f3c8d"];
 const imageState = { order: "wrong", limit: 24, cell: null, sure: 0.5, fill: () => {} };
 const isWrong = (sample) => sample.target !== undefined && sample.hypothesis !== sample.target;
@@ -79,15 +81,15 @@ function boxed(sample, hue) {
     const colour = hue(label), size = (found.length > 8 ? 2.6 : 3.4) * unit, left = Math.max(0, Math.min(box[0], box[2])), late = left > 0.8 * width;
     const says = [found.length > 8 ? null : label, score === null ? null : score.toFixed(2)].filter((part) => part !== null).join(" ");
     svg.append(s("text", { x: late ? Math.min(width, Math.max(box[0], box[2])) : left, y: Math.max(size, Math.min(box[1], box[3]) + 0.4 * size), "font-size": size, "text-anchor": late ? "end" : "start",
-      style: `fill: #fff; stroke: ${colour}; stroke-width: ${1.2 * unit}; paint-order: stroke; font-weight: 600` }, says));
+      style: `fill: ${inkOn(rgbOf(colour))}; stroke: ${colour}; stroke-width: ${1.2 * unit}; paint-order: stroke; font-weight: 600` }, says));
   }
-  const says = `${found.length} found, ${sample.objects.length} there`;
+  const says = `${found.length} detected, ${sample.objects.length} annotated`;
   svg.setAttribute("aria-label", says);
   return [svg, says];
 }
 function pictureCard(sample, hue) {
   const lines = [], add = (text, name) => lines.push(h("div", { className: name || "", textContent: text }));
-  const frame = h("div", { className: "frame" }, h("img", { src: sample.picture, alt: sample.source ?? "" }));
+  const frame = sample.picture ? h("div", { className: "frame" }, h("img", { src: sample.picture, alt: sample.source ?? "" })) : h("div", { className: "text", textContent: sample.source });
   if (sample.size) {
     const [svg, says] = boxed(sample, hue);
     frame.append(svg);
@@ -95,21 +97,22 @@ function pictureCard(sample, hue) {
   } else if (sample.hypothesis !== undefined) {
     const right = sample.target === undefined ? "" : isWrong(sample) ? "✗ " : "✓ ";
     add(`${right}${sample.hypothesis}${sample.score === null ? "" : ` ${sample.score.toFixed(2)}`}`, right && (isWrong(sample) ? "wrong" : "same"));
-    if (isWrong(sample)) add(`is ${sample.target}`);
+    if (isWrong(sample)) add(`class: ${sample.target}`);
   }
-  if (sample.scores) lines.push(h("div", { className: "chances" }, ...sample.scores.flatMap(([name, value]) => [h("span", { textContent: name }),
-    h("i", { style: `width: ${Math.max(1, 100 * (value ?? 0)).toFixed(1)}%`, title: number(value) })])));
+  if (sample.scores) lines.push(h("div", { className: "chances" }, ...sample.scores.flatMap(([name, value]) => [h("span", { textContent: name, title: name }),
+    h("i", { style: `width: ${Math.max(1, 100 * (value ?? 0)).toFixed(1)}%` }), h("b", { textContent: value === null ? "–" : value.toFixed(2) })])));
   if (sample.caption) add(sample.caption);
   if (sample.sound) lines.push(h("audio", { controls: true, preload: "none", src: sample.sound }));
-  if (sample.source) add(sample.source, "label");
+  if (sample.source && sample.picture) add(sample.source, "label");
   const wide = sample.wide || (!sample.size && sample.hypothesis === undefined);
-  return h("div", { className: `card picture${wide ? " wide" : sample.size ? " large" : ""}` }, frame, ...lines);
+  return h("div", { className: `card picture${wide ? " wide" : sample.size || !sample.picture ? " large" : ""}` }, frame, ...lines);
 }
+const thingsOf = (all) => (all.some((one) => one.sound) ? "sounds" : all.every((one) => !one.picture) ? "texts" : "images");
 function images() {
   if (!data.images) return;
   const all = data.images, told = all.filter((one) => one.hypothesis !== undefined && one.target !== undefined && !one.size), found = all.filter((one) => one.size);
-  const heard = all.some((one) => one.sound), things = heard ? "sounds" : "pictures";
-  section(heard ? "Sounds" : "Pictures", found.length ? "Dashed in white is what there is, in colour what was found, with its score." : told.length ? `${told.length} of the test ${things}, with what they were taken for and how surely.` : "");
+  const things = thingsOf(all);
+  section(things[0].toUpperCase() + things.slice(1), found.length ? "Dashed boxes are the annotated objects, coloured boxes the detections, with their scores." : told.length ? `${told.length} of the test ${things}, with the predicted class and the probabilities.` : "");
   const labels = [...new Set(found.flatMap((one) => [...one.objects, ...one.found].map((each) => each.label)))].sort();
   const hue = (label) => HUES[labels.indexOf(label) % HUES.length];
   const list = h("div", { className: "pictures" }), more = h("button", { type: "button", className: "more" }), only = h("span", { className: "readout" });
@@ -120,13 +123,13 @@ function images() {
     const chosen = order === "wrong" ? [...some].sort((a, b) => rank(a) - rank(b)) : some;
     more.textContent = `Show all ${chosen.length}`;
     more.hidden = chosen.length <= limit;
-    only.replaceChildren(...(cell ? [`${cell[0]}, taken for ${cell[1]} `, h("button", { type: "button", className: "more", textContent: "show all classes", onclick: () => { imageState.cell = null; imageState.fill(); } })] : []));
+    only.replaceChildren(...(cell ? [`${cell[0]}, predicted as ${cell[1]} `, h("button", { type: "button", className: "more", textContent: "show all classes", onclick: () => { imageState.cell = null; imageState.fill(); } })] : []));
     list.replaceChildren(...chosen.slice(0, limit).map((one) => pictureCard(one, hue)));
-    if (!chosen.length) list.append(h("p", { className: "lead", textContent: "None of those on this page." }));
+    if (!chosen.length) list.append(h("p", { className: "lead", textContent: "None on this page." }));
   };
   more.onclick = () => { imageState.limit = Infinity; imageState.fill(); };
   const bar = h("div", { className: "bar" });
-  if (told.length > 1) bar.append(group(`order of ${things}`, [["wrong", "most wrong first"], ["given", "as they come"]], imageState.order, (by) => { imageState.order = by; imageState.fill(); }));
+  if (told.length > 1) bar.append(group(`order of ${things}`, [["wrong", "errors of highest probability first"], ["given", "in order"]], imageState.order, (by) => { imageState.order = by; imageState.fill(); }));
   if (found.length) {
     const says = h("b", { textContent: "0.50" });
     const slide = h("input", { type: "range", min: 0, max: 1, step: 0.01, value: imageState.sure, oninput: () => { imageState.sure = Number(slide.value); says.textContent = imageState.sure.toFixed(2); imageState.fill(); } });
@@ -142,21 +145,24 @@ function images() {
 function confusion() {
   if (!data.confusion) return;
   const { classes, counts } = data.confusion, rows = counts.map((row) => row.reduce((a, b) => a + b, 0));
-  const shown = classes.length <= 30, pick = (t, p) => { imageState.cell = [classes[t], classes[p]]; imageState.fill(); document.getElementById(data.images?.some((one) => one.sound) ? "sounds" : "pictures")?.scrollIntoView(); };
+  const things = thingsOf(data.images || []), shown = classes.length <= 30, pick = (t, p) => { imageState.cell = [classes[t], classes[p]]; imageState.fill(); document.getElementById(things)?.scrollIntoView(); };
   const known = new Set((data.images || []).map((one) => `${one.target}\n${one.hypothesis}`));
-  section("Confusion", `Test ${data.images?.some((one) => one.sound) ? "sounds" : "pictures"} by what they are and what they were taken for${shown ? ", each row by its share; a count underlined has pictures above" : ""}.`);
+  section("Confusion", `Test ${data.images ? things : "samples"} by class and predicted class${shown ? "; colour is the fraction of the class, a count underlined leads to its samples above" : ""}.`);
+  const tints = [];
   const cell = (t, p) => {
     const count = counts[t][p], share = rows[t] ? count / rows[t] : 0, has = known.has(`${classes[t]}\n${classes[p]}`);
-    const colour = t === p ? "var(--same)" : "var(--unsure)";
-    return h("td", { style: `background: rgba(${colour}, ${(share && 0.08 + 0.82 * Math.sqrt(share)).toFixed(3)})`, title: `${classes[t]} taken for ${classes[p]}: ${count} of ${rows[t]}` },
-      has ? h("button", { type: "button", textContent: count, "aria-label": `${classes[t]} taken for ${classes[p]}`, onclick: () => pick(t, p) }) : count ? String(count) : "·");
+    const element = h("td", { title: `${classes[t]} predicted as ${classes[p]}: ${count} of ${rows[t]}` },
+      has ? h("button", { type: "button", textContent: count, "aria-label": `${classes[t]} predicted as ${classes[p]}`, onclick: () => pick(t, p) }) : count ? String(count) : "·");
+    tints.push(() => element.setAttribute("style", tinted(t === p ? "--same" : "--unsure", share && 0.08 + 0.82 * Math.sqrt(share))));
+    return element;
   };
+  redraws.push(() => tints.forEach((tint) => tint())); // colours go by the scheme
   const table = !shown ? null : h("table", { className: "confusion" },
-    h("thead", {}, h("tr", {}, h("th", { textContent: "is ↓ taken for →" }), ...classes.map((name) => h("th", {}, h("span", { textContent: name }))), h("th", { textContent: "right" }))),
+    h("thead", {}, h("tr", {}, h("th", { textContent: "class ↓ predicted →" }), ...classes.map((name) => h("th", {}, h("span", { textContent: name }))), h("th", { textContent: "correct" }))),
     h("tbody", {}, ...classes.map((name, t) => h("tr", {}, h("th", { textContent: name }), ...classes.map((_, p) => cell(t, p)),
       h("td", { textContent: rows[t] ? `${(100 * counts[t][t] / rows[t]).toFixed(1)} %` : "–" })))));
   const mistakes = counts.flatMap((row, t) => row.map((count, p) => [count, t, p])).filter(([count, t, p]) => count && t !== p).sort((a, b) => b[0] - a[0]).slice(0, 10);
-  const list = !mistakes.length ? null : h("div", { className: "card scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ...["most frequent mistakes", "taken for", "times", "of its class"].map((text) => h("th", { textContent: text })))),
+  const list = !mistakes.length ? null : h("div", { className: "card scroll" }, h("h3", { textContent: "Most frequent errors" }), h("table", {}, h("thead", {}, h("tr", {}, ...["class", "predicted as", "times", "of its class"].map((text) => h("th", { textContent: text })))),
     h("tbody", {}, ...mistakes.map(([count, t, p]) => h("tr", {}, h("td", { textContent: classes[t] }), h("td", { textContent: classes[p] }), h("td", { textContent: count }), h("td", { textContent: `${(100 * count / rows[t]).toFixed(1)} %` }))))));
   page.append(h("div", { className: "matrices" }, table && h("div", { className: "card scroll" }, table), list));
 }

@@ -34,6 +34,21 @@ function number(value) {
   if (size >= 1000) return Math.round(value).toLocaleString("en");
   return size !== 0 && size < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
+// ---- colours ---------------------------------------------------------------------------------------------------
+const rgbOf = (colour) => (colour.startsWith("#") ? [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16)) : colour.split(",").map(Number));
+function luminance(rgb) {
+  const [r, g, b] = rgb.map((value) => (value <= 10 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+// Black or white, whichever can be read on a colour: their contrasts multiply to 21, so that one of them has 4.58 at least.
+const inkOn = (rgb) => ((luminance(rgb) + 0.05) ** 2 > 0.0525 ? "#000" : "#fff");
+// The style of text on a colour that lies over the card, so opaque; of the page's own colour where there is next to nothing.
+function tinted(colour, opacity) {
+  if (opacity < 0.02) return "";
+  const under = rgbOf(css("--card")), rgb = rgbOf(css(colour)).map((value, i) => Math.round(opacity * value + (1 - opacity) * under[i]));
+  return `background: rgb(${rgb}); color: ${inkOn(rgb)}`;
+}
+
 function showTip(text, x, y) {
   tip.textContent = text;
   tip.hidden = false;
@@ -119,10 +134,11 @@ function chart(title, lines, axis) {
     const log = chartState.log && points.every((point) => point[1] > 0);
     let low = Math.min(...points.map((point) => point[1])), high = Math.max(...points.map((point) => point[1]));
     if (low === high) { low -= Math.abs(low) * 0.1 || 1; high += Math.abs(high) * 0.1 || 1; }
-    const first = axis.together ? 0 : Math.min(...places, last), pad = (high - low) * 0.04;
+    const first = axis.together || places.length === 1 ? 0 : Math.min(...places, last), pad = (high - low) * 0.04;
     if (!log) { low = low >= 0 && low - pad < 0 ? 0 : low - pad; high += pad; }
     const f = log ? Math.log : (value) => value;
-    scaleX = (step) => left + ((step - first) / (last - first || 1)) * (width - left - right);
+    const inset = first === last ? (width - left - right) / 2 : 0; // step 0 alone stands in the middle
+    scaleX = (step) => left + inset + ((step - first) / (last - first || 1)) * (width - left - right);
     const y = (value) => height - bottom - ((f(value) - f(low)) / (f(high) - f(low))) * (height - top - bottom);
     for (const value of log ? logTicks(low, high) : ticks(low, high, 4)) {
       svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
@@ -130,6 +146,7 @@ function chart(title, lines, axis) {
     }
     for (const step of ticks(first, last, Math.max(3, Math.floor(width / 110))).filter((step) => !axis.whole || Number.isInteger(step)))
       svg.append(s("text", { x: scaleX(step), y: height - 7, "text-anchor": scaleX(step) > width - 30 ? "end" : "middle" }, axis.spell(step)));
+    const singles = [];
     for (const line of lines) {
       line.y = y;
       let path = "", pen = "M";
@@ -140,8 +157,15 @@ function chart(title, lines, axis) {
       }
       svg.append(s("path", { d: path, style: `stroke: var(${line.color})${line.dash ? `; stroke-dasharray: ${line.dash}` : ""}` }));
       const alone = line.points.filter(([, value], i) => value !== null && [i - 1, i + 1].every((j) => !line.points[j] || line.points[j][1] === null));
-      for (const [step, value] of alone) svg.append(s("circle", { cx: scaleX(step), cy: y(value), r: 2.5, style: `fill: var(${line.color})` }));
+      const single = line.points.filter(([, value]) => value !== null).length === 1;
+      for (const [step, value] of alone) svg.append(s("circle", { class: "alone", cx: scaleX(step), cy: y(value), r: single ? 4 : 2.5, style: `fill: var(${line.color})` }));
+      if (single && lines.length <= 4) singles.push([scaleX(alone[0][0]), y(alone[0][1]), number(alone[0][1])]);
     }
+    singles.sort((a, b) => a[1] - b[1]).forEach(([x, at, says], i) => { // a number beside each, never on another
+      const below = Math.max(at + 4, i && singles[i - 1][3] + 12), end = x > width - 60;
+      singles[i][3] = below;
+      svg.append(s("text", { class: "single", x: x + (end ? -8 : 8), y: below, "text-anchor": end ? "end" : "start" }, says));
+    });
     mark();
   }
   function point(step) {

@@ -1,4 +1,4 @@
-"""What the heads of a translation model look at, sentence by sentence.
+"""Attention weights of a translation model, sentence by sentence.
 
 Axes: L layers, N heads, S source tokens, T target tokens.
 """
@@ -19,16 +19,16 @@ from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import AttentionMaps, Picture
 from flax_transformer.task.translator import Search, Translator, padded_length
 
-SEES_ALL = "Rows: the token being written; columns: the tokens it reads, those of the last pass, before and behind it."
-"""What the decoder's own heads look at where all tokens are written at once."""
+SEES_ALL = "Rows: the generated token; columns: the tokens of the last pass that it attends to, before and after it."
+"""Of a decoder that generates all tokens at once."""
 
 LONGEST = 128
 """Tokens a sentence may have to be drawn."""
 
 KINDS = {
-    "encoder self": "Rows: source tokens; columns: the source tokens they look at.",
-    "decoder self": "Rows: the token being written; columns: the tokens it reads, those written before it.",
-    "cross": "Rows: the token being written; columns: the source tokens it looks at.",
+    "encoder self": "Rows: source tokens; columns: the source tokens that they attend to.",
+    "decoder self": "Rows: the generated token; columns: the tokens before it that it attends to.",
+    "cross": "Rows: the generated token; columns: the source tokens that it attends to.",
 }
 
 TWICE = {

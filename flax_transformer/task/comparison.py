@@ -144,6 +144,6 @@ def _draw(run: ComparedRun, folder: RunFolder, samples: Sequence[Mapping[str, An
             made, seen, notes = draw_samples(open_checkpoint(str(folder.root)), samples)
             pictures, images = made or (), seen or ()
     except (FolderError, CheckpointError, ValueError, OSError) as error:
-        notes = [f"there are no attention pictures: {error}."]
+        notes = [f"no attention is shown: {error}."]
     said = tuple(f"{run.name}: {note[:1].lower()}{note[1:]}" for note in notes)
     return replace(run, pictures=tuple(pictures), images=tuple(images), notes=(*run.notes, *said))

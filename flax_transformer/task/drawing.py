@@ -47,7 +47,7 @@ def draw_samples(
             fitting = [text for text in sources if text.strip() and 0 < length(text) <= LONGEST]
             texts = draw_texts(pretrained, _spread(fitting)) if fitting else None
     except ValueError as error:
-        notes.append(f"There are no attention pictures: {error}.")
+        notes.append(f"No attention is shown: {error}.")
     return texts, images or None, notes
 
 

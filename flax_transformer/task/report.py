@@ -10,6 +10,7 @@ from flax_transformer.report import (
     ImageAttention,
     Picture,
     Report,
+    Scale,
     image_attention_figure,
     read_run,
     save_attention,
@@ -60,8 +61,10 @@ def write_report(
                 pictures, reasons = [*(pictures or ()), *drawn], [*reasons, *why]
     if pretrained is not None and pictures is None:
         pictures, images, reasons = draw_samples(pretrained, samples or ())
+    tested = [record for record in report.records or () if record["split"] == "test"]
+    said = [note for evaluator in evaluators for note in (evaluator.notes(tested[-1]) if tested else ())]
     report = replace(
-        report, facts={**report.facts, **facts}, notes=(*report.notes, *notes, *reasons),
+        report, facts={**report.facts, **facts}, notes=(*report.notes, *notes, *reasons, *said),
         samples=[_readable(sample, tokenizer) for sample in samples] if samples else None, pictures=pictures,
         images=images,
         headline=next((each.metric for each in evaluators if each.metric), report.headline),
@@ -89,7 +92,7 @@ def remake_report(workdir: str | Path) -> Path:
     try:
         run = open_run(workdir)
     except (FolderError, CheckpointError, ValueError) as error:
-        return write_report(folder, samples=[], notes=[f"There are no samples and no pictures of attention: {error}."])
+        return write_report(folder, samples=[], notes=[f"There are no samples and no attention: {error}."])
     if read_run(folder).samples:
         return write_report(folder, evaluators, run.model, run.tokenizer)
     samples, notes = [], []
@@ -109,7 +112,7 @@ def _finished(folder: RunFolder) -> dict[str, Any]:
     try:
         pretrained = open_checkpoint(str(folder.root))
     except (ValueError, OSError) as error:
-        return {"notes": [f"There are no pictures of attention: {error}."]}
+        return {"notes": [f"No attention is shown: {error}."]}
     return {"model": pretrained.model, "tokenizer": pretrained.tokenizer, "pretrained": pretrained}
 
 
@@ -134,7 +137,9 @@ def write_attention(
     deepest = max(maps.weights.shape[0] for maps in picture.maps)
     if layer is not None and not 1 <= layer <= deepest:
         raise ValueError(f"layer must be between 1 and {deepest}, got {layer}")
-    notes = () if len(sample.get("tokens", ())) <= LONGEST else (f"Only the first {LONGEST} tokens written are drawn.",)
+    notes = (
+        () if len(sample.get("tokens", ())) <= LONGEST else (f"Only the first {LONGEST} generated tokens are drawn.",)
+    )
     output.mkdir(parents=True, exist_ok=True)
     report = Report(
         title="Attention", facts={"run": run} if run else {}, notes=notes, samples=[sample], pictures=[picture]
@@ -148,16 +153,23 @@ def write_attention(
 
 
 def write_image_attention(
-    attention: ImageAttention, notes: Sequence[str], output: Path, *, run: str = "", layer: int | None = None
+    attention: ImageAttention,
+    notes: Sequence[str],
+    output: Path,
+    *,
+    run: str = "",
+    layer: int | None = None,
+    scale: Scale = "min-max",
 ) -> list[Path]:
-    """Write the attention over a picture: a page of every layer, and a PNG of one.
+    """Write the attention over an image: a page of every layer, and a PNG of one.
 
     Args:
-      attention: what heads look at.
+      attention: the weights, and the image.
       notes: what the reader must know.
       output: folder to write to, made if need be.
       run: name of the run, for the page.
       layer: counted from 1; the last one by default.
+      scale: of the PNG's colours, as `image_attention_figure` has it; the page has a switch.
 
     Returns:
       The paths, the page first.
@@ -167,7 +179,7 @@ def write_image_attention(
     """
     if layer is not None and layer < 1:
         raise ValueError(f"layer must be at least 1, got {layer}")
-    figure = image_attention_figure(attention, layer=-1 if layer is None else layer)
+    figure = image_attention_figure(attention, layer=-1 if layer is None else layer, scale=scale)
     output.mkdir(parents=True, exist_ok=True)
     report = Report(title="Attention", facts={"run": run} if run else {}, notes=tuple(notes), images=[attention])
     paths = [write_page(output / "attention.html", report), output / "attention.png"]

@@ -14,7 +14,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
-from flax_transformer.task.evaluator.label import class_chances, telling
+from flax_transformer.task.evaluator.label import class_chances, class_sample, telling
 
 
 @frozen
@@ -54,12 +54,8 @@ class VisualAnswers(Evaluator):
         seen = {}
         if held.show is not None:
             seen["picture"] = save_picture(finished.folder.root, str(index), held.show(index))
-        first = np.argsort(-chances, kind="stable")[:5]
-        return {
-            **seen, "source": held.asked.questions[index], "target": ", ".join(held.asked.answers[index]),
-            "hypothesis": names[chances.argmax()], "score": float(chances.max()),
-            "scores": {names[j]: float(chances[j]) for j in first},
-        }  # fmt: skip
+        answers = ", ".join(held.asked.answers[index])
+        return {**seen, "source": held.asked.questions[index], **class_sample(names, answers, chances)}
 
     def _table(self, questions: Any, good: Bool[np.ndarray, " B"]) -> str:
         """Tell how often questions that begin alike are answered rightly."""

@@ -72,6 +72,10 @@ class Evaluator:
         """
         return [], ""
 
+    def notes(self, metrics: Mapping[str, Any]) -> list[str]:
+        """Return what the reader of a run's test metrics must know; nothing by default."""
+        return []
+
     def pictures(self, model: Any, tokenizer: Any, samples: Sequence[dict]) -> tuple[list, list[str]]:
         """Draw some samples for the report, and say why where that cannot be; nothing by default."""
         return [], []

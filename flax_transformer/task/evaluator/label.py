@@ -1,8 +1,9 @@
-"""Classifiers: how many test texts, pictures or sounds they tell, which class is taken for which, and some of them.
+"""Classifiers: accuracy on test texts, images, clips or sounds, which class is predicted for which, and some samples.
 
 Axes: B rows, E classes.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,30 +19,35 @@ from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
 KEPT = 100
 """Samples that a run keeps at most."""
+MOST = 5
+"""Classes whose probabilities a sample keeps, the most probable."""
 
 
 @frozen
 class Labels(Evaluator):
-    """Measure the accuracy on the test texts, which are `Labelled`, and show the first of them."""
+    """Measure the accuracy on the test texts, which are `Labelled`; keep the most wrong and some others."""
 
     metric: ClassVar[str] = "accuracy"
 
     count: int = 6
-    """Texts shown on the terminal."""
+    """Texts shown on the terminal, the first of the test."""
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         opened, test = finished.opened, finished.opened.held
         metrics = evaluate(finished.objective, finished.model, opened.test())
         chances, names = class_chances(finished), opened.spec.classes
+        truth = np.asarray(test.labels)
+        write_confusion(finished.folder.root, names, truth.tolist(), chances.argmax(1).tolist())
         samples = [
-            {"source": test.texts[i], **_told(names, test.labels[i], row)} for i, row in enumerate(chances[:KEPT])
+            {"source": test.texts[i], **class_sample(names, int(truth[i]), chances[i])}
+            for i in telling(truth, chances).tolist()
         ]
         wide = max(map(len, names))
         lines = [
-            f"  {'✓' if each['hypothesis'] == each['target'] else '✗'} {each['hypothesis']:{wide}} {each['score']:.2f}"
-            f"  {each['source'][:90]}"
-            for each in samples[: self.count]
+            f"  {'✓' if told == names[truth[i]] else '✗'} {told:{wide}} {row.max():.2f}  {test.texts[i][:90]}"
+            for i, row in enumerate(chances[: self.count])
+            for told in (names[row.argmax()],)
         ]
         headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} sentences"
         return Shown(metrics=metrics, samples=samples, lines=("", *lines, "", headline))
@@ -72,12 +78,9 @@ class ShownLabels(Evaluator):
         truth, told = np.asarray(held.labels), chances.argmax(1)
         write_confusion(root, names, truth.tolist(), told.tolist())
         samples = [
-            {
-                **self.shown(root, held, i), **_told(names, int(truth[i]), chances[i]),
-                "scores": {names[j]: float(chances[i, j]) for j in np.argsort(-chances[i], kind="stable")[:5]},
-            }
+            {**self.shown(root, held, i), **class_sample(names, int(truth[i]), chances[i])}
             for i in telling(truth, chances).tolist()
-        ]  # fmt: skip
+        ]
         headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} {held.what}"
         return Shown(metrics=metrics, samples=samples, lines=("", *self._mistakes(names, truth, told), "", headline))
 
@@ -136,5 +139,18 @@ def _chances(model: Any, batch: Any) -> Float[jax.Array, "B E"]:
     return jax.nn.softmax(model.output(model.hidden_states(**batch["inputs"])))
 
 
-def _told(names: tuple[str, ...], label: int, chances: Float[np.ndarray, "E"]) -> dict[str, Any]:
-    return {"target": names[label], "hypothesis": names[chances.argmax()], "score": float(chances.max())}
+def class_sample(names: Sequence[str], label: int | str, chances: Float[np.ndarray, "E"]) -> dict[str, Any]:
+    """Return what a sample has of its classification: the class, the prediction, and the five highest probabilities.
+
+    Args:
+      names: of the E classes.
+      label: number of the true class, or how it is to be called.
+      chances: probability of each class.
+    """
+    best = np.argsort(-chances, kind="stable")[:MOST]
+    return {
+        "target": label if isinstance(label, str) else names[label],
+        "hypothesis": names[best[0]],
+        "score": float(chances[best[0]]),
+        "scores": {names[j]: float(chances[j]) for j in best},
+    }

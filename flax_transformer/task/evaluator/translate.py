@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,13 +15,14 @@ from flax_transformer.task.attention import draw
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import compared
 from flax_transformer.task.rescore import Rescored
-from flax_transformer.task.score import Scores, score
+from flax_transformer.task.score import NO_BLEU, Scores, score
 from flax_transformer.task.translator import Hypothesis, Search, Translator
 from flax_transformer.train.progress import duration
 
 HEADLINES = {
     "bleu": ("BLEU", ""),
     "tokenized_bleu": ("tokenised BLEU", ""),
+    "chrf": ("chrF", ""),
     "exact_match": ("exact match", " %"),
 }
 
@@ -78,6 +79,10 @@ class Translations(Evaluator):
         samples = [_sample(pair, hypothesis) for pair, hypothesis in zip(pairs, hypotheses, strict=True)]
         return samples, f"The samples are by the newest checkpoint, {len(pairs)} of {len(test):,} test sentences."
 
+    def notes(self, metrics: Mapping[str, Any]) -> list[str]:
+        """Say why there is no BLEU where there is none."""
+        return [] if "bleu" in metrics else [f"{NO_BLEU}."]
+
     def pictures(self, model: Any, tokenizer: Any, samples: Sequence[dict]) -> tuple[list[Picture], list[str]]:
         """Draw the attention of a few samples, evenly spread over those that fit; say so where none can be drawn."""
         translator = Translator(model, tokenizer)
@@ -90,24 +95,30 @@ class Translations(Evaluator):
             and len(tokenizer.encode([sample["source"]])[0]) < DRAWN
         ]
         if samples and not fitting:
-            return [], [f"No sample is short enough for a picture of its attention, {DRAWN} tokens a side."]
+            return [], [f"No attention is shown: no sample has at most {DRAWN} tokens on both sides."]
         every = max(len(fitting) // PICTURES, 1)
         try:
             return [draw(translator, s["source"], s["tokens"]) for s in fitting[::every][:PICTURES]], []
         except ValueError as error:
-            return [], [f"There are no attention pictures: {error}."]
+            return [], [f"No attention is shown: {error}."]
 
     def _summary(self, samples: list[dict], scores: Scores, seconds: float) -> Iterator[str]:
-        name, unit = HEADLINES[self.headline]
+        known = scores.metrics()
+        shown = self.headline if self.headline in known else "chrf"
+        name, unit = HEADLINES[shown]
         yield ""
         for sample in samples[:: max(len(samples) // self.count, 1)][: self.count]:
             yield from compared(sample["source"], sample["hypothesis"], sample["target"])
         yield ""
-        headline = f"{name} {getattr(scores, self.headline):.1f}{unit}"
+        headline = f"{name} {known[shown]:.1f}{unit}"
         yield f"{headline} on {len(samples):,} test sentences ({duration(seconds)})"
-        if self.headline != "exact_match":
-            bleu = f"BLEU {scores.bleu:.2f} ({scores.signature})"
-            yield f"{bleu}, chrF {scores.chrf:.1f}, tokenised BLEU {scores.tokenized_bleu:.2f}"
+        if self.headline not in (shown, "exact_match"):
+            yield NO_BLEU
+        elif self.headline != "exact_match":
+            parts = [f"BLEU {scores.bleu:.2f} ({scores.signature})"] if "bleu" in known else []
+            parts += [f"chrF {scores.chrf:.1f}"]
+            parts += [f"tokenised BLEU {scores.tokenized_bleu:.2f}"] if "tokenized_bleu" in known else []
+            yield ", ".join(parts)
 
 
 def evaluate_corpus(

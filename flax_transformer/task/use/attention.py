@@ -1,4 +1,4 @@
-"""What the heads of any model look at while it reads a text, and writes one if it has a side for that.
+"""Attention weights of any model that reads a text, and of its decoder if it has one.
 
 Axes: L layers, N heads, S source tokens, T target tokens.
 """
@@ -20,11 +20,11 @@ from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.require import positions_of, tokenizer_of
 from flax_transformer.train.folder import RunFolder, read_experiment
 
-SELF = "Rows: the tokens; columns: the tokens they look at."
+SELF = "Rows: tokens; columns: the tokens that they attend to."
 
 
 def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
-    """Draw what the heads of any checkpoint or run look at: a run that translates searches as its recipe says.
+    """Return the attention of any checkpoint or run on a text; a run that translates searches as its recipe says.
 
     Returns:
       The picture, and the text as a sample with what was written.

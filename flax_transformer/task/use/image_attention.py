@@ -1,4 +1,4 @@
-"""What the heads of an encoder of pictures look at in one of them, or of clips in a clip."""
+"""Attention weights of a model over the patches of an image, or the film of a clip."""
 
 import math
 import operator
@@ -33,7 +33,7 @@ WORDS = 24
 
 
 def draw_file(name: str | Path, file: str | Path, text: str = "") -> tuple[ImageAttention, list[str]]:
-    """Draw what the heads of any checkpoint or run look at in a picture or a clip.
+    """Return the attention of any checkpoint or run over an image or a clip.
 
     Args:
       name: as `open_checkpoint` takes it.
