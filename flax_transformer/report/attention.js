@@ -14,6 +14,14 @@ function unpack(map) {
   };
   return map;
 }
+const FLAT = 1.05; // as in attention.py
+// Whether every row gives all but the same weight to all that it attends to.
+function isFlat(m, layer, head) {
+  return m.rows.every((_, t) => {
+    const seen = m.columns.map((__, c) => m.at(layer, head, t, c)).filter((value) => value > 0);
+    return Math.max(0, ...seen) <= FLAT * Math.min(Infinity, ...seen) + 2 / 65535;
+  });
+}
 const colors = () => ["--heat-0", "--heat-1"].map((name) => css(name).split(",").map(Number));
 // Draw a map with its tokens into a width; return where its cells are.
 function drawMap(canvas, m, layer, head, room, at = { row: -1, column: -1 }) {
@@ -82,7 +90,7 @@ function attention() {
     const m = map(), pictures = data.pictures;
     const items = [];
     if (pictures.length > 1) items.push(choice("sentence", pictures.map((p, i) => [i, p.source.length > 70 ? p.source.slice(0, 68) + "…" : p.source]), state.picture, (i) => { state.picture = Number(i); all(); }).element);
-    items.push(group("kind of attention", pictures[state.picture].maps.map((one, i) => [i, one.name]), state.kind, (i) => { state.kind = i; all(); }));
+    if (pictures[state.picture].maps.length > 1) items.push(group("kind of attention", pictures[state.picture].maps.map((one, i) => [i, one.name]), state.kind, (i) => { state.kind = i; all(); }));
     items.push(choice("layer", Array.from({ length: m.layers }, (_, i) => [i, i + 1]), state.layer, (i) => { state.layer = Number(i); pick(); }).element);
     items.push(choice("head", Array.from({ length: m.heads + 1 }, (_, i) => [i, i < m.heads ? i + 1 : "mean"]), state.head, (i) => { state.head = Number(i); pick(); }).element);
     bar.replaceChildren(...items);
@@ -110,7 +118,7 @@ function attention() {
     const m = map(), T = m.rows.length, S = m.columns.length;
     layout = drawMap(canvas, m, state.layer, state.head, Math.min(620, (overview.parentElement.clientWidth || 360) - 34), state);
     const rank = state.head < m.heads ? `, rank ${m.ranks[state.layer][state.head]} of ${Math.min(T, S)}` : "";
-    heading.textContent = `${m.name}, layer ${state.layer + 1}, ${headName(state.head)}${rank}`;
+    heading.textContent = `${m.name}, layer ${state.layer + 1}, ${headName(state.head)}${rank}${isFlat(m, state.layer, state.head) ? ", flat" : ""}`;
     caption.textContent = m.caption;
     canvas.setAttribute("aria-label", `${heading.textContent}: ${T} by ${S} weights; arrow keys read them`);
     say();
@@ -118,8 +126,8 @@ function attention() {
   function say() {
     const m = map();
     if (state.row < 0) { readout.textContent = "\u00a0"; return ""; }
-    const weight = m.at(state.layer, state.head, state.row, state.column);
-    readout.replaceChildren(h("b", { textContent: m.rows[state.row] }), " attends to ", h("b", { textContent: m.columns[state.column] }), " with weight ", h("b", { textContent: weight.toFixed(4) }));
+    const weight = m.at(state.layer, state.head, state.row, state.column), seen = m.columns.filter((_, c) => m.at(state.layer, state.head, state.row, c) > 0).length || 1;
+    readout.replaceChildren(h("b", { textContent: m.rows[state.row] }), " attends to ", h("b", { textContent: m.columns[state.column] }), " with weight ", h("b", { textContent: weight.toFixed(4) }), ` · uniform ${(1 / seen).toFixed(4)}`);
     return `${m.rows[state.row]} → ${m.columns[state.column]}\nweight ${weight.toFixed(4)}`;
   }
   function select(row, column) {

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+FLAT = 1.05
+"""Attention is flat where the largest weight of a query is at most so many times its smallest above 0."""
 WIDEST = 11.0
 """Inches a figure has at most, unless one head needs more."""
 
@@ -74,7 +76,7 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
             axes.remove()
             continue
         image = axes.imshow(maps.weights[layer, head], cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=top))
-        axes.set_title(f"head {head + 1}", fontsize=9)
+        axes.set_title(f"head {head + 1}{' (flat)' if is_flat(maps.weights[layer, head]) else ''}", fontsize=9)
         axes.set_xticks(range(S), maps.columns, rotation=90)
         axes.set_yticks(range(T), maps.rows)
         axes.tick_params(labelsize=min(8, 60 * cell), length=0)
@@ -84,6 +86,16 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
     figure.suptitle(f"{_titled(maps.name)}, layer {layer + 1} of {depth}", fontsize=11)
     figure.colorbar(image, ax=list(figure.axes), shrink=0.6, aspect=30, pad=0.01).ax.tick_params(labelsize=8)
     return figure
+
+
+def is_flat(weights: Float[np.ndarray, "*T S"]) -> bool:
+    """Tell whether every query gives all but the same weight to all that it attends to.
+
+    >>> is_flat(np.array([[0.5, 0.5], [1.0, 0.0]])), is_flat(np.array([[0.6, 0.4], [0.5, 0.5]]))
+    (True, False)
+    """
+    least = np.where(weights > 0, weights, np.inf).min(-1)
+    return bool((weights.max(-1) <= FLAT * least).all())
 
 
 def _titled(kind: str) -> str:

@@ -1,6 +1,6 @@
 "use strict";
 // The section of attention over images; its helpers are in widget.js.
-const FLAT = 1.05, OPACITY = 0.6; // as in image_attention.py
+const OPACITY = 0.65; // as in image_attention.py
 function viridis(share) {
   const at = Math.max(0, Math.min(1, share)) * (data.colours.length - 1), i = Math.min(Math.floor(at), data.colours.length - 2);
   return data.colours[i].map((from, c) => Math.round(from + (data.colours[i + 1][c] - from) * (at - i)));
@@ -115,14 +115,14 @@ function imageAttention() {
     canvas.style.width = width * scale + "px"; canvas.style.height = height * scale + "px";
     context.scale(ratio * scale, ratio * scale);
     context.imageSmoothingEnabled = false;
-    const { element, low, high, flat, says } = painted(m, state.layer, state.head), { rows: R, columns: C, height: high_, width: wide } = m.keys;
+    const { element, low, high, flat, says } = painted(m, state.layer, state.head), { rows: R, columns: C, height: tall, width: wide } = m.keys;
     if (state.view !== "weights") context.drawImage(state.view === "image" ? plain : grey, 0, 0, width, height);
     context.globalAlpha = { overlay: OPACITY, weights: 1, image: 0 }[state.view];
-    context.drawImage(element, 0, 0, C * wide, R * high_);
+    context.drawImage(element, 0, 0, C * wide, R * tall);
     context.globalAlpha = 1;
     if (state.query >= m.queries.tokens.length) {
-      const [r, c] = place(state.query, m.queries), { height: tall, width: broad } = m.queries;
-      const box = [c * broad, r * tall, Math.min(broad, width - c * broad), Math.min(tall, height - r * tall)];
+      const [r, c] = place(state.query, m.queries), { height: long, width: broad } = m.queries;
+      const box = [c * broad, r * long, Math.min(broad, width - c * broad), Math.min(long, height - r * long)];
       for (const [colour, thick] of [["#000", 4], ["#fff", 2]]) { context.strokeStyle = colour; context.lineWidth = thick / scale; context.strokeRect(...box); }
     }
     const stack = seen().maps.length > 1 ? `${m.name}, ` : "";

@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from flax_transformer.report.attention import FLAT
+
 MEAN = "mean of heads"
 Scale = Literal["min-max", "absolute"]
 """Range of the colours: from the smallest to the largest weight of each map, or from 0 to the largest of all."""
-FLAT = 1.05
-"""Attention is flat where the largest weight of a patch is at most so many times the smallest."""
-OPACITY = 0.6
+OPACITY = 0.65
 """Of colours over the grey image."""
 COLOURS = np.array([
     (68, 1, 84), (72, 24, 106), (71, 45, 123), (66, 64, 134), (59, 82, 139), (51, 99, 141), (44, 114, 142),
@@ -153,15 +153,15 @@ def image_attention_figure(
     wide = ratio if ratio > 2 else 1  # a film
     down = math.ceil((len(panels) + 1) / max(1, int(7 / wide)))
     across = math.ceil((len(panels) + 1) / down)
-    size = max(1.75 * wide * across, 5.4), 2.1 * down + 0.75
+    size = max(1.75 * wide * across, 5.4), 2.05 * down + 0.55
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     axes = list(figure.subplots(down, across, squeeze=False).flat)
     axes[0].imshow(attention.pixels)
-    axes[0].set_title("image", fontsize=8)
+    axes[0].set_title("image", fontsize=7)
     for each, (name, weights, uniform) in zip(axes[1:], panels, strict=False):
         drawn = _ends(weights, scale, top)
         each.imshow(overlay(attention.pixels, weights, maps.keys, *drawn))
-        each.set_title(f"{name}{' (flat)' if is_flat(weights) else ''}\n{extent(weights, uniform)}", fontsize=8)
+        each.set_title(f"{name}{' (flat)' if flat_over(weights) else ''}\n{extent(weights, uniform)}", fontsize=7)
     for each in axes:
         each.set_axis_off()
     stack = "" if maps.name == "self" else f"{maps.name}: "
@@ -176,7 +176,7 @@ def image_attention_figure(
     return figure
 
 
-def is_flat(patches: Float[np.ndarray, "P"]) -> bool:
+def flat_over(patches: Float[np.ndarray, "P"]) -> bool:
     """Tell whether patches have all but the same weight, whose differences are then not drawn."""
     return float(patches.max()) <= FLAT * float(patches.min())
 
@@ -206,17 +206,17 @@ def overlay(
 
 
 def greyed(pixels: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "H W"]:
-    """Return the luminance of an image between 0.1 and 0.9, so that dark and pale images show below colours, too."""
+    """Return the luminance of an image between 0.25 and 0.85, so that dark and pale images show below colours, too."""
     luminance = pixels @ np.array([0.299, 0.587, 0.114]) / 255
     low, high = np.percentile(luminance, (1, 99))
-    return 0.1 + 0.8 * np.clip((luminance - low) / max(high - low, 1 / 16), 0, 1)
+    return 0.25 + 0.6 * np.clip((luminance - low) / max(high - low, 1 / 16), 0, 1)
 
 
 def mean_overlay(attention: ImageAttention) -> tuple[Float[np.ndarray, "H W 3"], str]:
     """Return the image under the mean of the last layer's heads, and its extent: of the first token, or all patches."""
     maps, at = attention.layer(-1)
     (_, weights, uniform) = next(panel for panel in _panels(maps, at, None)[0] if panel[0] == MEAN)
-    flat = "flat: " if is_flat(weights) else ""
+    flat = "flat: " if flat_over(weights) else ""
     return overlay(attention.pixels, weights, maps.keys, *_ends(weights, "min-max", 1.0)), flat + extent(
         weights, uniform
     )
@@ -248,7 +248,7 @@ def _ends(patches: np.ndarray, scale: Scale, top: float) -> tuple[float, float]:
     """Return the weights of the lowest and the highest colour; the same twice where attention is flat."""
     if scale == "absolute":
         return 0.0, top
-    return (0.0, 0.0) if is_flat(patches) else (float(patches.min()), float(patches.max()))
+    return (0.0, 0.0) if flat_over(patches) else (float(patches.min()), float(patches.max()))
 
 
 def _colorbar(figure: Any, axes: list[Any], ends: tuple[str, str]) -> None:
