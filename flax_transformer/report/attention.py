@@ -84,7 +84,9 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
             text.set_parse_math(False)  # a token may be "$"
         axes.spines[:].set_color("#c8ccd2")
     figure.suptitle(f"{_titled(maps.name)}, layer {layer + 1} of {depth}", fontsize=11)
-    figure.colorbar(image, ax=list(figure.axes), shrink=0.6, aspect=30, pad=0.01).ax.tick_params(labelsize=8)
+    long = min(0.6 * figure.get_figheight(), 5.0)
+    bar = {"shrink": long / figure.get_figheight(), "aspect": 8 * long, "pad": 0.01}
+    figure.colorbar(image, ax=list(figure.axes), **bar).ax.tick_params(labelsize=8)
     return figure
 
 

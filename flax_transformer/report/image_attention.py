@@ -70,12 +70,13 @@ class ImageMaps:
         if len(given) != 4 or given[2:] != fits:
             raise ValueError(f"attention weights must be [layers, heads, {fits[0]}, {fits[1]}], got {given}")
 
-    def uniform(self) -> Float[np.ndarray, "L T"]:
-        """Return the weight that each key would have if a query attended alike to all that it attends to at all.
+    def uniform(self) -> Float[np.ndarray, "L T S"]:
+        """Return the weights of queries that attend alike to all that they attend to at all in any head.
 
-        That is 1/S but where heads are causal or have windows.
+        That is 1/S for each key but where heads are causal or have windows.
         """
-        return 1 / np.maximum((self.weights > 0).any(1).sum(-1), 1)
+        seen = (self.weights > 0).any(1)
+        return seen / np.maximum(seen.sum(-1, keepdims=True), 1, dtype=np.float32)
 
     def rollout(self) -> Float[np.ndarray, "L T T"] | None:
         """Follow attention through the layers below, as Abnar and Zuidema 2020 (https://arxiv.org/abs/2005.00928) do.
@@ -234,12 +235,14 @@ def _panels(maps: ImageMaps, at: int, query: int | None) -> tuple[list[tuple[str
     who = list([0] if maps.queries.tokens else every) if query is None else [query]
     rows = [(f"head {n + 1}", weights) for n, weights in enumerate(maps.weights[at])]
     rows.append((MEAN, maps.weights[at].mean(0)))
-    uniform, rollout = float(maps.uniform()[at, who].mean()), maps.rollout()
-    panels = [(name, weights[who].mean(0)[len(maps.keys.tokens) :], uniform) for name, weights in rows]
+    first, rollout = len(maps.keys.tokens), maps.rollout()
+    own = maps.uniform()[at]
+    panels = [(name, weights, own) for name, weights in rows]
     if rollout is not None:
-        through = rollout[at][who]
-        even = float((1 / (through > 0).sum(-1)).mean())
-        panels.append(("rollout", through.mean(0)[len(maps.keys.tokens) :], even))
+        panels.append(("rollout", rollout[at], ImageMaps("", rollout[:, None], maps.queries, maps.keys).uniform()[at]))
+    panels = [
+        (name, weights[who].mean(0)[first:], float(even[who].mean(0)[first:].max())) for name, weights, even in panels
+    ]
     name = "all patches (mean)" if query is None and not maps.queries.tokens else _name(maps.queries, who[0])
     return panels, name
 
@@ -358,9 +361,8 @@ def _packed_maps(maps: ImageMaps, side: int) -> dict[str, Any]:
 
 def _uniform_patch(maps: ImageMaps, side: int) -> Float[np.ndarray, "L 1 T"]:
     """Return the uniform weight of a patch, merged or not, for each query."""
-    seen = (maps.weights > 0).any(1, keepdims=True)
-    even = seen / np.maximum(seen.sum(-1, keepdims=True), 1, dtype=np.float32)
-    return ImageMaps("", even, maps.queries, maps.keys).merged(side).weights[..., len(maps.keys.tokens) :].max(-1)
+    even = ImageMaps("", maps.uniform()[:, None], maps.queries, maps.keys).merged(side)
+    return even.weights[..., len(maps.keys.tokens) :].max(-1)
 
 
 def _packed_side(tiles: Tiling) -> dict[str, Any]:

@@ -64,17 +64,14 @@ function profile() {
 
 // ---- configuration ---------------------------------------------------------------------------------------------
 function tree(value) {
-  const plain = h("dl"), inner = [];
+  const plain = h("dl"), inner = [], isNode = (item) => item !== null && typeof item === "object" && !Array.isArray(item) && item.function === undefined;
+  const branch = (name, item) => h("details", {}, h("summary", {}, name + " ", h("small", { textContent: String(item.type || "").split(":").at(-1) })), tree(item));
+  const spell = (item) => (item === null || item === "" ? "none" : typeof item === "object" ? (item.function === undefined ? JSON.stringify(item) : String(item.function).split(":").at(-1)) : String(item));
   for (const [name, item] of Object.entries(value)) {
     if (name === "type") continue;
-    const nested = item !== null && typeof item === "object" && !Array.isArray(item);
-    if (nested && item.function === undefined) {
-      const kind = String(item.type || "").split(":").at(-1);
-      inner.push(h("details", {}, h("summary", {}, name + " ", h("small", { textContent: kind })), tree(item)));
-    } else {
-      const text = nested ? String(item.function).split(":").at(-1) : item === null ? "none" : Array.isArray(item) ? item.map((one) => (typeof one === "object" ? JSON.stringify(one) : String(one))).join(", ") || "none" : String(item);
-      plain.append(h("dt", { textContent: name }), h("dd", { textContent: text }));
-    }
+    if (isNode(item)) inner.push(branch(name, item));
+    else if (Array.isArray(item) && item.length && item.every(isNode)) inner.push(...item.map((one, i) => branch(item.length > 1 ? `${name} ${i + 1}` : name, one)));
+    else plain.append(h("dt", { textContent: name }), h("dd", { textContent: Array.isArray(item) ? item.map(spell).join(", ") || "none" : spell(item) }));
   }
   return h("div", {}, plain.children.length ? plain : null, ...inner);
 }

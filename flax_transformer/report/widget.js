@@ -133,7 +133,7 @@ function chart(title, lines, axis) {
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const log = chartState.log && points.every((point) => point[1] > 0);
     let low = Math.min(...points.map((point) => point[1])), high = Math.max(...points.map((point) => point[1]));
-    if (low === high) { low -= Math.abs(low) * 0.1 || 1; high += Math.abs(high) * 0.1 || 1; }
+    if (low === high) { low -= Math.abs(low) * 0.1; high += Math.abs(high) * 0.1 || 1; }
     const first = axis.together || places.length === 1 ? 0 : Math.min(...places, last), pad = (high - low) * 0.04;
     if (!log) { low = low >= 0 && low - pad < 0 ? 0 : low - pad; high += pad; }
     const f = log ? Math.log : (value) => value;
