@@ -111,9 +111,7 @@ def test_a_run_without_a_checkpoint_has_no_attention_and_says_why(run, runs):
     assert run("compare", *runs, "--out", runs[0] / "page.html")[0] == 0
     page = data(runs[0] / "page.html")
     assert [view is None for view in page["pictures"][0]["views"]] == [False, True]
-    assert any(
-        note.startswith("b: there are no attention pictures: there are no checkpoints") for note in page["notes"]
-    )
+    assert any(note.startswith("b: no attention is shown: there are no checkpoints") for note in page["notes"])
 
 
 def own(workdir, name, **test):

@@ -85,7 +85,7 @@ def test_a_run_without_a_checkpoint_has_its_curves(run, workdir):
     assert page["series"]["train"]["step"] == [2, 4]
     assert page["pictures"] is page["samples"] is None
     (note,) = page["notes"]
-    assert note.startswith("There are no samples and no pictures of attention: there are no checkpoints: no folder")
+    assert note.startswith("There are no samples and no attention: there are no checkpoints: no folder")
 
 
 def test_a_damaged_checkpoint_leaves_the_curves(run, workdir):
@@ -95,7 +95,7 @@ def test_a_damaged_checkpoint_leaves_the_curves(run, workdir):
     assert run("report", workdir)[0] == 0
     page = data(workdir / "report.html")
     assert page["series"]["train"]["step"] == [2, 4]
-    assert page["notes"][0].startswith("There are no samples and no pictures of attention: ")
+    assert page["notes"][0].startswith("There are no samples and no attention: ")
 
 
 @pytest.mark.parametrize(

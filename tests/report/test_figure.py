@@ -21,12 +21,21 @@ def test_every_head_of_the_layer_is_drawn(layer, heads):
     figure = attention_figure(given, layer=layer)
     drawn = [axes for axes in figure.axes if axes.get_title().startswith("head")]
     assert [axes.get_title() for axes in drawn] == [f"head {n + 1}" for n in range(heads)]
-    assert figure.get_suptitle() == f"cross attention, layer {layer % 2 + 1} of 2"
+    assert figure.get_suptitle() == f"cross-attention, layer {layer % 2 + 1} of 2"
     for n, axes in enumerate(drawn):
         np.testing.assert_array_equal(axes.images[0].get_array(), given.weights[layer, n])
-        assert axes.images[0].get_clim() == (0, 1)
+        assert axes.images[0].get_clim() == (0, given.weights[layer].max())
         assert tuple(text.get_text() for text in axes.get_yticklabels()) == ROWS
         assert tuple(text.get_text() for text in axes.get_xticklabels()) == COLUMNS
+
+
+def test_flat_heads_are_said_to_be_flat():
+    """Also causal ones, which give each query's own tokens alike."""
+    causal = np.tril(np.ones((4, 5), np.float32))
+    weights = np.stack([causal / causal.sum(-1, keepdims=True), np.full((4, 5), 0.2), maps().weights[0, 0]])[None]
+    figure = attention_figure(AttentionMaps("encoder self", weights.astype(np.float32), ROWS, COLUMNS))
+    assert [axes.get_title() for axes in figure.axes[:3]] == ["head 1 (flat)", "head 2 (flat)", "head 3"]
+    assert figure.get_suptitle() == "encoder self-attention, layer 1 of 1"
 
 
 def test_any_token_can_be_written(tmp_path):

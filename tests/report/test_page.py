@@ -205,7 +205,7 @@ def test_hovering_a_heat_map_gives_the_weight(show):
     # The cells of a 3 × 2 map end at the canvas' lower right corner and are at most 40 pixels wide.
     assert page.hover(box[2] - 12, box[3] - 12) == f"</s> → ·dog\nweight {weights[1, 0, 2, 1]:.4f}"
     assert page.hover(box[2] - 12, box[3] - 92) == f"ein → ·dog\nweight {weights[1, 0, 0, 1]:.4f}"
-    assert "ein looks at ·dog by" in page.text()
+    assert f"ein attends to ·dog with weight {weights[1, 0, 0, 1]:.4f} · uniform 0.5000" in page.text()
     assert page.hover(5, 5) == ""
 
 
@@ -230,8 +230,88 @@ def test_hovering_a_token_gives_its_probability(show):
     shades = page.run(
         "[...document.querySelectorAll('.tokens')[0].children].map(t => getComputedStyle(t).backgroundColor)"
     )
-    alpha = [float(re.search(r"([\d.]+)\)$", shade).group(1)) for shade in shades]
-    assert alpha[1] > alpha[2] > alpha[0]
+    blue = [int(shade.strip("rgba()").split(",")[2]) if shade != "rgba(0, 0, 0, 0)" else 255 for shade in shades]
+    assert blue[1] < blue[2] < blue[0]  # the orange of what is improbable
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_on_colours_can_be_read(show, dark):
+    """Digits of a confusion and tokens of any probability have a contrast of 4.5 at least, also after a change."""
+    counts = [[97 - 8 * t * (t + 1) // 2 if t == p else t + 1 for p in range(5)] for t in range(5)]
+    counts[3] = [0, 90, 0, 10, 0]
+    sure = sample(
+        tokens=tuple(f"t{i}" for i in range(21)), logprobs=[float(np.log(max(i / 20, 1e-9))) for i in range(21)]
+    )
+    report = replace(REPORT, samples=[sure], confusion={"classes": [f"c{i}" for i in range(5)], "counts": counts})
+    for first in (dark, not dark):
+        page = show(report, dark=first)
+        page.call("Emulation.setEmulatedMedia", features=[
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        ])  # fmt: skip
+        page.drawn()
+        found = page.run("""[...document.querySelectorAll('.confusion td, .tokens span')].map((cell) => {
+          const own = getComputedStyle(cell), card = getComputedStyle(cell.closest('.card')).backgroundColor;
+          return [own.color, own.backgroundColor === 'rgba(0, 0, 0, 0)' ? card : own.backgroundColor, cell.textContent];
+        })""")
+        assert len(found) == 5 * 6 + 21
+        for ink, ground, text in found:
+            assert contrast(ink, ground) >= 4.5, (ink, ground, text)
+
+
+def contrast(*colours):
+    """WCAG 2's contrast ratio of two opaque CSS colours."""
+    light = []
+    for colour in colours:
+        values = np.array([float(each) / 255 for each in re.findall(r"[\d.]+", colour)[:3]])
+        linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+        light.append(float(linear @ [0.2126, 0.7152, 0.0722]))
+    return (max(light) + 0.05) / (min(light) + 0.05)
+
+
+def test_a_model_that_generates_nothing_has_no_output(show):
+    """An encoder's text has neither an output nor a legend of probabilities; orders need something to order by."""
+    encoder = replace(REPORT, samples=[{"source": "a dog"}, {"source": "a cat"}])
+    page = show(encoder)
+    labels = "[...document.querySelectorAll('.sample .label')].map((label) => label.innerText)"
+    assert page.run(labels) == ["source", "source"]
+    for absent in ("output", "probability", "other than the reference"):
+        assert (
+            absent not in page.run("document.querySelector('.samples').parentElement.innerText").split("Attention")[0]
+        )
+    assert page.run("document.querySelector('.samples').previousElementSibling.className") != "bar"
+    page = show(replace(REPORT, samples=[{"source": "a dog", "hypothesis": ""}]))
+    assert page.run(labels) == ["source", "output"]
+    assert "(empty)" in page.text()
+    assert page.run("document.querySelectorAll('.ramp').length") == 1  # that of attention
+    assert show(REPORT).run("document.querySelectorAll('.ramp').length") == 2
+
+
+@pytest.mark.parametrize("steps", [(60,), (0,)])
+@pytest.mark.parametrize("value", [3.2, 0.0, -1.0])
+@pytest.mark.parametrize("log", [False, True])
+def test_a_curve_of_one_point_has_a_marker_and_its_number(show, steps, value, log):
+    page = show(Report(title="x", records=[{"step": steps[0], "split": "validation", "loss": value}]))
+    if log:
+        page.click("[aria-label='vertical scale'] button:nth-child(2)")
+        page.drawn()
+    box, (x, y, radius) = page.run("""(() => {
+      const svg = document.querySelector('.chart svg'), dot = svg.querySelector('circle.alone');
+      return [[svg.clientWidth, svg.clientHeight], ['cx', 'cy', 'r'].map((name) => Number(dot.getAttribute(name)))];
+    })()""")
+    assert 52 <= x <= box[0] - radius
+    assert radius <= y <= box[1] - radius
+    assert radius >= 4
+    assert page.run("document.querySelector('.chart .single').textContent") == f"{value:g}"
+
+
+def test_numbers_beside_two_single_points_do_not_overlap(show):
+    page = show(Report(title="x", records=[
+        {"step": 60, "split": split, "loss": loss} for split, loss in (("train", 3.2), ("validation", 3.2))
+    ]))  # fmt: skip
+    first, second = page.run(
+        "[...document.querySelectorAll('.chart .single')].map((text) => text.getBoundingClientRect().y)"
+    )
+    assert abs(first - second) >= 11
 
 
 def test_samples_can_be_sorted_and_sifted(show):
@@ -279,7 +359,7 @@ def test_text_stays_text(show):
     [
         ({"records": []}, "No numbers have been written yet"),
         ({"samples": []}, "None: they are written when a run ends"),
-        ({"pictures": []}, "No pictures"),
+        ({"pictures": []}, "No samples"),
         ({"notes": ("The run has not finished.",)}, "The run has not finished."),
         ({"records": [{"step": 3, "split": "train", "loss": 1.25}]}, "1.25 at 3"),
         ({"records": [{"step": 3, "split": "train", "loss": None}]}, "No numbers have been written yet"),

@@ -1,4 +1,4 @@
-"""Samples with pictures: what was told and what is true, the most wrong first, boxes, strips, and confusions."""
+"""Samples with images or probabilities: classes and predictions, the most wrong first, boxes, strips, confusions."""
 
 import json
 import re
@@ -59,13 +59,32 @@ def test_the_most_wrong_come_first_and_a_count_leads_to_its_pictures(show, run):
         == 4
     )
     assert [re.search(r"picture \d", card)[0][-1] for card in page.run(CARDS)] == ["2", "1", "3", "0"]
-    assert page.run(CARDS)[0].startswith("✗ cat 0.80\nis dog")
+    assert page.run(CARDS)[0].startswith("✗ cat 0.80\nclass: dog")
     assert page.run("[...document.querySelectorAll('.confusion tbody td')].map(cell => cell.innerText)") == [
         "1", "1", "·", "50.0 %", "1", "·", "·", "0.0 %", "·", "·", "1", "100.0 %",
     ]  # fmt: skip
-    page.click("[aria-label='dog taken for cat']")
+    page.click("[aria-label='dog predicted as cat']")
     assert [card.splitlines()[0] for card in page.run(CARDS)] == ["✗ cat 0.80"]
     assert page.run("document.title") != "broken"
+
+
+def test_texts_have_bars_of_probabilities_as_images_do(show, run):
+    """The same cards, without an image; a count of the confusion leads to them, too."""
+    without = [{**{name: sample[name] for name in sample if name != "picture"}, "source": f"text {i}"}
+               for i, sample in enumerate(lines(run))]  # fmt: skip
+    write(without, run)
+    page = show(read_run(RunFolder(run)))
+    assert "Texts" in page.text()
+    assert "4 of the test texts" in page.text()
+    assert page.run("document.images.length") == 0
+    assert [card.splitlines()[0] for card in page.run(CARDS)] == ["text 2", "text 1", "text 3", "text 0"]
+    assert page.run("[...document.querySelectorAll('.chances')].map((bars) => bars.innerText.split('\\n').at(-1))") == [
+        "0.80", "0.40", "0.30", "0.90",
+    ]  # fmt: skip
+    widths = page.run("[...document.querySelectorAll('.chances i')].map((bar) => bar.style.width)")
+    assert widths == ["80%", "40%", "30%", "90%"]
+    page.click("[aria-label='dog predicted as cat']")
+    assert [card.splitlines()[0] for card in page.run(CARDS)] == ["text 2"]
 
 
 def test_boxes_are_drawn_above_a_score(show, run):
@@ -74,7 +93,7 @@ def test_boxes_are_drawn_above_a_score(show, run):
     coloured = "[...document.querySelectorAll('.picture rect')].filter(r => !/#000|#fff/.test(r.style.stroke) "
     coloured += "&& !/rgb.(0, 0, 0|255, 255, 255)/.test(r.style.stroke)).length"
     assert page.run(coloured) == 1
-    assert "1 found, 1 there" in page.text()
+    assert "1 detected, 1 annotated" in page.text()
     page.run("(() => { const s = document.querySelector('[type=range]'); s.value = 0.1; s.oninput(); })()")
     assert page.run(coloured) == 2
 
@@ -97,14 +116,14 @@ def test_fields_of_another_kind_break_nothing(show, run, changes):
 def test_a_picture_that_is_not_there_is_said_to_be_missing(run):
     (run / "samples/1.png").unlink()
     report = read_run(RunFolder(run))
-    assert report.notes == ("1 picture of samples could not be read.",)
+    assert report.notes == ("1 image of samples could not be read.",)
     assert len(report.samples) == 3
 
 
 def test_pictures_beyond_the_budget_are_left_out_and_it_says_so():
     page = render(Report(title="x", samples=[{"picture": "data:image/png;base64," + "A" * 2_000_000}] * 5))
     assert len(page) < 7e6
-    assert "Pictures left out, to keep the page small: 3." in page
+    assert "Images of samples left out, to keep the page small: 3." in page
 
 
 def test_many_classes_are_listed_by_their_mistakes(show, tmp_path):

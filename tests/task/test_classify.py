@@ -85,6 +85,12 @@ def test_a_run_tells_test_accuracy_and_shows_sentences(finished):
     np.testing.assert_allclose(test["accuracy"], right, rtol=1e-6)
     assert right > 0.9
     assert all(0.5 <= sample["score"] <= 1 for sample in samples)
+    assert all(sample["scores"].keys() == {"bad", "good"} for sample in samples)
+    assert all(sum(sample["scores"].values()) == pytest.approx(1) for sample in samples)
+    counts = np.array(json.loads((folder / "confusion.json").read_text())["counts"])
+    np.testing.assert_allclose(counts.trace() / counts.sum(), test["accuracy"], rtol=1e-6)
+    page = (folder / "report.html").read_text()
+    assert len(json.loads(page.partition('id="data">')[2].partition("</script>")[0])["images"]) == 20
 
 
 def test_a_resumed_run_ends_the_same(finished, root, tmp_path):

@@ -56,7 +56,7 @@ def test_a_text_that_is_not_read_is_said_to_be_none():
     said = draw_samples(
         replace(hub.load(GOLDEN / "vit"), processor=PROCESSOR), [{"picture": "data:image/png;base64,eA=="}]
     )
-    assert said[2][0].startswith("There are no attention pictures: ")
+    assert said[2][0].startswith("No attention is shown: ")
 
 
 def test_a_picture_that_was_resized_and_cropped_is_not_so_again():

@@ -86,7 +86,7 @@ def test_what_found_an_object_is_named_by_it(monkeypatch, threshold):
     for layer, other in zip(decoder.weights, output.cross_attentions, strict=True):
         np.testing.assert_allclose(layer, other[0][:, sure or order[:1]], atol=1e-6)
     title = image_attention_figure(attention).get_suptitle()
-    assert title == f"decoder attention, layer 2 of 2, of the {names[0].replace('_', ' ')}"
+    assert title.startswith(f"decoder: attention of {names[0]} to patches, layer 2 of 2")
 
 
 def reader_of_colours():

@@ -37,6 +37,19 @@ def test_scores_are_those_of_sacrebleu():
     assert found.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
+@pytest.mark.parametrize(("references", "given"), [
+    (["eins", "zwei drei vier"], {"chrf", "exact_match"}),
+    (["eins", "zwei, drei"], {"chrf", "exact_match"}),
+    (["eins", "zwei, drei vier"], {"bleu", "chrf", "exact_match"}),  # the comma is a token for BLEU alone
+    (["eins", "a b c d"], {"bleu", "chrf", "tokenized_bleu", "exact_match"}),
+])  # fmt: skip
+def test_bleu_is_given_where_a_reference_has_four_tokens(references, given):
+    """Else it would be 0 beside an exact match of 100 %."""
+    found = score(references, references).metrics()
+    assert found.keys() == given
+    assert all(value == pytest.approx(100) for value in found.values())
+
+
 @pytest.mark.parametrize(("hypotheses", "references"), [(["a"], []), ([], []), (["a"], ["a", "b"])])
 def test_scoring_needs_a_reference_each(hypotheses, references):
     with pytest.raises(ValueError, match=f"got {len(hypotheses)} hypotheses, {len(references)} references"):
