@@ -41,7 +41,7 @@ function unpackSeen(map) {
 }
 function imageAttention() {
   if (!data.seen) return;
-  section("Attention", data.seen.length ? "Attention weights of one query over the patches of an image. Rollout multiplies the mean attention of all layers up to the chosen one. "
+  section("Attention", data.seen.length ? "Attention weights of one query over the patches of an image. " + (data.seen.some((one) => one.maps.some((map) => map.rollout)) ? "Rollout multiplies the mean attention of all layers up to the chosen one. " : "")
     + "Flat attention, whose weights differ by less than 5 %, has one colour in place of its differences." : "No images.");
   if (!data.seen.length) return;
   const state = { picture: 0, stack: data.seen[0].maps.length - 1, layer: 0, head: 0, query: 0, view: "overlay", absolute: false };

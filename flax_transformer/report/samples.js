@@ -96,8 +96,8 @@ function pictureCard(sample, hue) {
     add(says);
   } else if (sample.hypothesis !== undefined) {
     const right = sample.target === undefined ? "" : isWrong(sample) ? "✗ " : "✓ ";
-    add(`${right}${sample.hypothesis}${sample.score === null ? "" : ` ${sample.score.toFixed(2)}`}`, right && (isWrong(sample) ? "wrong" : "same"));
-    if (isWrong(sample)) add(`class: ${sample.target}`);
+    add(`${right}${sample.hypothesis || "(empty)"}${sample.score === null ? "" : ` ${sample.score.toFixed(2)}`}`, right && (isWrong(sample) ? "wrong" : "same"));
+    if (isWrong(sample)) add(`reference: ${sample.target}`);
   }
   if (sample.scores) lines.push(h("div", { className: "chances" }, ...sample.scores.flatMap(([name, value]) => [h("span", { textContent: name, title: name }),
     h("i", { style: `width: ${Math.max(1, 100 * (value ?? 0)).toFixed(1)}%` }), h("b", { textContent: value === null ? "–" : value.toFixed(2) })])));
@@ -112,7 +112,7 @@ function images() {
   if (!data.images) return;
   const all = data.images, told = all.filter((one) => one.hypothesis !== undefined && one.target !== undefined && !one.size), found = all.filter((one) => one.size);
   const things = thingsOf(all);
-  section(things[0].toUpperCase() + things.slice(1), found.length ? "Dashed boxes are the annotated objects, coloured boxes the detections, with their scores." : told.length ? `${told.length} of the test ${things}, with the predicted class and the probabilities.` : "");
+  section(things[0].toUpperCase() + things.slice(1), found.length ? "Dashed boxes are the annotated objects, coloured boxes the detections, with their scores." : told.length ? `${told.length} of the test ${things}, with ${told.some((one) => one.scores) ? "the predicted class and the probabilities" : "the output, and the reference where it differs"}.` : "");
   const labels = [...new Set(found.flatMap((one) => [...one.objects, ...one.found].map((each) => each.label)))].sort();
   const hue = (label) => HUES[labels.indexOf(label) % HUES.length];
   const list = h("div", { className: "pictures" }), more = h("button", { type: "button", className: "more" }), only = h("span", { className: "readout" });
@@ -129,7 +129,7 @@ function images() {
   };
   more.onclick = () => { imageState.limit = Infinity; imageState.fill(); };
   const bar = h("div", { className: "bar" });
-  if (told.length > 1) bar.append(group(`order of ${things}`, [["wrong", "errors of highest probability first"], ["given", "in order"]], imageState.order, (by) => { imageState.order = by; imageState.fill(); }));
+  if (told.length > 1) bar.append(group(`order of ${things}`, [["wrong", told.some((one) => one.score !== null) ? "errors of highest probability first" : "errors first"], ["given", "in order"]], imageState.order, (by) => { imageState.order = by; imageState.fill(); }));
   if (found.length) {
     const says = h("b", { textContent: "0.50" });
     const slide = h("input", { type: "range", min: 0, max: 1, step: 0.01, value: imageState.sure, oninput: () => { imageState.sure = Number(slide.value); says.textContent = imageState.sure.toFixed(2); imageState.fill(); } });

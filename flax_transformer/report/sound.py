@@ -1,6 +1,6 @@
-"""A sound as it is heard, and under it what a model makes of every moment: one picture.
+"""The spectrum of a sound, and below it the weights or probabilities of a model over time: one figure.
 
-Axes: C mel bins, I frames, R rows (tokens, letters), S moments of the model.
+Axes: C mel bins, I frames, R rows (tokens, letters), S positions of the model.
 """
 
 from collections.abc import Sequence
@@ -20,26 +20,26 @@ def sound_figure(
     shares: Float[np.ndarray, "R S"] | None = None,
     title: str = "",
 ) -> Any:
-    """Draw the spectrum of a sound over time, and under it how much each row has of every moment.
+    """Draw the spectrum of a sound over time, and below it the weights of each row over time.
 
     Args:
       frames: log-mel.
-      seconds: how long frames and moments are.
+      seconds: how long frames and positions are together.
       rows: names of the rows.
-      shares: between 0 and 1; light is much.
-      title: what stands above the rows.
+      shares: weights or probabilities, between 0 and 1; the darkest is the largest, which the title says.
+      title: what the weights are.
 
     Returns:
       A `matplotlib.figure.Figure` that belongs to no window.
 
     Raises:
-      ValueError: not a share for each row.
+      ValueError: not a row of weights for each name.
     """
     from matplotlib.figure import Figure
 
     if (0 if shares is None else len(shares)) != len(rows):
         raise ValueError(
-            f"there must be a row of shares for each name, got {0 if shares is None else len(shares)} and {len(rows)}"
+            f"there must be a row of weights for each name, got {0 if shares is None else len(shares)} and {len(rows)}"
         )
     below = 0.16 * max(len(rows), 5) + 0.2 if rows else 0.0
     figure = Figure(figsize=(INCHES, 1.3 + below), dpi=DOTS, layout="constrained")
@@ -55,7 +55,7 @@ def sound_figure(
         axes[1].set_yticks(np.arange(len(rows)) + 0.5, rows, fontsize=7)
         for label in axes[1].get_yticklabels():
             label.set_parse_math(False)  # a token may be "$"
-        axes[1].set_title(title, fontsize=8)
+        axes[1].set_title(f"{title}, darkest {float(shares.max()):.3g}", fontsize=8)
     axes[-1].set_xlabel("seconds", fontsize=7)
     for each in axes:
         each.tick_params(labelsize=7, length=2)

@@ -59,7 +59,7 @@ def test_the_most_wrong_come_first_and_a_count_leads_to_its_pictures(show, run):
         == 4
     )
     assert [re.search(r"picture \d", card)[0][-1] for card in page.run(CARDS)] == ["2", "1", "3", "0"]
-    assert page.run(CARDS)[0].startswith("✗ cat 0.80\nclass: dog")
+    assert page.run(CARDS)[0].startswith("✗ cat 0.80\nreference: dog")
     assert page.run("[...document.querySelectorAll('.confusion tbody td')].map(cell => cell.innerText)") == [
         "1", "1", "·", "50.0 %", "1", "·", "·", "0.0 %", "·", "·", "1", "100.0 %",
     ]  # fmt: skip
@@ -85,6 +85,16 @@ def test_texts_have_bars_of_probabilities_as_images_do(show, run):
     assert widths == ["80%", "40%", "30%", "90%"]
     page.click("[aria-label='dog predicted as cat']")
     assert [card.splitlines()[0] for card in page.run(CARDS)] == ["text 2"]
+
+
+def test_what_was_recognised_is_no_class(show, run):
+    """A transcript has a reference, and no probabilities."""
+    names = ("picture", "source", "target")
+    write([{**{name: sample[name] for name in names}, "hypothesis": ""} for sample in lines(run)[:2]], run)
+    page = show(read_run(RunFolder(run)))
+    assert page.run(CARDS)[0].startswith("✗ (empty)\nreference: cat")
+    assert "the output, and the reference where it differs" in page.text()
+    assert "probabilit" not in page.text()
 
 
 def test_boxes_are_drawn_above_a_score(show, run):

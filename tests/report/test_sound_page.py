@@ -27,7 +27,7 @@ def test_a_figure_has_the_sound_above_and_what_is_made_of_it_below_at_the_same_s
 
 
 def test_every_row_has_its_name():
-    with pytest.raises(ValueError, match="there must be a row of shares for each name, got 3 and 2"):
+    with pytest.raises(ValueError, match="there must be a row of weights for each name, got 3 and 2"):
         sound_figure(np.zeros((2, 9)), 1.0, ("a", "b"), np.zeros((3, 4)))
 
 

@@ -85,3 +85,9 @@ def test_a_folder_of_any_kind_is_drawn(tmp_path):
     expected = hub.load(tmp_path)(**TOKENIZER([TEXT]), output_attentions=True).attentions
     np.testing.assert_allclose(picture.maps[0].weights, jnp.concatenate(expected), atol=1e-6)
     assert sample == {"source": TEXT}
+
+
+def test_what_generates_nothing_has_an_empty_output_and_what_cannot_has_none(tmp_path, monkeypatch):
+    hub.save(load("bart"), tmp_path)
+    monkeypatch.setattr("flax_transformer.task.use.attention._answer", lambda *_: [TOKENIZER.eos])
+    assert draw_text(tmp_path, TEXT)[1] == {"source": TEXT, "hypothesis": ""}

@@ -113,12 +113,12 @@ class Transcripts(Evaluator):
         }
 
     def _letters(self, finished: Finished, example: Example) -> tuple[list[str], np.ndarray, float, str]:
-        """Give the probability of each letter that is written, and of none, at every position."""
+        """Return the probability of each letter that is written, and of the blank, at every position."""
         samples = example["samples"][None]
         inputs = {"samples": samples, "lengths": np.array([samples.shape[1]], np.int32)}
         shares = np.asarray(_shares(finished.model, inputs))[0]
         tokens = list(dict.fromkeys(collapse(shares.argmax(axis=1), 0)))
-        names = [*finished.opened.tokenizer.tokens(tokens), "none"]
+        names = [*finished.opened.tokenizer.tokens(tokens), "blank"]
         rate = finished.opened.held.processor.rate
         return names, shares[:, [*tokens, 0]].T, samples.shape[1] / rate, "probability of each letter"
 

@@ -36,8 +36,9 @@ def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
     if _translates(Path(name)):
         translator, search = open_translator(name)
         return draw_sentence(translator, text, search)
-    picture = draw(open_checkpoint(str(name)), text)
-    return picture, {"source": text, **({"hypothesis": picture.output} if picture.output else {})}
+    pretrained = open_checkpoint(str(name))
+    picture = draw(pretrained, text)
+    return picture, {"source": text, **({"hypothesis": picture.output} if _answers(pretrained) else {})}
 
 
 def _translates(folder: Path) -> bool:
@@ -97,7 +98,7 @@ def _both_sides(pretrained: Pretrained, text: str, inputs: Mapping[str, Any], wr
     source = inputs["input_ids"][0].tolist()
     tokenizer = tokenizer_of(pretrained)
     target = tokenizer.target or tokenizer
-    answers = "respond" in pretrained.architecture.uses
+    answers = _answers(pretrained)
     start = pretrained.config.integer("decoder_start_token_id")
     if written is None:
         written = _answer(pretrained, inputs) if answers else source
@@ -116,6 +117,12 @@ def _both_sides(pretrained: Pretrained, text: str, inputs: Mapping[str, Any], wr
         for (name, caption), field, (rows, columns) in kinds
     )
     return Picture(text, target.decode(written) if answers else "", maps)
+
+
+def _answers(pretrained: Pretrained) -> bool:
+    """Tell whether a model has a decoder that generates an answer."""
+    known = pretrained.architecture
+    return "respond" in known.uses and "decoder_input_ids" in known.inputs.takes
 
 
 def _answer(pretrained: Pretrained, inputs: Mapping[str, Any]) -> list[int]:
