@@ -4,7 +4,8 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const page = document.getElementById("page"), tip = document.getElementById("tip");
 const SVG = "http://www.w3.org/2000/svg";
 const NAMES = { loss: "loss", learning_rate: "learning rate", gradient_norm: "gradient norm",
-  bleu: "BLEU", chrf: "chrF", tokenized_bleu: "tokenised BLEU", exact_match: "exact match in %", sentences_per_second: "sentences per second" };
+  bleu: "BLEU", chrf: "chrF", tokenized_bleu: "tokenised BLEU", exact_match: "exact match in %", sentences_per_second: "sentences per second",
+  ap: "AP", ap50: "AP50", ap75: "AP75", ap_small: "AP, small", ap_medium: "AP, medium", ap_large: "AP, large", wer: "WER in %", cer: "CER in %", cider: "CIDEr-D" };
 const nameOf = (metric) => NAMES[metric] || metric.replaceAll("_", " ");
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const redraws = [];
@@ -140,9 +141,12 @@ function chart(title, lines, axis) {
     const inset = first === last ? (width - left - right) / 2 : 0; // step 0 alone stands in the middle
     scaleX = (step) => left + inset + ((step - first) / (last - first || 1)) * (width - left - right);
     const y = (value) => height - bottom - ((f(value) - f(low)) / (f(high) - f(low))) * (height - top - bottom);
-    for (const value of log ? logTicks(low, high) : ticks(low, high, 4)) {
+    const levels = log ? logTicks(low, high) : ticks(low, high, 4);
+    let digits = 4; // as many as tell the ticks apart
+    while (digits < 12 && new Set(levels.map((value) => value.toPrecision(digits))).size < levels.length) digits++;
+    for (const value of levels) {
       svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
-      svg.append(s("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, number(value)));
+      svg.append(s("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, digits > 4 ? String(Number(value.toPrecision(digits))) : number(value)));
     }
     for (const step of ticks(first, last, Math.max(3, Math.floor(width / 110))).filter((step) => !axis.whole || Number.isInteger(step)))
       svg.append(s("text", { x: scaleX(step), y: height - 7, "text-anchor": scaleX(step) > width - 30 ? "end" : "middle" }, axis.spell(step)));

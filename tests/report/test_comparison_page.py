@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from flax_transformer.report import AttentionMaps, Picture
+from flax_transformer.report import AttentionMaps, ImageAttention, ImageMaps, Picture, Tiling
 from flax_transformer.report.comparison import ComparedRun, Metric
 from flax_transformer.report.comparison_page import Comparison, comparison_table, matched, render_comparison
 from flax_transformer.report.page import write_whole
@@ -142,3 +142,19 @@ def test_what_a_user_wrote_stays_text(show):
     page = show(Comparison(runs=(bad, other), metric=Metric("test", "bleu"), title=NASTY))
     assert page.run("document.title") == NASTY
     assert page.run("document.querySelectorAll('img').length") == 0
+
+
+def test_attention_over_an_image_is_beside_its_extent(show):
+    tiles = Tiling(2, 2, 4, 4, ("class_token",))
+    flat = np.full((1, 2, 5, 5), 0.2, np.float32)
+    peaked = np.broadcast_to(np.array([0.1, 0.6, 0.1, 0.1, 0.1], np.float32), flat.shape)
+    images = [
+        ImageAttention("dark.png", np.full((8, 8, 3), 4, np.uint8), (ImageMaps("self", weights, tiles, tiles),))
+        for weights in (peaked, flat)
+    ]
+    runs = tuple(run(name, name, images=[image]) for name, image in zip("ab", images, strict=True))
+    page = show(Comparison(runs=runs, metric=Metric("test", "bleu")))
+    assert "a\nmax 0.6 · uniform 0.2" in page.text()
+    assert "b\nflat: max 0.2 · uniform 0.2" in page.text()
+    shown = page.run("[...document.querySelectorAll('.sights img')].map((image) => image.src)")
+    assert len(set(shown)) == 3

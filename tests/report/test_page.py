@@ -304,6 +304,16 @@ def test_a_curve_of_one_point_has_a_marker_and_its_number(show, steps, value, lo
     assert page.run("document.querySelector('.chart .single').textContent") == f"{value:g}"
 
 
+@pytest.mark.parametrize("values", [(1.0643, 1.0652), (0.12345601, 0.12345655), (999.1, 999.4), (-3.00001, -3.00002)])
+def test_ticks_of_a_narrow_range_can_be_told_apart(show, values):
+    page = show(Report(title="x", records=[
+        {"step": step, "split": "validation", "loss": value} for step, value in enumerate(values)
+    ]))  # fmt: skip
+    said = page.run("[...document.querySelectorAll('.chart text[text-anchor=end]')].map((text) => text.textContent)")
+    numbers = [text for text in said if "." in text]
+    assert len(set(numbers)) == len(numbers) >= 2
+
+
 def test_numbers_beside_two_single_points_do_not_overlap(show):
     page = show(Report(title="x", records=[
         {"step": 60, "split": split, "loss": loss} for split, loss in (("train", 3.2), ("validation", 3.2))
