@@ -116,7 +116,7 @@ def test_folders_that_are_no_run_are_named(run, tmp_path):
 
 def corpus(folder):
     (folder / "source").write_bytes(text(SENTENCES))
-    (folder / "reference").write_bytes(text(["dreihunderteinundzwanzig", "sieben", "viertausendzwei"]))
+    (folder / "reference").write_bytes(text(["drei hundert ein und zwanzig", "sieben", "viertausendzwei"]))
     return "--source", folder / "source", "--reference", folder / "reference"
 
 
@@ -153,7 +153,7 @@ def test_show_gives_configuration_parameters_and_metrics(run, workdir):
     assert ["query.kernel", "1×16×2×8", "256", "1.02", "kB"] in [line.split()[:5] for line in out.splitlines()]
     assert "checkpoints: 6, 12" in out
     assert "validation (step 12): loss" in out
-    assert "test (step 12): bleu" in out
+    assert "test (step 12): chrf" in out
 
 
 def test_show_knows_presets_and_answers_a_misspelt_one_with_the_nearest(run):

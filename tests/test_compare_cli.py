@@ -43,7 +43,7 @@ def test_runs_are_on_one_page_and_in_a_table(run, runs, tmp_path):
     code, said, err = run("compare", *runs, "--out", out)
     assert (code, err) == (0, "")
     head, *rows = said.splitlines()
-    assert head.split()[:2] == ["test", "bleu"]
+    assert head.split()[:2] == ["test", "chrf"]
     assert [row.split()[0] for row in rows[:2]] == ["a", "b"]
     assert said.endswith(f"\n\n{out}\n")
     page = data(out)
@@ -101,9 +101,9 @@ def test_an_unfinished_run_is_compared_by_what_all_have(run, runs):
     page = data(runs[0] / "page.html")
     assert page["metric"] == ["validation", "loss"]
     assert "b: The run has not finished: it stands at step 4 of 4." in page["notes"]
-    code, said, _ = run("compare", *runs, "--metric", "bleu", "--out", runs[0] / "page.html")
-    assert (code, said.split()[:2]) == (0, ["test", "bleu"])
-    assert "test bleu is missing for b." in data(runs[0] / "page.html")["notes"]
+    code, said, _ = run("compare", *runs, "--metric", "chrf", "--out", runs[0] / "page.html")
+    assert (code, said.split()[:2]) == (0, ["test", "chrf"])
+    assert "test chrf is missing for b." in data(runs[0] / "page.html")["notes"]
 
 
 def test_a_run_without_a_checkpoint_has_no_attention_and_says_why(run, runs):
@@ -131,7 +131,7 @@ def test_runs_of_other_programs_are_compared_by_a_metric_in_common(run, runs, tm
     assert data(tmp_path / "page.html")["samples"] is None
     code, said, err = run("compare", runs[0], strangers[0], "--out", tmp_path / "none.html")
     assert (code, said) == (1, "")
-    assert err.startswith("error: runs must have a metric in common to be compared, got none: a-0 has bleu, chrf, ")
+    assert err.startswith("error: runs must have a metric in common to be compared, got none: a-0 has chrf, ")
     assert err.endswith("; Sorter has accuracy\n")
     assert not (tmp_path / "none.html").exists()
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_compared_is_one_sentence(run, runs, tmp_path):
     assert refused(runs[0], runs[0]) == f"error: a run is compared with others, got {runs[0]} more than once\n"
     assert refused(runs[0], tmp_path) == f"error: {tmp_path} is not a run folder: it has no config.json\n"
     assert refused(runs[0], "gs://b/run") == "error: a run folder is a path, got gs://b/run; a bucket must be mounted\n"
-    assert "must be one that the runs have, bleu, " in refused(runs[0], runs[1], "--metric", "f1")
+    assert "must be one that the runs have, chrf, " in refused(runs[0], runs[1], "--metric", "f1")
 
 
 def test_folders_of_one_name_are_told_apart(run, runs, tmp_path):

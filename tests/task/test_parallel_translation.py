@@ -66,7 +66,7 @@ def test_a_run_is_reported_and_translates(runs, name):
     folder, model = runs[name]
     assert (folder / "report.html").stat().st_size > 10_000
     assert not (folder / "export").exists()
-    assert json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1]).keys() >= {"bleu", "exact_match"}
+    assert json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1]).keys() >= {"chrf", "exact_match"}
     translator, search = open_translator(folder)
     assert isinstance(search, ParallelSearch)
     jax.tree.map(np.testing.assert_array_equal, translator.model, model)
