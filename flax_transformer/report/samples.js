@@ -158,7 +158,7 @@ function confusion() {
   };
   redraws.push(() => tints.forEach((tint) => tint())); // colours go by the scheme
   const table = !shown ? null : h("table", { className: "confusion" },
-    h("thead", {}, h("tr", {}, h("th", { textContent: "class ↓ predicted →" }), ...classes.map((name) => h("th", {}, h("span", { textContent: name }))), h("th", { textContent: "correct" }))),
+    h("thead", {}, h("tr", {}, h("th", { textContent: "class ↓ predicted →" }), ...classes.map((name) => h("th", { title: name }, h("span", { textContent: name }))), h("th", { textContent: "correct" }))),
     h("tbody", {}, ...classes.map((name, t) => h("tr", {}, h("th", { textContent: name }), ...classes.map((_, p) => cell(t, p)),
       h("td", { textContent: rows[t] ? `${(100 * counts[t][t] / rows[t]).toFixed(1)} %` : "–" })))));
   const mistakes = counts.flatMap((row, t) => row.map((count, p) => [count, t, p])).filter(([count, t, p]) => count && t !== p).sort((a, b) => b[0] - a[0]).slice(0, 10);

@@ -63,7 +63,7 @@ def test_a_run_measures_its_captions_and_those_of_other_pictures(finished):
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert len(samples) == 3
     assert all((folder / each["picture"]).is_file() for each in samples)
-    assert all(each["caption"].startswith("people said: a ") for each in samples)
+    assert all(each["caption"].startswith("references: a ") for each in samples)
 
 
 @pytest.mark.slow

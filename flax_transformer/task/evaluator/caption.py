@@ -78,5 +78,5 @@ class Captions(Evaluator):
             "picture": save_picture(finished.folder.root, str(number), held.show(number)),
             "source": held.name(number),
             "hypothesis": written,
-            "caption": "people said: " + " · ".join(held.captions[number]),
+            "caption": "references: " + " · ".join(held.captions[number]),
         }
