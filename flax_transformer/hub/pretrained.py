@@ -19,6 +19,7 @@ from flax_transformer.hub.registry import find_family
 from flax_transformer.ops import capture
 from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
+from flax_transformer.order import Part
 from flax_transformer.parallel import path_name
 
 
@@ -40,6 +41,8 @@ class Pretrained:
     processor: Any = field(default=None, metadata={"static": True})
     """An `ImageProcessor`, which makes `pixel_values` of pictures, a `SoundProcessor`, which makes `input_features` or
     `input_values` of sounds, or None where the checkpoint has none."""
+
+    layer_order = (Part("model"),)
 
     @property
     def family(self) -> Family:

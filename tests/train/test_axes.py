@@ -13,9 +13,9 @@ from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, init_stack, layer, transformer_block
+from flax_transformer.order import Stack
 from flax_transformer.parallel import path_name
 from flax_transformer.train.axes import Axes, parameter_axes, per_layer
-from flax_transformer.train.finetune import LayerOrder
 from flax_transformer.train.lora import LoraConfig, init_lora, merge_lora
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
@@ -70,10 +70,22 @@ def two_steps(transformation, params, *gradients):
     return run(params, gradients)
 
 
+class Tower(nnx.Module):
+    """A module that says which of its parts is a stack."""
+
+    layer_order = (Stack("layers"),)
+
+    def __init__(self, layers):
+        self.layers = layers
+
+
 def assert_layers_move_apart(transformation, depth, name, stack):
-    """A stack of some name takes the steps that its layers take when each is a part of its own."""
+    """A stack of some name, or None: in a `Tower`, takes the steps that its layers take apart."""
     trees = [uneven(stack, depth, seed) for seed in (1, 2, 3)]
-    found = two_steps(transformation, *({name: tree} for tree in trees))[name]
+    if name is None:
+        found = two_steps(transformation, *map(Tower, trees)).layers
+    else:
+        found = two_steps(transformation, *({name: tree} for tree in trees))[name]
     parts = two_steps(transformation, *({f"part{i}": layer(tree, i) for i in range(depth)} for tree in trees))
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     for i in range(depth):
@@ -100,14 +112,15 @@ def test_a_stack_of_blocks_moves_as_blocks_apart():
 
 @pytest.mark.parametrize("pattern", only(["gain$", r"(query|out|key)\.kernel$"], r"(query|out|key)\.kernel$"))
 def test_a_stack_moves_as_its_layers_apart_where_others_are_frozen(pattern):
-    """Even where only raw parameters are left, in a stack that has the name of one."""
-    adafactor = optimizer(name="adafactor", trainable=pattern, layers=LayerOrder(stacks=("tower",)))
-    assert_layers_move_apart(adafactor, 2, "tower", tower())
+    """Even where only raw parameters are left, in a stack that a module says it has."""
+    assert_layers_move_apart(optimizer(name="adafactor", trainable=pattern), 2, None, tower())
 
 
-def test_layers_that_are_arrays_alone_move_apart_in_a_stack_that_has_the_name_of_one():
+def test_layers_that_are_arrays_alone_move_apart_in_a_stack_that_is_said():
     raw = init_stack(lambda rngs: Raw(rngs=rngs), 3, key=jax.random.key(0))
-    assert_layers_move_apart(optimizer(name="adafactor"), 3, "blocks", raw)
+    assert_layers_move_apart(optimizer(name="adafactor"), 3, None, raw)
+    factored = optax.scale_by_factored_rms(min_dim_size_to_factor=2)
+    assert_layers_move_apart(per_layer(factored, (Stack("tower"),)), 3, "tower", raw)
 
 
 @pytest.mark.slow
