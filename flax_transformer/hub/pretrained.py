@@ -16,6 +16,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family
+from flax_transformer.nn.module import labels_or
 from flax_transformer.ops import capture
 from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
@@ -84,6 +85,7 @@ class Pretrained:
         """
         check_ids(name, ids, self.rows)
 
+    @labels_or
     def __call__(
         self,
         *,

@@ -19,7 +19,7 @@ from jaxtyping import PRNGKeyArray
 
 from flax_transformer.order import Order
 from flax_transformer.parallel import path_name, tree_shardings
-from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model
+from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model, without_statistics
 from flax_transformer.train.order import layer_distances
 from flax_transformer.train.state import Optimizer, TrainState, check_trained, new_state, state_shardings
 
@@ -48,6 +48,12 @@ def _trainable(pattern: str, tree: Any) -> Any:
         paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
         raise ValueError(f"trainable must match a parameter, got {pattern!r}; paths are {', '.join(paths[:3])}, …")
     return mask
+
+
+def trained_count(pattern: str, model: Any) -> int:
+    """Count the numbers in parameters whose path matches, but for statistics; an empty pattern matches all."""
+    named = jax.tree_util.tree_leaves_with_path(without_statistics(model))
+    return sum(leaf.size for path, leaf in named if re.search(pattern, path_name(path)))
 
 
 def train_only(pattern: str, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:

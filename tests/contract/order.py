@@ -14,7 +14,7 @@ LAYER = re.compile(r"^(.*?)(blocks|rest|first|block|halt|reader|writer|forward\.
 """What a parameter of a layer is called, but for heads."""
 ENTRY = re.compile(
     r"(^|\.)(patches|patch_norm|stem|front|front_norm|conv_front|class_token|distillation_token|mask_token|positions?|"
-    r"places|times?|kind|queries|(source_)?embedding|bucket|length|regions\.(feature|place)\w*)(\.|$)"
+    r"places|times?|kind|queries|(source_)?embedding|bucket|shared|length|regions\.(feature|place)\w*)(\.|$)"
 )
 """What inputs come to first, wherever it is."""
 BETWEEN = re.compile(r"(^|\.)(merges?\.?\d|embeddings\.[1-9]|split|project|bridge|look|fed|frames)\.")

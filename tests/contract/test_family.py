@@ -122,7 +122,7 @@ def test_the_order_of_layers_is_said(golden):
     check_axes(model)
 
 
-@one_of_few
+@pytest.mark.slow
 def test_data_goes_through_the_layers_in_the_order_that_is_said(golden):
     """What more of the hidden states depend on lies lower, by the gradient of each state."""
     pretrained, inputs, _ = golden
@@ -134,6 +134,8 @@ def assert_in_order(pretrained, inputs):
         output = pretrained(**inputs, output_hidden_states=True)
         names = [name for name in output.keys() if name.endswith("hidden_states") and "last" not in name]  # noqa: SIM118
         found = jax.tree.leaves([output[name] for name in names])
+        if not found:
+            pytest.skip("of models that give their hidden states")
         return jnp.stack([jnp.sum(jnp.sin(jnp.arange(x.size) + 1.0).reshape(x.shape) * x) for x in found])
 
     slopes = jax.jit(jax.jacrev(states))(pretrained)
@@ -141,10 +143,12 @@ def assert_in_order(pretrained, inputs):
     for slope, distance in zip(jax.tree.leaves(slopes), jax.tree.leaves(layer_distances(pretrained)), strict=True):
         layers = np.abs(np.asarray(slope)).reshape(len(slope), max(distance.size, 1), -1).max(-1) > 1e-7
         reached += [(frozenset(np.flatnonzero(seen)), d) for seen, d in zip(layers.T, distance.ravel(), strict=True)]
-    assert len({seen for seen, _ in reached}) > 2
-    for (low, below), (high, above) in itertools.product(set(reached), repeat=2):
+    bottom = max(distance for _, distance in reached)  # of embeddings, also those that only a decoder reads
+    layers = {(seen, distance) for seen, distance in reached if seen and distance < bottom}
+    assert len(layers) > 1
+    for (low, below), (high, above) in itertools.product(layers, repeat=2):
         assert not low > high or below >= above, (
-            f"what {sorted(low)} depend on lies at {below}, {sorted(high)} at {above}"
+            f"{sorted(low)} depend on what is at {below}, {sorted(high)} on {above}"
         )
 
 
