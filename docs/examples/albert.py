@@ -22,6 +22,7 @@ from flax_transformer.hub.table import Row, embedding, linear, norm
 from flax_transformer.models.encoder import Encoder, EncoderConfig
 from flax_transformer.nn import Embedding, EmbeddingConfig, transformer_block
 from flax_transformer.ops import Mask
+from flax_transformer.order import Layer
 
 
 @frozen
@@ -35,6 +36,8 @@ class AlbertConfig(EncoderConfig):
 
 class Albert(Encoder):
     """Hidden states of tokens that all see each other."""
+
+    layer_order = ("embedding", Layer("block"))  # one block, however often it runs
 
     def __init__(self, cfg: AlbertConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -24,6 +24,7 @@ from flax_transformer.models.output import Output
 from flax_transformer.nn import Embedding, EmbeddingConfig, Module
 from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask, attention
+from flax_transformer.order import Layer
 from flax_transformer.task.evaluator import Translations
 from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
@@ -53,6 +54,8 @@ class State(NamedTuple):
 
 class Recurrent(Module):
     """`model.hidden_states(source, target, lengths=…)` trains; `encode`, `init_cache` and `step` decode."""
+
+    layer_order = ("embedding", Layer("reader"), Layer("writer"), "join")  # for optimizers that go by layers
 
     def __init__(self, cfg: RecurrentConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -28,6 +28,7 @@ from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.nn import EmbeddingConfig, Module, transformer_block
 from flax_transformer.objective import Batch, Loss, Objective
 from flax_transformer.ops import cross_entropy
+from flax_transformer.order import Part
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.example import Context, Opened, Vocabulary, stream
@@ -53,6 +54,8 @@ class TowersConfig:
 
 class Towers(Module):
     """`model(source=…, target=…)` gives the scores of every source with every target."""
+
+    layer_order = (Part(*SIDES), "log_scale")  # the order of layers, for optimizers that go by it
 
     def __init__(self, cfg: TowersConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

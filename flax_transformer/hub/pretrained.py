@@ -16,9 +16,11 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family
+from flax_transformer.nn.module import labels_or
 from flax_transformer.ops import capture
 from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
+from flax_transformer.order import Part
 from flax_transformer.parallel import path_name
 
 
@@ -40,6 +42,8 @@ class Pretrained:
     processor: Any = field(default=None, metadata={"static": True})
     """An `ImageProcessor`, which makes `pixel_values` of pictures, a `SoundProcessor`, which makes `input_features` or
     `input_values` of sounds, or None where the checkpoint has none."""
+
+    layer_order = (Part("model"),)
 
     @property
     def family(self) -> Family:
@@ -81,6 +85,7 @@ class Pretrained:
         """
         check_ids(name, ids, self.rows)
 
+    @labels_or
     def __call__(
         self,
         *,

@@ -31,6 +31,7 @@ from flax_transformer.nn.check import check_hidden, check_positions, check_width
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
+from flax_transformer.order import Part
 
 
 @frozen
@@ -105,6 +106,8 @@ class CausalCache:
 
 class Causal(ReadsTokens, Module):
     """A language model: `model(tokens)` gives logits; `prefill` and `step` generate."""
+
+    layer_order = ("embedding", Part("trunk"), "head", "output_bias")
 
     use = "continue"
 

@@ -24,6 +24,7 @@ from flax_transformer.nn.check import check_positions, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation
+from flax_transformer.order import Part
 
 
 @frozen
@@ -43,6 +44,8 @@ class EncoderConfig(TrunkConfig):
 
 class Encoder(ReadsTokens, Module):
     """Hidden states of tokens that all see each other, and a memory where the blocks attend to one."""
+
+    layer_order = ("embedding", Part("trunk"))
 
     use = "embed"
 
@@ -162,6 +165,8 @@ class MaskedLMConfig:
 
 class MaskedLM(OutputDense, ReadsTokens, Module):
     """A dense layer, its activation and norm, and an output layer, by default the embedding table; all with biases."""
+
+    layer_order = (Part("encoder"), "dense", "norm", "output_bias", "head", "sentence")
 
     use = "fill"
 

@@ -23,6 +23,7 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation, dropout, widen
 from flax_transformer.ops.wide import wide
+from flax_transformer.order import Part
 
 
 @frozen
@@ -171,6 +172,8 @@ def head_of(backbone: Any, **head: Any) -> HeadConfig:
 
 class Classifier(Module):
     """A backbone with a head: `model.head(model.backbone(tokens, …))`."""
+
+    layer_order = (Part("backbone"), "head")
 
     use = "classify"
 

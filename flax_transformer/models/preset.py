@@ -45,12 +45,21 @@ def find_preset(name: str) -> Callable[[], Any]:
 
 
 def module_of(config: Any) -> type[nnx.Module]:
-    """Give the module a config is for: the first in the config's file that is made from one."""
+    """Give the module a config is for: the first in the config's file whose `__init__` says that it takes one.
+
+    It says so by the annotation of an argument, as in `def __init__(self, cfg: MyConfig, *, rngs: nnx.Rngs)`.
+
+    Raises:
+      ValueError: when the file has no such module; says the rule.
+    """
     kind = type(config)
     for module in vars(importlib.import_module(kind.__module__)).values():
         if inspect.isclass(module) and issubclass(module, nnx.Module) and _takes(module, kind):
             return module
-    raise ValueError(f"{kind.__module__} has no module made from a {kind.__name__}")
+    raise ValueError(
+        f"a config's module stands in its file, and its __init__ takes it as `cfg: {kind.__name__}`; {kind.__module__} "
+        "has none that does"
+    )
 
 
 @lru_cache(maxsize=16)
@@ -83,4 +92,5 @@ def _is_preset(file: ModuleType, function: Any) -> bool:
 
 
 def _takes(module: type[nnx.Module], config: type) -> bool:
-    return config in (parameter.annotation for parameter in inspect.signature(module.__init__).parameters.values())
+    said = (parameter.annotation for parameter in inspect.signature(module.__init__).parameters.values())
+    return any(annotation in (config, config.__name__) for annotation in said)

@@ -16,6 +16,7 @@ from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
+from flax_transformer.order import Part
 
 
 @frozen
@@ -42,6 +43,8 @@ class RestorerConfig:
 
 class Restorer(Module):
     """Pictures with masked patches in, pictures out: `model.output(model.hidden_states(images, masked=masked))`."""
+
+    layer_order = (Part("backbone"), "dense")
 
     use = "embed"
 

@@ -33,6 +33,7 @@ from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation, scaled
+from flax_transformer.order import Part
 
 
 @frozen
@@ -113,6 +114,10 @@ class DecoderCache:
 
 class Seq2Seq(OutputDense, Module):
     """The Transformer: `model(source, target)` gives logits; `encode`, `init_cache` and `step` decode."""
+
+    layer_order = (
+        "embedding", "source_embedding", Part("encoder"), Part("decoder"), "dense", "norm", "head", "output_bias",
+    )  # fmt: skip
 
     use = "respond"
 

@@ -14,6 +14,9 @@ from jaxtyping import Array, Float
 
 from flax_transformer.nn.module import Module
 
+_VECTOR = {"out_sharding": (None,), "eager_sharding": False}
+"""The axes of a parameter, but for those of layers."""
+
 
 class BatchNorm(Module):
     """Normalise every channel, the last axis, over all others: by its running statistics, or by those of the batch.
@@ -33,8 +36,9 @@ class BatchNorm(Module):
                 f"channels must be positive, decay in [0, 1], eps 0 or more: got {channels}, {decay}, {eps}"
             )
         self.decay, self.eps = decay, eps
-        self.scale, self.bias = nnx.Param(jnp.ones(channels)), nnx.Param(jnp.zeros(channels))
-        self.mean, self.var = nnx.BatchStat(jnp.zeros(channels)), nnx.BatchStat(jnp.ones(channels))
+        self.scale, self.bias = nnx.Param(jnp.ones(channels), **_VECTOR), nnx.Param(jnp.zeros(channels), **_VECTOR)
+        self.mean = nnx.BatchStat(jnp.zeros(channels), **_VECTOR)
+        self.var = nnx.BatchStat(jnp.ones(channels), **_VECTOR)
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """Normalise by the running statistics, whatever else is in the batch."""
@@ -69,7 +73,8 @@ class FrozenBatchNorm(BatchNorm):
 
     def __init__(self, channels: int, *, decay: float = 0.9, eps: float = 1e-5):
         super().__init__(channels, decay=decay, eps=eps)
-        self.scale, self.bias = nnx.BatchStat(self.scale[...]), nnx.BatchStat(self.bias[...])
+        self.scale = nnx.BatchStat(self.scale[...], **_VECTOR)
+        self.bias = nnx.BatchStat(self.bias[...], **_VECTOR)
 
     def observe(self, x: Float[Array, "*B C"]) -> tuple[Float[Array, "*B C"], dict[str, Float[Array, "C"]]]:
         """Normalise by the running statistics, and give all that it holds, unchanged, beside."""

@@ -31,6 +31,8 @@ class _Signature:
 class Module(nnx.Module):
     """A pytree whose call is a pure function: see `flax.nnx.Module`.
 
+    One whose leaves are labels in place of arrays, made by `jax.tree.map`, may be given to Optax as it is.
+
     >>> class Scale(Module):
     ...     def __init__(self, width: int, *, rngs: nnx.Rngs):
     ...         self.scale = nnx.Param(rngs.normal((width,)))
@@ -45,7 +47,7 @@ class Module(nnx.Module):
         super().__init_subclass__(**options)
         for name, method in list(vars(cls).items()):
             if inspect.isfunction(method) and (name == "__call__" or not name.startswith("_")):
-                setattr(cls, name, _named(method))
+                setattr(cls, name, labels_or(_named(method)) if name == "__call__" else _named(method))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Module":
         """Refuse the config of another module.
@@ -59,6 +61,26 @@ class Module(nnx.Module):
             found = type(given).__name__ if dataclasses.is_dataclass(given) else repr(given)
             raise ValueError(f"{cls.__name__} is made from {_article(expected.__name__)}, got {found}")
         return super().__new__(cls)
+
+
+def labels_or(call: Callable) -> Callable:
+    """Let a tree of labels that is called with parameters give itself; of anything else `call` is the call.
+
+    `optax.partition` calls labels that can be called, as a function from parameters to labels. A model whose leaves are
+    labels is such labels and can be called, so it is the function that always gives them.
+    """
+
+    @wraps(call)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and type(args[0]) is type(self) and _are_labels(self):
+            return self
+        return call(self, *args, **kwargs)
+
+    return run
+
+
+def _are_labels(tree: Any) -> bool:
+    return not any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(tree))
 
 
 def _named(method: Callable) -> Callable:

@@ -21,6 +21,7 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import dropout
 from flax_transformer.ops.wide import wide
+from flax_transformer.order import Layer, Order
 
 State = tuple[Float[Array, "*B H"], ...]
 """What recurs: an LSTM's hidden state and its cell, a GRU's hidden state; the hidden state is first."""
@@ -119,6 +120,11 @@ class Cell(Module):
 
 class Recurrent(Module):
     """A stack of layers, each in one direction or in both."""
+
+    @property
+    def layer_order(self) -> Order:
+        """Its layers, each in all its directions."""
+        return tuple(Layer(f"forward.{i}", f"backward.{i}") for i in range(self.cfg.depth))
 
     def __init__(self, cfg: RecurrentConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -27,6 +27,7 @@ from flax_transformer.nn.stack import (
     unstack,
 )
 from flax_transformer.ops import Mask
+from flax_transformer.order import Stack
 
 
 @frozen
@@ -90,6 +91,8 @@ class Trunk(Module):
 
     `ops.capture(f, "trunk_output")` gives what comes before the norm at the end.
     """
+
+    layer_order = ("relative", Stack("blocks"), "norm")
 
     def __init__(self, cfg: TrunkConfig, *, causal: bool = False, key: PRNGKeyArray | None = None, rngs: nnx.Rngs):
         """Make the parameters.

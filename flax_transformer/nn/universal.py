@@ -28,6 +28,7 @@ from flax_transformer.nn.stack import apply_stack, extend_stack, map_stack
 from flax_transformer.nn.trunk import Trunk, TrunkConfig
 from flax_transformer.ops import Mask, widen
 from flax_transformer.ops.wide import wide
+from flax_transformer.order import Layer
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.axis import spelled
 
@@ -171,6 +172,8 @@ class UniversalTrunk(Trunk):
 
     `ops.capture(f, "halting")` gives the probability of each step, [L, *B, T], where positions halt.
     """
+
+    layer_order = ("relative", Layer("block", "halt"), "norm")
 
     def __init__(self, cfg: UniversalConfig, *, causal: bool = False, key: PRNGKeyArray | None = None, rngs: nnx.Rngs):
         """Make the parameters; arguments as `Trunk`'s."""

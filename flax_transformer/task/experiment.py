@@ -19,7 +19,7 @@ from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.command import quietly
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
-from flax_transformer.train.finetune import adopt_state, freeze
+from flax_transformer.train.finetune import adopt_state, freeze, trained_count
 from flax_transformer.train.folder import FolderError, RunFolder, gone_if_refused, open_folder
 from flax_transformer.train.loop import (
     Batches,
@@ -155,7 +155,8 @@ def _fit(
     config = experiment.train
     state, carry, step = begin_training(experiment, task, mesh)
     step = skip_not_finite(step) if config.skip_not_finite else step
-    _introduce(folder, parameter_count(state.model), mesh)
+    trained = "" if task.step is not None else experiment.optimizer.trainable
+    _introduce(folder, introduction(state.model, trained), mesh)
     schedule = make_schedule(experiment.optimizer.schedule, experiment.optimizer.learning_rate, config.steps)
     state = fit(
         state,
@@ -233,10 +234,16 @@ def final_model(experiment: Experiment, checkpoints: Checkpoints, state: TrainSt
     return average_models(checkpoints, state.model, steps, carry, state.carried)
 
 
-def _introduce(folder: RunFolder, parameters: int, mesh: Any) -> None:
+def introduction(model: Any, trained: str) -> str:
+    """Say how large a model is and, where only parameters that match a pattern train, how many those are."""
+    whole = f"{parameter_count(model):,} parameters"
+    return f"{trained_count(trained, model):,} of {whole} train" if trained else whole
+
+
+def _introduce(folder: RunFolder, model: str, mesh: Any) -> None:
     if jax.process_index() == 0:
         devices = "1 device" if mesh is None else " × ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1)
-        print(f"{parameters:,} parameters, {jax.default_backend()}, {devices}, run folder {folder.root}", flush=True)
+        print(f"{model}, {jax.default_backend()}, {devices}, run folder {folder.root}", flush=True)
 
 
 def write_samples(folder: RunFolder, samples: list[dict]) -> None:

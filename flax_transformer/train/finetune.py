@@ -17,9 +17,10 @@ import optax
 from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PRNGKeyArray
 
-from flax_transformer.frozen import frozen
+from flax_transformer.order import Order
 from flax_transformer.parallel import path_name, tree_shardings
-from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model
+from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model, without_statistics
+from flax_transformer.train.order import layer_distances
 from flax_transformer.train.state import Optimizer, TrainState, check_trained, new_state, state_shardings
 
 
@@ -35,24 +36,6 @@ def check_pattern(name: str, pattern: str) -> None:
         raise ValueError(f"{name} must be a regular expression, got {pattern!r}: {error}") from error
 
 
-@frozen
-class LayerOrder:
-    """How parameters lie on top of each other: embeddings, then each stack's layers, then everything else (heads).
-
-    A stack is what lies under one of the names in `stacks`, the innermost where they nest (`encoder.blocks`); its
-    leaves have a leading layer axis. What is in no stack and no embedding, such as a final norm or an output layer,
-    belongs to the heads.
-    """
-
-    embeddings: str = r"(^|\.)(\w*embedding\w*|bucket)\.|^(token|position)\."
-    """Pattern of their paths; relative position buckets are among them."""
-    stacks: tuple[str, ...] = ("encoder", "decoder", "blocks", "layers")
-    """From the bottom up: a decoder lies on its encoder. Two stacks of one name (two towers) lie beside each other."""
-
-    def __post_init__(self):
-        check_pattern("layers.embeddings", self.embeddings)
-
-
 def path_mask(pattern: str) -> Callable[[Any], Any]:
     """Make a function from a model to a tree of booleans: whether each parameter's path matches `pattern`."""
     matches = lambda path, _: bool(re.search(pattern, path_name(path)))  # noqa: E731
@@ -65,6 +48,12 @@ def _trainable(pattern: str, tree: Any) -> Any:
         paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
         raise ValueError(f"trainable must match a parameter, got {pattern!r}; paths are {', '.join(paths[:3])}, …")
     return mask
+
+
+def trained_count(pattern: str, model: Any) -> int:
+    """Count the numbers in parameters whose path matches, but for statistics; an empty pattern matches all."""
+    named = jax.tree_util.tree_leaves_with_path(without_statistics(model))
+    return sum(leaf.size for path, leaf in named if re.search(pattern, path_name(path)))
 
 
 def train_only(pattern: str, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -101,79 +90,46 @@ def freeze(objective: Objective, pattern: str) -> Objective:
     return on_model(objective, held)
 
 
-def _stack_of(name: str, order: LayerOrder) -> str | None:
-    """Give the path down to the innermost part that is called as a stack."""
-    parts = name.split(".")
-    last = max((i for i, part in enumerate(parts) if part in order.stacks), default=None)
-    return None if last is None else ".".join(parts[: last + 1])
-
-
-def _stack_depths(leaves: Mapping[str, Any], order: LayerOrder) -> dict[str, int]:
-    """Count the layers of every stack, by its path."""
-    found: dict[str, dict[int, str]] = {}
-    for name, leaf in leaves.items():
-        stack = _stack_of(name, order)
-        if stack is not None:
-            found.setdefault(stack, {}).setdefault(leaf.shape[0] if leaf.ndim else 0, name)
-    stacks = {path: depths for path, depths in found.items() if not any(p.startswith(f"{path}.") for p in found)}
-    for path, depths in stacks.items():
-        if len(depths) > 1:
-            shown = ", ".join(f"{name} has {depth}" for depth, name in depths.items())
-            raise ValueError(f"all parameters of a stack must have one layer axis, got {shown} under {path}")
-    if not stacks:
-        raise ValueError(f"no parameter belongs to a stack of layers, got the names {', '.join(order.stacks)}")
-    return {path: next(iter(depths)) for path, depths in stacks.items()}
-
-
-def layer_distances(tree: Any, order: LayerOrder = LayerOrder()) -> Any:
-    """Tell how many layers down from the heads each parameter lies.
-
-    Returns:
-      A tree of NumPy integers that broadcast with the leaves: 0 for heads, 1 for the highest layer, one more for each
-      layer below it (a stack's leaf gets an array [L, 1, …]), and one more for embeddings. Only layers that have
-      parameters in `tree` count.
-
-    Raises:
-      ValueError: when no parameter belongs to a stack, or the leaves of one differ in their first axis.
-    """
-    depths = _stack_depths({path_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(tree)}, order)
-    floor = {path: min(order.stacks.index(part) for part in path.split(".") if part in order.stacks) for path in depths}
-    heights = [max((n for p, n in depths.items() if floor[p] == i), default=0) for i in range(len(order.stacks))]
-
-    def distance(path: tuple, leaf: Any) -> np.ndarray:
-        name = path_name(path)
-        stack = _stack_of(name, order)
-        if stack in depths:
-            down = sum(heights[floor[stack] + 1 :]) + depths[stack] - np.arange(depths[stack])
-            return down.reshape(-1, *(1,) * (leaf.ndim - 1))
-        return np.asarray(sum(heights) + 1 if re.search(order.embeddings, name) else 0)
-
-    return jax.tree_util.tree_map_with_path(distance, tree)
-
-
-def decay_by_layer(decay: float, order: LayerOrder = LayerOrder()) -> optax.GradientTransformation:
+def decay_by_layer(decay: float, order: Order | None = None) -> optax.GradientTransformation:
     """Multiply a parameter's updates by decay^d, d layers below the heads (see `layer_distances`).
 
     After an optimizer it is a learning rate for each layer (Howard & Ruder 2018, §3.2; Clark et al. 2020, appendix B).
+
+    Args:
+      order: that of the model's layers, where the model does not say it.
+
+    Raises:
+      ValueError: at `init`, when the order of the layers cannot be told.
     """
 
-    def scale(updates: Any, _: Any) -> Any:
+    def init(params: Any) -> optax.EmptyState:
+        layer_distances(params, order)
+        return optax.EmptyState()
+
+    def scale(updates: Any, state: optax.EmptyState, _: Any = None) -> tuple[Any, optax.EmptyState]:
         rate = lambda u, d: u * jnp.asarray(decay ** d.astype(np.float64), u.dtype)  # noqa: E731
-        return jax.tree.map(rate, updates, layer_distances(updates, order))
+        return jax.tree.map(rate, updates, layer_distances(updates, order)), state
 
-    return optax.stateless(scale)
+    return optax.GradientTransformation(init, scale)
 
 
-def unfreeze_gradually(every: int, order: LayerOrder = LayerOrder()) -> optax.GradientTransformation:
+def unfreeze_gradually(every: int, order: Order | None = None) -> optax.GradientTransformation:
     """Let the heads learn first, and one more layer down after every `every` steps (Howard & Ruder 2018, §3.3).
 
     After an optimizer. Which layers move depends on the number of steps, not on the program: nothing is compiled again.
     The optimizer sees all gradients from the beginning, so that a layer does not start with a jump of cold moments.
+
+    Args:
+      order: that of the model's layers, where the model does not say it.
+
+    Raises:
+      ValueError: for an interval below 1; at `init`, when the order of the layers cannot be told.
     """
     if every < 1:
         raise ValueError(f"layers must be unfrozen every 1 or more steps, got {every}")
 
-    def init(_: Any) -> optax.ScaleByScheduleState:
+    def init(params: Any) -> optax.ScaleByScheduleState:
+        layer_distances(params, order)
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
     def update(updates: Any, state: optax.ScaleByScheduleState, params: Any = None) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.order import Part
 from flax_transformer.parallel import path_name
 from flax_transformer.train.axes import Axes, parameter_axes
 from flax_transformer.train.carry import NOTHING, Carry, Objective, alone, carry_of, on_model
@@ -65,6 +66,13 @@ class Adapted:
     base: Any
     lora: Any
     """By path, as `init_lora` makes it."""
+
+    layer_order = (Part("base"),)
+
+    @staticmethod
+    def stands_for(name: str) -> str:
+        """Give the path of the kernel that a factor changes: it lies in the same layer."""
+        return re.sub(r"^lora\.(.*)\.[ab]$", r"base.\1", name)
 
 
 def _leaves(model: Any) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name
 from flax_transformer.train.axes import Axes, parameter_axes, per_layer
 from flax_transformer.train.finetune import (
-    LayerOrder,
     check_pattern,
     decay_by_layer,
     path_mask,
@@ -40,11 +39,10 @@ class OptimizerConfig:
     trainable: str = ""
     """Only parameters whose path matches are trained, and only they have optimizer state; empty trains all."""
     layer_decay: float = 1.0
-    """Each layer learns this much slower than the one above it; heads at the full rate, embeddings the slowest."""
+    """Each layer learns this much slower than the one above it; heads at the full rate, embeddings the slowest. The
+    model says the order of its layers: `layer_order`, see `flax_transformer.order`."""
     unfreeze_every: int = 0
     """Train the heads first, and one more layer down after every so many steps; 0 trains all from the beginning."""
-    layers: LayerOrder = LayerOrder()
-    """What layer_decay and unfreeze_every take for layers, and adafactor where no parameter tells."""
 
     def __post_init__(self):
         if self.learning_rate <= 0:
@@ -84,7 +82,7 @@ def _muon(c: OptimizerConfig) -> optax.GradientTransformation:
         return contrib.MuonDimensionNumbers(places[axes.layers : outputs], places[outputs:])
 
     def dimensions(tree: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(numbers, tree, parameter_axes(tree, c.layers))
+        return jax.tree_util.tree_map_with_path(numbers, tree, parameter_axes(tree))
 
     muon = contrib.muon(
         1.0, beta=c.momentum, adam_b1=c.b1, adam_b2=c.b2, consistent_rms=0.2, muon_weight_dimension_numbers=dimensions
@@ -101,8 +99,7 @@ def _direction(c: OptimizerConfig) -> optax.GradientTransformation:
         "sgd": lambda: optax.trace(c.momentum) if c.momentum else optax.identity(),
         "rmsprop": lambda: optax.chain(optax.scale_by_rms(c.b2, c.eps, eps_in_sqrt=False), optax.trace(c.momentum)),
         "adafactor": lambda: per_layer(
-            optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()),
-            c.layers,
+            optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms())
         ),
         "lion": lambda: optax.scale_by_lion(c.b1, c.b2),
         "muon": lambda: _muon(c),
@@ -119,7 +116,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
     optimizer = optax.chain(clip, _direction(config), _decay(config), optax.scale_by_learning_rate(schedule))
     if config.layer_decay < 1:
-        optimizer = optax.chain(optimizer, decay_by_layer(config.layer_decay, config.layers))
+        optimizer = optax.chain(optimizer, decay_by_layer(config.layer_decay))
     if config.unfreeze_every:
-        optimizer = optax.chain(optimizer, unfreeze_gradually(config.unfreeze_every, config.layers))
+        optimizer = optax.chain(optimizer, unfreeze_gradually(config.unfreeze_every))
     return train_only(config.trainable, optimizer) if config.trainable else optimizer

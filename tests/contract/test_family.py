@@ -1,6 +1,7 @@
 """What every family promises, whatever it is made of: transforms change nothing, padding and the future are unseen."""
 
 import functools
+import itertools
 from pathlib import Path
 
 import jax
@@ -10,7 +11,11 @@ import pytest
 from fake_devices import on_eight
 
 from flax_transformer.parallel import path_name
+from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
+from flax_transformer.train.order import layer_distances
+from flax_transformer.train.schedule import ScheduleConfig
 from tests.contract.golden import FEW, GOLDEN, error, load, scores
+from tests.contract.order import check_axes, check_order
 
 NEAR = 1e-5
 FIXED = {"vit_mae": ("positions",), "whisper": ("encoder.positions",), "wav2vec2": ("mask_token",)}
@@ -109,6 +114,63 @@ def test_every_parameter_learns(golden):
     silent = {path_name(path) for path, leaf in leaves if not np.abs(leaf).max() > 1e-9}
     fixed = ("key.bias", *FIXED.get(pretrained.config["model_type"], ()))
     assert {name for name in silent if not name.endswith(fixed)} == set()
+
+
+def test_the_order_of_layers_is_said(golden):
+    model = golden.pretrained.model
+    check_order(model, towers=golden.pretrained.config["model_type"] in ("clip", "siglip"))
+    check_axes(model)
+
+
+@pytest.mark.slow
+def test_data_goes_through_the_layers_in_the_order_that_is_said(golden):
+    """What more of the hidden states depend on lies lower, by the gradient of each state."""
+    pretrained, inputs, _ = golden
+    assert_in_order(pretrained, inputs)
+
+
+def assert_in_order(pretrained, inputs):
+    def states(pretrained):
+        output = pretrained(**inputs, output_hidden_states=True)
+        names = [name for name in output.keys() if name.endswith("hidden_states") and "last" not in name]  # noqa: SIM118
+        found = jax.tree.leaves([output[name] for name in names])
+        if not found:
+            pytest.skip("of models that give their hidden states")
+        return jnp.stack([jnp.sum(jnp.sin(jnp.arange(x.size) + 1.0).reshape(x.shape) * x) for x in found])
+
+    slopes = jax.jit(jax.jacrev(states))(pretrained)
+    reached = []
+    for slope, distance in zip(jax.tree.leaves(slopes), jax.tree.leaves(layer_distances(pretrained)), strict=True):
+        layers = np.abs(np.asarray(slope)).reshape(len(slope), max(distance.size, 1), -1).max(-1) > 1e-7
+        reached += [(frozenset(np.flatnonzero(seen)), d) for seen, d in zip(layers.T, distance.ravel(), strict=True)]
+    bottom = max(distance for _, distance in reached)  # of embeddings, also those that only a decoder reads
+    layers = {(seen, distance) for seen, distance in reached if seen and distance < bottom}
+    assert len(layers) > 1
+    for (low, below), (high, above) in itertools.product(layers, repeat=2):
+        assert not low > high or below >= above, (
+            f"{sorted(low)} depend on what is at {below}, {sorted(high)} on {above}"
+        )
+
+
+@one_of_few
+def test_each_layer_learns_at_the_rate_of_where_it_lies(golden):
+    model = golden.pretrained.model
+    options = {"name": "sgd", "momentum": 0.0, "learning_rate": 1.0, "schedule": ScheduleConfig(name="constant")}
+    ones = jax.tree.map(jnp.ones_like, model)
+
+    def steps(**more):
+        optimizer = make_optimizer(OptimizerConfig(**options, **more), 100)
+        state = optimizer.init(ones)
+        while True:
+            updates, state = optimizer.update(ones, state, ones)
+            yield updates
+
+    slower = next(steps(layer_decay=0.5))
+    for update, distance in zip(jax.tree.leaves(slower), jax.tree.leaves(layer_distances(model)), strict=True):
+        np.testing.assert_allclose(update, np.broadcast_to(-(0.5**distance), update.shape), rtol=1e-6)
+    for step, updates in zip(range(3), steps(unfreeze_every=1), strict=False):
+        for update, distance in zip(jax.tree.leaves(updates), jax.tree.leaves(layer_distances(model)), strict=True):
+            np.testing.assert_array_equal(update, np.broadcast_to(-1.0 * (distance <= step), update.shape))
 
 
 def real(golden, found):

@@ -21,7 +21,7 @@ def test_a_config_knows_its_module():
 
 
 def test_a_config_without_a_module_is_refused():
-    with pytest.raises(ValueError, match=r"test_preset has no module made from a Lonely"):
+    with pytest.raises(ValueError, match=r"takes it as `cfg: Lonely`; .*test_preset has none that does"):
         module_of(type("Lonely", (), {"__module__": __name__})())
 
 

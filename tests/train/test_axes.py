@@ -13,10 +13,12 @@ from flax import nnx
 
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, init_stack, layer, transformer_block
+from flax_transformer.nn.batch_norm import BatchNorm
+from flax_transformer.nn.conv import ConvConfig
+from flax_transformer.order import Stack
 from flax_transformer.parallel import path_name
 from flax_transformer.train.axes import Axes, parameter_axes, per_layer
-from flax_transformer.train.finetune import LayerOrder
-from flax_transformer.train.lora import LoraConfig, init_lora, merge_lora
+from flax_transformer.train.lora import Adapted, LoraConfig, init_lora, merge_lora
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.shares import only
@@ -70,10 +72,22 @@ def two_steps(transformation, params, *gradients):
     return run(params, gradients)
 
 
+class Tower(nnx.Module):
+    """A module that says which of its parts is a stack."""
+
+    layer_order = (Stack("layers"),)
+
+    def __init__(self, layers):
+        self.layers = layers
+
+
 def assert_layers_move_apart(transformation, depth, name, stack):
-    """A stack of some name takes the steps that its layers take when each is a part of its own."""
+    """A stack of some name, or None: in a `Tower`, takes the steps that its layers take apart."""
     trees = [uneven(stack, depth, seed) for seed in (1, 2, 3)]
-    found = two_steps(transformation, *({name: tree} for tree in trees))[name]
+    if name is None:
+        found = two_steps(transformation, *map(Tower, trees)).layers
+    else:
+        found = two_steps(transformation, *({name: tree} for tree in trees))[name]
     parts = two_steps(transformation, *({f"part{i}": layer(tree, i) for i in range(depth)} for tree in trees))
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     for i in range(depth):
@@ -100,14 +114,15 @@ def test_a_stack_of_blocks_moves_as_blocks_apart():
 
 @pytest.mark.parametrize("pattern", only(["gain$", r"(query|out|key)\.kernel$"], r"(query|out|key)\.kernel$"))
 def test_a_stack_moves_as_its_layers_apart_where_others_are_frozen(pattern):
-    """Even where only raw parameters are left, in a stack that has the name of one."""
-    adafactor = optimizer(name="adafactor", trainable=pattern, layers=LayerOrder(stacks=("tower",)))
-    assert_layers_move_apart(adafactor, 2, "tower", tower())
+    """Even where only raw parameters are left, in a stack that a module says it has."""
+    assert_layers_move_apart(optimizer(name="adafactor", trainable=pattern), 2, None, tower())
 
 
-def test_layers_that_are_arrays_alone_move_apart_in_a_stack_that_has_the_name_of_one():
+def test_layers_that_are_arrays_alone_move_apart_in_a_stack_that_is_said():
     raw = init_stack(lambda rngs: Raw(rngs=rngs), 3, key=jax.random.key(0))
-    assert_layers_move_apart(optimizer(name="adafactor"), 3, "blocks", raw)
+    assert_layers_move_apart(optimizer(name="adafactor"), 3, None, raw)
+    factored = optax.scale_by_factored_rms(min_dim_size_to_factor=2)
+    assert_layers_move_apart(per_layer(factored, (Stack("tower"),)), 3, "tower", raw)
 
 
 @pytest.mark.slow
@@ -185,3 +200,49 @@ def test_low_rank_factors_move_apart_and_fit_flat_projections():
     apart = merge_lora(layer(stack, 1), layer(factors, 1))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), layer(merge_lora(stack, factors), 1), apart)
     assert_layers_move_apart(optimizer(name="adafactor"), 2, "lora", {"query.kernel": lora["query.kernel"]})
+
+
+class Window(nnx.Module):
+    """A convolution, ours or Flax's, and a norm over a batch."""
+
+    def __init__(self, conv, norm):
+        self.conv, self.norm = conv, norm
+
+
+@pytest.mark.parametrize(("window", "padding"), [((3, 3), 1), ((5,), 2)])
+@pytest.mark.parametrize("name", ["muon", "adafactor"])
+def test_a_convolution_of_ours_moves_as_one_of_flax(name, window, padding):
+    """Its kernel is one matrix, and its bias one vector."""
+    ours = Window(
+        ConvConfig(channels=16, features=32, window=window, padding=padding).build(nnx.Rngs(0)), BatchNorm(32)
+    )
+    flax = Window(nnx.Conv(16, 32, window, rngs=nnx.Rngs(0)), nnx.BatchNorm(32, rngs=nnx.Rngs(0)))
+    draw = lambda tree: jax.tree.map(  # noqa: E731
+        lambda leaf: jnp.asarray(np.random.default_rng(leaf.size).normal(size=leaf.shape), jnp.float32), tree
+    )
+    moved = []
+    for model in (ours, flax):
+        updates, _ = optimizer(name=name).update(draw(model), optimizer(name=name).init(draw(model)), draw(model))
+        moved.append(
+            [updates.conv.kernel[...], updates.conv.bias[...], updates.norm.scale[...], updates.norm.mean[...]]
+        )
+    for found, expected in zip(*moved, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_kernel_of_a_window_without_a_word_follows_those_around_it():
+    net = Window(nnx.Dict(kernel=nnx.Param(jnp.zeros((3, 3, 4, 5))), bias=nnx.Param(jnp.zeros(5))), BatchNorm(5))
+    axes = {path_name(path): its for path, its in jax.tree_util.tree_leaves_with_path(parameter_axes(net))}
+    assert axes["conv.kernel"] == Axes(0, 3, 1)
+    assert axes["conv.bias"] == Axes(0, 0, 1)
+
+
+def test_low_rank_factors_of_a_convolution_are_those_of_its_matrix():
+    conv = ConvConfig(channels=4, features=6, window=(3, 3))
+    make = lambda rngs: Window(conv.build(rngs), nnx.LayerNorm(6, rngs=rngs))  # noqa: E731
+    blocks = init_stack(make, 2, key=jax.random.key(0))
+    lora = init_lora(blocks, LoraConfig(rank=2, pattern="kernel$"), jax.random.key(0))
+    assert lora["conv.kernel"].a.shape == (2, 3, 3, 4, 2)
+    assert lora["conv.kernel"].b.shape == (2, 2, 6)
+    axes = jax.tree.leaves(parameter_axes(Adapted(blocks, lora)).lora)
+    assert axes == [Axes(1, 3, 1), Axes(1, 1, 1)]

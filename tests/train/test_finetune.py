@@ -12,17 +12,17 @@ from flax import nnx
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.nn import Block, EmbeddingConfig, TrunkConfig, apply_stack, init_stack, transformer_block
 from flax_transformer.objective import TokenLoss
+from flax_transformer.order import Stack
 from flax_transformer.parallel import MeshConfig, make_mesh, path_name
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.finetune import (
-    LayerOrder,
     adopt_state,
     decay_by_layer,
     freeze,
-    layer_distances,
     multi_task,
     path_mask,
+    train_only,
     unfreeze_gradually,
 )
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
@@ -173,67 +173,18 @@ def test_a_pattern_that_matches_nothing_is_refused():
         freeze(TokenLoss(), "haed")(translator(), sentences(), key=None)
 
 
-def test_distances_are_counted_from_the_heads():
-    distances = {name: leaf.ravel().tolist() for name, leaf in named(layer_distances(translator())).items()}
-    assert distances["head.token.embedding"] == [0]
-    assert distances["decoder.blocks.cross.query.kernel"] == [3, 2, 1]
-    assert distances["encoder.blocks.feedforward.up.bias"] == [5, 4]
-    assert distances["embedding.token.embedding"] == [6]
-
-
-def test_distances_follow_other_names_and_may_be_told():
-    tree = {
-        "blocks": {"up": {"kernel": jnp.zeros((2, 3, 4))}},
-        "token": {"embedding": jnp.zeros((5, 3))},
-        "final_norm": {"scale": jnp.zeros(3)},
-        "tower": {"kernel": jnp.zeros((3, 2))},
-    }
-    shown = lambda **order: {k: v.ravel().tolist() for k, v in named(layer_distances(tree, **order)).items()}  # noqa: E731
-    assert shown() == {
-        "blocks.up.kernel": [2, 1],
-        "final_norm.scale": [0],
-        "token.embedding": [3],
-        "tower.kernel": [0],
-    }
-    order = LayerOrder(embeddings="norm", stacks=("blocks", "tower"))
-    assert shown(order=order) == {
-        "blocks.up.kernel": [5, 4],
-        "final_norm.scale": [6],
-        "token.embedding": [0],
-        "tower.kernel": [3, 2, 1],
-    }
-
-
-def test_distances_find_stacks_that_nest_or_stand_side_by_side():
-    def block(depth):
-        return {"up": {"kernel": jnp.zeros((depth, 3, 4))}}
-
-    tree = {
-        "encoder": {"blocks": block(3), "embedding": {"token": jnp.zeros((5, 3))}, "norm": {"scale": jnp.zeros(3)}},
-        "tower": {"encoder": block(2)},
-        "backbone": {"decoder": block(1)},
-        "head": {"kernel": jnp.zeros((3, 2))},
-    }
-    assert {name: leaf.ravel().tolist() for name, leaf in named(layer_distances(tree)).items()} == {
-        "encoder.blocks.up.kernel": [4, 3, 2],
-        "encoder.embedding.token": [5],
-        "encoder.norm.scale": [0],
-        "tower.encoder.up.kernel": [3, 2],
-        "backbone.decoder.up.kernel": [1],
-        "head.kernel": [0],
-    }
-
-
 def test_layer_decay_equals_one_optimizer_a_layer():
     """Each slice of a stack is stepped by its own optimizer at its own rate."""
     decay = 0.7
     options = {"name": "adamw", "weight_decay": 0.1}
+    order = ("embedding", Stack("encoder"), "head")
     rate = lambda distance: optimizer(learning_rate=0.1 * decay**distance, **options)  # noqa: E731
     random = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
     stack = {"attention": {"query": {"kernel": draw(3, 4, 2, 2)}, "out": {"bias": draw(3, 4)}}}
     rest = {"embedding": {"token": {"embedding": draw(6, 4)}}, "head": {"kernel": draw(4, 2)}}
-    found = run(optimizer(layer_decay=decay, **options), {"encoder": stack, **rest})[-1]
+    chained = optax.chain(optimizer(learning_rate=0.1, **options), decay_by_layer(decay, order))
+    found = run(chained, {"encoder": stack, **rest})[-1]
 
     def alone(transformation, part, pick):
         state, params = transformation.init(part), part
@@ -287,18 +238,6 @@ def test_unfreezing_combines_with_decay_and_a_pattern():
     assert not found["decoder.blocks.feedforward.up.bias"].any()
 
 
-def test_layers_that_cannot_be_told_are_refused():
-    with pytest.raises(ValueError, match="no parameter belongs to a stack of layers"):
-        layer_distances({"head": {"kernel": jnp.zeros((2, 2))}})
-    mixed = {"encoder": {"up": {"kernel": jnp.zeros((2, 3, 3))}, "norm": {"scale": jnp.zeros(3)}}}
-    with pytest.raises(ValueError, match=r"one layer axis, got encoder.norm.scale has 3, encoder.up.kernel has 2"):
-        layer_distances(mixed)
-    with pytest.raises(ValueError, match="every 1 or more steps, got 0"):
-        unfreeze_gradually(0)
-    with pytest.raises(ValueError, match=r"layers.embeddings must be a regular expression, got '\('"):
-        LayerOrder(embeddings="(")
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -315,7 +254,7 @@ def test_settings_that_cannot_work_are_refused(options):
 
 
 def test_the_settings_survive_as_json():
-    config = OptimizerConfig(trainable="head", layer_decay=0.8, unfreeze_every=3, layers=LayerOrder(stacks=("tower",)))
+    config = OptimizerConfig(trainable="head", layer_decay=0.8, unfreeze_every=3)
     assert from_json(to_json(config)) == config
 
 
@@ -324,7 +263,9 @@ def test_a_state_of_a_model_there_is_trains_and_comes_back(tmp_path, mesh, ema):
     shapes = {"encoder": {"up": {"kernel": (2, 3, 3), "bias": (2, 3)}}, "token": {"embedding": (5, 3)}}
     model = jax.tree.map(jnp.ones, shapes, is_leaf=lambda shape: isinstance(shape, tuple))
     total = lambda m, batch, *, key: (sum(map(jnp.sum, jax.tree.leaves(m))) * batch.sum(), {"count": batch.sum()})  # noqa: E731
-    transformation = optimizer(trainable="^encoder", layer_decay=0.5, unfreeze_every=2)
+    order = ("token", Stack("encoder"))
+    slower = optax.chain(optimizer(), decay_by_layer(0.5, order), unfreeze_gradually(2, order))
+    transformation = train_only("^encoder", slower)
     mesh, rows = None if mesh is None else make_mesh(mesh), np.ones(4, np.float32)
     state = adopt_state(model, transformation, jax.random.key(1), ema=ema, mesh=mesh)
     train_step = make_train_step(freeze(total, "^encoder"), transformation, ema=0.5 if ema else 0.0)

@@ -25,6 +25,7 @@ from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import make_norm
 from flax_transformer.ops import Mask, dropout, lookup, widen
+from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -72,6 +73,10 @@ class Foretold(NamedTuple):
 
 class DecisionTransformer(Module):
     """`model.output(model.hidden_states(states=…, actions=…, returns=…, times=…)).actions` says what to do."""
+
+    layer_order = (
+        "returns", "states", "actions", "time", "position", "norm", Part("trunk"), "action", "state", "left",
+    )  # fmt: skip
 
     use = "act"
 

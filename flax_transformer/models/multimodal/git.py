@@ -25,6 +25,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, widen
+from flax_transformer.order import Part
 
 FLOAT32 = Precision()
 
@@ -53,6 +54,8 @@ class PrefixedConfig:
 
 class Prefixed(Module):
     """A language model of pictures' texts: `model(tokens, images)` gives logits; `prefill` and `step` generate."""
+
+    layer_order = (Part("vision"), "frames", "project", "norm", Part("text"))
 
     use = "continue"
 

@@ -21,6 +21,7 @@ from flax_transformer.nn import BlockConfig, Embedding, EmbeddingConfig
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
+from flax_transformer.order import Part
 
 
 @frozen
@@ -54,6 +55,8 @@ class GroundedConfig:
 
 class Grounded(Module):
     """`model(tokens, images)`: hidden states of texts, each read with its picture."""
+
+    layer_order = (Part("vision"), Part("text"))
 
     use = "embed"
 

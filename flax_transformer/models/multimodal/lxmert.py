@@ -26,6 +26,7 @@ from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
 from flax_transformer.ops import Mask, activation, dropout, widen
+from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -117,6 +118,8 @@ class LxmertConfig(EncoderConfig):
 
 class Lxmert(Encoder):
     """Hidden states of tokens, then of regions."""
+
+    layer_order = ("embedding", "regions", Part("trunk", "region_trunk"), Part("cross_trunk"))
 
     @classmethod
     def example_batch(cls, config: LxmertConfig, rows: int, length: int | None = None) -> dict[str, Any]:
@@ -244,6 +247,10 @@ class LxmertPretrainingConfig(MaskedLMConfig):
 
 class LxmertPretraining(MaskedLM):
     """All heads: `output` gives tokens, `sentence` what belongs together, `answer` and `guess` the rest."""
+
+    layer_order = (
+        *MaskedLM.layer_order, "answers", "region_dense", "region_norm", "objects", "attributes", "features",
+    )  # fmt: skip
 
     def __init__(self, cfg: LxmertPretrainingConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)

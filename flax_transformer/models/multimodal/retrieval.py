@@ -20,6 +20,7 @@ from flax_transformer.models.multimodal.towers import Embedded, Matcher, unit
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.ops import Mask
+from flax_transformer.order import Part
 
 
 @frozen
@@ -55,6 +56,8 @@ class Seen(NamedTuple):
 
 class Retrieval(Matcher):
     """`model.output(model.hidden_states(tokens=…, images=…))` scores all pairs, `model.match` reads some together."""
+
+    layer_order = (Part("encoder"), "text_head", "vision_head", "match_head")
 
     use = "match"
 

@@ -15,6 +15,7 @@ from flax_transformer.models.head import Classifier, ClassifierConfig
 from flax_transformer.models.multimodal.towers import Embedded, Matcher, MatcherConfig, unit
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
+from flax_transformer.order import Part
 
 
 @frozen
@@ -27,6 +28,8 @@ class SiameseConfig(MatcherConfig):
 
 class Siamese(Matcher):
     """`model.output(model.hidden_states(images=…, others=…))` scores every picture with every other."""
+
+    layer_order = (Part("tower"), "log_scale", "bias")
 
     use = "match"
 

@@ -23,6 +23,7 @@ from flax_transformer.models.protocol import Described
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import widen
+from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
 
@@ -92,6 +93,8 @@ class Matcher(Module):
 
 class TwoTowers(Matcher):
     """`model.output(model.hidden_states(tokens=…, images=…))` scores every text with every picture."""
+
+    layer_order = (Part("text", "vision"), "log_scale", "bias")
 
     use = "match"
 

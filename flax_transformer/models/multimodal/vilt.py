@@ -57,6 +57,8 @@ class ViltConfig(EncoderConfig):
 class Vilt(Encoder):
     """Hidden states of tokens, then of a picture's class token and patches, which all see each other."""
 
+    layer_order = ("patches", "class_token", "positions", "kind", *Encoder.layer_order)
+
     @classmethod
     def example_batch(cls, config: ViltConfig, rows: int, length: int | None = None) -> dict[str, Any]:
         """Make a batch of B rows of T tokens, each with a label, and a picture each."""

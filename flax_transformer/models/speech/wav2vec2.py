@@ -33,6 +33,7 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.activation import gelu
+from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -88,6 +89,8 @@ def _lengths(kernel: Float[Array, "K G D"]) -> Float[Array, "K 1 1"]:
 
 class Wav2Vec2(Module):
     """Hidden states of sounds, of their samples [*B, T]."""
+
+    layer_order = ("front", "front_norm", "project", "mask_token", "places", "norm", Part("trunk"))
 
     use = "embed"
 

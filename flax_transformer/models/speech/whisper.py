@@ -25,6 +25,7 @@ from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
+from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -71,6 +72,8 @@ def slow_sinusoids(length: int, width: int) -> Float[np.ndarray, "S D"]:
 
 class WhisperEncoder(Module):
     """Hidden states of a sound, of its log-mel frames [*B, T, C]."""
+
+    layer_order = ("front", "positions", Part("trunk"))
 
     use = "embed"
 

@@ -50,6 +50,8 @@ class ConditionalMasked(AtOnce):
     not look at it. All tokens are decoded at once, so there is no cache.
     """
 
+    layer_order = ("length", *AtOnce.layer_order)
+
     use = "guess"
     front = ("[LENGTH]",)
 

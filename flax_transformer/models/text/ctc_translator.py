@@ -23,6 +23,7 @@ from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.embedding import SINUSOIDS
 from flax_transformer.nn.linear import Linear
 from flax_transformer.ops import Mask, widen
+from flax_transformer.order import Part
 
 
 @frozen
@@ -48,6 +49,8 @@ class CTCTranslator(AtOnce):
     Between the two stacks a linear layer splits every state into k (Libovický & Helcl, section 3); positions are added
     again, and the second stack sees all of both. No target is read, so there is no cache.
     """
+
+    layer_order = ("embedding", Part("encoder"), "split", Part("decoder"), "head", "output_bias")
 
     use = "align"
 

@@ -27,6 +27,7 @@ from flax_transformer.nn.look import Look, LookConfig
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.recurrent import Recurrent, RecurrentConfig, State
 from flax_transformer.ops import dropout
+from flax_transformer.order import Order, Part
 
 FLOAT32 = Precision()
 
@@ -98,6 +99,12 @@ class RecurrentCache:
 
 class RecurrentSeq2Seq(Module):
     """`model(source, target)` gives logits; `encode`, `init_cache` and `step` decode."""
+
+    @property
+    def layer_order(self) -> Order:
+        """What looks at the source lies below the decoder if it looks before a step."""
+        below, above = (("look",), ()) if self._before else ((), ("look",))
+        return "embedding", Part("encoder"), "bridge", *below, "fed", Part("decoder"), *above, "join"
 
     use = "respond"
 

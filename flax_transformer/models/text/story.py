@@ -22,6 +22,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.embedding import SINUSOIDS
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, widen
+from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
 
@@ -54,6 +55,8 @@ class StoryConfig:
 
 class StoryReader(Module):
     """Hidden states of sentences that all see each other."""
+
+    layer_order = ("embedding", "position", Part("trunk"))
 
     use = "embed"
 

@@ -66,6 +66,8 @@ class TimeSformerConfig(ViTConfig):
 class TimeSformer(ReadsClips, ViT):
     """Hidden states of a clip's token, and of every patch in all frames, patch by patch."""
 
+    layer_order = ("times", *ViT.layer_order)
+
     def __init__(self, cfg: TimeSformerConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
         if cfg.time:

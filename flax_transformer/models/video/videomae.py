@@ -24,6 +24,7 @@ from flax_transformer.nn import BlockConfig, Precision, StageConfig, Trunk, make
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import sinusoidal, widen
+from flax_transformer.order import Part
 
 
 @frozen
@@ -106,6 +107,8 @@ class VideoMAEConfig:
 
 class VideoMAE(ReadsClips, Module):
     """Clips in, the pixels of masked tubelets out: `model.output(model.hidden_states(…))`."""
+
+    layer_order = ("mask_token", Part("encoder"), "project", Part("decoder"), "norm", "output")
 
     @classmethod
     def example_batch(cls, config: VideoMAEConfig, rows: int, length: int | None = None) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class BeitConfig(ViTConfig):
 class Beit(ViT):
     """Hidden states of a picture's class token and patches."""
 
+    layer_order = ("shared", *ViT.layer_order)
+
     def __init__(self, cfg: BeitConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
         if cfg.shared is not None:

@@ -33,6 +33,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import no_norm
 from flax_transformer.nn.residual import Residual
 from flax_transformer.ops import Mask, activation
+from flax_transformer.order import Order, Part
 
 FLOAT32 = Precision()
 WINDOW, INNER, NORM_EPS = 7, 4, 1e-6
@@ -102,6 +103,12 @@ class ConvNextConfig:
 
 class ConvNext(ReadsImages, Module):
     """Hidden states of pictures: the places of the last feature map, line by line."""
+
+    @property
+    def layer_order(self) -> Order:
+        """Its stages, on top of each other."""
+        stages = range(1, 1 + len(self.cfg.widths))
+        return "patches", "norm", *(part for i in stages for part in (f"merge{i}", Part(f"stage{i}")))
 
     def __init__(self, cfg: ConvNextConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -29,6 +29,8 @@ class DistilledConfig(ClassifierConfig):
 class Distilled(Classifier):
     """Scores of classes twice, by the labels and by the teacher; their mean is the model's answer."""
 
+    layer_order = (*Classifier.layer_order, "distillation_head")
+
     def __init__(self, cfg: DistilledConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
         self.distillation_head = Head(cfg.head, rngs=rngs)

@@ -28,6 +28,7 @@ from flax_transformer.nn.placed import placed_block
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.grid import shrink_mask, sinusoidal_places
 from flax_transformer.ops.wide import wide
+from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -84,6 +85,10 @@ class Detections:
 
 class Detr(ReadsImages, Module):
     """Objects in pictures: `detr(images, mask)` gives what each query answers."""
+
+    layer_order = (
+        "queries", Part("backbone"), "project", Part("encoder"), Part("decoder"), "norm", "scores", "boxes",
+    )  # fmt: skip
 
     use = "detect"
 

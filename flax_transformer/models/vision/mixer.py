@@ -28,6 +28,7 @@ from flax_transformer.nn.check import check_hidden, check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
+from flax_transformer.order import Part
 
 FLOAT32 = Precision()
 
@@ -113,6 +114,8 @@ class MixerConfig(TrunkConfig):
 
 class Mixer(ReadsImages, Module):
     """Hidden states of a picture's patches."""
+
+    layer_order = ("patches", Part("trunk"))
 
     def __init__(self, cfg: MixerConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

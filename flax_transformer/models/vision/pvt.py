@@ -36,6 +36,7 @@ from flax_transformer.nn.config import check_fields, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import bilinear, resample_positions
+from flax_transformer.order import Order, Part
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -153,6 +154,12 @@ class StageEmbedding(Module):
 
 class PVT(ReadsImages, Module):
     """Hidden states of the last stage's class token and patches."""
+
+    @property
+    def layer_order(self) -> Order:
+        """Its stages, on top of each other."""
+        stages = range(len(self.cfg.stages))
+        return *(part for i in stages for part in (f"embeddings.{i}", Part(f"stages.{i}"))), "norm"
 
     def __init__(self, cfg: PVTConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

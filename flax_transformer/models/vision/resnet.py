@@ -30,6 +30,7 @@ from flax_transformer.ops import Mask, activation
 from flax_transformer.ops.convolution import max_pool
 from flax_transformer.ops.eager import reused
 from flax_transformer.ops.platform import platform
+from flax_transformer.order import Layer, Order, Part, Stack
 
 FLOAT32 = Precision()
 Statistics = dict[str, Any]
@@ -107,6 +108,11 @@ REDUCTION = 4
 
 class ResNet(ReadsImages, Module):
     """Hidden states of pictures, the places of the last feature map; `observe` gives new batch statistics beside."""
+
+    @property
+    def layer_order(self) -> Order:
+        """Its stages, on top of each other."""
+        return "stem", *(Part(f"stage{i + 1}") for i in range(len(self.cfg.depths)))
 
     def __init__(self, cfg: ResNetConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -239,6 +245,8 @@ class ResNetBlock(Module):
 
 class Stage(Module):
     """A block that changes the sizes, and a stack of equal ones."""
+
+    layer_order = (Layer("first"), Stack("rest"))
 
     def __init__(
         self, cfg: ResNetConfig, channels: int, features: int, depth: int, step: tuple[int, int], *, rngs: nnx.Rngs

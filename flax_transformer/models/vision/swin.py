@@ -41,6 +41,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.window import over_grid
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import resample_positions
+from flax_transformer.order import Order, Part
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -136,6 +137,12 @@ class Swin(ReadsImages, Module):
 
     `ops.capture(f, "grid_states")` gives `features`, each [*B, R, C, D] of rows and columns.
     """
+
+    @property
+    def layer_order(self) -> Order:
+        """Its stages, on top of each other."""
+        stages = (part for i in range(len(self.cfg.stages)) for part in (Part(f"stages.{i}"), f"merges.{i}"))
+        return "patches", "patch_norm", "mask_token", "positions", *stages, "norm"
 
     def __init__(self, cfg: SwinConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

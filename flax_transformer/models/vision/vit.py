@@ -25,6 +25,7 @@ from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, sinusoidal_grid, widen
 from flax_transformer.ops.resample import resample_positions
+from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -86,6 +87,10 @@ def fixed_positions(patches: PatchConfig, tokens: int) -> Float[Array, "T D"]:
 
 class ViT(ReadsImages, Module):
     """Hidden states of a picture's tokens and patches, which all see each other."""
+
+    layer_order = (
+        "patches", "class_token", "distillation_token", "mask_token", "positions", "norm", Part("trunk"),
+    )  # fmt: skip
 
     def __init__(self, cfg: ViTConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -24,6 +24,7 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import widen
 from flax_transformer.ops.resample import resample_positions
+from flax_transformer.order import Part
 
 
 @frozen
@@ -93,6 +94,8 @@ class MAEConfig:
 
 class MAE(ReadsImages, Module):
     """Pictures in, the pixels of all patches out, from those that are kept: `model.output(model.hidden_states(…))`."""
+
+    layer_order = ("mask_token", "positions", Part("encoder"), "project", Part("decoder"), "output")
 
     @classmethod
     def example_batch(cls, config: MAEConfig, rows: int, length: int | None = None) -> dict[str, Any]:
