@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from flax_transformer.objective import Objective
+from flax_transformer.task.finite import check_finite
 from flax_transformer.train.mean import terms_of
 from flax_transformer.train.share import fill_rows
 
@@ -22,6 +23,17 @@ def evaluate(objective: Objective, model: Any, batches: Iterable[Any]) -> dict[s
     count = total.pop("count")
     mean = lambda value: sum(each.total / (each.count or 1.0) for each in terms_of(value, count))  # noqa: E731
     return objective.summary({name: mean(value) for name, value in total.items()})
+
+
+def tested(objective: Objective, model: Any, batches: Iterable[Any]) -> dict[str, float]:
+    """Average an objective and its metrics over test data, as `evaluate` does.
+
+    Raises:
+      ValueError: a loss that is not finite, beside which no other number means anything.
+    """
+    found = evaluate(objective, model, batches)
+    check_finite("losses of the test", found["loss"])
+    return found
 
 
 @partial(jax.jit, static_argnums=0)

@@ -20,7 +20,8 @@ from flax_transformer.parallel import path_name
 
 Objective = Callable[..., tuple]
 """`objective(model, batch, *, key) -> (loss, metrics)`: the loss summed over the batch, and sums of whatever is to be
-reported, among them `count`, what every sum is divided by. Sums make accumulation and any mesh agree.
+reported, among them `count`, what every sum is divided by. Sums make accumulation and any mesh agree; those that have a
+count of their own are reported as a `Mean`, and a loss of such terms is made by `summed`, both of `train.mean`.
 
 An attribute `separable` that is False says that the sum over a batch is not that of its parts, as of a contrastive loss
 over all pairs; an attribute `carry` that the objective takes and gives back what it carries."""
@@ -203,11 +204,12 @@ def batch_statistics(objective: Objective) -> Carrying:
     Args:
       objective: `objective(model, batch, *, key) -> (loss, metrics, statistics)`, called with the whole model; its
         statistics are a tree with the paths they have in the model, as `{"norm": {"mean": …, "var": …}}`. Means over a
-        batch on a mesh are those over all of it; with `accumulate` they are each part's.
+        batch on a mesh are those over all of it. A part of a batch has others, so that the objective is not separable;
+        `dataclasses.replace(…, separable=True)` lets `accumulate` cut batches, with the statistics of each part.
     """
 
     def carrying(model: Any, batch: Any, *, key: PRNGKeyArray | None, carried: dict[str, jax.Array]) -> tuple:
         loss, metrics, new = objective(with_statistics(model, carried), batch, key=key)
         return loss, metrics, {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(new)}
 
-    return Carrying(carrying, BATCH_STATISTICS, is_separable(objective))
+    return Carrying(carrying, BATCH_STATISTICS, separable=False)

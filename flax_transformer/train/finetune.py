@@ -188,9 +188,9 @@ def unfreeze_gradually(every: int, order: LayerOrder = LayerOrder()) -> optax.Gr
 def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float] | None = None) -> Objective:
     """Make one objective of several, each with its own part `batch[name]` of every batch.
 
-    With the sums sᵢ and the counts nᵢ of task i and weights wᵢ the step descends on Σ wᵢ sᵢ / nᵢ: every task's own mean,
-    however many tokens it brought. A task without any (nᵢ = 0) adds nothing. Metrics are called `name_metric`, each its
-    task's mean; `count` is Σ nᵢ.
+    With the sums sᵢ and the counts nᵢ of task i, and weights wᵢ, the step descends on Σ wᵢ sᵢ / nᵢ: every task's own
+    mean, however many tokens it brought. A task without any (nᵢ = 0) adds nothing. Metrics are called `name_metric`,
+    each its task's mean; `count` is Σ nᵢ.
 
     Args:
       objectives: by task; each takes the whole model, and uses its own head.

@@ -114,18 +114,19 @@ def _narrow_trained(model: Any, opt_state: Any) -> dict[str, Any]:
 
 
 def moving_average(average: Any, model: Any, decay: float, step: Any) -> Any:
-    """Take the parameters after a step into their moving average, without bias towards those before the first.
+    """Take the parameters after a step into their moving average, with a decay that is ramped.
 
-    With decay d it is Σ dᵗ⁻ⁱ θᵢ / Σ dᵗ⁻ⁱ over the steps i = 1, …, t: the average that starts from zero, divided by
-    1 − dᵗ as Adam's are (Kingma & Ba 2015, §3). What starts from the initial parameters instead still has 37 % of them
-    after 1,000 steps of decay 0.999. Parameters below float32 are frozen, so they are their own average, as are whole
-    numbers.
+    The decay of step t is min(d, (1 + t) / (10 + t)), as TensorFlow's `ExponentialMovingAverage` has it with
+    `num_updates`: an average over the last tenth of a run that is short, which becomes one over 1 / (1 − d) steps. The
+    first step takes the parameters as they are, so that nothing of those before it is in the average. Parameters below
+    float32 are frozen, so they are their own average, as are whole numbers.
 
     Args:
+      decay: d.
       step: t, counted from 1.
     """
-    log = jnp.log(jnp.float32(decay))
-    rate = jnp.expm1(log) / jnp.expm1(log * step)
+    t = jnp.asarray(step, jnp.float32)
+    rate = jnp.where(t > 1, jnp.maximum(1 - decay, 9 / (10 + t)), 1)
 
     def blend(old: Any, new: Any) -> Any:
         if _is_narrow(new) or not jnp.issubdtype(new.dtype, jnp.inexact):

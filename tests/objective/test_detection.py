@@ -40,7 +40,7 @@ def drawn(seed=0):
 
 def mean(logits, boxes, batch, **options):
     total, metrics = DetectionLoss(**options)(Answers(logits, boxes), batch)
-    return total / metrics["count"]
+    return total / jnp.maximum(metrics["count"], 1)
 
 
 def changed(batch, **labels):

@@ -15,6 +15,7 @@ from fake_devices import on_eight
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType
 
+from flax_transformer.objective import BatchStatistics, LabelLoss
 from flax_transformer.parallel import path_name
 from flax_transformer.train.carry import (
     NOTHING,
@@ -256,7 +257,9 @@ def test_statistics_have_no_gradient_no_moments_and_are_averaged_with_the_parame
     for batch in batches(5):
         last, _ = step(last, batch)
         seen.append(np.asarray(last.carried["norm.mean"]))
-    average = np.average(seen, axis=0, weights=0.5 ** np.arange(5)[::-1])
+    average = seen[0]
+    for t, mean in enumerate(seen[1:], 2):
+        average = average + max(0.5, 9 / (10 + t)) * (mean - average)
     np.testing.assert_allclose(state.ema.norm.mean[...], average, atol=1e-6)
     assert evaluated_model(state, STATISTICS.carry) is state.ema
 
@@ -477,6 +480,8 @@ pairs.separable = False
         adapt(pairs),
         multi_task({"one": pairs, "two": carriers.taught}),
         Carrying(carriers.contrasted, carriers.MOMENTUM, separable=False),
+        batch_statistics(carriers.observed),
+        BatchStatistics(of=LabelLoss()),
     ],
 )
 def test_an_objective_over_all_pairs_is_not_cut_into_parts(wrapped):
