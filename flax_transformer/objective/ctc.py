@@ -52,6 +52,7 @@ class CTCLoss(Objective):
         if isinstance(made, Array):
             made = Logits(made)
         real = batch["weights"] > 0
+        labels = jnp.where(real, labels, self.blank)  # what only fills up a row may be anything
         length = made.hidden.shape[1]
         positions, present = jnp.full(len(labels), length), present_rows(batch)
         if (lengths := inputs.get("lengths")) is not None:

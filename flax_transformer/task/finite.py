@@ -11,9 +11,6 @@ def check_finite(what: str, *arrays: Any) -> None:
     Raises:
       ValueError: naming what they are, and how many of them are not finite.
     """
-    bad = sum(int(np.sum(~np.isfinite(each))) for each in arrays)
+    bad, total = sum(int(np.sum(~np.isfinite(each))) for each in arrays), sum(map(np.size, arrays))
     if bad:
-        raise ValueError(
-            f"what a model is tested by must be finite, got {bad:,} of {sum(np.size(each) for each in arrays):,} {what} "
-            "that are not"
-        )
+        raise ValueError(f"what a model is tested by must be finite, got {bad:,} of {total:,} {what} that are not")
