@@ -1,7 +1,7 @@
 """Every objective with a small model and a batch whose parts differ in everything that is counted.
 
-A new objective has a line in `CASES`, or test_objective.py fails. As a script, with eight CPU devices, it prints how far
-each loss, metric and gradient on meshes is from one device's.
+A new objective has a line in `CASES`, or test_objective.py fails. As a script, with eight CPU devices, it prints how
+far each loss, metric and gradient on meshes is from one device's.
 """
 
 import importlib
@@ -105,6 +105,10 @@ def pairs(self, hidden, key=None, limit=None):
     return unit[:, 0] @ unit[:, 1].T
 
 
+def acted(self, hidden, key=None):
+    return SimpleNamespace(actions=(hidden @ self.w)[..., :E])
+
+
 def found(self, hidden, key=None):
     scores = hidden[:, :Q] @ self.w
     layers = jnp.stack([scores, 2 * scores], axis=1)
@@ -186,7 +190,7 @@ TEACHER = {**ROWS, "teacher": draw.normal(size=(B, E)).astype(np.float32)}
 ROUTED = ("balance", "router_z", "dropped")
 
 CASES = {
-    "ActionLoss": (ActionLoss(), {"output": lambda self, h, key=None: SimpleNamespace(actions=(h @ self.w)[..., :E])}, POSITIONS),
+    "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
     "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
     "CTCLoss": (CTCLoss(mean_tokens=True), SOUNDS, SOUND),
     "CTCLoss of sounds without lengths": (CTCLoss(), SOUNDS, {**SOUND, "inputs": {"x": SEEN}}),
@@ -220,9 +224,10 @@ def case(name):
 def multi():
     """Give what `multi_task` makes of two objectives, one of which has terms, with a model and a batch."""
     both = multi_task({"words": MaskedLoss(), "objects": DetectionLoss()}, {"objects": 0.5})
-    read = lambda self, hidden, key=None: SimpleNamespace(
-        **vars(found(self, hidden)), scores=Scores((hidden @ self.w)[..., :E]).scores
-    )
+
+    def read(self, hidden, key=None):
+        return SimpleNamespace(**vars(found(self, hidden)), scores=Scores((hidden @ self.w)[..., :E]).scores)
+
     return both, toy(**{**SENTENCES, "output": read}), {"words": PLACES, "objects": OBJECTS}
 
 
@@ -246,7 +251,7 @@ def learnt(objective, model, batch):
     return jax.value_and_grad(loss, has_aux=True)(carry.trained(model))
 
 
-MESHES = {"data": MeshConfig(data=8), "data×fsdp": MeshConfig(data=2, fsdp=4)}
+MESHES = {"data×fsdp": MeshConfig(data=2, fsdp=4)}
 
 
 def main():
