@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Loss, Objective
+from flax_transformer.parallel import path_name
 
 
 @frozen
@@ -24,7 +25,8 @@ class ContrastiveLoss(Objective):
     """
 
     limit: float = 100.0
-    """The most that cosines are multiplied by."""
+    """The most that cosines are multiplied by, in the loss; after every update `log_scale` is cut back to it, so that
+    what is evaluated and exported is what was trained."""
 
     separable: ClassVar[bool] = False
     better: ClassVar[Mapping[str, str]] = {"loss": "lower", "forth": "higher", "back": "higher"}
@@ -33,6 +35,15 @@ class ContrastiveLoss(Objective):
     def __post_init__(self):
         if not self.limit > 0:
             raise ValueError(f"limit must be positive, got {self.limit}")
+
+    def project(self, model: Any) -> Any:
+        """Cut the model's `log_scale`, wherever it is, back to the limit (Radford et al. 2021, §2.5)."""
+
+        def cut(path: tuple, leaf: Any) -> Any:
+            name = path_name(path).rpartition(".")[2]
+            return jnp.minimum(leaf, jnp.log(self.limit).astype(leaf.dtype)) if name == "log_scale" else leaf
+
+        return jax.tree_util.tree_map_with_path(cut, model)
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over the pairs of a batch; `forth` and `back` are how many first guesses are right.

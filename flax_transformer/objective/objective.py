@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.train.carry import is_separable
+from flax_transformer.train.carry import is_separable, projection_of
 
 Batch = Mapping[str, Any]
 Loss = tuple[jax.Array, dict[str, Any]]
@@ -39,6 +39,10 @@ class Objective:
     def separable_held_out(self) -> bool:
         """Whether `held_out` gives sums over rows; as in training, unless a subclass says otherwise."""
         return self.separable
+
+    def project(self, model: Any) -> Any:
+        """Give the model as it may be: done after every update. As it is, unless a subclass says otherwise."""
+        return model
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over a batch; without a key there is no dropout."""
@@ -80,6 +84,10 @@ class Around(Objective):
     def unit(self) -> str:
         """What `count` counts."""
         return self.of.unit
+
+    def project(self, model: Any) -> Any:
+        """Give the model as the objective allows it."""
+        return projection_of(self.of)(model)
 
     def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
         """Sum what the objective reports of a batch, as it is evaluated."""

@@ -73,6 +73,11 @@ class Carrying:
     carry: Carry
     separable: bool = True
 
+    @property
+    def project(self) -> Callable[[Any], Any]:
+        """What is done to the model after every update."""
+        return projection_of(self.objective)
+
     def __call__(self, model: Any, batch: Any, *, carried: Any, key: PRNGKeyArray | None = None) -> tuple:
         """Give loss, metrics, and what is carried on."""
         return self.objective(model, batch, key=key, carried=carried)
@@ -94,6 +99,11 @@ def is_separable(objective: Objective) -> bool:
     return _said(objective, "separable", True)
 
 
+def projection_of(objective: Objective) -> Callable[[Any], Any]:
+    """Give `project(model) -> model`, to what an objective allows, which is done after every update; often nothing."""
+    return _said(objective, "project", _itself)
+
+
 def on_model(objective: Objective, change: Callable[[Any], Any], carry: Carry | None = None) -> Objective:
     """Make an objective of a model from one of `change(model)`; it is as separable, and carries as much.
 
@@ -105,7 +115,7 @@ def on_model(objective: Objective, change: Callable[[Any], Any], carry: Carry | 
         return objective(change(model), batch, key=key, **carried)
 
     changed.carry = carry_of(objective) if carry is None else carry
-    changed.separable = is_separable(objective)
+    changed.separable, changed.project = is_separable(objective), projection_of(objective)
     return changed
 
 
@@ -170,6 +180,25 @@ def statistics_of(model: Any) -> dict[str, Any]:
     """Give what a model holds beside parameters, by path: the values of Flax variables that are no `nnx.Param`."""
     nodes = jax.tree_util.tree_leaves_with_path(model, is_leaf=is_variable)
     return {path_name(path): leaf for path, node in nodes if _is_statistic(node) for leaf in jax.tree.leaves(node)}
+
+
+def check_new_statistics(model: Any, carry: Carry) -> None:
+    """Check that the running statistics of a new model's batch norms are carried, where they are not frozen.
+
+    Otherwise it would be trained without any normalisation: by means of 0 and variances of 1, for ever.
+
+    Raises:
+      ValueError: naming a batch norm whose statistics are not.
+    """
+    left = statistics_of(carry.trained(model))
+    norms = [name.rpartition("mean")[0] for name in left if f".{name}".endswith(".mean")]
+    lost = [norm for norm in norms if f"{norm}var" in left and f"{norm}scale" not in left]
+    if lost:
+        raise ValueError(
+            "a new model with batch norms must be trained by their batches' statistics, as by "
+            f"BatchStatistics(of=LabelLoss()), got an objective that does not carry those of {lost[0].rstrip('.')}"
+            f"{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}; only a checkpoint's may stay as they are"
+        )
 
 
 def without_statistics(model: Any) -> Any:

@@ -8,6 +8,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from jaxtyping import PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name, tree_shardings
-from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model
+from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model, projection_of
 from flax_transformer.train.mean import summed, terms_of
 from flax_transformer.train.state import Optimizer, TrainState, check_trained, new_state, state_shardings
 
@@ -224,7 +225,10 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
             count = count + own
         return summed(terms, count, **reported)
 
-    objective.separable = all(map(is_separable, objectives.values()))
+    def project(model: Any) -> Any:
+        return reduce(lambda model, each: projection_of(each)(model), objectives.values(), model)
+
+    objective.separable, objective.project = all(map(is_separable, objectives.values())), project
     return objective
 
 

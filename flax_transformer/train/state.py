@@ -13,7 +13,15 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.parallel import path_name, tree_shardings
-from flax_transformer.train.carry import NOTHING, Carry, is_variable, new_carried, without_statistics
+from flax_transformer.train.carry import (
+    NOTHING,
+    Carry,
+    check_new_statistics,
+    is_variable,
+    new_carried,
+    statistics_of,
+    without_statistics,
+)
 
 
 @runtime_checkable
@@ -56,8 +64,11 @@ def new_state(model: Any, optimizer: Optimizer, ema: bool, key: PRNGKeyArray, ca
       carry: what the objective carries, `carry_of(objective)`.
 
     Raises:
-      ValueError: when parameters below float32 would be trained.
+      ValueError: when parameters below float32 would be trained, or a model whose batch norms have never seen a batch
+        without their statistics.
     """
+    if _untouched(statistics_of(model)):
+        check_new_statistics(model, carry)
     trained = carry.trained(model)
     opt_state = optimizer.init(trained)
     check_trained(_narrow_trained(trained, opt_state))
@@ -68,12 +79,22 @@ def new_state(model: Any, optimizer: Optimizer, ema: bool, key: PRNGKeyArray, ca
 
 def _new_state(init: Callable, optimizer: Optimizer, ema: bool, carry: Carry, key: PRNGKeyArray) -> TrainState:
     model_key, run_key = jax.random.split(key)
-    return new_state(init(model_key), optimizer, ema, run_key, carry)
+    model = init(model_key)
+    check_new_statistics(model, carry)
+    return new_state(model, optimizer, ema, run_key, carry)
 
 
 def evaluated_model(state: TrainState, carry: Carry = NOTHING) -> Any:
     """Give the model that is evaluated: the moving average where the run keeps one, with what is carried in it."""
     return carry.whole(state.model, state.carried) if state.ema is None else state.ema
+
+
+def _untouched(statistics: Mapping[str, Any]) -> bool:
+    """Tell whether all running means are known to be 0, and all variances 1."""
+    if any(isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array) for leaf in statistics.values()):
+        return False
+    means = {name: leaf for name, leaf in statistics.items() if f".{name}".endswith((".mean", ".var"))}
+    return all(bool(jnp.all(leaf == float(name.endswith("var")))) for name, leaf in means.items())
 
 
 def _is_narrow(leaf: Any) -> bool:

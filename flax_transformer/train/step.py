@@ -22,6 +22,7 @@ from flax_transformer.train.carry import (
     carry_of,
     check_carried,
     is_separable,
+    projection_of,
     statistics_fixed,
 )
 from flax_transformer.train.mean import Mean, means, reciprocal
@@ -113,7 +114,7 @@ def make_train_step(
             f"a batch cannot be cut into parts for an objective that is not separable over rows, got "
             f"accumulate={accumulate}; it must be 1"
         )
-    carry = carry_of(objective)
+    carry, project = carry_of(objective), projection_of(objective)
 
     def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         if state.carried is None and carry.begin is not NOTHING.begin:
@@ -127,7 +128,7 @@ def make_train_step(
         metrics["gradient_norm"] = optax.global_norm(grads)
         with jax.named_scope("optimizer"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.model)
-            model = optax.apply_updates(state.model, updates)
+            model = project(optax.apply_updates(state.model, updates))
         return advanced(replace(state, model=model, opt_state=opt_state, carried=carried), carry, ema), metrics
 
     return train_step
