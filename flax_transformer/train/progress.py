@@ -34,14 +34,23 @@ def unit_of(name: str) -> Literal["fraction", "percent", ""]:
     return "fraction" if FRACTION.search(name) else "percent" if PERCENT.search(name) else ""
 
 
+def percent(name: str, value: float) -> float:
+    """Give a metric as people are told it: a fraction of 1 in percent, all else as it is."""
+    return 100 * value if unit_of(name) == "fraction" else value
+
+
+def titled(name: str) -> str:
+    """Name a metric above a column of its values: `accuracy, %`."""
+    return f"{name}, %" if unit_of(name) else name
+
+
 def spelled(name: str, value: float) -> str:
     """Spell a metric with its unit: what is a fraction in metrics.jsonl is told to people in percent.
 
     >>> spelled("accuracy", 0.98765), spelled("wer", 12.5), spelled("loss", 0.25)
     ('98.77 %', '12.5 %', '0.25')
     """
-    unit = unit_of(name)
-    return f"{number(100 * value if unit == 'fraction' else value)} %" if unit else number(value)
+    return number(percent(name, value)) + " %" * bool(unit_of(name))
 
 
 class Plain:

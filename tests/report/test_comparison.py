@@ -121,3 +121,10 @@ def test_a_run_that_has_not_counted_in_one_window_has_no_sum():
     found = positions(ComparedRun(name="old", config={}, records=records))
     assert found["items"] == found["seconds"] == found["flops"] == [None, None]
     assert found["step"] == [10, 20]
+
+
+def test_fractions_are_told_in_percent():
+    table = comparison_table(compared([run("a", test={"accuracy": 0.5}), run("b", test={"accuracy": 0.25})]))
+    assert "test accuracy, %" in table
+    assert "50.0" in table
+    assert "25.0" in table

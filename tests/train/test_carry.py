@@ -15,6 +15,7 @@ from fake_devices import on_eight
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType
 
+from flax_transformer.nn.batch_norm import FrozenBatchNorm
 from flax_transformer.objective import BatchStatistics, LabelLoss
 from flax_transformer.parallel import path_name
 from flax_transformer.train.carry import (
@@ -37,7 +38,7 @@ from flax_transformer.train.metrics import JsonLines
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.share import fill_rows
-from flax_transformer.train.state import evaluated_model, init_state
+from flax_transformer.train.state import evaluated_model, init_state, new_state
 from flax_transformer.train.step import OwnStep, jit_train_step, make_own_step, make_train_step
 from flax_transformer.train.window import skip_not_finite
 from tests.shares import only, share
@@ -215,7 +216,7 @@ def test_what_is_carried_keeps_its_shapes(new, told):
 
 
 def test_a_state_without_what_the_objective_carries_is_told_so():
-    state = init_state(network, optax.sgd(0.1), jax.random.key(0))
+    state = adopt_state(network(jax.random.key(0)), optax.sgd(0.1), jax.random.key(0))
     with pytest.raises(
         ValueError, match="the objective carries state, the training state has none: make it with carry="
     ):
@@ -290,11 +291,26 @@ def _aux(result):
 def test_a_plain_objective_takes_statistics_for_constants():
     """As frozen batch normalisation does; otherwise the optimizer would train them."""
     plain = lambda model, batch, *, key: carriers.classified(model(batch["image"]), batch)  # noqa: E731
-    state = init_state(network, optax.sgd(0.1), jax.random.key(0))
+    state = adopt_state(network(jax.random.key(0)), optax.sgd(0.1), jax.random.key(0))
     step = jax.jit(make_train_step(plain, optax.sgd(0.1)))
     new, _ = step(state, batches(1)[0])
     same(statistics_of(new.model), statistics_of(state.model))
     assert not np.array_equal(new.model.norm.scale[...], state.model.norm.scale[...])
+
+
+def test_a_new_model_needs_the_statistics_of_its_batches():
+    """With means of 0 and variances of 1 it would train without a word; one that is loaded may keep what it has."""
+    key, rule = jax.random.key(0), "trained by their batches' statistics.* of inner_norm and 1 more"
+    with pytest.raises(ValueError, match=rule):
+        init_state(network, optax.sgd(0.1), key)
+    with pytest.raises(ValueError, match=rule):
+        new_state(network(key), optax.sgd(0.1), False, key)
+    for carry in (STATISTICS.carry, BatchStatistics(of=LabelLoss()).carry):
+        init_state(network, optax.sgd(0.1), key, carry=carry)
+    seen = with_statistics(network(key), {name: leaf + 1 for name, leaf in statistics_of(network(key)).items()})
+    new_state(jax.tree.map(lambda leaf: leaf + 1, seen), optax.sgd(0.1), False, key)
+    frozen = lambda key: FrozenBatchNorm(3)  # noqa: E731
+    init_state(frozen, optax.sgd(0.1), key)
 
 
 @pytest.mark.parametrize("pattern", ["^(inner_norm|head)", r"^norm\.scale"])
