@@ -38,18 +38,18 @@ def check_boxes(boxes: Any, size: tuple[int, int], where: str) -> None:
 
     Args:
       boxes: left, top, right and bottom, in pixels.
-      size: height and width of the image.
+      size: width and height of the image.
       where: its name, for the message.
 
     Raises:
       ValueError: naming the first box that does not, or whose corners are on the wrong side of each other.
 
-    >>> check_boxes([[0.0, 0.0, 9.0, 400.0]], (20, 10), "a.png")
+    >>> check_boxes([[0.0, 0.0, 9.0, 400.0]], (10, 20), "a.png")
     Traceback (most recent call last):
     ...
     ValueError: boxes must be (left, top, right, bottom) within 10 × 20 pixels, got (0, 0, 9, 400) in a.png
     """
-    boxes, (height, width) = np.asarray(boxes, np.float64).reshape(-1, 4), size
+    boxes, (width, height) = np.asarray(boxes, np.float64).reshape(-1, 4), size
     inside = (boxes >= -1).all(-1) & (boxes <= np.array([width, height, width, height]) + 1).all(-1)
     wrong = np.flatnonzero(~inside | (boxes[:, 2:] < boxes[:, :2]).any(-1))
     if wrong.size:

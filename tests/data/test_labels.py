@@ -66,7 +66,7 @@ def test_an_object_that_is_none_is_refused(box, number, rule):
 def test_what_fits_is_taken():
     check_classes([], ("cat", "dog"), "nothing")
     check_classes(np.array([0, 1, 1]), ("cat", "dog"), "images")
-    check_boxes(np.array([[0, 0, 10, 8], [9.5, 7.5, 10.4, 8.4]]), (8, 10), "an image")
+    check_boxes(np.array([[0, 0, 10, 8], [9.5, 7.5, 10.4, 8.4]]), (10, 8), "an image")
 
 
 @pytest.mark.parametrize("token", [0, -1])

@@ -124,7 +124,7 @@ def test_a_run_that_has_not_counted_in_one_window_has_no_sum():
 
 
 def test_fractions_are_told_in_percent():
-    table = comparison_table(compared([run("a", test={"accuracy": 0.5}), run("b", test={"accuracy": 0.25})]))
-    assert "test accuracy, %" in table
-    assert "50.0" in table
-    assert "25.0" in table
+    runs = [run("a", test={"accuracy": 0.5, "bleu": 0.5}), run("a-1", test={"accuracy": 0.25, "bleu": 0.5}, seed=1)]
+    (group,) = grouped(runs)
+    assert group.score(Metric("test", "accuracy"))[0] == 37.5
+    assert group.score(Metric("test", "bleu"))[0] == 0.5
