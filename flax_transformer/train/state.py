@@ -79,9 +79,7 @@ def new_state(model: Any, optimizer: Optimizer, ema: bool, key: PRNGKeyArray, ca
 
 def _new_state(init: Callable, optimizer: Optimizer, ema: bool, carry: Carry, key: PRNGKeyArray) -> TrainState:
     model_key, run_key = jax.random.split(key)
-    model = init(model_key)
-    check_new_statistics(model, carry)
-    return new_state(model, optimizer, ema, run_key, carry)
+    return new_state(init(model_key), optimizer, ema, run_key, carry)
 
 
 def evaluated_model(state: TrainState, carry: Carry = NOTHING) -> Any:

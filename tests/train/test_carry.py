@@ -24,6 +24,7 @@ from flax_transformer.train.carry import (
     Carrying,
     batch_statistics,
     carry_of,
+    check_new_statistics,
     is_separable,
     momentum_teacher,
     statistics_of,
@@ -302,15 +303,14 @@ def test_a_new_model_needs_the_statistics_of_its_batches():
     """With means of 0 and variances of 1 it would train without a word; one that is loaded may keep what it has."""
     key, rule = jax.random.key(0), "trained by their batches' statistics.* of inner_norm and 1 more"
     with pytest.raises(ValueError, match=rule):
-        init_state(network, optax.sgd(0.1), key)
+        check_new_statistics(jax.eval_shape(network, key), NOTHING)
     with pytest.raises(ValueError, match=rule):
         new_state(network(key), optax.sgd(0.1), False, key)
     for carry in (STATISTICS.carry, BatchStatistics(of=LabelLoss()).carry):
-        init_state(network, optax.sgd(0.1), key, carry=carry)
+        new_state(network(key), optax.sgd(0.1), False, key, carry)
     seen = with_statistics(network(key), {name: leaf + 1 for name, leaf in statistics_of(network(key)).items()})
     new_state(jax.tree.map(lambda leaf: leaf + 1, seen), optax.sgd(0.1), False, key)
-    frozen = lambda key: FrozenBatchNorm(3)  # noqa: E731
-    init_state(frozen, optax.sgd(0.1), key)
+    new_state(FrozenBatchNorm(3), optax.sgd(0.1), False, key)
 
 
 @pytest.mark.parametrize("pattern", ["^(inner_norm|head)", r"^norm\.scale"])
