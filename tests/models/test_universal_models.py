@@ -114,7 +114,7 @@ def test_an_encoder_is_told_where_at_each_step_and_classifies():
     }
     loss, metrics = PonderLoss(of=LabelLoss())(one, batch)
     plain, _ = LabelLoss()(one, batch)
-    np.testing.assert_allclose(loss, plain + 0.01 * metrics["ponder"], rtol=1e-5)
+    np.testing.assert_allclose(loss, plain + 0.01 * metrics["ponder"].total, rtol=1e-5)
     hidden = one.hidden_states(**batch["inputs"])
     changed = one.hidden_states(tokens.at[1, 2:].set(4), lengths=jnp.array([4, 2]))
     np.testing.assert_array_equal(hidden[1, :2], changed[1, :2])
