@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_transformer.frozen import frozen
-from flax_transformer.objective.objective import Batch, Loss, Objective
+from flax_transformer.objective.objective import Batch, Loss, Objective, is_right
 from flax_transformer.ops import cross_entropy
 
 
@@ -28,5 +28,5 @@ class ActionLoss(Objective):
         """Sum the loss over the steps of a batch."""
         logits = model.output(model.hidden_states(**batch["inputs"], key=key)).actions
         loss, count = cross_entropy(logits, batch["labels"], batch["weights"])
-        right = jnp.sum((logits.argmax(-1) == batch["labels"]) * batch["weights"])
+        right = jnp.sum(is_right(logits, batch["labels"]) * batch["weights"])
         return loss, {"count": count, "accuracy": right}

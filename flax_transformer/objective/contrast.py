@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Loss, Objective
+from flax_transformer.parallel import path_name
 
 
 @frozen
@@ -24,7 +25,8 @@ class ContrastiveLoss(Objective):
     """
 
     limit: float = 100.0
-    """The most that cosines are multiplied by."""
+    """The most that cosines are multiplied by, in the loss; after every update `log_scale` is cut back to it, so that
+    what is evaluated and exported is what was trained."""
 
     separable: ClassVar[bool] = False
     better: ClassVar[Mapping[str, str]] = {"loss": "lower", "forth": "higher", "back": "higher"}
@@ -34,18 +36,30 @@ class ContrastiveLoss(Objective):
         if not self.limit > 0:
             raise ValueError(f"limit must be positive, got {self.limit}")
 
-    def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
-        """Sum the loss over the pairs of a batch; `forth` and `back` are how many first guesses are right."""
-        scores = model.output(model.hidden_states(**batch["inputs"], key=key), limit=self.limit)
-        return self.over(scores, present_pairs(batch, scores))
+    def project(self, model: Any) -> Any:
+        """Cut the model's `log_scale`, wherever it is, back to the limit (Radford et al. 2021, §2.5)."""
 
-    def over(self, scores: Float[Array, "B B"], present: Bool[Array, " B"]) -> Loss:
+        def cut(path: tuple, leaf: Any) -> Any:
+            name = path_name(path).rpartition(".")[2]
+            return jnp.minimum(leaf, jnp.log(self.limit).astype(leaf.dtype)) if name == "log_scale" else leaf
+
+        return jax.tree_util.tree_map_with_path(cut, model)
+
+    def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
+        """Sum the loss over the pairs of a batch; `forth` and `back` are how many first guesses are right.
+
+        A guess is right if a half that belongs, its own or that of a pair with the same text, scores above all others.
+        """
+        scores = model.output(model.hidden_states(**batch["inputs"], key=key), limit=self.limit)
+        return self.over(scores, present_pairs(batch, scores), same_pairs(batch, scores))
+
+    def over(self, scores: Float[Array, "B B"], present: Bool[Array, " B"], same: Bool[Array, "B B"]) -> Loss:
         """Sum the loss over the pairs that are there, from scores."""
         own, total = jnp.diagonal(scores), jnp.zeros((), scores.dtype)
         for axis in (1, 0):
             others = jnp.where(jnp.expand_dims(present, 1 - axis), scores, -jnp.inf)
             total += jnp.sum(jnp.where(present, jax.nn.logsumexp(others, axis=axis) - own, 0.0)) / 2
-        return total, _right(scores, present)
+        return total, _right(scores, present, same)
 
 
 @frozen
@@ -67,7 +81,7 @@ class SigmoidLoss(Objective):
         present = present_pairs(batch, scores)
         own, both = jnp.eye(len(scores), dtype=bool), present[:, None] & present
         losses = jax.nn.softplus(jnp.where(own, -scores, scores))
-        return jnp.sum(jnp.where(both, losses, 0.0)), _right(scores, present)
+        return jnp.sum(jnp.where(both, losses, 0.0)), _right(scores, present, same_pairs(batch, scores))
 
 
 def present_pairs(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, " B"]:
@@ -76,8 +90,21 @@ def present_pairs(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, " B"
     return jnp.ones(len(scores), bool) if weights is None else weights > 0
 
 
-def _right(scores: Float[Array, "B B"], present: Bool[Array, " B"]) -> dict[str, Float[Array, ""]]:
-    """Count the pairs that are there, and those of them that score best: among the rows' own, and the columns'."""
-    others = jnp.where(present[:, None] & present, scores, -jnp.inf)
-    best = {name: jnp.diagonal(scores) >= others.max(axis) for name, axis in (("forth", 1), ("back", 0))}
-    return {name: jnp.sum(present & each, dtype=jnp.float32) for name, each in {"count": present, **best}.items()}
+def same_pairs(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, "B B"]:
+    """Tell which pairs say the same: each itself, and those with the same `tokens`."""
+    tokens = batch["inputs"].get("tokens")
+    itself = jnp.eye(len(scores), dtype=bool)
+    return itself if tokens is None else itself | (tokens[:, None] == tokens[None]).all(axis=-1)
+
+
+def _right(
+    scores: Float[Array, "B B"], present: Bool[Array, " B"], same: Bool[Array, "B B"]
+) -> dict[str, Float[Array, ""]]:
+    """Count the pairs that are there, and those for which a half that belongs scores above all that do not.
+
+    A tie with one that does not counts as not found, so that a model that gives one vector to all finds nothing.
+    """
+    both = present[:, None] & present
+    best = lambda which, axis: jnp.where(both & which, scores, -jnp.inf).max(axis)  # noqa: E731
+    found = {name: best(same, axis) > best(~same, axis) for name, axis in (("forth", 1), ("back", 0))}
+    return {name: jnp.sum(present & each, dtype=jnp.float32) for name, each in {"count": present, **found}.items()}

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
-from flax_transformer.objective.objective import Batch, Loss, Objective
+from flax_transformer.objective.objective import Batch, Loss, Objective, present_rows
 from flax_transformer.ops import Mask, cross_entropy, widen
 
 
@@ -25,10 +25,11 @@ class CTCLoss(Objective):
     A way gives every position a token or the blank, and is a text where repetitions and then blanks are left out. The
     model gives scores [B, S, V] of every position, and says by `memory_mask` which positions a sound of `lengths` has;
     without `lengths` among the inputs all count. `labels` are [B, N] and `weights` 1 where there is a token, 0 behind
-    them. Every row counts once, the loss of each divided by its tokens if `mean_tokens` says so; one of a sound of
-    length 0, which only fills a batch, counts nothing.
+    them. Every row counts once, the loss of each divided by its tokens if `mean_tokens` says so; one that only fills a
+    batch counts nothing: of a sound of length 0, or, where there are no `lengths`, of a text without tokens.
 
-    A text that has no way, as it takes more positions than there are, counts nothing: torch's `zero_infinity`.
+    A text that has no way, as it takes more positions than there are, counts nothing: torch's `zero_infinity`. One with
+    a token that is the blank, or outside of the vocabulary, makes the loss NaN.
     """
 
     blank: int = 0
@@ -51,10 +52,11 @@ class CTCLoss(Objective):
         if isinstance(made, Array):
             made = Logits(made)
         real = batch["weights"] > 0
+        labels = jnp.where(real, labels, self.blank)  # what only fills up a row may be anything
         length = made.hidden.shape[1]
-        positions, present = jnp.full(len(labels), length), jnp.ones(len(labels), bool)
+        positions, present = jnp.full(len(labels), length), present_rows(batch)
         if (lengths := inputs.get("lengths")) is not None:
-            positions, present = model.memory_mask(Mask(lengths=lengths)).lengths, lengths > 0
+            positions = model.memory_mask(Mask(lengths=lengths)).lengths
         again = (labels[:, 1:] == labels[:, :-1]) & real[:, 1:]  # a blank must stand between equal tokens
         fits = real.sum(axis=1) + again.sum(axis=1) <= positions
         weights = (fits & present) / (jnp.maximum(real.sum(axis=1), 1) if self.mean_tokens else 1)
@@ -76,6 +78,7 @@ class CTCLoss(Objective):
           real, read: which labels, and which positions, count.
         """
         blanks = jnp.full_like(labels[:, :1], self.blank)
+        fault = jnp.any((labels < 0) | (labels == self.blank), axis=1, where=real)
         few = made.logits_of(jnp.concatenate([blanks, labels], axis=1))
         # A token is known by the place where its run begins: equal neighbours are the same, and others need not be.
         begins = jnp.pad(labels[:, 1:] != labels[:, :-1], ((0, 0), (1, 0)), constant_values=True)
@@ -83,6 +86,7 @@ class CTCLoss(Objective):
         losses = optax.ctc_loss(few, 1.0 - read, places, 1.0 - real)
         blanks, shares = jnp.full(read.shape, self.blank), weights[:, None] * read
         others = made.scores(blanks, shares)[0] - cross_entropy(few, jnp.zeros_like(blanks), shares)[0]
+        losses = jnp.where(fault, jnp.nan, losses)
         return jnp.sum(jnp.where(weights > 0, weights * losses, 0.0)) + others
 
 

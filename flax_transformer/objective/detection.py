@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from optax.assignment import hungarian_algorithm
 
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.objective import Batch, Loss, Objective
 from flax_transformer.ops import widen
 from flax_transformer.ops.boxes import generalised_overlap, to_corners
+from flax_transformer.train.mean import Mean, summed
 
 LARGE = 1e8
 
@@ -25,7 +26,11 @@ class DetectionLoss(Objective):
 
     The model answers as `model.output(hidden)`: `logits` [B, L, Q, E + 1], the last of no object, and `boxes`
     [B, L, Q, 4]. The batch's labels are `boxes` [B, M, 4], by centres in shares of the picture, their `classes` [B, M]
-    and `weights` [B, M], 0 where there is no object; a picture of weight 0 counts nothing.
+    and `weights` [B, M], 0 where there is no object; a picture of weight 0 counts nothing. An object of no class, or
+    whose box is not one, makes the loss NaN.
+
+    Cross-entropy is a mean over answers by their weights, the others are over objects, and `count_error`, how many
+    objects too many or too few are found, over pictures.
     """
 
     class_cost: float = 1.0
@@ -58,23 +63,24 @@ class DetectionLoss(Objective):
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over the objects of a batch; what it reports is of the last layer.
 
-        Cross-entropy is a mean over answers, the others are over objects: it is scaled so that dividing by the objects
-        gives it.
-
         Raises:
           ValueError: when a picture has places for more objects than there are answers.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         found = model.output(model.hidden_states(**batch["inputs"], key=keys[0]), key=keys[1])
         logits, boxes = (widen(part) if self.auxiliary else widen(part[:, -1:]) for part in (found.logits, found.boxes))
-        labels, rows = batch["labels"], batch["weights"].astype(jnp.float32)
-        labels = {**labels, "weights": labels["weights"] * rows[:, None]}
-        count = jnp.maximum(labels["weights"].sum(), 1)
-        layers = range(logits.shape[1])
-        sums = [self.layer(logits[:, i], boxes[:, i], labels, rows, count) for i in layers]
+        rows = batch["weights"].astype(jnp.float32)
+        labels = screened({**batch["labels"], "weights": batch["labels"]["weights"] * rows[:, None]}, logits.shape[-1])
+        layers = [self.layer(logits[:, i], boxes[:, i], labels, rows) for i in range(logits.shape[1])]
+        total = {name: sum(each[name] for each in layers) for name in ("class_loss", "box_loss", "overlap_loss")}
+        given = labels["weights"] > 0
+        matched, objects = jnp.sum(rows * given.sum(-1)), labels["weights"].sum()
+        answers = matched + self.no_object_weight * (rows.sum() * logits.shape[2] - matched)
+        counts = {"class_loss": answers, "box_loss": objects, "overlap_loss": objects, "count_error": rows.sum()}
         weights = {"class_loss": 1.0, "box_loss": self.box_weight, "overlap_loss": self.overlap_weight}
-        total = sum(weights[name] * each[name] for each in sums for name in weights)
-        return total, {"count": count, **jax.lax.stop_gradient(sums[-1])}
+        terms = tuple(Mean(weights[name] * total[name], counts[name]) for name in weights)
+        last = {name: Mean(value, counts[name]) for name, value in jax.lax.stop_gradient(layers[-1]).items()}
+        return summed(terms, objects, **last)
 
     def layer(
         self,
@@ -82,24 +88,23 @@ class DetectionLoss(Objective):
         boxes: Float[Array, "B Q 4"],
         labels: Mapping[str, Array],
         rows: Float[Array, "B"],
-        count: Float[Array, ""],
     ) -> dict[str, Float[Array, ""]]:
         """Sum what the answers of one layer cost; rows of weight 0 count nothing."""
         given, none = labels["weights"], logits.shape[-1] - 1
         queries = self.match(logits, boxes, labels)
-        mine = (queries[..., None] == jnp.arange(logits.shape[1])) * given[..., None]  # [B, M, Q]
-        taken = mine.sum(1)
-        classes = jnp.where(taken > 0, jnp.einsum("bmq,bm->bq", mine, labels["classes"]).astype(jnp.int32), none)
-        weights = rows[:, None] * jnp.where(taken > 0, 1.0, self.no_object_weight)
+        mine = (queries[..., None] == jnp.arange(logits.shape[1])) & (given[..., None] > 0)  # [B, M, Q]
+        taken = mine.any(1)
+        classes = jnp.where(taken, jnp.einsum("bmq,bm->bq", mine.astype(jnp.int32), labels["classes"]), none)
+        weights = rows[:, None] * jnp.where(taken, 1.0, self.no_object_weight)
         likely = jnp.take_along_axis(jax.nn.log_softmax(logits), classes[..., None], axis=-1)[..., 0]
         chosen = jnp.take_along_axis(boxes, queries[..., None], axis=1)
         shared = generalised_overlap(to_corners(chosen), to_corners(labels["boxes"]))
-        seen = ((logits.argmax(-1) != none).sum(-1) - given.sum(-1)) * rows
+        seen = ((logits.argmax(-1) != none).sum(-1) - (given > 0).sum(-1)) * rows
         return {
-            "class_loss": -jnp.sum(weights * likely) / jnp.maximum(weights.sum(), 1e-9) * count,
+            "class_loss": -jnp.sum(weights * likely),
             "box_loss": jnp.sum(jnp.abs(chosen - labels["boxes"]).sum(-1) * given),
             "overlap_loss": jnp.sum((1 - shared) * given),
-            "count_error": jnp.sum(jnp.abs(seen)) / jnp.maximum(rows.sum(), 1) * count,
+            "count_error": jnp.sum(jnp.abs(seen)),
         }
 
     def match(
@@ -122,6 +127,26 @@ class DetectionLoss(Objective):
         cost = jnp.where(jnp.isfinite(cost), cost, LARGE)
         # An object that is none costs the same everywhere, and so takes an answer that nobody needs.
         return _assign(jax.lax.stop_gradient(jnp.where(labels["weights"][:, None] > 0, cost, 0)))
+
+
+def fits_image(boxes: Float[Array, "*B 4"]) -> Bool[Array, "*B 4"]:
+    """Tell which numbers of boxes, by centres and sizes, can be fractions of an image; a tenth beyond its edge is."""
+    return (boxes >= jnp.array([-0.1, -0.1, 0, 0])) & (boxes <= 1.1)
+
+
+def screened(labels: Mapping[str, Array], outputs: int) -> dict[str, Array]:
+    """Put NaN into the boxes of objects that have no class, or whose box is not within the image.
+
+    Boxes are centres and sizes as fractions of the image: none negative, none above 1 by more than rounding. Where
+    there is no object, class and box are those of any.
+    """
+    boxes, there = labels["boxes"], labels["weights"] > 0
+    fits = (labels["classes"] >= 0) & (labels["classes"] < outputs - 1) & fits_image(boxes).all(-1)
+    return {
+        **labels,
+        "classes": jnp.where(fits & there, labels["classes"], 0),
+        "boxes": jnp.where(there[..., None], jnp.where(fits[..., None], boxes, jnp.nan), 0.5),
+    }
 
 
 @jax.vmap

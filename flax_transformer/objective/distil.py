@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
 from flax_transformer.objective.label import LabelLoss
-from flax_transformer.objective.objective import Batch, Loss, Objective
-from flax_transformer.ops import cross_entropy, soft_cross_entropy
+from flax_transformer.objective.objective import Batch, Loss, Objective, is_right
+from flax_transformer.ops import cross_entropy, soft_cross_entropy, widen
 
 
 @frozen
@@ -57,7 +57,7 @@ class DistilLoss(Objective):
         taught = self._of_labels(by_teacher, labels, weights)
         if "teacher" in batch:
             taught = self.differ(by_teacher, jax.lax.stop_gradient(batch["teacher"]), weights)
-        right = jnp.sum(((by_label + by_teacher).argmax(-1) == hard) * weights)
+        right = jnp.sum(is_right(by_label + by_teacher, hard) * weights)
         loss = (1 - self.weight) * told + self.weight * taught
         return loss, {"count": jnp.sum(weights), "accuracy": right}
 
@@ -68,10 +68,10 @@ class DistilLoss(Objective):
     def differ(
         self, scores: Float[Array, "B E"], teacher: Float[Array, "B E"], weights: Float[Array, " B"]
     ) -> Float[Array, ""]:
-        """Sum what scores differ from a teacher's."""
+        """Sum what scores differ from a teacher's, in float32 or more."""
         if self.kind == "hard":
             return cross_entropy(scores, teacher.argmax(-1), weights)[0]
-        scores, teacher = scores / self.temperature, teacher.astype(scores.dtype) / self.temperature
+        scores, teacher = widen(scores) / self.temperature, widen(teacher) / self.temperature
         answer = jax.nn.softmax(teacher)
         entropy = -jnp.sum(jnp.sum(answer * jax.nn.log_softmax(teacher), axis=-1) * weights)
         return self.temperature**2 * (soft_cross_entropy(scores, answer, weights)[0] - entropy)

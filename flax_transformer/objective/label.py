@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_transformer.frozen import frozen
-from flax_transformer.objective.objective import Batch, Loss, Objective
+from flax_transformer.objective.objective import Batch, Loss, Objective, is_right
 from flax_transformer.ops import cross_entropy, soft_cross_entropy
 
 
@@ -41,4 +41,4 @@ class LabelLoss(Objective):
         if labels.ndim == logits.ndim:
             loss, hard = soft_cross_entropy, labels.argmax(-1)
         total, count = loss(logits, labels, weights, label_smoothing=self.label_smoothing)
-        return total, {"count": count, "accuracy": jnp.sum((logits.argmax(-1) == hard) * weights)}
+        return total, {"count": count, "accuracy": jnp.sum(is_right(logits, hard) * weights)}

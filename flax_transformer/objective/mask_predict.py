@@ -16,6 +16,7 @@ from flax_transformer.nn import own_tables
 from flax_transformer.objective.objective import Batch, Loss
 from flax_transformer.objective.token import TokenLoss
 from flax_transformer.ops import cross_entropy
+from flax_transformer.train.mean import Mean
 
 
 @frozen
@@ -36,24 +37,23 @@ class MaskPredictLoss(TokenLoss):
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over a batch."""
         model = own_tables(model)
-        hidden, masked, lengths, scale = self.guessed(model, batch, key)
+        hidden, masked, lengths = self.guessed(model, batch, key)
         total, count, _ = self.scores(model, hidden, masked)
-        return total + lengths, {"count": count, "length_loss": lengths * scale}
+        return total + lengths.total, {"count": count, "length_loss": lengths}
 
-    def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
+    def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
         """Sum the loss of the first pass; `plain`, without smoothing, is what perplexity is made of."""
         model = own_tables(model)
-        hidden, masked, lengths, scale = self.guessed(model, batch, None)
+        hidden, masked, lengths = self.guessed(model, batch, None)
         total, count, _ = self.scores(model, hidden, masked)
         plain = TokenLoss(chunk=self.chunk).scores(model, hidden, masked)[0]
-        return {"loss": total + lengths, "plain": plain, "count": count, "length_loss": lengths * scale}
+        return {"loss": total + lengths.total, "plain": plain, "count": count, "length_loss": lengths}
 
-    def guessed(self, model: Any, batch: Batch, key: jax.Array | None) -> tuple[Array, Batch, Array, Array]:
+    def guessed(self, model: Any, batch: Batch, key: jax.Array | None) -> tuple[Array, Batch, Mean]:
         """Mask targets and read them.
 
         Returns:
-          Hidden states; the labels with weights where they are masked; the loss of lengths, and what makes its mean
-          over rows one over masked tokens.
+          Hidden states; the labels with weights where they are masked; the loss of lengths, a mean over rows.
 
         Raises:
           ValueError: rows of more tokens than the model knows lengths.
@@ -71,10 +71,8 @@ class MaskPredictLoss(TokenLoss):
             )
         target = jnp.where(masked, inputs["target"][:, :1], labels)
         hidden = model.decode(target, memory, inputs.get("lengths"), target_lengths=counts, key=keys[2])
-        lengths, rows = cross_entropy(scores, counts, present)
-        weights = masked.astype(jnp.float32)
-        scale = weights.sum() / jnp.maximum(rows, 1)
-        return hidden, {"labels": labels, "weights": weights}, lengths, scale
+        lengths = Mean(*cross_entropy(scores, counts, present))
+        return hidden, {"labels": labels, "weights": masked.astype(jnp.float32)}, lengths
 
 
 def draw_masks(counts: Int[Array, "B"], length: int, key: PRNGKeyArray | None) -> Bool[Array, "B {length}"]:

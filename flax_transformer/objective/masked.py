@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
-from flax_transformer.objective.objective import Batch, Loss, Objective
+from flax_transformer.objective.objective import Batch, Loss, Objective, is_right, present_rows
 from flax_transformer.objective.token import TokenLoss
 from flax_transformer.ops import cross_entropy
+from flax_transformer.train.mean import Mean, summed
 
 
 @frozen
@@ -22,7 +23,8 @@ class MaskedLoss(TokenLoss):
 
     The mean over masked tokens and the mean over rows are added, as BERT does (Devlin et al. 2019). The batch has
     `places` [B, M] of the masked tokens, weight 0 where there is none; `next_sentence` [B], where the model has a head
-    for it, is 0 where one sentence follows the other. Rows of length 0 count nothing.
+    for it, is 0 where one sentence follows the other. Each of the two has a count of its own: masked tokens, and rows
+    that are there (`present_rows`).
     """
 
     better: ClassVar[Mapping[str, str]] = {
@@ -38,13 +40,12 @@ class MaskedLoss(TokenLoss):
         metrics = {"count": count, "masked_accuracy": right}
         if "next_sentence" not in batch:
             return total, metrics
-        rows = (batch["inputs"]["lengths"] > 0).astype(jnp.float32)
+        rows = present_rows(batch).astype(jnp.float32)
         logits, labels = model.sentence(hidden), batch["next_sentence"]
-        # A mean over rows inside a sum over tokens: scaled so that dividing by the tokens gives the mean over rows.
-        scale = count / jnp.maximum(rows.sum(), 1)
-        sentence, right = cross_entropy(logits, labels, rows)[0], jnp.sum((logits.argmax(-1) == labels) * rows)
-        extra = {"masked_loss": total, "sentence_loss": scale * sentence, "sentence_accuracy": scale * right}
-        return total + scale * sentence, {**metrics, **extra}
+        sentence = Mean(*cross_entropy(logits, labels, rows))
+        told = Mean(jnp.sum(is_right(logits, labels) * rows), sentence.count)
+        metrics |= {"masked_loss": total, "sentence_loss": sentence, "sentence_accuracy": told}
+        return summed((Mean(total, count), sentence), **metrics)
 
     held_out = Objective.held_out
     summary = Objective.summary

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.objective.contrast import ContrastiveLoss, present_pairs
-from flax_transformer.objective.objective import Batch, Loss
+from flax_transformer.objective.contrast import ContrastiveLoss, present_pairs, same_pairs
+from flax_transformer.objective.objective import Batch, Loss, is_right
+from flax_transformer.train.mean import Mean, summed
 
 
 @frozen
@@ -46,29 +47,24 @@ class MatchLoss(ContrastiveLoss):
         seen = model.hidden_states(**inputs, key=keys[0])
         scores = model.output(seen, limit=self.limit)
         present = present_pairs(batch, scores)
-        total, metrics = self.over(scores, present)
-        others = other_pairs(inputs["tokens"], present)
+        same = same_pairs(batch, scores)
+        total, metrics = self.over(scores, present, same)
+        others = present[:, None] & present & ~same
         pictures, texts = hard_negatives(scores, others, keys[1]), hard_negatives(scores.T, others, keys[2])
         there = others.any(axis=1)
-        told = [(None, None, present, 1), (None, pictures, there, 0), (texts, None, there, 0)]
+        pairs = [(None, None, present, 1), (None, pictures, there, 0), (texts, None, there, 0)]
         loss = count = right = jnp.zeros((), jnp.float32)
-        for number, (text, picture, which, belongs) in enumerate(told):
+        for number, (text, picture, which, belongs) in enumerate(pairs):
             tokens, lengths = (_picked(inputs.get(name), text) for name in ("tokens", "lengths"))
             own = None if key is None else jax.random.fold_in(keys[3], number)
             logits = model.match(tokens, _picked(seen.states, picture), lengths=lengths, key=own)
             chances = jax.nn.log_softmax(logits)
             loss -= jnp.sum(jnp.where(which, chances[:, belongs], 0.0))
-            right += jnp.sum(which & (logits.argmax(-1) == belongs))
+            right += jnp.sum(which & is_right(logits, jnp.full(len(which), belongs)))
             count += jnp.sum(which)
-        scale = metrics["count"] / jnp.maximum(count, 1)  # dividing by the pairs gives the mean over what was told
-        found = {"contrast_loss": total, "match_loss": scale * loss, "match_accuracy": scale * right}
-        return total + self.weight * scale * loss, {**metrics, **found}
-
-
-def other_pairs(tokens: Int[Array, "B T"], present: Bool[Array, " B"]) -> Bool[Array, "B B"]:
-    """Say which pairs are others: there, and of another text."""
-    same = (tokens[:, None] == tokens[None]).all(axis=-1)
-    return present[:, None] & present & ~same
+        told, found = Mean(loss, count), {"contrast_loss": total, "match_accuracy": Mean(right, count)}
+        terms = (Mean(total, metrics["count"]), told.scaled(self.weight))
+        return summed(terms, **metrics, **found, match_loss=told)
 
 
 def hard_negatives(

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.train.carry import is_separable
+from flax_transformer.train.carry import is_separable, projection_of
 
 Batch = Mapping[str, Any]
-Loss = tuple[jax.Array, dict[str, jax.Array]]
+Loss = tuple[jax.Array, dict[str, Any]]
+"""The loss, summed over a batch; and what is reported, among it `count`: see `train.mean`."""
 
 
 @frozen
@@ -17,22 +20,35 @@ class Objective:
     """`objective(model, batch, key=…)` gives a loss summed over the batch, and sums to report, among them `count`.
 
     A subclass has its options as fields and defines `__call__`. Everything that is summed is divided by `count` in the
-    end, so that batches cut into parts, or laid out over devices, give the same mean. That needs a loss that is a sum
-    over rows; one that compares rows with each other says `separable = False`.
+    end, so that batches cut into parts, or laid out over devices, give the same mean. What has another count is
+    reported as a `Mean`; a loss whose terms have counts of their own is made by `train.mean.summed`. All that needs
+    sums over rows; what compares rows with each other says `separable = False`.
+
+    A row that only fills up a batch has weights 0, and length 0 where inputs have `lengths`. Whatever else is in it,
+    it changes nothing.
     """
 
     separable: ClassVar[bool] = True
-    """Whether the loss of a batch is the sum of those of its rows."""
+    """Whether the sums over a batch are those over its parts; a batch of one that is not is never cut."""
     better: ClassVar[Mapping[str, Literal["lower", "higher"]]] = {"loss": "lower"}
     """The metrics it reports, and which direction is better."""
     unit: ClassVar[str] = "rows"
     """What `count` counts."""
 
+    @property
+    def separable_held_out(self) -> bool:
+        """Whether `held_out` gives sums over rows; as in training, unless a subclass says otherwise."""
+        return self.separable
+
+    def project(self, model: Any) -> Any:
+        """Give the model as it may be: done after every update. As it is, unless a subclass says otherwise."""
+        return model
+
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over a batch; without a key there is no dropout."""
         raise NotImplementedError
 
-    def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
+    def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
         """Sum what an evaluation reports over a batch, `loss` and `count` among it, without dropout."""
         loss, metrics = self(model, batch)
         return {"loss": loss, **metrics}
@@ -51,8 +67,13 @@ class Around(Objective):
 
     @property
     def separable(self) -> bool:
-        """Whether the loss is the sum of those of its rows."""
+        """Whether the sums over a batch are those over its parts."""
         return is_separable(self.of)
+
+    @property
+    def separable_held_out(self) -> bool:
+        """Whether `held_out` gives sums over rows."""
+        return self.of.separable_held_out
 
     @property
     def better(self) -> Mapping[str, str]:
@@ -64,7 +85,11 @@ class Around(Objective):
         """What `count` counts."""
         return self.of.unit
 
-    def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
+    def project(self, model: Any) -> Any:
+        """Give the model as the objective allows it."""
+        return projection_of(self.of)(model)
+
+    def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
         """Sum what the objective reports of a batch, as it is evaluated."""
         return self.of.held_out(model, batch)
 
@@ -85,6 +110,19 @@ class Known:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+
+def present_rows(batch: Batch) -> Bool[Array, " B"]:
+    """Tell which rows are there, and do not just fill up a batch: those with a length, or else with a weight."""
+    if (lengths := batch["inputs"].get("lengths")) is not None:
+        return lengths > 0
+    weights = batch["weights"]
+    return (weights > 0).any(axis=tuple(range(1, weights.ndim)))
+
+
+def is_right(logits: Float[Array, "*B E"], labels: Int[Array, "*B"]) -> Bool[Array, "*B"]:
+    """Tell whether labels are the first of the best classes, which never is so where the logits are not finite."""
+    return (logits.argmax(-1) == labels) & jnp.isfinite(logits.max(-1))
 
 
 def check_parts(objective: Any, parts: int, why: str) -> None:

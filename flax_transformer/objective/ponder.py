@@ -12,6 +12,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.objective.objective import Around, Batch, Known, Loss
+from flax_transformer.train.mean import Mean, with_term
 
 
 @frozen
@@ -36,14 +37,15 @@ class PonderLoss(Around):
         """Sum the loss over a batch."""
         model, hidden, sums = self._observed(model, batch, key)
         loss, metrics = self.of(Known(model, hidden), batch, key=key)
-        return loss + self.weight * sums["ponder"], {**metrics, **sums}
+        loss, metrics = with_term(loss, metrics, sums["ponder"].scaled(self.weight))
+        return loss, {**metrics, **sums}
 
-    def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:
+    def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
         """Sum what the objective reports of a batch, and the steps."""
         model, hidden, sums = self._observed(model, batch, None)
         return {**self.of.held_out(Known(model, hidden), batch), "steps": sums["steps"]}
 
-    def _observed(self, model: Any, batch: Batch, key: jax.Array | None) -> tuple[Any, jax.Array, dict[str, jax.Array]]:
+    def _observed(self, model: Any, batch: Batch, key: jax.Array | None) -> tuple[Any, jax.Array, dict[str, Mean]]:
         model = own_tables(model)
         hidden, told = model.observe(**batch["inputs"], key=key)
         leaves = jax.tree_util.tree_leaves_with_path(told)
@@ -53,5 +55,6 @@ class PonderLoss(Around):
         weights = batch["weights"]
         rows = jnp.sum(weights, axis=tuple(range(1, weights.ndim)))
         add = lambda leaf: jnp.sum(leaf * (rows if leaf.ndim == 1 else weights))  # noqa: E731
-        sums = {name: sum(map(add, each)) for name, each in found.items()}
-        return model, hidden, {**sums, "steps": sums["steps"] / len(found["steps"])}
+        count = weights.sum()
+        sums = {name: Mean(sum(map(add, each)), count) for name, each in found.items()}
+        return model, hidden, {**sums, "steps": Mean(sums["steps"].total / len(found["steps"]), count)}

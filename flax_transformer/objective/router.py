@@ -12,6 +12,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.objective.objective import Around, Batch, Known, Loss
+from flax_transformer.train.mean import Mean, with_term
 
 
 @frozen
@@ -45,6 +46,7 @@ class RouterLoss(Around):
             )
         loss, metrics = self.of(Known(model, hidden), batch, key=key)
         rows = jnp.sum(batch["weights"], axis=tuple(range(1, batch["weights"].ndim)))
-        sums = {name: jnp.sum(told[name].mean(0) * rows) for name in self.metrics}
-        loss = loss + self.balance * sums["balance"] + self.router_z * sums["router_z"]
-        return loss, {**metrics, **sums}
+        found = {name: Mean(jnp.sum(told[name].mean(0) * rows), rows.sum()) for name in self.metrics}
+        for name, factor in (("balance", self.balance), ("router_z", self.router_z)):
+            loss, metrics = with_term(loss, metrics, found[name].scaled(factor))
+        return loss, {**metrics, **found}

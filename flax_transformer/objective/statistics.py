@@ -18,10 +18,12 @@ class BatchStatistics(Around):
     """Minimise an objective of a model with batch norms, which normalise by each batch while training.
 
     The model gives its hidden states and new running statistics as `model.observe(**inputs, key=key)`. Evaluation uses
-    the running ones, whatever else is in the batch.
+    the running ones, whatever else is in the batch. A part of a batch has other statistics than the whole, so that a
+    batch is never cut.
     """
 
     carry: ClassVar[Carry] = BATCH_STATISTICS
+    separable: ClassVar[bool] = False
 
     def __call__(
         self, model: Any, batch: Batch, *, key: jax.Array | None = None, carried: dict[str, jax.Array]

@@ -69,6 +69,7 @@ class TokenLoss(Objective):
     def scores(self, model: Any, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Sum the loss, the weights, and the weights of right guesses, from hidden states of all positions."""
         if "places" in batch:
-            hidden = jnp.take_along_axis(hidden, batch["places"][..., None], axis=1)
+            places = jnp.where(batch["weights"] > 0, batch["places"], 0)  # what only fills up may lie anywhere
+            hidden = jnp.take_along_axis(hidden, places[..., None], axis=1)
         options = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss, "chunk": self.chunk}
         return model.output(hidden).scores(batch["labels"], batch["weights"], **options)

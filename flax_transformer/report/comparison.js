@@ -2,7 +2,7 @@
 // The page of several runs; what it is made with is in widget.js.
 const HUE = (group) => `--hue-${group % 8}`;
 const dot = (group) => h("i", { style: `background: var(${HUE(group)})` });
-const titled = ([split, name]) => `${split} ${nameOf(name)}`;
+const titled = ([split, name]) => `${split} ${nameOf(name)}${data.units[name] ? ", %" : ""}`;
 const key = () => h("p", { className: "legend key" }, ...data.groups.map((name, at) => h("span", {}, dot(at), name)));
 const named = (at) => h("td", { className: "named" }, h("span", { className: "legend" }, dot(at)), data.groups[at]);
 

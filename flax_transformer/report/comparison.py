@@ -13,6 +13,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.report.image_attention import ImageAttention
 from flax_transformer.report.page import Picture
 from flax_transformer.report.run import is_number
+from flax_transformer.train.progress import percent
 from flax_transformer.train.spent import CPU, SPEED, TOTAL, counted
 
 SEED = "train.seed"
@@ -98,8 +99,9 @@ class Group:
         return self.runs[0]
 
     def score(self, metric: Metric) -> Score | None:
-        """Join what the runs have of a metric; None where none has it."""
-        return self._joined(run.last(metric) for run in self.runs)
+        """Join what the runs have of a metric, fractions in percent; None where none has it."""
+        found = [run.last(metric) for run in self.runs]
+        return self._joined(value if value is None else percent(metric.name, value) for value in found)
 
     def mean(self, of: Callable[[ComparedRun], int | float | None]) -> float | None:
         """Average what is known of the runs."""

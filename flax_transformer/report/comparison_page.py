@@ -23,7 +23,7 @@ from flax_transformer.report.image_attention import ImageAttention, mean_overlay
 from flax_transformer.report.page import SAMPLES, WEIGHTS, pack_maps, page_of, short
 from flax_transformer.report.run import is_number
 from flax_transformer.report.sample import picture_sample
-from flax_transformer.train.progress import number
+from flax_transformer.train.progress import number, percent, titled, unit_of
 from flax_transformer.train.spent import CPU, SPEED, TOTAL
 
 SCRIPTS = ("widget.js", "attention.js", "samples.js", "comparison.js")
@@ -67,6 +67,13 @@ def render_comparison(comparison: Comparison) -> str:
         "title": comparison.title,
         "facts": [["runs", str(len(comparison.runs))], ["settings", str(len(groups))]],
         "metric": list(comparison.metric),
+        "units": {
+            name: unit
+            for run in comparison.runs
+            for record in run.records
+            for name in record
+            if (unit := unit_of(name))
+        },
         "groups": [group.name for group in groups],
         "scores": {
             "metrics": [list(metric) for metric in comparison.metrics],
@@ -95,7 +102,16 @@ def comparison_table(comparison: Comparison) -> str:
     metrics = [m for m in comparison.metrics if m == comparison.metric or (m in shared and m.split == "test")][:3]
     units = {speed[1] for run in comparison.runs if (speed := run.speed())}
     unit = units.pop() if len(units) == 1 else "items"
-    heads = ["", *(f"{m.split} {m.name}" for m in metrics), "n", "parameters", "FLOPs/step", f"{unit}/s", "time", "CPU"]
+    heads = [
+        "",
+        *(f"{m.split} {titled(m.name)}" for m in metrics),
+        "n",
+        "parameters",
+        "FLOPs/step",
+        f"{unit}/s",
+        "time",
+        "CPU",
+    ]
     columns = [_column([group.score(m) for group in comparison.groups]) for m in metrics]
     rows = [[g.name, *(column[at] for column in columns), *_costs(g)] for at, g in enumerate(comparison.groups)]
     kept = [at for at in range(len(heads)) if at == 0 or any(row[at] != "–" for row in rows)]
@@ -200,9 +216,13 @@ def _curves(run: ComparedRun, notes: list[str]) -> dict[str, dict[str, Any]]:
         names = [name for name in names if not _is_cost(name) and name not in ("step", *UNSEEN, run.unit)]
         splits[split] = {
             "at": {axis: [short(values[at]) for at in rows] for axis, values in where.items()},
-            "of": {name: [short(run.records[at].get(name)) for at in rows] for name in names},
+            "of": {name: [_told(name, short(run.records[at].get(name))) for at in rows] for name in names},
         }
     return splits
+
+
+def _told(name: str, value: float | None) -> float | None:
+    return value if value is None else percent(name, value)
 
 
 def _is_cost(name: str) -> bool:

@@ -7,8 +7,15 @@ function tested() {
   const names = Object.keys(test).filter((name) => name !== "step");
   names.sort((a, b) => (b === data.headline) - (a === data.headline));
   const tiles = names.map((name) => h("div", { className: name === data.headline ? "card first" : "card" },
-    h("div", { className: "value", textContent: number(test[name].at(-1)) }), h("div", { className: "name", textContent: nameOf(name) })));
+    h("div", { className: "value", textContent: measured(name, test[name].at(-1)) }), h("div", { className: "name", textContent: nameOf(name) })));
   page.append(h("h2", { textContent: "Test" }), h("div", { className: "tiles" }, ...tiles));
+}
+
+function percent(name, value) {
+  return data.units[name] === "fraction" && typeof value === "number" ? 100 * value : value;
+}
+function measured(name, value) {
+  return number(percent(name, value)) + (data.units[name] && typeof value === "number" ? " %" : "");
 }
 
 // ---- curves ----------------------------------------------------------------------------------------------------
@@ -20,9 +27,9 @@ function curves() {
   const cards = metrics.map((metric) => {
     const lines = splits.filter((split) => data.series[split][metric]).map((split) => ({
       name: split, color: split === "validation" ? "--validation" : split === "train" ? "--train" : "--test",
-      points: data.series[split].step.map((step, i) => [step, data.series[split][metric][i]]),
+      points: data.series[split].step.map((step, i) => [step, percent(metric, data.series[split][metric][i])]),
     })).filter((line) => line.points.some((point) => point[1] !== null));
-    return lines.length ? chart(nameOf(metric), lines, steps(last)) : null;
+    return lines.length ? chart(nameOf(metric) + (data.units[metric] ? ", %" : ""), lines, steps(last)) : null;
   }).filter(Boolean);
   section("Curves", cards.length ? "Hover, touch, or use the arrow keys to read values." : "No numbers have been written yet.");
   if (!cards.length) return;
@@ -36,15 +43,15 @@ function metrics() {
   section("Metrics");
   const splits = ["train", "validation", "test", ...Object.keys(data.series)].filter((split, i, all) => data.series[split] && all.indexOf(split) === i);
   const names = [...new Set(splits.flatMap((split) => Object.keys(data.series[split])))].filter((name) => name !== "step");
-  const cell = (value, step) => h("td", {}, value === null ? "–" : number(value), value === null || step === null ? null : h("small", { textContent: ` at ${step.toLocaleString("en")}` }));
+  const cell = (name, value, step) => h("td", {}, value === null ? "–" : measured(name, value), value === null || step === null ? null : h("small", { textContent: ` at ${step.toLocaleString("en")}` }));
   const rows = names.map((name) => h("tr", {}, h("td", { textContent: nameOf(name) }), ...splits.flatMap((split) => {
     const column = data.series[split][name], steps = data.series[split].step;
     const known = column ? column.map((value, i) => [value, steps[i]]).filter(([value]) => value !== null) : [];
-    const last = known.length ? cell(known.at(-1)[0], split === "test" ? null : known.at(-1)[1]) : h("td", { textContent: "–" });
+    const last = known.length ? cell(name, known.at(-1)[0], split === "test" ? null : known.at(-1)[1]) : h("td", { textContent: "–" });
     if (split !== "validation") return [last];
     const lower = /loss|perplexity|error/.test(name);
     const best = known.reduce((a, b) => (a === null || (lower ? b[0] < a[0] : b[0] > a[0]) ? b : a), null);
-    return [last, best ? cell(best[0], best[1]) : h("td", { textContent: "–" })];
+    return [last, best ? cell(name, best[0], best[1]) : h("td", { textContent: "–" })];
   })));
   const heads = splits.flatMap((split) => (split === "validation" ? ["validation, last", "validation, best"] : [split === "test" ? "test" : `${split}, last`]));
   page.append(scroll(["metric", ...heads], rows));

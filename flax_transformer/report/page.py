@@ -23,6 +23,7 @@ from flax_transformer.report.image_attention import COLOURS, ImageAttention, pac
 from flax_transformer.report.sample import picture_sample
 from flax_transformer.scope import OUTSIDE
 from flax_transformer.train.profile import OPERATIONS, Operation
+from flax_transformer.train.progress import unit_of
 
 POINTS = 1_000
 """Records of a split that the page holds; of more, one in n."""
@@ -87,6 +88,7 @@ def render(report: Report) -> str:
         "facts": list(report.facts.items()),
         "headline": report.headline,
         "series": None if report.records is None else _series(report.records, notes),
+        "units": _units(report.records or ()),
         **_all_samples(report.samples, notes),
         "confusion": report.confusion,
         "pictures": None if report.pictures is None else _pictures(report.pictures, notes),
@@ -96,6 +98,12 @@ def render(report: Report) -> str:
         "config": report.config,
     }
     return page_of({**data, "notes": notes}, SCRIPTS)
+
+
+def _units(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Give the metrics that are told in percent, with what they are in the records."""
+    names = dict.fromkeys(name for record in records for name in record)
+    return {name: unit for name in names if (unit := unit_of(name))}
 
 
 def page_of(data: Mapping[str, Any], scripts: Sequence[str]) -> str:

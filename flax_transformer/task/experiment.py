@@ -17,7 +17,7 @@ import jax
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.command import quietly
-from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of
+from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, check_new_statistics
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.finetune import adopt_state, freeze, trained_count
 from flax_transformer.train.folder import FolderError, RunFolder, gone_if_refused, open_folder
@@ -172,9 +172,15 @@ def _fit(
 
 
 def begin_training(experiment: Experiment, task: Task, mesh: Any = None) -> tuple[TrainState, Carry, Step]:
-    """Give the state that training begins in, what it carries, and the training step, not compiled."""
+    """Give the state that training begins in, what it carries, and the training step, not compiled.
+
+    Raises:
+      ValueError: a new model with batch norms, trained by an objective that does not carry their statistics.
+    """
     optimizer, carry, step = _step(experiment, task)
     config = experiment.train
+    if task.model is None and task.step is None:
+        check_new_statistics(jax.eval_shape(task.init, jax.random.key(0)), carry)
     begin = partial(init_state, task.init) if task.model is None else partial(adopt_state, task.model)
     state = begin(optimizer, jax.random.key(config.seed), ema=config.ema > 0, carry=carry, mesh=mesh)
     return state, carry, step

@@ -94,6 +94,7 @@ class Recipe(Experiment):
             seed=self.train.seed,
             init=self.init,
             multiple=rows_of(self.mesh) * self.train.accumulate,
+            accumulate=self.train.accumulate,
         )
         opened = self.examples.open(self.data, context)
         known = self._start(opened) if self.init else None

@@ -15,7 +15,7 @@ from flax_transformer.nn.summary import Summary, summary
 from flax_transformer.train.checkpoint import Checkpoints
 from flax_transformer.train.config import to_json
 from flax_transformer.train.folder import RunFolder, read_config
-from flax_transformer.train.progress import number
+from flax_transformer.train.progress import spelled
 from flax_transformer.train.state import parameter_count
 
 
@@ -52,7 +52,7 @@ def metric_lines(path: Path) -> list[str]:
     lines = []
     for split, record in newest.items():
         values = "  ".join(
-            f"{name} {'not finite' if value is None else number(value)}"
+            f"{name} {'not finite' if value is None else spelled(name, value)}"
             for name, value in record.items()
             if name not in ("split", "step")
         )

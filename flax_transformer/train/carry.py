@@ -20,7 +20,8 @@ from flax_transformer.parallel import path_name
 
 Objective = Callable[..., tuple]
 """`objective(model, batch, *, key) -> (loss, metrics)`: the loss summed over the batch, and sums of whatever is to be
-reported, among them `count`, what every sum is divided by. Sums make accumulation and any mesh agree.
+reported, among them `count`, what every sum is divided by. Sums make accumulation and any mesh agree; those that have a
+count of their own are reported as a `Mean`, and a loss of such terms is made by `summed`, both of `train.mean`.
 
 An attribute `separable` that is False says that the sum over a batch is not that of its parts, as of a contrastive loss
 over all pairs; an attribute `carry` that the objective takes and gives back what it carries."""
@@ -72,6 +73,11 @@ class Carrying:
     carry: Carry
     separable: bool = True
 
+    @property
+    def project(self) -> Callable[[Any], Any]:
+        """What is done to the model after every update."""
+        return projection_of(self.objective)
+
     def __call__(self, model: Any, batch: Any, *, carried: Any, key: PRNGKeyArray | None = None) -> tuple:
         """Give loss, metrics, and what is carried on."""
         return self.objective(model, batch, key=key, carried=carried)
@@ -93,6 +99,11 @@ def is_separable(objective: Objective) -> bool:
     return _said(objective, "separable", True)
 
 
+def projection_of(objective: Objective) -> Callable[[Any], Any]:
+    """Give `project(model) -> model`, to what an objective allows, which is done after every update; often nothing."""
+    return _said(objective, "project", _itself)
+
+
 def on_model(objective: Objective, change: Callable[[Any], Any], carry: Carry | None = None) -> Objective:
     """Make an objective of a model from one of `change(model)`; it is as separable, and carries as much.
 
@@ -104,7 +115,7 @@ def on_model(objective: Objective, change: Callable[[Any], Any], carry: Carry | 
         return objective(change(model), batch, key=key, **carried)
 
     changed.carry = carry_of(objective) if carry is None else carry
-    changed.separable = is_separable(objective)
+    changed.separable, changed.project = is_separable(objective), projection_of(objective)
     return changed
 
 
@@ -171,6 +182,25 @@ def statistics_of(model: Any) -> dict[str, Any]:
     return {path_name(path): leaf for path, node in nodes if _is_statistic(node) for leaf in jax.tree.leaves(node)}
 
 
+def check_new_statistics(model: Any, carry: Carry) -> None:
+    """Check that the running statistics of a new model's batch norms are carried, where they are not frozen.
+
+    Otherwise it would be trained without any normalisation: by means of 0 and variances of 1, for ever.
+
+    Raises:
+      ValueError: naming a batch norm whose statistics are not.
+    """
+    left = statistics_of(carry.trained(model))
+    norms = [name.rpartition("mean")[0] for name in left if f".{name}".endswith(".mean")]
+    lost = [norm for norm in norms if f"{norm}var" in left and f"{norm}scale" not in left]
+    if lost:
+        raise ValueError(
+            "a new model with batch norms must be trained by their batches' statistics, as by "
+            f"BatchStatistics(of=LabelLoss()), got an objective that does not carry those of {lost[0].rstrip('.')}"
+            f"{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}; only a checkpoint's may stay as they are"
+        )
+
+
 def without_statistics(model: Any) -> Any:
     """Give the model's parameters alone, with None in the places of what `statistics_of` gives."""
     empty = lambda node: jax.tree.map(lambda _: None, node) if _is_statistic(node) else node  # noqa: E731
@@ -203,11 +233,12 @@ def batch_statistics(objective: Objective) -> Carrying:
     Args:
       objective: `objective(model, batch, *, key) -> (loss, metrics, statistics)`, called with the whole model; its
         statistics are a tree with the paths they have in the model, as `{"norm": {"mean": …, "var": …}}`. Means over a
-        batch on a mesh are those over all of it; with `accumulate` they are each part's.
+        batch on a mesh are those over all of it. A part of a batch has others, so that the objective is not separable;
+        `dataclasses.replace(…, separable=True)` lets `accumulate` cut batches, with the statistics of each part.
     """
 
     def carrying(model: Any, batch: Any, *, key: PRNGKeyArray | None, carried: dict[str, jax.Array]) -> tuple:
         loss, metrics, new = objective(with_statistics(model, carried), batch, key=key)
         return loss, metrics, {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(new)}
 
-    return Carrying(carrying, BATCH_STATISTICS, is_separable(objective))
+    return Carrying(carrying, BATCH_STATISTICS, separable=False)

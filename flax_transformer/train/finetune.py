@@ -8,6 +8,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import jax
@@ -19,7 +20,17 @@ from jaxtyping import PRNGKeyArray
 
 from flax_transformer.order import Order
 from flax_transformer.parallel import path_name, tree_shardings
-from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model, without_statistics
+from flax_transformer.train.carry import (
+    NOTHING,
+    Carry,
+    Objective,
+    carry_of,
+    is_separable,
+    on_model,
+    projection_of,
+    without_statistics,
+)
+from flax_transformer.train.mean import summed, terms_of
 from flax_transformer.train.order import layer_distances
 from flax_transformer.train.state import Optimizer, TrainState, check_trained, new_state, state_shardings
 
@@ -143,12 +154,9 @@ def unfreeze_gradually(every: int, order: Order | None = None) -> optax.Gradient
 def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float] | None = None) -> Objective:
     """Make one objective of several, each with its own part `batch[name]` of every batch.
 
-    With the sums sᵢ and the counts nᵢ of task i, N = Σ nᵢ, and weights wᵢ, it gives the sum Σ wᵢ (N / nᵢ) sᵢ and the
-    count N, so that the step, which divides by the count, descends on Σ wᵢ sᵢ / nᵢ: every task's own mean, however many
-    tokens it brought. A task without any (nᵢ = 0) adds nothing. Metrics are called `name_metric`, each its task's mean.
-
-    A batch cut into parts (`accumulate`) gives the mean of the parts, weighted by N; it is the same number where each
-    part has the same share nᵢ / N of each task.
+    With the sums sᵢ and the counts nᵢ of task i, and weights wᵢ, the step descends on Σ wᵢ sᵢ / nᵢ: every task's own
+    mean, however many tokens it brought. A task without any (nᵢ = 0) adds nothing. Metrics are called `name_metric`,
+    each its task's mean; `count` is Σ nᵢ.
 
     Args:
       objectives: by task; each takes the whole model, and uses its own head.
@@ -167,21 +175,25 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
     if carrying := [name for name, objective in objectives.items() if carry_of(objective) is not NOTHING]:
         raise ValueError(f"tasks on one model must carry nothing beside gradients, got {', '.join(carrying)}")
 
-    def objective(model: Any, batch: Mapping[str, Any], *, key: PRNGKeyArray) -> tuple[jax.Array, dict]:
+    def objective(model: Any, batch: Mapping[str, Any], *, key: PRNGKeyArray | None = None) -> tuple[jax.Array, dict]:
         if set(batch) != set(objectives):
             raise ValueError(f"a batch must have one part a task ({', '.join(objectives)}), got {', '.join(batch)}")
-        keys = jax.random.split(key, len(objectives))
-        sums = {name: objectives[name](model, batch[name], key=k) for name, k in zip(objectives, keys, strict=True)}
-        count = sum(metrics["count"] for _, metrics in sums.values())
-        total, reported = 0.0, {}
-        for name, (loss, metrics) in sums.items():
-            share = count / jnp.maximum(metrics["count"], 1)
-            total = total + weights.get(name, 1.0) * share * loss
-            named = {"loss": loss, **metrics}
-            reported |= {f"{name}_{metric}": share * value for metric, value in named.items() if metric != "count"}
-        return total, {**reported, "count": count}
+        keys = [None] * len(objectives) if key is None else jax.random.split(key, len(objectives))
+        terms, reported, count = (), {}, 0
+        for (name, each), k in zip(objectives.items(), keys, strict=True):
+            loss, metrics = each(model, batch[name], key=k)
+            own, said = metrics["count"], metrics.get("loss")
+            minimised = terms_of(said if isinstance(said, tuple) else loss, own)
+            terms += tuple(term.scaled(weights.get(name, 1.0)) for term in minimised)
+            named = {"loss": minimised, **metrics}
+            reported |= {f"{name}_{metric}": terms_of(v, own) for metric, v in named.items() if metric != "count"}
+            count = count + own
+        return summed(terms, count, **reported)
 
-    objective.separable = all(map(is_separable, objectives.values()))
+    def project(model: Any) -> Any:
+        return reduce(lambda model, each: projection_of(each)(model), objectives.values(), model)
+
+    objective.separable, objective.project = all(map(is_separable, objectives.values())), project
     return objective
 
 

@@ -13,7 +13,7 @@ from flax_transformer.train.compilation import Watched
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.preemption import Interrupted, Preempted, noticing
 from flax_transformer.train.profile import Profile, Tracing
-from flax_transformer.train.progress import duration, make_progress, number
+from flax_transformer.train.progress import duration, make_progress, spelled
 from flax_transformer.train.spent import Spent
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.watchdog import Watchdog
@@ -38,14 +38,14 @@ class TrainConfig:
     accumulate: int = 1
     """Parts a batch is cut into, one after the other, to save memory."""
     ema: float = 0.0
-    """Decay of the moving average of parameters, evaluated in their stead; 0 keeps none."""
+    """Decay of the moving average of parameters, evaluated in their stead; ramped (`moving_average`); 0: none."""
     patience: int | None = None
     """Stop after this many evaluations without a better `monitor`; None never does."""
     monitor: str = "loss"
     """The validation metric that patience and keep_best watch; whoever measures it says which direction is better."""
     keep_best: bool = False
-    """End with the parameters that were best by `monitor`, not the last ones; their checkpoint is kept beside the
-    newest."""
+    """End with the parameters that were best by `monitor`, not the last ones; of equally good ones with those of the
+    lower validation loss, then the later. Their checkpoint is kept beside the newest."""
     skip_not_finite: int = 0
     """Batches at most in a run that may be left out because their loss or gradient is not finite; one more ends it."""
     stall: float = 600.0
@@ -120,7 +120,7 @@ class _Patience:
             raise ValueError(f"train.monitor must be one of {', '.join(better)}, got {config.monitor!r}")
         self._sign = -1 if better.get(config.monitor) == "higher" else 1
         self._config, self.best, self.bad = config, saved.get("best"), saved.get("bad", 0)
-        self.best_step = saved.get("best_step")
+        self.best_step, self.loss = saved.get("best_step"), saved.get("loss")
 
     def see(self, step: int, metrics: dict[str, float]) -> None:
         if self._config.monitor not in metrics:
@@ -128,18 +128,19 @@ class _Patience:
                 return
             watcher = "keep_best" if self._config.patience is None else "patience"
             raise ValueError(f"{watcher} watches {self._config.monitor!r}, evaluation gave {', '.join(metrics)}")
-        value = self._sign * metrics[self._config.monitor]
-        if math.isfinite(value) and (self.best is None or value < self.best):
-            self.best, self.best_step, self.bad = value, step, 0
-        else:
-            self.bad += 1
+        value, loss = self._sign * metrics[self._config.monitor], metrics.get("loss")
+        loss = loss if loss is not None and math.isfinite(loss) else None
+        better = math.isfinite(value) and (self.best is None or value < self.best)
+        self.bad = 0 if better else self.bad + 1
+        if better or (value == self.best and (self.loss is None or (loss is not None and loss <= self.loss))):
+            self.best, self.best_step, self.loss = value, step, loss
 
     @property
     def exhausted(self) -> bool:
         return self._config.patience is not None and self.bad >= self._config.patience
 
     def saved(self) -> dict:
-        return {"best": self.best, "best_step": self.best_step, "bad": self.bad}
+        return {"best": self.best, "best_step": self.best_step, "bad": self.bad, "loss": self.loss}
 
 
 class _Run:
@@ -218,7 +219,7 @@ class _Run:
         with self.spent.on("evaluating"):
             measured = self._measure(self.state, self.step)
         self._reporting.writer.write(self.step, "validation", measured)
-        shown = "  ".join(f"{name} {number(value)}" for name, value in measured.items())
+        shown = "  ".join(f"{name} {spelled(name, value)}" for name, value in measured.items())
         self.progress.say(f"step {self.step}  validation  {shown}")
         self.patience.see(self.step, measured)
 

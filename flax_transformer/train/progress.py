@@ -1,7 +1,9 @@
 """What a run says while it goes on: a live line on a terminal, plain lines anywhere else."""
 
+import re
 import sys
 import time
+from typing import Literal
 
 
 def duration(seconds: float) -> str:
@@ -19,6 +21,38 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+FRACTION = re.compile(r"(^|_)(accuracy|recall|forth|back|ap\d*|[a-z]+_r\d+)(_|$)")
+PERCENT = re.compile(r"(^|_)(exact_match|wer|cer|mean_error|error_\d+)(_|$)")
+
+
+def unit_of(name: str) -> Literal["fraction", "percent", ""]:
+    """Tell by its name whether a metric is a fraction of 1, or a percentage; neither by default.
+
+    >>> unit_of("probe_accuracy_layer_1"), unit_of("ap50"), unit_of("wer"), unit_of("bleu"), unit_of("count_error")
+    ('fraction', 'fraction', 'percent', '', '')
+    """
+    return "fraction" if FRACTION.search(name) else "percent" if PERCENT.search(name) else ""
+
+
+def percent(name: str, value: float) -> float:
+    """Give a metric as people are told it: a fraction of 1 in percent, all else as it is."""
+    return 100 * value if unit_of(name) == "fraction" else value
+
+
+def titled(name: str) -> str:
+    """Name a metric above a column of its values: `accuracy, %`."""
+    return f"{name}, %" if unit_of(name) else name
+
+
+def spelled(name: str, value: float) -> str:
+    """Spell a metric with its unit: what is a fraction in metrics.jsonl is told to people in percent.
+
+    >>> spelled("accuracy", 0.98765), spelled("wer", 12.5), spelled("loss", 0.25)
+    ('98.77 %', '12.5 %', '0.25')
+    """
+    return number(percent(name, value)) + " %" * bool(unit_of(name))
+
+
 class Plain:
     """A line for every report, for pipes and log files."""
 
@@ -31,7 +65,7 @@ class Plain:
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Report a training step."""
-        shown = "  ".join(f"{_label(name)} {number(value)}" for name, value in metrics.items())
+        shown = "  ".join(f"{_label(name)} {spelled(name, value)}" for name, value in metrics.items())
         self.say(f"step {step:>{len(str(self._steps))}}/{self._steps}  {shown}  left {self._remaining(step)}")
 
     def say(self, text: str) -> None:
@@ -56,7 +90,7 @@ class Live(Plain):
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Move the bar and put the newest numbers beside it."""
-        shown = "  ".join(f"{_label(name)} {number(value)}" for name, value in metrics.items())
+        shown = "  ".join(f"{_label(name)} {spelled(name, value)}" for name, value in metrics.items())
         self._progress.update(self._bar, completed=step, shown=f"{shown}  left {self._remaining(step)}")
 
     def say(self, text: str) -> None:

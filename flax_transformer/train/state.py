@@ -13,7 +13,15 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.parallel import path_name, tree_shardings
-from flax_transformer.train.carry import NOTHING, Carry, is_variable, new_carried, without_statistics
+from flax_transformer.train.carry import (
+    NOTHING,
+    Carry,
+    check_new_statistics,
+    is_variable,
+    new_carried,
+    statistics_of,
+    without_statistics,
+)
 
 
 @runtime_checkable
@@ -56,8 +64,11 @@ def new_state(model: Any, optimizer: Optimizer, ema: bool, key: PRNGKeyArray, ca
       carry: what the objective carries, `carry_of(objective)`.
 
     Raises:
-      ValueError: when parameters below float32 would be trained.
+      ValueError: when parameters below float32 would be trained, or a model whose batch norms have never seen a batch
+        without their statistics.
     """
+    if _untouched(statistics_of(model)):
+        check_new_statistics(model, carry)
     trained = carry.trained(model)
     opt_state = optimizer.init(trained)
     check_trained(_narrow_trained(trained, opt_state))
@@ -74,6 +85,14 @@ def _new_state(init: Callable, optimizer: Optimizer, ema: bool, carry: Carry, ke
 def evaluated_model(state: TrainState, carry: Carry = NOTHING) -> Any:
     """Give the model that is evaluated: the moving average where the run keeps one, with what is carried in it."""
     return carry.whole(state.model, state.carried) if state.ema is None else state.ema
+
+
+def _untouched(statistics: Mapping[str, Any]) -> bool:
+    """Tell whether all running means are known to be 0, and all variances 1."""
+    if any(isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array) for leaf in statistics.values()):
+        return False
+    means = {name: leaf for name, leaf in statistics.items() if f".{name}".endswith((".mean", ".var"))}
+    return all(bool(jnp.all(leaf == float(name.endswith("var")))) for name, leaf in means.items())
 
 
 def _is_narrow(leaf: Any) -> bool:
@@ -114,18 +133,19 @@ def _narrow_trained(model: Any, opt_state: Any) -> dict[str, Any]:
 
 
 def moving_average(average: Any, model: Any, decay: float, step: Any) -> Any:
-    """Take the parameters after a step into their moving average, without bias towards those before the first.
+    """Take the parameters after a step into their moving average, with a decay that is ramped.
 
-    With decay d it is Σ dᵗ⁻ⁱ θᵢ / Σ dᵗ⁻ⁱ over the steps i = 1, …, t: the average that starts from zero, divided by
-    1 − dᵗ as Adam's are (Kingma & Ba 2015, §3). What starts from the initial parameters instead still has 37 % of them
-    after 1,000 steps of decay 0.999. Parameters below float32 are frozen, so they are their own average, as are whole
-    numbers.
+    The decay of step t is min(d, (1 + t) / (10 + t)), as TensorFlow's `ExponentialMovingAverage` has it with
+    `num_updates`: an average over the last tenth of a run that is short, which becomes one over 1 / (1 − d) steps. The
+    first step takes the parameters as they are, so that nothing of those before it is in the average. Parameters below
+    float32 are frozen, so they are their own average, as are whole numbers.
 
     Args:
+      decay: d.
       step: t, counted from 1.
     """
-    log = jnp.log(jnp.float32(decay))
-    rate = jnp.expm1(log) / jnp.expm1(log * step)
+    t = jnp.asarray(step, jnp.float32)
+    rate = jnp.where(t > 1, jnp.maximum(1 - decay, 9 / (10 + t)), 1)
 
     def blend(old: Any, new: Any) -> Any:
         if _is_narrow(new) or not jnp.issubdtype(new.dtype, jnp.inexact):

@@ -22,8 +22,10 @@ from flax_transformer.train.carry import (
     carry_of,
     check_carried,
     is_separable,
+    projection_of,
     statistics_fixed,
 )
+from flax_transformer.train.mean import Mean, means, reciprocal
 from flax_transformer.train.programs import KeptStep
 from flax_transformer.train.state import TrainState, moving_average, state_shardings
 
@@ -34,28 +36,39 @@ Step = Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
 def _gradients(
     objective: Objective, model: Any, carried: Any, batch: Any, key: jax.Array, accumulate: int
 ) -> tuple[tuple[Any, dict], Any]:
-    """Sum gradients and metrics over `accumulate` equal parts of the batch, one at a time; carry on what is carried."""
+    """Sum gradients and metrics over `accumulate` equal parts of the batch, one at a time; carry on what is carried.
+
+    The gradients of an objective with one count are sums, to be divided by it. Those of one whose terms have counts of
+    their own are divided already, by the counts of the whole batch: with more than one part these are added first.
+    """
     carries = carry_of(objective) is not NOTHING
 
     @implicit("rows")
-    def sums(model: Any, rows: Any, key: jax.Array, carried: Any) -> tuple[jax.Array, tuple[dict, Any]]:
+    def sums(model: Any, rows: Any, key: jax.Array, carried: Any, counts: Any) -> tuple[jax.Array, tuple[dict, Any]]:
         model = statistics_fixed(model)
         if carries:
             loss, metrics, new = objective(model, rows, key=key, carried=carried)
             check_carried(carried, new)
-            return loss, (metrics, new)
-        loss, metrics = objective(model, rows, key=key)
-        return loss, (metrics, carried)
-
-    def part(rows: Any, k: jax.Array, carried: Any) -> tuple[tuple[Any, dict], Any]:
-        (loss, (metrics, new)), grads = jax.value_and_grad(sums, has_aux=True)(model, rows, k, carried)
+        else:
+            (loss, metrics), new = objective(model, rows, key=key), carried
         if "count" not in metrics:
             given = ", ".join(metrics) or "no metrics"
             raise ValueError(f"an objective must report `count`, what its sums are divided by, got {given}")
-        return (grads, {"loss": loss, **metrics}), laid_as(new, carried)
+        terms = metrics.get("loss")
+        if isinstance(terms, tuple):
+            counts = [each.count for each in terms] if counts is None else counts
+            loss = sum(Mean(each.total, n).value() for each, n in zip(terms, counts, strict=True))
+        return loss, ({"loss": loss, **metrics}, new)
+
+    def part(rows: Any, k: jax.Array, carried: Any, counts: Any = None) -> tuple[tuple[Any, dict], Any]:
+        (_, (added, new)), grads = jax.value_and_grad(sums, has_aux=True)(model, rows, k, carried, counts)
+        return (grads, added), laid_as(new, carried)
 
     if accumulate == 1:
         return part(batch, key, carried)
+
+    def counts_of(rows: Any, k: jax.Array) -> list[jax.Array]:
+        return [each.count for each in sums(model, rows, k, carried, None)[1][0]["loss"]]
 
     def split(leaf: jax.Array) -> jax.Array:
         if leaf.shape[0] % accumulate:
@@ -67,10 +80,15 @@ def _gradients(
     keys = jax.random.split(key, accumulate)
     one = jax.tree.map(lambda leaf: leaf[0], parts)
     zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: part(one, key, carried)[0]))
+    counts = None
+    if isinstance(zero[1]["loss"], tuple):
+        # Counts hardly ever depend on the model, and the compiler then leaves it out of this pass.
+        found = jax.lax.scan(lambda _, each: (None, counts_of(*each)), None, (parts, keys))[1]
+        counts = [each.sum(axis=0) for each in found]
 
     def add(so_far: tuple, rows_and_key: tuple) -> tuple[tuple, None]:
         total, carried = so_far
-        more, carried = part(*rows_and_key, carried)
+        more, carried = part(*rows_and_key, carried, counts)
         return (jax.tree.map(jnp.add, total, more), carried), None
 
     return jax.lax.scan(add, (zero, carried), (parts, keys))[0]
@@ -96,21 +114,21 @@ def make_train_step(
             f"a batch cannot be cut into parts for an objective that is not separable over rows, got "
             f"accumulate={accumulate}; it must be 1"
         )
-    carry = carry_of(objective)
+    carry, project = carry_of(objective), projection_of(objective)
 
     def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         if state.carried is None and carry.begin is not NOTHING.begin:
             raise ValueError("the objective carries state, the training state has none: make it with carry=carry_of(…)")
         key = jax.random.fold_in(state.key, state.step)
         (grads, sums), carried = _gradients(objective, state.model, state.carried, batch, key, accumulate)
-        count = sums["count"]
-        scale = 1.0 / jnp.maximum(count, 1)
-        grads = jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
-        metrics = {name: value if name == "count" else value * scale for name, value in sums.items()}
+        if not isinstance(sums["loss"], tuple):
+            scale = reciprocal(sums["count"])
+            grads = jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
+        metrics = means(sums)
         metrics["gradient_norm"] = optax.global_norm(grads)
         with jax.named_scope("optimizer"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.model)
-            model = optax.apply_updates(state.model, updates)
+            model = project(optax.apply_updates(state.model, updates))
         return advanced(replace(state, model=model, opt_state=opt_state, carried=carried), carry, ema), metrics
 
     return train_step

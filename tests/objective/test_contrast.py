@@ -5,11 +5,16 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from fake_devices import on_eight
+from flax import nnx
 
 from flax_transformer.models.multimodal.towers import Embedded, Matcher, unit
 from flax_transformer.objective import ContrastiveLoss, SigmoidLoss, check_parts
+from flax_transformer.train.finetune import freeze
+from flax_transformer.train.state import new_state
+from flax_transformer.train.step import make_train_step
 
 
 class Given(Matcher):
@@ -84,3 +89,47 @@ def test_a_batch_is_not_cut(objective):
 def test_eight_devices_compare_all_pairs():
     for name, errors in on_eight(Path(__file__).parent / "eight_contrasts.py")[0].items():
         assert max(errors.values()) <= 1e-5, (name, errors)
+
+
+@pytest.mark.parametrize("objective", [ContrastiveLoss(), SigmoidLoss()])
+def test_a_tie_with_another_half_is_not_found(objective):
+    """A model that gives one vector to all finds nothing, nor does one of vectors that are no numbers."""
+    for value in (1.0, np.nan):
+        inputs = {name: np.full((5, 4), value, np.float32) for name in ("first", "second")}
+        _, metrics = objective(Given(7.0, -2.0), {"inputs": inputs})
+        assert metrics["forth"] == metrics["back"] == 0
+
+
+@pytest.mark.parametrize("objective", [ContrastiveLoss(), SigmoidLoss()])
+def test_the_half_of_a_pair_with_the_same_text_is_right_too(objective):
+    class Read(Given):
+        def hidden_states(self, *, tokens, second, key=None):
+            return Embedded(unit(jnp.eye(4)[tokens[:, 0]]), unit(second))
+
+    second = np.eye(4, dtype=np.float32)[[0, 0, 1, 2]] + np.array([[0.0], [0.2], [0.0], [0.0]], np.float32)
+    batch = {"inputs": {"tokens": np.array([[0], [0], [1], [2]]), "second": second}}
+    metrics = objective(Read(7.0, -2.0), batch)[1]
+    assert metrics["forth"] == metrics["back"] == 4
+    other = {"inputs": {**batch["inputs"], "second": second[[2, 1, 0, 3]]}}
+    metrics = objective(Read(7.0, -2.0), other)[1]
+    assert (metrics["forth"], metrics["back"]) == (1, 2)
+
+
+class Scaled(Given):
+    """One whose scale is learned."""
+
+    def __init__(self, scale):
+        self.log_scale = nnx.Param(jnp.log(jnp.float32(scale)))
+
+
+@pytest.mark.parametrize("wrap", [lambda each: each, lambda each: freeze(each, "log_scale")])
+def test_the_scale_does_not_pass_its_limit_in_training(wrap):
+    objective, optimizer = ContrastiveLoss(limit=20.0), optax.adam(0.5)
+    first = pairs(8)["first"]
+    state = new_state(Scaled(14.0), optimizer, True, jax.random.key(0))
+    step = jax.jit(make_train_step(wrap(objective), optimizer, ema=0.9))
+    for _ in range(4):
+        state, _ = step(state, {"inputs": {"first": first, "second": first}})
+    for model in (state.model, state.ema):
+        np.testing.assert_allclose(jnp.exp(model.log_scale[...]), 20.0, rtol=0.05)
+        assert model.log_scale[...] <= jnp.log(20.0)

@@ -96,3 +96,19 @@ def test_rows_that_fill_a_batch_count_nothing():
 def test_a_blank_that_is_no_token_is_refused():
     with pytest.raises(ValueError, match="blank must be a token, at least 0, got -1"):
         CTCLoss(blank=-1)
+
+
+def test_rows_that_only_fill_a_batch_count_nothing_without_lengths():
+    logits, labels = draw(3, 5, 4), np.array([[1, 2], [3, 3], [2, 1]])
+    weights = np.array([[1, 1], [1, 1], [0, 0]])
+    total, metrics = CTCLoss()(Scores(), batch(logits, labels, weights))
+    alone, _ = CTCLoss()(Scores(), batch(logits[:2], labels[:2]))
+    assert metrics["count"] == 2
+    np.testing.assert_allclose(total, alone, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [-1, 0, 4])
+def test_a_token_that_is_none_is_not_learned_in_silence(wrong):
+    logits = draw(2, 5, 4)
+    assert np.isnan(CTCLoss()(Scores(), batch(logits, [[1, wrong], [2, 1]]))[0])
+    assert np.isfinite(CTCLoss()(Scores(), batch(logits, [[1, wrong], [2, 1]], [[1, 0], [1, 1]]))[0])

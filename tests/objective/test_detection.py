@@ -40,7 +40,7 @@ def drawn(seed=0):
 
 def mean(logits, boxes, batch, **options):
     total, metrics = DetectionLoss(**options)(Answers(logits, boxes), batch)
-    return total / metrics["count"]
+    return total / jnp.maximum(metrics["count"], 1)
 
 
 def changed(batch, **labels):
@@ -133,3 +133,20 @@ def test_more_objects_than_queries_are_refused():
 def test_options_that_cannot_work_are_refused(options, rule):
     with pytest.raises(ValueError, match=rule):
         DetectionLoss(**options)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"classes": -1},
+        {"classes": E},
+        {"classes": 9},
+        {"boxes": [200.0, 200, 50, 50]},
+        {"boxes": [0.5, 0.5, -0.2, 0.2]},
+    ],
+)
+def test_an_object_that_is_none_is_not_learned_in_silence(wrong):
+    logits, boxes, batch = drawn()
+    (name, value), labels = next(iter(wrong.items())), batch["labels"]
+    assert np.isnan(mean(logits, boxes, changed(batch, **{name: labels[name].at[0, 1].set(jnp.asarray(value))})))
+    assert np.isfinite(mean(logits, boxes, changed(batch, **{name: labels[name].at[1, 1].set(jnp.asarray(value))})))

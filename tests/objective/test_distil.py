@@ -85,3 +85,14 @@ def test_without_a_teacher_the_labels_are_learned():
 def test_options_that_make_no_loss_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DistilLoss(**options)
+
+
+@pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16])
+def test_a_narrow_type_costs_a_soft_loss_nothing(kind):
+    """The sums over classes are in float32, so that a teacher differs from its own scores by nothing."""
+    scores = jnp.asarray(3 * np.random.default_rng(0).normal(size=(64, 1000)), kind)
+    other, weights = jnp.asarray(np.random.default_rng(1).normal(size=(64, 1000)), jnp.float32), jnp.ones(64)
+    loss = DistilLoss(kind="soft")
+    np.testing.assert_allclose(loss.differ(scores, scores.astype(jnp.float32), weights), 0, atol=2e-3)
+    wide = loss.differ(scores.astype(jnp.float32), other, weights)
+    assert loss.differ(scores, other, weights) == wide

@@ -10,7 +10,8 @@ from flax_transformer.models.multimodal.blip import blip_text, blip_vision
 from flax_transformer.models.multimodal.grounded import GroundedConfig
 from flax_transformer.models.multimodal.retrieval import Retrieval, RetrievalConfig
 from flax_transformer.objective import ContrastiveLoss, MatchLoss, check_parts
-from flax_transformer.objective.match import hard_negatives, other_pairs
+from flax_transformer.objective.contrast import same_pairs
+from flax_transformer.objective.match import hard_negatives
 
 B = 5
 CONFIG = RetrievalConfig(
@@ -60,7 +61,8 @@ def test_the_loss_is_that_of_each_pair_by_itself(model, key, absent):
     there = jax.tree.map(lambda x: x[present], inputs)
     contrast, plain = ContrastiveLoss()(model, {"inputs": there})
     scores = model.output(model.hidden_states(**inputs), limit=100.0)
-    others = other_pairs(inputs["tokens"], weights > 0)
+    real = weights > 0
+    others = real[:, None] & real & ~same_pairs({"inputs": inputs}, scores)
     keys = (None,) * 4 if key is None else jax.random.split(key, 4)
     pictures = np.asarray(hard_negatives(scores, others, keys[1]))
     texts = np.asarray(hard_negatives(scores.T, others, keys[2]))
@@ -72,8 +74,8 @@ def test_the_loss_is_that_of_each_pair_by_itself(model, key, absent):
     match, right = by_hand(model, inputs, present, pictures, texts)
     assert metrics["count"] == len(present)
     np.testing.assert_allclose(metrics["contrast_loss"], contrast, rtol=1e-4)
-    np.testing.assert_allclose(metrics["match_loss"] / len(present), match, rtol=1e-4)
-    np.testing.assert_allclose(metrics["match_accuracy"] / len(present), right, rtol=1e-5)
+    np.testing.assert_allclose(metrics["match_loss"].value(), match, rtol=1e-4)
+    np.testing.assert_allclose(metrics["match_accuracy"].value(), right, rtol=1e-5)
     np.testing.assert_allclose(total, contrast + 0.5 * len(present) * match, rtol=1e-4)
     for name in ("forth", "back"):
         assert metrics[name] == plain[name]
@@ -100,11 +102,10 @@ def test_the_same_key_draws_the_same_and_another_does_not(model):
 def test_a_text_that_says_the_same_is_no_negative(model):
     inputs = pairs()
     twice = {**inputs, "tokens": inputs["tokens"].at[1:].set(inputs["tokens"][0])}
-    others = np.asarray(other_pairs(twice["tokens"][:3], jnp.ones(3, bool)))
-    np.testing.assert_array_equal(others, np.zeros((3, 3), bool))
+    assert same_pairs({"inputs": twice}, jnp.zeros((len(twice["tokens"]),) * 2)).all()
     _, metrics = MatchLoss()(model, {"inputs": twice}, key=jax.random.key(0))  # of which there are none left
     logits = model.match(twice["tokens"], model.hidden_states(**twice).states, lengths=twice["lengths"])
-    np.testing.assert_allclose(metrics["match_loss"], -jax.nn.log_softmax(logits)[:, 1].sum(), rtol=1e-5)
+    np.testing.assert_allclose(metrics["match_loss"].total, -jax.nn.log_softmax(logits)[:, 1].sum(), rtol=1e-5)
 
 
 def test_what_cannot_be_is_refused():

@@ -121,3 +121,10 @@ def test_a_run_that_has_not_counted_in_one_window_has_no_sum():
     found = positions(ComparedRun(name="old", config={}, records=records))
     assert found["items"] == found["seconds"] == found["flops"] == [None, None]
     assert found["step"] == [10, 20]
+
+
+def test_fractions_are_told_in_percent():
+    runs = [run("a", test={"accuracy": 0.5, "bleu": 0.5}), run("a-1", test={"accuracy": 0.25, "bleu": 0.5}, seed=1)]
+    (group,) = grouped(runs)
+    assert group.score(Metric("test", "accuracy"))[0] == 37.5
+    assert group.score(Metric("test", "bleu"))[0] == 0.5

@@ -85,3 +85,11 @@ def test_pictures_without_objects_count_by_what_is_found_in_them():
 def test_each_picture_must_have_been_looked_at():
     with pytest.raises(ValueError, match="what was found in each picture, got 0 for 1 pictures"):
         average_precision([], [objects([ONE])])
+
+
+@pytest.mark.parametrize("wrong", [{"scores": np.array([np.nan])}, {"boxes": np.array([[0.0, 0.0, np.inf, 9.0]])}])
+def test_what_is_not_finite_is_refused(wrong):
+    there = {"labels": np.array([3]), "boxes": np.array([[0.0, 0.0, 10.0, 10.0]])}
+    found = {**there, "scores": np.array([0.5]), **wrong}
+    with pytest.raises(ValueError, match=r"must be finite, got 1 of \d (scores|boxes) that are not"):
+        average_precision([found], [there])

@@ -11,7 +11,7 @@ from carrying import EXPERIMENT, Pictures, carriers
 
 from flax_transformer.bench.run import benchmark
 from flax_transformer.bench.workload import Size
-from flax_transformer.task.experiment import Task, train
+from flax_transformer.task.experiment import Task, begin_training, train
 from flax_transformer.train.carry import statistics_of
 from flax_transformer.train.loop import TrainConfig
 from tests.shares import only
@@ -74,3 +74,11 @@ def test_a_step_that_carries_is_measured():
     assert record["programs"]["train"]["step"]["median"] > 0
     with pytest.raises(ValueError, match=r"carries state from step to step, .*: --what train"):
         benchmark(carrying.__file__, Size(), what=("forward",), steps=1)
+
+
+def test_a_new_model_with_batch_norms_needs_an_objective_that_carries_their_statistics():
+    plain = lambda model, batch, *, key: carriers.classified(model(batch["image"]), batch)  # noqa: E731
+    task = Task(init=carriers.network, objective=plain, batches=Pictures(), evaluate=lambda m, s: {}, finish=print)
+    with pytest.raises(ValueError, match="must be trained by their batches' statistics, as by BatchStatistics"):
+        begin_training(EXPERIMENT, task)
+    begin_training(EXPERIMENT, replace(task, model=carriers.network(jax.random.key(0))))

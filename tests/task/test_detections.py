@@ -120,8 +120,8 @@ def test_training_may_end_with_the_detector_of_the_best_validation(tmp_path, cap
     config = TrainConfig(steps=3, log_every=1, eval_every=1, checkpoint_every=1, keep_best=True, monitor="ap")
     train(replace(RECIPE, train=config), tmp_path)
     records = [json.loads(line) for line in tmp_path.joinpath("metrics.jsonl").read_text().splitlines()]
-    seen = [each["ap"] for each in records if each["split"] == "validation"]
-    best = seen.index(max(seen)) + 1
+    seen = [(each["ap"], -each["loss"], each["step"]) for each in records if each["split"] == "validation"]
+    best = max(seen)[2]
     assert best == 3 or f"the final model is that of step {best}, the best by ap" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"train.monitor must be one of loss, .*, ap, got 'accuracy'"):
         replace(RECIPE, train=replace(config, monitor="accuracy"))

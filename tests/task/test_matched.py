@@ -285,3 +285,10 @@ class TestSearch:
         assert (code, len(out.splitlines())) == (0, 2)
         with pytest.raises(ValueError, match="to choose takes at least two texts, got 'a cat'"):
             choose(pretrained, [file], ["a cat"])
+
+
+def test_ranks_of_what_is_not_finite_are_refused_and_ties_count_against():
+    right = np.eye(4, dtype=bool)
+    assert best_ranks(np.zeros((4, 4)), right).tolist() == [3] * 4
+    with pytest.raises(ValueError, match="must be finite, got 16 of 16 scores that are not"):
+        best_ranks(np.full((4, 4), np.nan), right)

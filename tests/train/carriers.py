@@ -163,7 +163,7 @@ GAME = OwnStep(
 )
 
 KINDS = {
-    "statistics": (network, batch_statistics(observed)),
+    "statistics": (network, replace(batch_statistics(observed), separable=True)),  # cut, by each part's statistics
     "teacher": (lambda key: vectors(key, 48, 16, CLASSES), Carrying(taught, TEACHER)),
     "queue": (lambda key: vectors(key, 48, 16, CLASSES), Carrying(contrasted, MOMENTUM)),
     "game": (players, GAME),

@@ -37,20 +37,21 @@ class Ones:
 BETTER = {"loss": "lower", "perplexity": "lower", "bleu": "higher", "accuracy": "higher", "error": "lower"}
 
 
-def run(folder, scores, *, metric="loss", **options):
-    """Train one step an evaluation; `scores` are what the evaluations give."""
+def run(folder, scores, *, metric="loss", losses=None, **options):
+    """Train one step an evaluation; `scores` are what the evaluations give, and `losses` beside them."""
     config = TrainConfig(
         **{"steps": len(scores), "log_every": 100, "eval_every": 1, "checkpoint_every": 100, "keep_best": True,
            "keep": 2, "monitor": metric, **options}
     )  # fmt: skip
     objective = lambda model, batch, *, key: (-jnp.sum(model["kernel"] * batch), {"count": jnp.float32(1)})  # noqa: E731
+    beside = lambda at: {} if losses is None else {"loss": losses[at - 1]}  # noqa: E731
     optimizer = optax.sgd(1.0)
     state = init_state(lambda key: {"kernel": jnp.zeros(1)}, optimizer, jax.random.key(0), ema=config.ema > 0)
     step = jit_train_step(make_train_step(objective, optimizer, ema=config.ema), state)
     with Checkpoints(folder, keep=config.keep) as checkpoints:
         final = fit(
             state, step, Ones(), config, checkpoints=checkpoints, reporting=Reporting(Writers([]), lambda count: 1.0),
-            evaluation=Evaluation(lambda model, at: {metric: scores[at - 1]}, BETTER),
+            evaluation=Evaluation(lambda model, at: beside(at) | {metric: scores[at - 1]}, BETTER),
         )  # fmt: skip
         return final, checkpoints.steps()
 
@@ -58,7 +59,8 @@ def run(folder, scores, *, metric="loss", **options):
 @pytest.mark.parametrize(
     ("metric", "scores", "best"),
     [
-        ("loss", [3.0, 1.0, 2.0, 2.0, 1.5, 1.0], 2),
+        ("loss", [3.0, 1.0, 2.0, 2.0, 1.5], 2),
+        ("loss", [3.0, 1.0, 2.0, 2.0, 1.5, 1.0], 6),
         ("perplexity", [3.0, 4.0, 5.0, 6.0], 1),
         ("bleu", [3.0, 1.0, 4.0, 2.0, 2.0, 2.0], 3),
         ("loss", [float("nan"), 2.0, 3.0, float("nan")], 2),
@@ -103,7 +105,24 @@ def test_patience_ends_a_run_with_its_best_model(tmp_path, capsys):
 
 def test_a_moving_average_is_brought_back_too(tmp_path):
     final, _ = run(tmp_path, [3.0, 1.0, 2.0, 2.0], ema=0.5)
-    np.testing.assert_allclose(final.ema["kernel"], [(0.25 * 1 + 0.5 * 2) / (1 - 0.25)], rtol=1e-6)
+    np.testing.assert_allclose(final.ema["kernel"], [0.25 * 1 + 0.75 * 2], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [([0.7, 0.6, 0.2, 0.4], 3), ([0.7, 0.3, 0.3, 0.4], 3), ([0.3, 0.9, 0.2, float("nan")], 3), ([0.1] * 4, 4)],
+)
+def test_of_equally_good_models_the_one_of_the_lower_loss_then_the_later_is_kept(tmp_path, losses, best):
+    final, kept = run(tmp_path, [1.0] * 4, metric="accuracy", losses=losses, checkpoint_every=1)
+    assert float(final.model["kernel"][0]) == best
+    assert best in kept
+
+
+def test_a_run_that_goes_on_remembers_the_loss_of_its_best(tmp_path):
+    losses = [0.5, 0.1, 0.2, 0.3]
+    run(tmp_path, [1.0] * 4, metric="accuracy", losses=losses, steps=2, checkpoint_every=1)
+    final, _ = run(tmp_path, [1.0] * 4, metric="accuracy", losses=losses, checkpoint_every=1)
+    assert float(final.model["kernel"][0]) == 2
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path):

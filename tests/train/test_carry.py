@@ -15,6 +15,8 @@ from fake_devices import on_eight
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType
 
+from flax_transformer.nn.batch_norm import FrozenBatchNorm
+from flax_transformer.objective import BatchStatistics, LabelLoss
 from flax_transformer.parallel import path_name
 from flax_transformer.train.carry import (
     NOTHING,
@@ -22,6 +24,7 @@ from flax_transformer.train.carry import (
     Carrying,
     batch_statistics,
     carry_of,
+    check_new_statistics,
     is_separable,
     momentum_teacher,
     statistics_of,
@@ -36,7 +39,7 @@ from flax_transformer.train.metrics import JsonLines
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
 from flax_transformer.train.share import fill_rows
-from flax_transformer.train.state import evaluated_model, init_state
+from flax_transformer.train.state import evaluated_model, init_state, new_state
 from flax_transformer.train.step import OwnStep, jit_train_step, make_own_step, make_train_step
 from flax_transformer.train.window import skip_not_finite
 from tests.shares import only, share
@@ -214,7 +217,7 @@ def test_what_is_carried_keeps_its_shapes(new, told):
 
 
 def test_a_state_without_what_the_objective_carries_is_told_so():
-    state = init_state(network, optax.sgd(0.1), jax.random.key(0))
+    state = adopt_state(network(jax.random.key(0)), optax.sgd(0.1), jax.random.key(0))
     with pytest.raises(
         ValueError, match="the objective carries state, the training state has none: make it with carry="
     ):
@@ -256,7 +259,9 @@ def test_statistics_have_no_gradient_no_moments_and_are_averaged_with_the_parame
     for batch in batches(5):
         last, _ = step(last, batch)
         seen.append(np.asarray(last.carried["norm.mean"]))
-    average = np.average(seen, axis=0, weights=0.5 ** np.arange(5)[::-1])
+    average = seen[0]
+    for t, mean in enumerate(seen[1:], 2):
+        average = average + max(0.5, 9 / (10 + t)) * (mean - average)
     np.testing.assert_allclose(state.ema.norm.mean[...], average, atol=1e-6)
     assert evaluated_model(state, STATISTICS.carry) is state.ema
 
@@ -287,11 +292,25 @@ def _aux(result):
 def test_a_plain_objective_takes_statistics_for_constants():
     """As frozen batch normalisation does; otherwise the optimizer would train them."""
     plain = lambda model, batch, *, key: carriers.classified(model(batch["image"]), batch)  # noqa: E731
-    state = init_state(network, optax.sgd(0.1), jax.random.key(0))
+    state = adopt_state(network(jax.random.key(0)), optax.sgd(0.1), jax.random.key(0))
     step = jax.jit(make_train_step(plain, optax.sgd(0.1)))
     new, _ = step(state, batches(1)[0])
     same(statistics_of(new.model), statistics_of(state.model))
     assert not np.array_equal(new.model.norm.scale[...], state.model.norm.scale[...])
+
+
+def test_a_new_model_needs_the_statistics_of_its_batches():
+    """With means of 0 and variances of 1 it would train without a word; one that is loaded may keep what it has."""
+    key, rule = jax.random.key(0), "trained by their batches' statistics.* of inner_norm and 1 more"
+    with pytest.raises(ValueError, match=rule):
+        check_new_statistics(jax.eval_shape(network, key), NOTHING)
+    with pytest.raises(ValueError, match=rule):
+        new_state(network(key), optax.sgd(0.1), False, key)
+    for carry in (STATISTICS.carry, BatchStatistics(of=LabelLoss()).carry):
+        new_state(network(key), optax.sgd(0.1), False, key, carry)
+    seen = with_statistics(network(key), {name: leaf + 1 for name, leaf in statistics_of(network(key)).items()})
+    new_state(jax.tree.map(lambda leaf: leaf + 1, seen), optax.sgd(0.1), False, key)
+    new_state(FrozenBatchNorm(3), optax.sgd(0.1), False, key)
 
 
 @pytest.mark.parametrize("pattern", ["^(inner_norm|head)", r"^norm\.scale"])
@@ -477,6 +496,8 @@ pairs.separable = False
         adapt(pairs),
         multi_task({"one": pairs, "two": carriers.taught}),
         Carrying(carriers.contrasted, carriers.MOMENTUM, separable=False),
+        batch_statistics(carriers.observed),
+        BatchStatistics(of=LabelLoss()),
     ],
 )
 def test_an_objective_over_all_pairs_is_not_cut_into_parts(wrapped):

@@ -335,10 +335,10 @@ def test_tasks_weigh_by_their_means_not_their_sizes():
     assert float(metrics["count"]) == 12
 
 
-def test_tasks_accumulate_where_each_part_has_its_share():
-    # With this weighting both halves of the second task, taken in turns, count two words.
-    batch = two_batches(weight=(1.0, 1.0, 0.0, 1.0, 1.0, 0.0))
-    objective = multi_task({"first": regress, "second": classify})
+@pytest.mark.parametrize("weight", [(1.0, 1.0, 0.0, 1.0, 1.0, 0.0), (1.0, 0.0, 1.0, 0.0, 1.0, 1.0), (0.0,) * 6])
+def test_tasks_accumulate_whatever_each_part_has_of_them(weight):
+    batch = two_batches(weight=weight)
+    objective = multi_task({"first": regress, "second": classify}, {"second": 2.0})
     (whole, one), (parts, two) = (after_a_step(objective, batch, accumulate=n) for n in (1, 2))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), parts.model, whole.model)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), two, one)

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writers
-from flax_transformer.train.progress import Live, Plain, Silent, duration, make_progress, number
+from flax_transformer.train.progress import Live, Plain, Silent, duration, make_progress, number, spelled
 
 
 def lines(path):
@@ -117,3 +117,24 @@ def test_a_terminal_gets_a_bar_and_lines_above_it(capsys):
     progress.say("step 200  validation  [loss] 2")
     progress.close()
     assert "step 200  validation  [loss] 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("accuracy", 0.9377, "93.77 %"),
+        ("ap", 0.0015, "0.15 %"),
+        ("ap_small", 0.5, "50 %"),
+        ("forth_r1", 0.25, "25 %"),
+        ("recall", 1.0, "100 %"),
+        ("exact_match", 12.5, "12.5 %"),
+        ("wer", 104.0, "104 %"),
+        ("bleu", 34.8, "34.8"),
+        ("loss", 0.57, "0.57"),
+        ("perplexity", 2.0, "2"),
+        ("tokens_per_second", 900.0, "900"),
+        ("gap", 0.5, "0.5"),
+    ],
+)
+def test_people_are_told_one_unit(name, value, told):
+    assert spelled(name, value) == told

@@ -122,8 +122,9 @@ def test_an_average_of_what_stays_is_what_stays():
     np.testing.assert_array_equal(average["kernel"], parameters["kernel"])
 
 
-def test_an_average_forgets_at_its_decay_in_a_long_run():
+def test_an_average_forgets_the_beginning_of_a_short_run_and_at_its_decay_in_a_long_one():
     at = lambda step: float(moving_average(jnp.zeros(()), jnp.ones(()), 0.999, step))  # noqa: E731
     assert at(1) == 1
-    assert at(2) == pytest.approx(1 / 1.999, rel=1e-5)
+    assert at(2) == pytest.approx(9 / 12, rel=1e-5)
+    assert at(120) == pytest.approx(9 / 130, rel=1e-5)
     assert at(10**6) == pytest.approx(1e-3, rel=1e-3)

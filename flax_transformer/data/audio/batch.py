@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.data.examples import Arrays, Example
+from flax_transformer.data.label import check_tokens
 from flax_transformer.data.text.rows import fill, teach
 from flax_transformer.frozen import frozen
 
@@ -38,8 +39,10 @@ class LetterRows:
         """Lay out one batch.
 
         Raises:
-          ValueError: a sound or a text that is longer.
+          ValueError: a sound or a text that is longer, a token that is the blank, 0.
         """
+        for each in examples:
+            check_tokens([] if each is None else each["tokens"], 0)
         samples, lengths = fill("samples", [each and each["samples"] for each in examples], self.samples, 0)
         labels, counts = fill("tokens", [each and each["tokens"] for each in examples], self.tokens, 0)
         weights = (np.arange(self.tokens) < counts[:, None]).astype(np.float32)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.label import class_chances, class_sample, telling
 
@@ -32,7 +32,7 @@ class VisualAnswers(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         held, names = finished.opened.held, finished.opened.spec.classes
-        metrics = dict(evaluate(finished.objective, finished.model, finished.opened.test()))
+        metrics = dict(tested(finished.objective, finished.model, finished.opened.test()))
         chances = class_chances(finished)
         told = chances.argmax(axis=1)
         good = held.right[np.arange(len(told)), told]

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from flax_transformer.task.finite import check_finite
+
 OVERLAPS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
 AREAS = {"": (0, 1e10), "_small": (0, 32**2), "_medium": (32**2, 96**2), "_large": (96**2, 1e10)}
@@ -43,7 +45,7 @@ def average_precision(found: Sequence[Objects], truth: Sequence[Objects]) -> dic
       pixels, up to 96² and above: from 0 to 1, each where there is something to find.
 
     Raises:
-      ValueError: not as many pictures found as there are.
+      ValueError: not as many pictures found as there are; scores or boxes that are not finite.
 
     >>> there = {"labels": np.array([3]), "boxes": np.array([[0.0, 0.0, 10.0, 10.0]])}
     >>> found = average_precision([there | {"scores": np.array([0.9])}], [there])
@@ -52,6 +54,8 @@ def average_precision(found: Sequence[Objects], truth: Sequence[Objects]) -> dic
     """
     if len(found) != len(truth):
         raise ValueError(f"scoring needs what was found in each picture, got {len(found)} for {len(truth)} pictures")
+    for name in ("scores", "boxes"):
+        check_finite(name, *(each[name] for each in found))
     truth = [_complete(each) for each in truth]
     classes = sorted({label for each in truth for label in each["labels"].tolist()})
     curves = [

@@ -11,7 +11,7 @@ from flax_transformer.decode import Beam, Greedy, PowerPenalty
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture
 from flax_transformer.task.caption import caption_scores
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.translator import decode_batch, ready
 
@@ -53,7 +53,7 @@ class Captions(Evaluator):
         ]
         shown = np.unique(np.linspace(0, len(written) - 1, min(self.count, len(written)), dtype=int)).tolist()
         return Shown(
-            metrics={**evaluate(finished.objective, finished.model, finished.opened.test()), **scores},
+            metrics={**tested(finished.objective, finished.model, finished.opened.test()), **scores},
             samples=[self._sample(finished, number, written[number]) for number in shown],
             lines=("", align(rows, "l" + "r" * len(names)), f"captions of {len(written):,} test pictures"),
         )

@@ -16,7 +16,7 @@ from flax_transformer.hub.processor.detection import post_process_object_detecti
 from flax_transformer.ops.boxes import to_corners
 from flax_transformer.parallel import multihost
 from flax_transformer.report.sample import save_picture
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.average_precision import average_precision
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.train.share import fill_rows
@@ -48,13 +48,13 @@ class Detections(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         opened, scenes, names = finished.opened, finished.opened.held.pictures, finished.opened.spec.classes
-        metrics = evaluate(finished.objective, finished.model, opened.test())
+        metrics = tested(finished.objective, finished.model, opened.test())
         found = [each for batch in opened.test() for each in _found(finished.model, batch)]
         precision = average_precision(found, [each.truth() for each in scenes.objects])
         shown = np.unique(np.linspace(0, len(scenes) - 1, min(self.count, len(scenes)), dtype=int)).tolist()
         samples = [_sample(finished, scenes, i, found[i], names) for i in shown]
         ap, ap50 = (100 * precision.get(name, math.nan) for name in ("ap", "ap50"))
-        headline = f"test AP {ap:.2f}, AP50 {ap50:.2f} on {len(scenes):,} pictures"
+        headline = f"test AP {ap:.2f} %, AP50 {ap50:.2f} % on {len(scenes):,} pictures"
         return Shown(metrics={**metrics, **precision}, samples=samples, lines=("", headline))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from flax_transformer.frozen import frozen
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Finished
 
 
@@ -47,7 +47,7 @@ def _restore(finished: Finished, name: str) -> Restored:
         texts = {"sources": source, "targets": batch["labels"], "hypotheses": np.asarray(written)[:, 1:]}
         for which, ids in texts.items():
             found[which] += map(str.strip, tokenizer.decode(ids[lengths > 0]))
-    loss = evaluate(finished.objective, pretrained.model, held.batches(name, "test"))["loss"]
+    loss = tested(finished.objective, pretrained.model, held.batches(name, "test"))["loss"]
     return Restored(**found, loss=loss)
 
 

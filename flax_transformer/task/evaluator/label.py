@@ -14,8 +14,9 @@ from jaxtyping import Float
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture, save_sound, write_confusion
 from flax_transformer.report.sound import spectrum_picture
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.finite import check_finite
 
 KEPT = 100
 """Samples that a run keeps at most."""
@@ -35,7 +36,7 @@ class Labels(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         opened, test = finished.opened, finished.opened.held
-        metrics = evaluate(finished.objective, finished.model, opened.test())
+        metrics = tested(finished.objective, finished.model, opened.test())
         chances, names = class_chances(finished), opened.spec.classes
         truth = np.asarray(test.labels)
         write_confusion(finished.folder.root, names, truth.tolist(), chances.argmax(1).tolist())
@@ -73,7 +74,7 @@ class ShownLabels(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         opened, held, root = finished.opened, finished.opened.held, finished.folder.root
-        metrics = evaluate(finished.objective, finished.model, opened.test())
+        metrics = tested(finished.objective, finished.model, opened.test())
         chances, names = class_chances(finished), opened.spec.classes
         truth, told = np.asarray(held.labels), chances.argmax(1)
         write_confusion(root, names, truth.tolist(), told.tolist())
@@ -129,9 +130,15 @@ def telling(truth: np.ndarray, chances: Float[np.ndarray, "B E"]) -> np.ndarray:
 
 
 def class_chances(finished: Finished) -> Float[np.ndarray, "B E"]:
-    """Give each class's probability, of all test rows."""
+    """Give each class's probability, of all test rows.
+
+    Raises:
+      ValueError: probabilities that are not finite.
+    """
     batches = finished.opened.test()
-    return np.concatenate([np.asarray(_chances(finished.model, each))[each["weights"] > 0] for each in batches])
+    chances = [np.asarray(_chances(finished.model, each))[each["weights"] > 0] for each in batches]
+    check_finite("probabilities of classes", *chances)
+    return np.concatenate(chances)
 
 
 @jax.jit

@@ -8,7 +8,7 @@ import numpy as np
 
 from flax_transformer import hub
 from flax_transformer.frozen import frozen
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
 
@@ -25,7 +25,7 @@ class Guesses(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         lines, pretrained = finished.opened.held, finished.pretrained
-        metrics = evaluate(finished.objective, pretrained.model, finished.opened.test())
+        metrics = tested(finished.objective, pretrained.model, finished.opened.test())
         length = next(iter(finished.opened.test()))["inputs"]["tokens"].shape[1]
         texts = [line for line in lines if len(line.split()) > 4] or lines
         places = np.linspace(0, len(texts) - 1, self.count, dtype=int)

@@ -17,7 +17,7 @@ from flax_transformer.columns import align
 from flax_transformer.data.image.palette import Palette
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
 COMPLETIONS = "completions.png"
@@ -47,7 +47,7 @@ class PixelBits(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         held = finished.opened.held
-        metrics = evaluate(finished.objective, finished.model, finished.opened.test())
+        metrics = tested(finished.objective, finished.model, finished.opened.test())
         train, test = (count_pixels(held.batches(split), held.palette) for split in ("train", "test"))
         place, copy = place_and_copy_bits(train, test)
         bits = math.log2(metrics["perplexity"])

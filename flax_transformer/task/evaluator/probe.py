@@ -18,6 +18,7 @@ from flax_transformer.data.image.palette import PaletteRows
 from flax_transformer.frozen import frozen
 from flax_transformer.ops import capture
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.finite import check_finite
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 """Factors on the squared weights, of which the best on pictures kept aside is taken."""
@@ -124,6 +125,7 @@ def _features(
         pixels.append(batch["inputs"]["images"][there].reshape(there.sum(), -1).astype(np.float32))
         layers.append(np.asarray(_means(model, rows(batch)["inputs"]))[:, there])
         classes.append(batch["labels"][there])
+    check_finite("features", *layers)
     return np.concatenate(pixels), np.concatenate(layers, axis=1), np.concatenate(classes)
 
 

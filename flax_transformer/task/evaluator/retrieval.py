@@ -13,8 +13,9 @@ from jaxtyping import Array, Bool, Float, Int
 from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.finite import check_finite
 
 TOP = (1, 5, 10)
 """Among how many that are ranked first the right one is looked for."""
@@ -41,7 +42,7 @@ class Retrieval(Evaluator):
         """Test the model."""
         held, model = finished.opened.held, finished.model
         first, second = embedded(model, held.first(), 0), embedded(model, held.second(), 1)
-        metrics, table = evaluate(finished.objective, model, finished.opened.test()), []
+        metrics, table = tested(finished.objective, model, finished.opened.test()), []
         for name, scores, right in (
             ("forth", first @ second.T, held.belong),
             ("back", second @ first.T, held.belong.T),
@@ -73,7 +74,7 @@ class Retrieval(Evaluator):
             pictures = [(show(int(each)), bool(right[each])) for each in best]
             if not isinstance(query, str):
                 pictures = [(query, None), *pictures]
-            rank = int(np.flatnonzero(right[order])[0]) + 1
+            rank = int(best_ranks(scores[number : number + 1], right[None])[0]) + 1
             samples.append({
                 "picture": save_picture(finished.folder.root, str(number), strip(pictures)),
                 "source": query if isinstance(query, str) else f"{held.sides[0][:-1]} {number}, and what it finds",
@@ -95,9 +96,13 @@ def _embed(model: Any, inputs: Any) -> tuple[Array | None, Array | None]:
 def best_ranks(scores: Float[np.ndarray, "F S"], right: Bool[np.ndarray, "F S"]) -> Int[np.ndarray, " F"]:
     """Count for each row how many wrong ones score at least as much as its best right one.
 
+    Raises:
+      ValueError: scores that are not finite, which have no order.
+
     >>> best_ranks(np.array([[3.0, 1.0, 2.0]]), np.array([[False, False, True]])).tolist()
     [1]
     """
+    check_finite("scores", scores)
     best = np.where(right, scores, -np.inf).max(axis=1, keepdims=True)
     return ((scores >= best) & ~right).sum(axis=1)
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flax_transformer.columns import align
 from flax_transformer.data.trajectory import StepRows, make_environment
 from flax_transformer.frozen import frozen
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
 
@@ -40,7 +40,7 @@ class Rollouts(Evaluator):
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
-        held, metrics = finished.opened.held, evaluate(finished.objective, finished.model, finished.opened.test())
+        held, metrics = finished.opened.held, tested(finished.objective, finished.model, finished.opened.test())
         samples, table = [], []
         for asked in self.asked:
             key = jax.random.key(finished.seed)

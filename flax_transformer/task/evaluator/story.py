@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.finite import check_finite
 
 FAILED = 5.0
 """A task whose error is above this many percent has failed (Weston et al. 2015)."""
@@ -39,7 +40,7 @@ class TaskErrors(Evaluator):
         """Test the model."""
         opened = finished.opened
         held, names = opened.held, opened.spec.classes
-        metrics = dict(evaluate(finished.objective, finished.model, opened.test()))
+        metrics = dict(tested(finished.objective, finished.model, opened.test()))
         index, task, told, label = _answered(finished.model, opened.test())
         errors = task_errors(task, told, label)
         mean, failed = float(np.mean(list(errors.values()))), sum(each > FAILED for each in errors.values())
@@ -90,11 +91,12 @@ def _answered(model: Any, batches: Iterable[Any]) -> list[np.ndarray]:
     found = []
     for batch in batches:
         there = batch["weights"] > 0
-        told = np.asarray(_told(model, batch["inputs"]))
-        found.append([each[there] for each in (batch["index"], batch["task"], told, batch["labels"])])
+        logits = np.asarray(_logits(model, batch["inputs"]))
+        check_finite("logits of answers", logits[there])
+        found.append([each[there] for each in (batch["index"], batch["task"], logits.argmax(-1), batch["labels"])])
     return [np.concatenate(part) for part in zip(*found, strict=True)]
 
 
 @jax.jit
-def _told(model: Any, inputs: Any) -> Int[Array, " B"]:
-    return model.output(model.hidden_states(**inputs)).argmax(-1)
+def _logits(model: Any, inputs: Any) -> Float[Array, "B E"]:
+    return model.output(model.hidden_states(**inputs))

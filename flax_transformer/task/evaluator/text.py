@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from flax_transformer.frozen import frozen
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 
 
@@ -24,7 +24,7 @@ class TextLoss(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         held = finished.opened.held
-        metrics = evaluate(finished.objective, finished.model, finished.opened.test())
+        metrics = tested(finished.objective, finished.model, finished.opened.test())
         loss = metrics["loss"]
         metrics["bits_per_character"] = loss * len(held.windows.tokens) / held.characters / math.log(2)
         line = f"validation loss {loss:.4f} a token, {metrics['bits_per_character']:.3f} bits a character"

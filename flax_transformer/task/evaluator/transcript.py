@@ -19,7 +19,7 @@ from flax_transformer.report.sample import save_picture, save_sound
 from flax_transformer.report.sound import pixels_of, sound_figure
 from flax_transformer.task.attention import attention_weights, spell
 from flax_transformer.task.edit import letter_edits, word_edits
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import compared
 from flax_transformer.task.example.sound import spectra
@@ -46,7 +46,7 @@ class Transcripts(Evaluator):
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
         opened = finished.opened
-        metrics = evaluate(finished.objective, finished.model, opened.test())
+        metrics = tested(finished.objective, finished.model, opened.test())
         hypotheses = list(self.heard(finished))
         items = opened.held.items
         examples = [items[index] for index in range(len(items))]

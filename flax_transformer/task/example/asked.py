@@ -149,7 +149,9 @@ class AskedImages(LabelledImages):
         def once(split: str) -> Iterable[Arrays]:
             pictures, *each = held_pictures(known.asked[split], fixed, settled.memory)
             told = partial(_both, tell[split], normalise)
-            return each_image_once(pictures, *each, rows=max(self.rows, 128), collate=ImageRows(), normalise=told)
+            return each_image_once(
+                pictures, *each, rows=context.held_rows(self.rows), collate=ImageRows(), normalise=told
+            )
 
         before, after = settled.augment.batches(len(known.classes))
         return Opened(

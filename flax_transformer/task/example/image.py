@@ -32,6 +32,7 @@ from flax_transformer.data.image import (
     hold,
 )
 from flax_transformer.data.image.geometry import Resample, pair
+from flax_transformer.data.label import check_boxes, check_classes
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor import image_step
 from flax_transformer.hub.processor.image import ImageProcessor
@@ -189,7 +190,7 @@ class LabelledImages(Sized):
         fixed = self._fixed()
         normalise = normalised(self.mean, self.std, found.channels)
         held = {split: self._held(found.splits[split], fixed) for split in ("validation", "test")}
-        once = partial(each_image_once, rows=max(self.rows, 128), collate=ImageRows(), normalise=normalise)
+        once = partial(each_image_once, rows=context.held_rows(self.rows), collate=ImageRows(), normalise=normalise)
         return Opened(
             spec=Spec(uses=("classify",), classes=found.classes, image=shape),
             batches=self._stream(found.splits["train"], shape, normalise, context.seed, classes=len(found.classes)),
@@ -220,10 +221,20 @@ class LabelledImages(Sized):
 
 
 def opened(data: Any, kind: str) -> ImageSet:
-    """Open data, say how much there is, and check what is known of the pictures; raise ValueError for another kind."""
+    """Open data, say how much there is, and check what is known of the pictures.
+
+    Raises:
+      ValueError: another kind, a class that there is not, a box that is not within its picture.
+    """
     found = data.open()
     if found.kind != kind:
         raise ValueError(f"the pictures must have {kind}, they have {found.kind}")
+    for split, each in found.splits.items():
+        if kind == "classes":
+            check_classes(each.labels, found.classes, f"{split} images")
+        for number, objects in enumerate(each.objects if kind == "boxes" else ()):
+            check_classes(objects.classes, found.classes, f"{each.images.name(number)} ({split})")
+            check_boxes(objects.boxes, each.images.size(number), f"{each.images.name(number)} ({split})")
     counts = ", ".join(f"{len(each.images):,} {split}" for split, each in found.splits.items())
     print(f"pictures: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
     return found

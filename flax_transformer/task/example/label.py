@@ -8,6 +8,7 @@ import numpy as np
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Example
+from flax_transformer.data.label import check_classes
 from flax_transformer.data.text import FittedRows, Rows
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
@@ -69,6 +70,8 @@ class LabelledTexts:
         """
         found = {split: data.read(split) for split in ("train", "validation", "test")}
         classes = tuple(data.classes())
+        for split, each in found.items():
+            check_classes(each.labels, classes, f"{split} texts")
         tokenizer = encoder_tokenizer(self.vocabulary, context, found["train"].texts)
         if self.hide and tokenizer.mask is None:
             raise ValueError("hide needs a mask token, the checkpoint's tokenizer has none")
@@ -81,7 +84,7 @@ class LabelledTexts:
         if self.buckets > 1:
             lengths = tuple(self.length >> step for step in reversed(range(self.buckets)))
             collate = FittedRows(lengths=lengths, pad=tokenizer.pad)
-        rows = min(128, max(self.rows, 2**16 // self.length))  # of a batch that nothing is learned of
+        rows = context.held_rows(self.rows)
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("classify",), vocab=tokenizer.vocab_size, classes=classes),

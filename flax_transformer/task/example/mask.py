@@ -116,7 +116,7 @@ class MaskedTexts:
         hide = MaskedLM(vocab_size=tokenizer.vocab_size, mask=tokenizer.mask, special=special, share=self.share)
         most = max(1, round(self.share * self.length))
         collate = MaskedRows(rows=Rows(length=self.length, pad=tokenizer.pad), most=most)
-        validation = partial(each_once, held, *held_steps, hide, rows=self.rows, collate=collate)
+        validation = partial(each_once, held, *held_steps, hide, rows=context.held_rows(self.rows), collate=collate)
         uses = ("fill", "follow") if follow else ("fill",)
         return Opened(
             tokenizer=HubTokenizer.of_encoder(tokenizer),

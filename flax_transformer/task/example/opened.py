@@ -56,6 +56,16 @@ class Context:
     """The checkpoint that training begins with, a folder or hub id; empty: a new model."""
     multiple: int = 1
     """Rows of a batch are a multiple of this where they can be, so that devices and parts have equal shares."""
+    accumulate: int = 1
+    """Parts that a batch of training is cut into."""
+
+    def held_rows(self, rows: int) -> int:
+        """Give the rows of a batch of evaluation: those of a part of training's, which fit into memory.
+
+        Args:
+          rows: of a batch of training.
+        """
+        return max(rows // self.accumulate, 1)
 
     @property
     def tokenizer(self) -> HubTokenizer | None:

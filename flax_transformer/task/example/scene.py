@@ -87,7 +87,7 @@ class DetectionImages:
             Sometimes(transforms=(RandomCrop(),), share=self.crop),
             RandomResize(sizes=sizes, longest=self.size, resample=self.resample),
         )
-        once = partial(each_image_once, rows=self.rows, collate=collate, normalise=normalise)
+        once = partial(each_image_once, rows=context.held_rows(self.rows), collate=collate, normalise=normalise)
         source = DecodedRows(shuffled(found.splits["train"], *train, seed=context.seed), collate)
         return Opened(
             spec=Spec(uses=("detect",), classes=found.classes, image=(*frame, found.channels), objects=(most, crowded)),

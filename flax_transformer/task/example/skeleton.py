@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Chain, Transform
+from flax_transformer.data.label import check_classes
 from flax_transformer.data.video.pose import CentreBody, MoveBody, PoseRows, ResampleFrames
 from flax_transformer.data.video.sample import spread_evenly
 from flax_transformer.data.video.skeleton import Skeletons
@@ -88,13 +89,15 @@ class LabelledSkeletons:
           data: has `open()`, which gives a `SkeletonSet`.
         """
         found = data.open()
+        for split, each in found.splits.items():
+            check_classes(each.labels, found.classes, f"{split} skeletons")
         counts = ", ".join(f"{len(each):,} {split}" for split, each in found.splits.items())
         print(
             f"skeletons: {counts}; {len(found.classes)} classes; left out: {found.dropped[0]} frames, "
             f"{found.dropped[1]} sequences", flush=True,
         )  # fmt: skip
         fixed, rows = (ResampleFrames(count=self.frames), CentreBody()), PoseRows()
-        once = lambda split: each_once(found.splits[split], *fixed, rows=max(self.rows, 64), collate=rows)  # noqa: E731
+        once = lambda split: each_once(found.splits[split], *fixed, rows=context.held_rows(self.rows), collate=rows)  # noqa: E731
         joints = found.splits["train"].frames.shape[1]
         return Opened(
             spec=Spec(uses=("classify",), classes=found.classes, image=(joints, 1, 3), frames=self.frames),

@@ -27,6 +27,7 @@ from flax_transformer.data.audio import (
 )
 from flax_transformer.data.examples import Chain, Collate, Example, Transform
 from flax_transformer.data.identity import digest
+from flax_transformer.data.label import check_classes
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.audio import SoundProcessor
 from flax_transformer.hub.processor.letter import letters_of
@@ -168,6 +169,8 @@ class SoundExamples:
         found = data.open()
         if found.kind != kind:
             raise ValueError(f"the sounds must have {kind}, they have {found.kind}")
+        for split, sounds in found.splits.items() if kind == "classes" else ():
+            check_classes(sounds.known["label"], found.classes, f"{split} sounds")
         counts = ", ".join(f"{len(sounds):,} {split}" for split, sounds in found.splits.items())
         print(f"sounds: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
         rate = self.rate or found.splits["train"].rate
@@ -190,7 +193,7 @@ class SoundExamples:
         """Give what `Opened` is told of batches."""
         train, held = self._transforms(processor, spelled)
         once = {
-            split: partial(each_once, found.splits[split], *held, rows=self.rows, collate=collate)
+            split: partial(each_once, found.splits[split], *held, rows=context.held_rows(self.rows), collate=collate)
             for split in ("validation", "test")
         }
         return {

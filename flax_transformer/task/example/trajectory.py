@@ -67,7 +67,7 @@ class TrajectoryParts:
             std=tuple((std + (std == 0)).tolist()), condition=self.condition,
             scale=float(self.scale or abs(train.returns).max() or 1.0),
         )  # fmt: skip
-        once = partial(_once, Windows(found["validation"], self.length), rows, max(self.rows, 128))
+        once = partial(_once, Windows(found["validation"], self.length), rows, context.held_rows(self.rows))
         return Opened(
             spec=Spec(uses=("act",), sizes={"states": train.states.shape[1], "actions": rows.kinds}),
             batches=stream(shuffled(Windows(train, self.length), seed=context.seed), rows, self.rows),

@@ -10,6 +10,7 @@ from flax_transformer.data import shuffled
 from flax_transformer.data.examples import Chain, Transform
 from flax_transformer.data.image import DecodedRows, Mix, Normalise, each_image_once
 from flax_transformer.data.image.batch import Draw
+from flax_transformer.data.label import check_classes
 from flax_transformer.data.video import ClipRows, ClipSet, EveryFrame, LabelledClips, SampleFrames, Unfold
 from flax_transformer.data.video.sample import check_length
 from flax_transformer.frozen import frozen
@@ -69,6 +70,8 @@ class LabelledVideos(Sized):
           data: has `open()`, which gives a `ClipSet`.
         """
         found = data.open()
+        for split, clips in found.splits.items():
+            check_classes(clips.labels, found.classes, f"{split} clips")
         counts = ", ".join(f"{len(clips):,} {split}" for split, clips in found.splits.items())
         print(f"clips: {counts}; {len(found.classes):,} classes", flush=True)
         return self._settled(context, found.channels)._open(found, context)
@@ -80,7 +83,7 @@ class LabelledVideos(Sized):
         fixed = (SampleFrames(count=self.frames), *(EveryFrame(transform=each) for each in self._fixed()))
         rows, unfold = ClipRows(channels=found.channels), Unfold(channels=found.channels)
         once = partial(
-            each_image_once, rows=max(self.rows, 32), collate=rows, normalise=_Chain(changes=(folded, unfold))
+            each_image_once, rows=context.held_rows(self.rows), collate=rows, normalise=_Chain(changes=(folded, unfold))
         )
         before, after = self.augment.batches(len(found.classes))
         source = DecodedRows(shuffled(found.splits["train"], *self._drawn((height, width)), seed=context.seed), rows)

@@ -49,7 +49,7 @@ class TextWindows:
         train = Windows(tokens=tokens["train"], length=self.length)
         held = Windows(tokens=tokens["validation"], length=self.length, stride=self.length)
         collate = Rows(length=self.length, pad=tokenizer.pad or 0)
-        validation = partial(each_once, held, rows=max(self.rows, 32), collate=collate)
+        validation = partial(each_once, held, rows=context.held_rows(self.rows), collate=collate)
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("continue",), vocab=tokenizer.vocab_size),

@@ -1,0 +1,276 @@
+"""Every objective with a small model and a batch whose parts differ in everything that is counted.
+
+A new objective has a line in `CASES`, or test_objective.py fails. As a script, with eight CPU devices, it prints how
+far each loss, metric and gradient on meshes is from one device's.
+"""
+
+import importlib
+import inspect
+import json
+import pkgutil
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from flax_transformer import objective as room
+from flax_transformer.nn.batch_norm import BatchNorm
+from flax_transformer.objective import (
+    ActionLoss,
+    Around,
+    BatchStatistics,
+    ContrastiveLoss,
+    CTCLoss,
+    DetectionLoss,
+    DistilLoss,
+    LabelLoss,
+    MaskedLoss,
+    MaskPredictLoss,
+    MatchLoss,
+    Objective,
+    PonderLoss,
+    RouterLoss,
+    SigmoidLoss,
+    TokenLoss,
+)
+from flax_transformer.ops import cross_entropy
+from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
+from flax_transformer.train.carry import carry_of
+from flax_transformer.train.finetune import multi_task
+from flax_transformer.train.mean import means
+
+B, T, D, E, M, Q = 8, 6, 5, 4, 3, 5
+"""Rows, positions, width, classes or tokens, places of a row, queries."""
+
+
+class Scores:
+    """What `model.output(hidden)` is for objectives of tokens."""
+
+    def __init__(self, logits):
+        self.logits = logits
+
+    def scores(self, labels, weights, *, chunk=0, **options):
+        total, count = cross_entropy(self.logits, labels, weights, **options)
+        return total, count, jnp.sum((self.logits.argmax(-1) == labels) * weights)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Toy:
+    """A linear map of what it sees; whatever an objective asks of a model, by the methods of a subclass."""
+
+    w: Any
+    """[D, E + 4]."""
+
+    def hidden_states(self, x, lengths=None, key=None):
+        return x
+
+    def output(self, hidden, key=None, limit=None):
+        return (hidden @ self.w)[..., :E]
+
+
+def toy(**methods):
+    """Make a model with other methods."""
+    kind = dataclass(type("Other", (Toy,), methods))
+    return jax.tree_util.register_dataclass(kind)(jax.random.normal(jax.random.key(0), (D, E + 4)))
+
+
+def rows(x):
+    """Make a model's scores of rows out of those of positions."""
+    return x.mean(axis=1)
+
+
+def told(*names):
+    """Let blocks tell something of each row in two layers."""
+
+    def observe(self, x, lengths=None, key=None):
+        each = jnp.square(rows(x) @ self.w)
+        return x, {name: jnp.stack([each[:, i], each[:, i + 1]]) for i, name in enumerate(names)}
+
+    return {"observe": observe}
+
+
+def halted(self, x, lengths=None, key=None):
+    each = jnp.square(x @ self.w)
+    return x, {"encoder": {"ponder": each[..., 0], "steps": each[..., 1]}}
+
+
+def pairs(self, hidden, key=None, limit=None):
+    unit = hidden.states @ self.w
+    return unit[:, 0] @ unit[:, 1].T
+
+
+def acted(self, hidden, key=None):
+    return SimpleNamespace(actions=(hidden @ self.w)[..., :E])
+
+
+def found(self, hidden, key=None):
+    scores = hidden[:, :Q] @ self.w
+    layers = jnp.stack([scores, 2 * scores], axis=1)
+    return SimpleNamespace(logits=layers[..., :E], boxes=jax.nn.sigmoid(layers[..., E:]))
+
+
+TOKENS = {"output": lambda self, hidden, key=None: Scores((hidden @ self.w)[..., :E])}
+CLASSES = {"output": lambda self, hidden, key=None: rows(hidden @ self.w)[..., :E]}
+SENTENCES = {**TOKENS, "sentence": lambda self, hidden: rows(hidden @ self.w)[..., :2]}
+SOUNDS = {"memory_mask": lambda self, mask: mask}
+TAUGHT = {
+    **CLASSES,
+    "both": lambda self, hidden: (rows(hidden @ self.w)[..., :E], rows(hidden @ self.w)[..., 1 : E + 1]),
+}
+PAIRS = {
+    "hidden_states": lambda self, tokens, x, lengths=None, key=None: SimpleNamespace(states=x),
+    "output": pairs,
+    "match": lambda self, tokens, states, lengths=None, key=None: states[:, 2] @ self.w[:, :2] + tokens[:, :2],
+}
+GUESSED = {
+    **TOKENS,
+    "encode": lambda self, source, lengths, key=None: source,
+    "length_scores": lambda self, memory: jnp.tile(rows(memory @ self.w), (1, 2)),
+    "decode": lambda self, target, memory, lengths, target_lengths=None, key=None: memory + target[..., None] / E,
+}
+
+
+class Normalised(nnx.Module):
+    """A batch normalisation, and classes."""
+
+    def __init__(self):
+        self.norm, self.out = BatchNorm(D), nnx.Linear(D, E, rngs=nnx.Rngs(0))
+
+    def hidden_states(self, x, key=None):
+        return self.norm(x)
+
+    def observe(self, x, key=None):
+        hidden, new = self.norm.observe(x)
+        return hidden, {"norm": new}
+
+    def output(self, hidden, key=None):
+        return rows(self.out(hidden))
+
+
+draw = np.random.default_rng(0)
+SEEN = draw.normal(size=(B, T, D)).astype(np.float32)
+COUNTS = np.array([6, 1, 4, 2, 5, 1, 3, 2])
+"""Positions of each row that count."""
+REAL = (np.arange(T) < COUNTS[:, None]).astype(np.float32)
+ORDER = draw.permuted(np.tile(np.arange(1, E), (B, 2)), axis=1).astype(np.int32)
+LABELS = draw.integers(0, E, (B, T)).astype(np.int32)
+INPUTS = {"x": SEEN, "lengths": COUNTS.astype(np.int32)}
+POSITIONS = {"inputs": INPUTS, "labels": LABELS, "weights": REAL}
+ROWS = {"inputs": {"x": SEEN}, "labels": LABELS[:, 0], "weights": np.array([1, 0, 1, 1, 0.5, 1, 1, 1], np.float32)}
+PLACES = {
+    "inputs": INPUTS, "places": np.tile(np.arange(M, dtype=np.int32), (B, 1)), "labels": LABELS[:, :M],
+    "weights": REAL[:, :M], "next_sentence": (COUNTS % 2).astype(np.int32),
+}  # fmt: skip
+OBJECTS = {
+    "inputs": {"x": SEEN},
+    "labels": {
+        "boxes": draw.uniform(0.2, 0.6, (B, M, 4)).astype(np.float32),
+        "classes": draw.integers(0, E - 1, (B, M)).astype(np.int32),
+        "weights": (np.arange(M) < (COUNTS - 1)[:, None]).astype(np.float32),
+    },
+    "weights": np.ones(B, np.float32),
+}
+SOUND = {"inputs": INPUTS, "labels": ORDER[:, :2], "weights": REAL[:, :2]}
+TEXTS = {
+    "inputs": {"tokens": LABELS % 2, "x": SEEN, "lengths": INPUTS["lengths"]},
+    "weights": np.ones(B, np.float32),
+}  # fmt: skip
+TARGETS = {
+    "inputs": {"source": SEEN, "target": LABELS, "lengths": INPUTS["lengths"]},
+    "labels": LABELS,
+    "weights": REAL,
+}
+TEACHER = {**ROWS, "teacher": draw.normal(size=(B, E)).astype(np.float32)}
+ROUTED = ("balance", "router_z", "dropped")
+
+CASES = {
+    "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
+    "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
+    "CTCLoss": (CTCLoss(mean_tokens=True), SOUNDS, SOUND),
+    "CTCLoss of sounds without lengths": (CTCLoss(), SOUNDS, {**SOUND, "inputs": {"x": SEEN}}),
+    "ContrastiveLoss": (ContrastiveLoss(), PAIRS, TEXTS),
+    "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
+    "DetectionLoss of the last layer": (DetectionLoss(auxiliary=False), {"output": found}, OBJECTS),
+    "DistilLoss": (DistilLoss(), CLASSES, TEACHER),
+    "DistilLoss, soft": (DistilLoss(kind="soft", label_smoothing=0.1), TAUGHT, TEACHER),
+    "LabelLoss": (LabelLoss(), CLASSES, ROWS),
+    "LabelLoss of positions": (LabelLoss(label_smoothing=0.1), {}, POSITIONS),
+    "MaskPredictLoss": (MaskPredictLoss(label_smoothing=0.1), GUESSED, TARGETS),
+    "MaskedLoss": (MaskedLoss(), SENTENCES, PLACES),
+    "MaskedLoss of tokens alone": (MaskedLoss(), TOKENS, {k: v for k, v in PLACES.items() if k != "next_sentence"}),
+    "MatchLoss": (MatchLoss(weight=0.5), PAIRS, TEXTS),
+    "PonderLoss": (PonderLoss(of=TokenLoss()), {**TOKENS, "observe": halted}, POSITIONS),
+    "RouterLoss": (RouterLoss(of=TokenLoss()), {**TOKENS, **told(*ROUTED)}, POSITIONS),
+    "RouterLoss around MaskedLoss": (RouterLoss(of=MaskedLoss()), {**SENTENCES, **told(*ROUTED)}, PLACES),
+    "RouterLoss around DetectionLoss": (RouterLoss(of=DetectionLoss()), {"output": found, **told(*ROUTED)}, OBJECTS),
+    "SigmoidLoss": (SigmoidLoss(), PAIRS, TEXTS),
+    "TokenLoss": (TokenLoss(label_smoothing=0.1), TOKENS, POSITIONS),
+}  # fmt: skip
+"""Objective, methods of its model, and a batch, by a name that begins with the objective's."""
+
+
+def case(name):
+    """Give the objective, the model and the batch of a case."""
+    objective, methods, batch = CASES[name]
+    return objective, Normalised() if methods is None else toy(**methods), batch
+
+
+def multi():
+    """Give what `multi_task` makes of two objectives, one of which has terms, with a model and a batch."""
+    both = multi_task({"words": MaskedLoss(), "objects": DetectionLoss()}, {"objects": 0.5})
+
+    def read(self, hidden, key=None):
+        return SimpleNamespace(**vars(found(self, hidden)), scores=Scores((hidden @ self.w)[..., :E]).scores)
+
+    return both, toy(**{**SENTENCES, "output": read}), {"words": PLACES, "objects": OBJECTS}
+
+
+def objectives():
+    """Name every objective of the package, whether it is exported or not."""
+    modules = [importlib.import_module(each.name) for each in pkgutil.iter_modules(room.__path__, f"{room.__name__}.")]
+    kinds = {kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)}
+    return sorted(kind.__name__ for kind in kinds if issubclass(kind, Objective) and kind not in (Objective, Around))
+
+
+def learnt(objective, model, batch):
+    """Give what a step reports of a batch, without dropout, and the gradient."""
+    carry = carry_of(objective)
+    given = {"carried": carry.begin(model, jax.random.key(0))} if isinstance(objective, BatchStatistics) else {}
+
+    def loss(model):
+        total, metrics = objective(model, batch, key=None, **given)[:2]
+        found = means({"loss": total, **metrics})
+        return found["loss"], found
+
+    return jax.value_and_grad(loss, has_aux=True)(carry.trained(model))
+
+
+MESHES = {"data×fsdp": MeshConfig(data=2, fsdp=4)}
+
+
+def main():
+    apart = {}
+    for name in CASES:
+        objective, model, batch = case(name)
+        learn = jax.jit(partial(learnt, objective))
+        ((_, one), slope) = jax.device_get(learn(model, batch))
+        for title, sizes in MESHES.items():
+            mesh = make_mesh(sizes)
+            with jax.set_mesh(mesh):
+                whole = jax.device_put(model, jax.NamedSharding(mesh, jax.P()))
+                (_, two), other = jax.device_get(learn(whole, jax.device_put(batch, batch_sharding(mesh))))
+            far = jax.tree.map(
+                lambda a, b: float(np.max(np.abs(a - b)) / (1e-3 + np.abs(a).max())), (one, slope), (two, other)
+            )
+            apart[f"{name} on {title}"] = max(jax.tree.leaves(far))
+    print(json.dumps(apart))
+
+
+if __name__ == "__main__":
+    main()
