@@ -21,6 +21,7 @@ from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import balance_loss, route, router_z_loss, widen
 from flax_transformer.ops.routing import combine, dropped, place, places_of
+from flax_transformer.ops.rows import drawn
 from flax_transformer.parallel import axis_rules, constrain
 from flax_transformer.parallel.axis import axis_to_mesh
 
@@ -108,7 +109,8 @@ class Experts(Module):
         """Give what the router sees."""
         if key is None or not self.cfg.jitter:
             return widen(x)
-        return widen(x) * jax.random.uniform(key, x.shape, minval=1 - self.cfg.jitter, maxval=1 + self.cfg.jitter)
+        least, most = 1 - self.cfg.jitter, 1 + self.cfg.jitter
+        return widen(x) * drawn(lambda shape: jax.random.uniform(key, shape, minval=least, maxval=most), x.shape)
 
     def _by_all(self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, key: PRNGKeyArray | None) -> Array:
         """Let every expert compute every token, and take what was asked for."""

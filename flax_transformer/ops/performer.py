@@ -43,8 +43,8 @@ def positive_features(
 ) -> tuple[Float[Array, "*B T N F"], Float[Array, "*B T N"]]:
     """Give exp(w · x − |x|²/2) as features of which the largest is 1, and the logarithm of what that was.
 
-    Each position has a scale of its own, so that none is lost beside a larger one. A small number is added to all, as in
-    the paper's code, so that a query and a key always have something in common.
+    Each position has a scale of its own, so that none is lost beside a larger one. A small number is added to all, as
+    in the paper's code, so that a query and a key always have something in common.
     """
     x = widen(x)
     powers = jnp.einsum("...h,fh->...f", x, vectors.astype(x.dtype)) - jnp.sum(x**2, axis=-1, keepdims=True) / 2
