@@ -116,7 +116,7 @@ def visitors(seats: Int[Array, "*B V"], count: int) -> Int[Array, "*B J"]:
 
 
 def send(x: Float[Array, "*B I D"], taken: Int[Array, "*B J"], back: Int[Array, "*B V"]) -> Float[Array, "*B J D"]:
-    """Give row `taken` of x for each of J, zeros where there is no such row; so is x's gradient made, without a scatter.
+    """Give row `taken` of x for each of J, zeros where there is no such row; x's gradient is made so, too.
 
     Args:
         taken: numbers of V visits, of which each row of x makes V / I, one after the other.
