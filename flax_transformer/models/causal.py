@@ -213,16 +213,23 @@ class Causal(ReadsTokens, Module):
         """Compute the tokens' last hidden states from the inputs of a batch.
 
         Args:
-          lengths: of the rows; they hide nothing, as no token sees the padding that comes after it.
+          lengths: of the rows; no token sees the padding that comes after it, and experts have no places for it.
           segments: numbers of the documents packed in a row; tokens see those of their own alone.
           positions: of the tokens; 0, 1, … by default.
           types, prefix, prefix_lengths: as `encode` takes them.
           key: for dropout; None means none.
         """
-        mask = None if segments is None else Mask(segments=(segments, segments))
+        mask = self._rows(lengths, segments, prefix)
         before = {"prefix": prefix, "prefix_lengths": prefix_lengths}
         hidden = self.encode(tokens, mask=mask, types=types, positions=positions, key=key, **before)
         return hidden if prefix is None else hidden[..., prefix.shape[-2] :, :]
+
+    def _rows(self, lengths: Array | None, segments: Array | None, prefix: Array | None = None) -> Mask | None:
+        """Say what rows hide: documents from each other; padding, which nobody sees, only where there are experts."""
+        mask = None if segments is None else Mask(segments=(segments, segments))
+        if lengths is None or not hasattr(self.cfg.block.feedforward, "experts"):
+            return mask
+        return Mask(lengths=lengths if prefix is None else lengths + prefix.shape[-2]) & mask
 
     def observe(
         self,
@@ -236,7 +243,7 @@ class Causal(ReadsTokens, Module):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "*B T D"], Any]:
         """Compute `hidden_states`, and beside what each block tells, as the routers of experts do."""
-        mask = None if segments is None else Mask(segments=(segments, segments))
+        mask = self._rows(lengths, segments)
         x, given = self._enter(tokens, mask, types, positions, (None, prefix_lengths), key)
         return self._trunk().observe(x, **given)
 

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.padded import POOLED, Padded, padded, split_padded, with_padding
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.nn import Precision, make_norm
@@ -22,6 +23,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation, dropout, widen
+from flax_transformer.ops.routing import over_tokens
 from flax_transformer.ops.wide import wide
 from flax_transformer.order import Part
 
@@ -98,20 +100,26 @@ class Head(Module):
             width = width if cfg.dense is None else cfg.dense_width or width
             self.output = Linear(width, cfg.outputs, use_bias=cfg.bias, rngs=rngs, **kinds)
 
-    def pool(self, hidden: Float[Array, "*B T D"], last: Int[Array, "*B"] | None = None) -> Float[Array, "..."]:
-        """Choose the position and apply the norm and the dense layer, without dropout."""
-        cfg = self.cfg
+    def pool(
+        self, hidden: Float[Array, "*B T D"] | Padded, last: Int[Array, "*B"] | None = None
+    ) -> Float[Array, "..."]:
+        """Choose the position, or average those that are not padding, and apply the norm and the dense layer."""
+        cfg, (hidden, real) = self.cfg, split_padded(hidden)
         if cfg.pool == "last":
-            last = jnp.full(hidden.shape[:-2], hidden.shape[-2] - 1) if last is None else last
+            last = _last(hidden, real) if last is None else last
             hidden = jnp.take_along_axis(hidden, last[..., None, None], axis=-2)[..., 0, :]
         elif cfg.pool == "first":
             hidden = hidden[..., 0, :]
         elif cfg.pool == "weighted":
             hidden = hidden[..., cfg.skip :, :]
-            share = jax.nn.softmax(self.score(hidden), axis=-2)
-            hidden = jnp.sum(share * widen(hidden), axis=-2)
+            scores = self.score(hidden)
+            if real is not None:
+                scores = jnp.where(real[..., cfg.skip :, None], scores, -jnp.inf)
+                scores = jnp.where(real[..., cfg.skip :, None].any(-2, keepdims=True), scores, 0)
+            hidden = jnp.sum(jax.nn.softmax(scores, axis=-2) * widen(hidden), axis=-2)
         elif cfg.pool.endswith("mean"):
-            mean = hidden[..., cfg.skip :, :].mean(axis=-2)
+            own = None if real is None else real[..., cfg.skip :]
+            mean = over_tokens(widen(hidden[..., cfg.skip :, :]), own).astype(hidden.dtype)
             hidden = mean if cfg.pool == "mean" else jnp.concatenate([hidden[..., 0, :], mean], axis=-1)
         else:
             hidden = hidden[..., cfg.skip :, :]
@@ -120,7 +128,7 @@ class Head(Module):
 
     def __call__(
         self,
-        hidden: Float[Array, "*B T D"],
+        hidden: Float[Array, "*B T D"] | Padded,
         last: Int[Array, "*B"] | None = None,
         *,
         key: PRNGKeyArray | None = None,
@@ -128,14 +136,21 @@ class Head(Module):
         """Score, in float32 or more: [*B, T, E] of every position, or [*B, E] of one.
 
         Args:
-          last: the position that `pool="last"` looks at; the very last by default.
+          last: the position that `pool="last"` looks at; by default the very last that is not padding.
           key: for dropout; None means none.
         """
-        check_hidden(hidden, self.cfg.embed, "hidden")
+        states, real = split_padded(hidden)
+        check_hidden(states, self.cfg.embed, "hidden")
         keys = (None, None) if key is None else jax.random.split(key)
-        hidden = dropout(hidden, self.cfg.dropout, keys[0]) if self.cfg.dropout_first else hidden
-        pooled = self.pool(hidden, last)
+        states = dropout(states, self.cfg.dropout, keys[0]) if self.cfg.dropout_first else states
+        pooled = self.pool(states if real is None else Padded(states, real), last)
         return self.output(dropout(pooled, self.cfg.dropout, keys[1])) if self.cfg.outputs else pooled
+
+
+def _last(hidden: Float[Array, "*B T D"], real: Bool[Array, "*B T"] | None) -> Int[Array, "*B"]:
+    """Number the last position that is not padding."""
+    end = hidden.shape[-2] - 1
+    return jnp.full(hidden.shape[:-2], end) if real is None else end - jnp.argmax(real[..., ::-1], axis=-1)
 
 
 @frozen
@@ -209,21 +224,35 @@ class Classifier(Module):
         """
         keys = (None, None) if key is None else jax.random.split(key)
         hidden = self.backbone(source, mask=mask, key=keys[0])
-        return self.head(hidden, key=keys[1]).astype(hidden.dtype)
+        states = with_padding(self.backbone, hidden, mask) if self._pools else hidden
+        return self.head(states, key=keys[1]).astype(hidden.dtype)
+
+    @property
+    def _pools(self) -> bool:
+        """Whether the head would look at padding if it were not told."""
+        return getattr(self.cfg.head, "pool", None) in POOLED
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
         """Say what of the output is padding: as the backbone does."""
         return self.backbone.memory_mask(mask)
 
-    def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"]:
-        """Compute the backbone's hidden states from the inputs of a batch; arguments as its own `hidden_states`'s."""
-        return self.backbone.hidden_states(*inputs, **named)
+    def hidden_states(self, *inputs: Any, **named: Any) -> Float[Array, "*B T D"] | Padded:
+        """Compute the backbone's hidden states from the inputs of a batch; arguments as its own `hidden_states`'s.
 
-    def observe(self, *inputs: Any, **named: Any) -> tuple[Float[Array, "*B T D"], dict[str, Any]]:
+        For a head that looks at all positions, of rows that have `lengths`, they are `Padded`.
+        """
+        return self._marked(self.backbone.hidden_states(*inputs, **named), inputs, named)
+
+    def _marked(self, hidden: Array, inputs: tuple, named: dict[str, Any]) -> Any:
+        return padded(self.backbone, hidden, inputs, named) if self._pools else hidden
+
+    def observe(self, *inputs: Any, **named: Any) -> tuple[Float[Array, "*B T D"] | Padded, dict[str, Any]]:
         """Compute hidden states by the statistics of the batch, of a backbone that can; new ones are beside."""
         hidden, statistics = self.backbone.observe(*inputs, **named)
-        return hidden, {"backbone": statistics}
+        return self._marked(hidden, inputs, named), {"backbone": statistics}
 
-    def output(self, hidden: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "..."]:
+    def output(
+        self, hidden: Float[Array, "*B T D"] | Padded, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "..."]:
         """Score the classes, from the backbone's hidden states: [*B, T, E] of every position, or [*B, E] of one."""
         return self.head(hidden, key=key)

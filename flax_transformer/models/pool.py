@@ -9,10 +9,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.models.padded import Padded, split_padded
 from flax_transformer.nn import BlockConfig, Precision
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
+from flax_transformer.ops import Mask
 
 
 @frozen
@@ -24,6 +26,8 @@ class AttentionPoolConfig:
 
     def __post_init__(self):
         check_fields(self)
+
+    pool = "attention"
 
     @property
     def embed(self) -> int:
@@ -64,13 +68,15 @@ class AttentionPool(Module):
 
     def __call__(
         self,
-        hidden: Float[Array, "*B T D"],
+        hidden: Float[Array, "*B T D"] | Padded,
         last: Int[Array, "*B"] | None = None,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B D"]:
-        """Pool; `last` and `key`, which other heads have a use for, change nothing."""
+        """Pool what is not padding; `last` and `key`, which other heads have a use for, change nothing."""
+        hidden, real = split_padded(hidden)
         check_hidden(hidden, self.cfg.embed, "hidden")
+        mask = None if real is None else Mask(dense=real[..., None, None, :])
         probe = self.probe[...].astype(hidden.dtype)
-        x = self.attention(jnp.broadcast_to(probe, (*hidden.shape[:-2], *probe.shape)), hidden)
+        x = self.attention(jnp.broadcast_to(probe, (*hidden.shape[:-2], *probe.shape)), hidden, mask=mask)
         return (x + self.feedforward(self.norm(x)))[..., 0, :]

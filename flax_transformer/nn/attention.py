@@ -310,7 +310,8 @@ class Attention(Module):
         y = self._mix(q, k, v, mask, bias, **extra)
         if y.shape != q.shape:
             raise ValueError(f"attend must return heads as it is given queries, {q.shape}, got {y.shape}")
-        return self.out(constrain(y.reshape(shape), "batch", "length", "heads", None))
+        windows = (None,) * (len(shape) - 4)  # between rows and positions
+        return self.out(constrain(y.reshape(shape), "batch", *windows, "length", "heads", None))
 
     def _mix(
         self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None

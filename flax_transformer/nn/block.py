@@ -1,6 +1,6 @@
 """The block: attention, cross-attention where asked for, feed-forward, a residual around each."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from flax_transformer.nn.feedforward import FeedForwardConfig
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.residual import Residual, ResidualConfig
 from flax_transformer.ops import Mask
+from flax_transformer.ops.routing import real_positions
 
 
 @frozen
@@ -154,7 +155,8 @@ class Block(Module):
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         x = self._given(x, memory)
         x = self.attention_residual(x, partial(self.attention, **attending), key=keys[0], drop_path=drop_path)
-        return self._rest(x, memory, memory_mask, keys, drop_path)
+        real = partial(real_positions, attending.get("mask"), x.shape[-2])
+        return self._rest(x, memory, memory_mask, keys, drop_path, real=real)
 
     def extend(
         self,
@@ -172,19 +174,27 @@ class Block(Module):
         y, cache = self.attention.extend(
             self.attention_residual.enter(x), cache, mask=mask, bias=bias, positions=positions
         )
-        return self._rest(self.attention_residual.add(x, y), memory, memory_mask)[0], cache
+        real = partial(_next_real, mask, cache.length, cache.index - x.shape[-2], x.shape[-2])
+        return self._rest(self.attention_residual.add(x, y), memory, memory_mask, real=real)[0], cache
 
     def _rest(
-        self, x: Array, memory: Any, memory_mask: Mask | None, keys: Any = (None,) * 3, drop_path: Any = None
+        self,
+        x: Array,
+        memory: Any,
+        memory_mask: Mask | None,
+        keys: Any = (None,) * 3,
+        drop_path: Any = None,
+        *,
+        real: Callable[[], Array | None],
     ) -> tuple[Array, dict[str, Array]]:
-        """Apply what comes after self-attention; give what the feed-forward layer tells."""
+        """Apply what comes after self-attention; give what the feed-forward layer tells. `real`: see `observed`."""
         if memory is not None:
             look = partial(self.cross, memory=memory, mask=memory_mask)
             x = self.cross_residual(x, look, key=keys[1], drop_path=drop_path)
         told: dict[str, Array] = {}
 
         def feed(x: Array, *, key: PRNGKeyArray | None) -> Array:
-            y, found = observed(self.feedforward, x, key=key)
+            y, found = observed(self.feedforward, x, real=real, key=key)
             told.update(found)
             return y
 
@@ -213,3 +223,9 @@ class Block(Module):
         copy = jax.tree.map(lambda leaf: leaf, self)
         copy.attention = self.attention.for_decoding()
         return copy
+
+
+def _next_real(mask: Mask | None, length: int, index: Any, T: int) -> Array | None:
+    """Say which of the T positions from `index` on of a cache are no padding, by a mask of all that it has."""
+    real = real_positions(mask, length)
+    return None if real is None else jax.lax.dynamic_slice_in_dim(real, index, T, axis=-1)

@@ -58,7 +58,7 @@ class TimeAttention(Attention):
         """
         check_hidden(x, self.cfg.embed)
         check_grid(x, grid, 1)
-        y = super().__call__(x[..., 1:, :].reshape(-1, grid.columns, x.shape[-1]), key=key)
+        y = super().__call__(x[..., 1:, :].reshape(*x.shape[:-2], *grid, x.shape[-1]), key=key)
         y = self.dense(y).reshape(*x.shape[:-2], -1, x.shape[-1])
         return jnp.concatenate([jnp.zeros_like(y[..., :1, :]), y], axis=-2)
 
@@ -88,7 +88,7 @@ class SpaceAttention(Attention):
         token = jnp.broadcast_to(x[..., None, :1, :], (*lead, grid.columns, 1, D))
         places = x[..., 1:, :].reshape(*lead, *grid, D).swapaxes(-3, -2)
         x = jnp.concatenate([token, places], axis=-2)
-        y = super().__call__(x.reshape(-1, *x.shape[-2:]), key=key).reshape(x.shape)
+        y = super().__call__(x, key=key)
         token, places = y[..., 0, :].mean(axis=-2, keepdims=True), y[..., 1:, :].swapaxes(-3, -2)
         return jnp.concatenate([token, places.reshape(*lead, -1, D)], axis=-2)
 

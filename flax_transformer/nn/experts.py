@@ -5,13 +5,14 @@ Axes: B rows, T positions, D width, F feed-forward width, E experts, A experts t
 expert.
 """
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.check import check_hidden, check_single
@@ -20,7 +21,8 @@ from flax_transformer.nn.feedforward import FeedForward, FeedForwardConfig
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import balance_loss, route, router_z_loss, widen
-from flax_transformer.ops.routing import combine, dropped, place, places_of
+from flax_transformer.ops.routing import over_tokens, seats_of, send, visitors
+from flax_transformer.ops.rows import drawn
 from flax_transformer.parallel import axis_rules, constrain
 from flax_transformer.parallel.axis import axis_to_mesh
 
@@ -80,35 +82,51 @@ class Experts(Module):
         keys = jax.random.split(rngs.params(), cfg.experts)
         self.experts = jax.vmap(lambda key: FeedForward(expert, rngs=nnx.Rngs(key)))(keys)
 
-    def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
-        """Apply each token's experts and add up what they make of it, weighted; `key` is for dropout and jitter."""
-        return self.observe(x, key=key)[0]
+    def __call__(
+        self,
+        x: Float[Array, "*B T D"],
+        *,
+        real: Bool[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*B T D"]:
+        """Apply each token's experts and add up what they make of it, weighted; arguments as `observe`'s."""
+        return self.observe(x, real=real, key=key)[0]
 
     def observe(
-        self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None
+        self,
+        x: Float[Array, "*B T D"],
+        *,
+        real: Bool[Array, "*#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "*B T D"], dict[str, Float[Array, "*B"]]]:
         """Apply the layer; give beside, of each row, what says how it was routed.
 
         That is `balance` and `router_z`, to be minimised along with the objective (see `ops.balance_loss` and
         `ops.router_z_loss`), and `dropped`, the share of its tokens' visits to experts that found no place.
+
+        Args:
+          real: which tokens are no padding, which takes no places and counts nowhere; None: all.
+          key: for dropout and jitter; None means none.
         """
         check_hidden(x, self.cfg.embed)
         check_single(self.router.kernel, 2)
         keys = (None, None) if key is None else jax.random.split(key)
         logits = self.router(self._seen(x, keys[0]))
         chosen, weights = route(logits, self.cfg.active, normalized=self.cfg.normalized)
-        told = {"balance": balance_loss(logits, chosen), "router_z": router_z_loss(logits)}
+        real = None if real is None else jnp.broadcast_to(real, x.shape[:-1])
+        told = {"balance": balance_loss(logits, chosen, real), "router_z": router_z_loss(logits, real)}
         if self.cfg.capacity is None:
             y, late = self._by_all(x, chosen, weights, keys[1]), jnp.zeros_like(told["balance"])
         else:
-            y, late = self._by_places(x, chosen, weights, keys[1])
+            y, late = self._by_places(x, chosen, weights, real, keys[1])
         return constrain(y.astype(x.dtype), "batch", "length", None), {**told, "dropped": late}
 
     def _seen(self, x: Array, key: PRNGKeyArray | None) -> Array:
         """Give what the router sees."""
         if key is None or not self.cfg.jitter:
             return widen(x)
-        return widen(x) * jax.random.uniform(key, x.shape, minval=1 - self.cfg.jitter, maxval=1 + self.cfg.jitter)
+        least, most = 1 - self.cfg.jitter, 1 + self.cfg.jitter
+        return widen(x) * drawn(lambda shape: jax.random.uniform(key, shape, minval=least, maxval=most), x.shape)
 
     def _by_all(self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, key: PRNGKeyArray | None) -> Array:
         """Let every expert compute every token, and take what was asked for."""
@@ -117,18 +135,19 @@ class Experts(Module):
         return jnp.einsum("...te,e...td->...td", gates.astype(made.dtype), made)
 
     def _by_places(
-        self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, key: PRNGKeyArray | None
+        self, x: Array, chosen: Int[Array, "*B T A"], weights: Array, real: Array | None, key: PRNGKeyArray | None
     ) -> tuple[Array, Float[Array, "*B"]]:
         """Send tokens to the places of their experts, and back; give the share of visits that found none, too."""
-        E = self.cfg.experts
-        Q = places_of(x.shape[-2], E, self.cfg.active, self.cfg.capacity)
-        places = place(chosen, E)
-        back = combine(chosen, weights, E, places, Q)
+        E, (*lead, T, D) = self.cfg.experts, x.shape
+        seats, Q = seats_of(chosen, E, self.cfg.active, self.cfg.capacity, real)
+        visits = seats.reshape(*lead, -1)
+        of = visitors(visits, E * Q)
+        sent = jnp.moveaxis(send(x, of, visits).reshape(*lead, E, Q, D), -3, 0)
         # Two words each way: what each device makes of its own rows, and then where it goes.
-        sent = _at_experts(_at_rows(jnp.einsum("...teq,...td->e...qd", (back > 0).astype(x.dtype), x)))
-        made = _at_rows(_at_experts(self._run(sent, 0, key)))
-        late = dropped(places, Q).mean((-1, -2), dtype=weights.dtype)
-        return jnp.einsum("...teq,e...qd->...td", back.astype(made.dtype), made), late
+        made = _at_rows(_at_experts(self._run(_at_experts(_at_rows(sent)), 0, key)))
+        back = send(jnp.moveaxis(made, 0, -3).reshape(*lead, E * Q, D), visits, of).reshape(*lead, T, -1, D)
+        late = over_tokens((seats == E * Q).astype(weights.dtype), real).mean(-1)
+        return jnp.einsum("...ta,...tad->...td", weights.astype(made.dtype), back), late
 
     def _run(self, x: Array, axis: int | None, key: PRNGKeyArray | None) -> Float[Array, "E *B Q D"]:
         """Run each expert, on rows of its own or all on the same; what splits experts splits nothing else inside."""
@@ -156,10 +175,16 @@ def _expert(expert: FeedForward, x: Array, key: PRNGKeyArray | None) -> Array:
     return expert(x, key=key)
 
 
-def observed(sublayer: Any, x: Array, *, key: PRNGKeyArray | None = None) -> tuple[Array, dict[str, Array]]:
-    """Apply a sublayer; give what it tells beside, nothing where it has no `observe`."""
+def observed(
+    sublayer: Any, x: Array, *, real: Callable[[], Array | None], key: PRNGKeyArray | None = None
+) -> tuple[Array, dict[str, Array]]:
+    """Apply a sublayer; give what it tells beside, nothing where it has no `observe`.
+
+    Args:
+      real: gives which positions are no padding, for a sublayer that has.
+    """
     observe = getattr(sublayer, "observe", None)
-    return (sublayer(x, key=key), {}) if observe is None else observe(x, key=key)
+    return (sublayer(x, key=key), {}) if observe is None else observe(x, real=real(), key=key)
 
 
 def with_experts(config: Any, experts: int, **options: Any) -> Any:

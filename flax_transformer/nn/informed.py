@@ -14,6 +14,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.nn.attention import AttentionConfig
 from flax_transformer.nn.block import Block, BlockConfig, transformer_block
 from flax_transformer.ops import Mask
+from flax_transformer.ops.routing import real_positions
 
 
 @frozen
@@ -59,4 +60,4 @@ class InformedBlock(Block):
         x = self._given(x, None)
         attend = partial(self.attention, mask=mask, **told)
         x = self.attention_residual(x, attend, key=keys[0], drop_path=drop_path)
-        return self._rest(x, None, None, keys, drop_path)[0]
+        return self._rest(x, None, None, keys, drop_path, real=partial(real_positions, mask, x.shape[-2]))[0]

@@ -83,10 +83,9 @@ class WindowAttention(Module):
         x = split_windows(x if fixed else jnp.roll(x, (-shift, -shift), (-3, -2)), size)
         bias = self.relative(Grid(size, size))
         if not fixed:
-            bias = jnp.broadcast_to(bias + apart(whole, size, shift), (*lead, x.shape[-3], *bias.shape))
-            bias = bias.reshape(-1, *bias.shape[-3:])
-        y = self.attention(x.reshape(-1, *x.shape[-2:]), bias=bias, key=key)
-        y = join_windows(y.reshape(x.shape), whole)
+            bias = bias + apart(whole, size, shift)
+            bias = bias.reshape(*(1,) * len(lead), *bias.shape)
+        y = join_windows(self.attention(x, bias=bias, key=key), whole)
         y = y if fixed else jnp.roll(y, (shift, shift), (-3, -2))
         return y[..., : grid.rows, : grid.columns, :].reshape(*lead, -1, D)
 

@@ -1,10 +1,12 @@
 """Stochastic depth: rows that now and then do without a layer (Huang et al. 2016, https://arxiv.org/abs/1603.09382)."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flax_transformer.ops.dropout import drawn_from
+from flax_transformer.ops.rows import drawn
 from flax_transformer.ops.wide import widen
 
 
@@ -27,8 +29,5 @@ def drop_path(
             return x
     if key is None:
         return x
-    whole, at = drawn_from(x.shape[:-2])
-    draws = jax.random.uniform(key, whole)
-    for axis, rows in at.items():
-        draws = jnp.take(draws, rows, axis)
+    draws = drawn(partial(jax.random.uniform, key), x.shape[:-2])
     return jnp.where((draws >= rate)[..., None, None], (widen(x) / (1 - rate)).astype(x.dtype), 0)

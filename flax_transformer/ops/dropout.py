@@ -1,11 +1,9 @@
 """Dropout with cheap random bits (Srivastava et al. 2014, http://jmlr.org/papers/v15/srivastava14a.html).
 
 A draw hashes the place of each element in the whole array, so that whoever holds a part of the array draws that part
-alone: `keep_part`, and `rows_of` for batches cut into parts.
+alone: `keep_part`, and `ops.rows` for batches cut into parts.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
+from flax_transformer.ops.rows import drawn_from
 from flax_transformer.ops.wide import scaled
 
 _LEVELS = 2**16
@@ -31,49 +30,6 @@ class Dropout:
 
     def __post_init__(self):
         _levels(self.rate)
-
-
-@dataclass(eq=False)
-class _Rows:
-    rows: Int[Array, "b"] | None
-    total: int
-
-
-# Part of JAX's cache keys, so that no function traced outside of `rows_of` is taken for one inside, or the reverse.
-_rows = jax.make_user_context(None)
-
-
-@contextmanager
-def rows_of(rows: Int[Array, "b"], total: int) -> Iterator[None]:
-    """Draw, while tracing inside, for some rows of a batch what the whole batch would draw for them.
-
-    Every `dropout` and `keep_mask` of an array with b rows, attention's too, then gives what that of the array with
-    `total` rows gives at `rows`. Arrays with another leading axis are drawn as ever. Of two contexts the inner counts.
-
-    Args:
-        rows: which rows they are; may be traced.
-        total: rows of the whole batch.
-
-    >>> key, rows = jax.random.key(0), jnp.array([2, 0])
-    >>> with rows_of(rows, 3):
-    ...     part = keep_mask(key, (2, 50), 0.5)
-    >>> bool((part == keep_mask(key, (3, 50), 0.5)[rows]).all())
-    True
-    """
-    scope = _Rows(rows, total)
-    with _rows(scope):
-        try:
-            yield
-        finally:
-            scope.rows = None  # JAX's caches keep the scope; what was traced must not live on in them.
-
-
-def drawn_from(shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, Int[Array, "_"]]]:
-    """Say which part of which array a draw of this shape is, as `keep_part` takes it: all of it but in `rows_of`."""
-    scope = _rows.value
-    if scope is None or not shape or shape[0] != scope.rows.shape[0]:
-        return shape, {}
-    return (scope.total, *shape[1:]), {0: scope.rows}
 
 
 def keep_mask(key: PRNGKeyArray, shape: tuple[int, ...], rate: float) -> Bool[Array, "..."]:

@@ -22,6 +22,8 @@ from flax_transformer.ops.variant import Variant
 from flax_transformer.ops.wide import product, wide, widen
 
 _CHUNK = 128
+LOWEST = -1e30
+"""The scale of a key that nobody sees: the difference of two is 0, not NaN as that of infinities."""
 
 
 class LinearState(NamedTuple):
@@ -80,43 +82,81 @@ def linear_step(
 
 
 def mix_features(
-    q: Float[Array, "*B T N F"], k: Float[Array, "*B S K F"], v: Float[Array, "*B S K H"], mask: Mask
+    q: Float[Array, "*B T N F"],
+    k: Float[Array, "*B S K F"],
+    v: Float[Array, "*B S K H"],
+    mask: Mask,
+    scales: Float[Array, "*B S K"] | None = None,
 ) -> Float[Array, "*B T N H"]:
-    """Mix values by products of features, all of them at least 0; the mask's causal, lengths and offset hold."""
+    """Mix values by products of features, all of them at least 0; the mask's causal, lengths and offset hold.
+
+    Args:
+        scales: logarithms of what each key's features are to be multiplied by, of any size; None: all are 0. What they
+            are relative to is the largest of the keys that a query sees, and of no other key.
+    """
     T, S = q.shape[-3], k.shape[-3]
     if mask.offset is not None or (mask.causal and T != S):
-        return _mix_whole(q, k, v, mask)
+        return _mix_whole(q, k, v, mask, scales)
     if mask.lengths is not None:
-        k = jnp.where((jnp.arange(S) < mask.lengths[..., None])[..., None, None], k, 0)
+        real = (jnp.arange(S) < mask.lengths[..., None])[..., None]
+        k = jnp.where(real[..., None], k, 0)
+        scales = None if scales is None else jnp.where(real, scales, LOWEST)
     start = LinearState.empty(q.shape[:-3], k.shape[-2], q.shape[-1], v.shape[-1])
     start = jax.tree.map(lambda x: x.astype(wide(q.dtype)), start)
     if mask.causal:
-        return _mix_chunks(q, k, v, start)
+        return _mix_chunks(q, k, v, scales, start)
+    k = k if scales is None else _times(k, scales - scales.max(axis=-2, keepdims=True))
     return _divide(*start.add(k, v).look(q)).astype(v.dtype)
 
 
-def _mix_chunks(q: Array, k: Array, v: Array, start: LinearState) -> Array:
+def _mix_chunks(q: Array, k: Array, v: Array, scales: Array | None, start: LinearState) -> Array:
     size, T = min(_CHUNK, q.shape[-3]), q.shape[-3]
     chunks = [rearrange(pad_block(x, -3, size), "... (I C) N F -> I ... C N F", C=size) for x in (q, k, v)]
-    past = jnp.tril(jnp.ones((size, size), bool))
+    past, top = jnp.tril(jnp.ones((size, size), bool)), None
+    if scales is not None:
+        chunks.append(rearrange(pad_block(scales, -2, size), "... (I C) K -> I ... C K", C=size))
+        top = jnp.full_like(scales[..., 0, :], LOWEST)
 
     @jax.checkpoint
-    def chunk(state: LinearState, qkv: tuple) -> tuple[LinearState, Array]:
-        q, k, v = qkv
+    def chunk(carried: tuple, parts: list) -> tuple[tuple, Array]:
+        (state, top), (q, k, v, *scales) = carried, parts
         before, total = state.look(q)
         weights = jnp.where(past, _weights(q, k), 0)
+        if scales:  # each position has its own largest key so far, which no later one changes
+            tops = jnp.maximum(jax.lax.cummax(scales[0], axis=scales[0].ndim - 2), top[..., None, :])
+            faded = _per_head(top[..., None, :] - tops, q, -1)
+            before, total = _times(before, faded), total * jnp.exp(faded)
+            beside = jnp.swapaxes(scales[0], -1, -2)[..., None, :] - jnp.swapaxes(tops, -1, -2)[..., None]
+            weights = weights * jnp.exp(_per_head(jnp.minimum(beside, 0), q, -3))
+            last = tops[..., -1, :]
+            state = LinearState(_times(state.values, (top - last)[..., None]), _times(state.features, top - last))
+            k, top = _times(k, scales[0] - last[..., None, :]), last
         y = before + _by_heads(weights, v)
         total = total + jnp.moveaxis(weights.sum(axis=-1), -1, -2)
-        return state.add(k, v), _divide(y, total).astype(v.dtype)
+        return (state.add(k, v), top), _divide(y, total).astype(v.dtype)
 
-    out = jax.lax.scan(chunk, start, tuple(chunks))[1]
+    out = jax.lax.scan(chunk, (start, top), chunks)[1]
     return rearrange(out, "I ... C N H -> ... (I C) N H")[..., :T, :, :]
 
 
-def _mix_whole(q: Array, k: Array, v: Array, mask: Mask) -> Array:
+def _mix_whole(q: Array, k: Array, v: Array, mask: Mask, scales: Array | None) -> Array:
     """Mix by all T × S products: for the few queries of a step of a cache."""
-    weights = jnp.where(mask.materialize(q.shape[-3], k.shape[-3]), _weights(q, k), 0)
+    seen = mask.materialize(q.shape[-3], k.shape[-3])
+    weights = jnp.where(seen, _weights(q, k), 0)
+    if scales is not None:
+        own = jnp.where(seen, _per_head(jnp.swapaxes(scales, -1, -2)[..., None, :], q, -3), LOWEST)
+        weights = weights * jnp.exp(own - own.max(axis=-1, keepdims=True))
     return _divide(_by_heads(weights, v), jnp.moveaxis(weights.sum(axis=-1), -1, -2)).astype(v.dtype)
+
+
+def _times(x: Array, log: Array) -> Array:
+    """Multiply vectors by exp(log)."""
+    return x * jnp.exp(log)[..., None]
+
+
+def _per_head(x: Array, q: Array, axis: int) -> Array:
+    """Give every query head what is of its key head."""
+    return jnp.repeat(x, q.shape[-2] // x.shape[axis], axis=axis)
 
 
 def _weights(q: Array, k: Array) -> Array:

@@ -12,10 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.linear import mix_features
+from flax_transformer.ops.linear import LOWEST, mix_features
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.variant import Variant
 from flax_transformer.ops.wide import widen
+
+EPSILON = 1e-12
+"""Beside features of which the largest is 1: too small to be seen but where there is nothing else."""
 
 
 def orthogonal_features(key: PRNGKeyArray, features: int, width: int) -> Float[Array, "F H"]:
@@ -35,11 +38,19 @@ def orthogonal_features(key: PRNGKeyArray, features: int, width: int) -> Float[A
     return directions * jnp.linalg.norm(others, axis=-1, keepdims=True)
 
 
-def positive_features(x: Float[Array, "*B T N H"], vectors: Float[Array, "F H"], axes: tuple[int, ...]) -> Array:
-    """Give exp(w · x − |x|²/2), divided by the largest over these axes, which the normalisation takes out again."""
+def positive_features(
+    x: Float[Array, "*B T N H"], vectors: Float[Array, "F H"]
+) -> tuple[Float[Array, "*B T N F"], Float[Array, "*B T N"]]:
+    """Give exp(w · x − |x|²/2) as features of which the largest is 1, and the logarithm of what that was.
+
+    Each position has a scale of its own, so that none is lost beside a larger one. A small number is added to all, as
+    in the paper's code, so that a query and a key always have something in common.
+    """
     x = widen(x)
     powers = jnp.einsum("...h,fh->...f", x, vectors.astype(x.dtype)) - jnp.sum(x**2, axis=-1, keepdims=True) / 2
-    return jnp.exp(powers - jax.lax.stop_gradient(powers.max(axes, keepdims=True)))
+    powers = jnp.maximum(powers, LOWEST / 2)
+    scales = jax.lax.stop_gradient(powers.max(axis=-1))
+    return jnp.exp(powers - scales[..., None]) + EPSILON, scales
 
 
 @frozen
@@ -69,7 +80,6 @@ class PerformerAttention(Variant):
         """Mix by sums over keys."""
         vectors = orthogonal_features(jax.random.key(self.seed), self.features, q.shape[-1])
         q, k = (widen(x) * scale**0.5 for x in (q, k))
-        # A query's factor is its own; that of the keys must be the same for all keys that a query sees.
-        return mix_features(
-            positive_features(q, vectors, (-1,)), positive_features(k, vectors, (-3, -1)), widen(v), mask
-        ).astype(v.dtype)
+        # What a query's features are multiplied by, its sum of weights takes out again.
+        queries, (keys, scales) = positive_features(q, vectors)[0], positive_features(k, vectors)
+        return mix_features(queries, keys, widen(v), mask, scales).astype(v.dtype)

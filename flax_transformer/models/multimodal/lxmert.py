@@ -206,6 +206,24 @@ class Lxmert(Encoder):
         visible = None if lengths is None else jnp.arange(tokens.shape[-1]) < lengths[..., None]
         return self(tokens, features=features, boxes=boxes, visible=visible, seen=seen, types=types, key=key)
 
+    def real(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        features: Float[Array, "*B R F"],
+        boxes: Float[Array, "*B R _"],
+        lengths: Int[Array, "*B"] | None = None,
+        seen: Bool[Array, "*#B R"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+    ) -> Bool[Array, "*B S"] | None:
+        """Say which positions of the output are no padding, of tokens or of regions."""
+        if lengths is None and seen is None:
+            return None
+        T = tokens.shape[-1]
+        text = jnp.ones(tokens.shape, bool) if lengths is None else jnp.arange(T) < lengths[..., None]
+        regions = jnp.broadcast_to(True if seen is None else seen, (*tokens.shape[:-1], features.shape[-2]))
+        return jnp.concatenate([text, regions], axis=-1)
+
 
 class RegionEmbedding(Module):
     """What a region is and where it is, each made D wide and normalised; the mean of both."""

@@ -162,6 +162,26 @@ class Vilt(Encoder):
         visible = None if lengths is None else jnp.arange(tokens.shape[-1]) < lengths[..., None]
         return self(tokens, images=images, visible=visible, seen=seen, types=types, key=key)
 
+    def real(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        images: Float[Array, "*I H W C"],
+        lengths: Int[Array, "*B"] | None = None,
+        seen: Bool[Array, "*I H W"] | None = None,
+        types: Int[Array, "*#B T"] | None = None,
+    ) -> Bool[Array, "*#I S"] | None:
+        """Say which positions of the output are no padding, of the text or of pictures."""
+        if lengths is None and seen is None:
+            return None
+        grid, lead, T = self.cfg.patches.grid_of(*images.shape[-3:-1]), images.shape[:-3], tokens.shape[-1]
+        text = jnp.ones(tokens.shape, bool) if lengths is None else jnp.arange(T) < lengths[..., None]
+        text = text[..., None, :] if len(lead) == tokens.ndim else text
+        here = jnp.ones(grid, bool) if seen is None else shrink_mask(seen, *grid)
+        here = jnp.broadcast_to(here.reshape(*here.shape[:-2], -1), (*lead, grid[0] * grid[1]))
+        text, first = (jnp.broadcast_to(each, (*lead, each.shape[-1])) for each in (text, jnp.ones(1, bool)))
+        return jnp.concatenate([text, first, here], axis=-1)
+
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one text and picture over its patches.
 
