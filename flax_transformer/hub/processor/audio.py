@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from flax_transformer.data.audio import Sound, decode_sound, log_mel, mono, resample
 from flax_transformer.hub.file import write_files
+from flax_transformer.hub.processor.call import as_tensors
 from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image import PREPROCESSOR, PROCESSOR
 
@@ -83,7 +84,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SoundProcessor:
     """A checkpoint's feature extractor; made by ``load_sound_processor`` or ``SoundProcessor.of``.
 
@@ -95,6 +96,9 @@ class SoundProcessor:
     config: Options = field(repr=False)
     """Every option, known or not."""
     files: Mapping[str, bytes] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"SoundProcessor: {self.kind.name} of sounds at {self.rate:,} Hz"
 
     @classmethod
     def of(cls, config: Options) -> "SoundProcessor":
@@ -144,7 +148,7 @@ class SoundProcessor:
           padding: to the model's window, or the longest of the sounds; the window by default, where there is one.
           truncation: whether what is beyond the window is left out.
           return_attention_mask: also say where there is sound; by default as the checkpoint says.
-          return_tensors: for those who are used to it; arrays are NumPy's, which JAX takes.
+          return_tensors: "np", or "jax" for JAX's arrays.
 
         Returns:
           `input_features` [B, C, I], or `input_values` [B, T]; with them perhaps `attention_mask` [B, I] or [B, T].
@@ -153,8 +157,6 @@ class SoundProcessor:
           FileNotFoundError: no such file.
           ValueError: what is no sound, or one without samples.
         """
-        if return_tensors not in (None, "np"):
-            raise ValueError(f"arrays are NumPy's, which JAX takes; got return_tensors={return_tensors!r}")
         if padding not in (None, "max_length", "longest"):
             raise ValueError(f"padding must be 'max_length' or 'longest', got {padding!r}")
         options, window = dict(self.options), self.kind.window(self.options)
@@ -178,7 +180,7 @@ class SoundProcessor:
         if options["return_attention_mask"]:
             places = np.stack(seen).astype(np.int32)[:, :: self.kind.hop(options)]
             inputs["attention_mask"] = places[:, : inputs[self.kind.name].shape[-1]]
-        return inputs
+        return as_tensors(inputs, return_tensors)
 
     def read(self, sound: Any, rate: int | None = None) -> Samples:
         """Give the samples of one sound at the model's rate; arguments and errors as in a call."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.hub.file import CONFIG, write_files
+from flax_transformer.hub.processor.call import as_tensors
 from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image_kind import KINDS, OPTIONS, name_kind, read_steps
 from flax_transformer.hub.processor.image_source import read_pictures, read_pixels, split_clips
@@ -23,7 +24,7 @@ INSIDE = "image_processor"
 """Where a processor of several kinds of inputs has the options of pictures."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ImageProcessor:
     """A checkpoint's image processor; made by ``load_image_processor`` or ``ImageProcessor.of``.
 
@@ -47,6 +48,9 @@ class ImageProcessor:
     """What makes a batch of them."""
     frames: bool = False
     """Whether they are frames of clips."""
+
+    def __repr__(self) -> str:
+        return f"ImageProcessor: {', '.join(f'{step!r:.60}' for step in (*self.steps, self.batch))}"
 
     @classmethod
     def of(cls, config: Mapping[str, Any], *, model_type: str | None = None) -> "ImageProcessor":
@@ -79,7 +83,7 @@ class ImageProcessor:
         Args:
           images: one or a list: Pillow's, files, bytes, or arrays with channels first or last, or grey without. A list
             of pictures is one clip, and a list of such lists several.
-          return_tensors: for those who are used to it; arrays are NumPy's, which JAX takes.
+          return_tensors: "np", or "jax" for JAX's arrays.
           changes: of options, for this call.
 
         Returns:
@@ -91,13 +95,13 @@ class ImageProcessor:
           FileNotFoundError: no such file.
           ValueError: what is no picture, or has other channels than the model.
         """
-        if return_tensors not in (None, "np"):
-            raise ValueError(f"arrays are NumPy's, which JAX takes; got return_tensors={return_tensors!r}")
         if changes:
-            return self.updated(**changes)(images)
+            return self.updated(**changes)(images, return_tensors=return_tensors)
         if self.frames:
-            return Stack()([Stack()(self._done(clip))["pixel_values"] for clip in split_clips(images)])
-        return self.batch(self._done(images))
+            done = Stack()([Stack()(self._done(clip))["pixel_values"] for clip in split_clips(images)])
+        else:
+            done = self.batch(self._done(images))
+        return as_tensors(done, return_tensors)
 
     def _done(self, images: Any) -> list[np.ndarray]:
         done = []

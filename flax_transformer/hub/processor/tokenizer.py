@@ -58,7 +58,7 @@ class Windows:
     inside: Bool[np.ndarray, "B T"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class HubTokenizer(Vocabulary):
     """A checkpoint's tokenizer; made by ``load_hub_tokenizer`` or ``HubTokenizer.of``.
 

@@ -13,6 +13,7 @@ from flax_transformer.data.text.tokenizer import unreadable_is_value_error
 from flax_transformer.hub.processor.attach import attach
 from flax_transformer.hub.processor.call import read_rows
 from flax_transformer.hub.processor.ctc import collapse
+from flax_transformer.listing import listed
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 """Of special tokens, in the order that `transformers` has them."""
@@ -43,6 +44,12 @@ class Vocabulary:
             raise AttributeError(f"a tokenizer has no {name!r}{hint}")
         id = getattr(self, role)
         return id if name.endswith("_id") or id is None else self.engine.id_to_token(id)
+
+    def __repr__(self) -> str:
+        special = listed(
+            f"{role} {getattr(self, f'{role}_token')}" for role in ROLES if getattr(self, role) is not None
+        )
+        return f"HubTokenizer of {len(self):,} tokens: {special}"
 
     def __len__(self) -> int:
         return self.engine.get_vocab_size()
