@@ -169,7 +169,7 @@ PICTURES = Signature(("pixel_values",))
 CLIPS = Signature(PICTURES.needs, frames=True)
 TOWERS = Signature((*TEXT.needs, *PICTURES.needs), ("attention_mask", "position_ids"), either=True)
 PADDED_TOWERS = Signature(TOWERS.needs, TOWERS.takes, either=True, padded=True)
-SOUND = Signature(("input_features",), ("attention_mask",))
+SOUND = Signature(("input_features",), ("attention_mask",), order=("input_features",))
 SAMPLES = Signature(("input_values",), ("attention_mask",))
 SOUND_TO_TEXT = Signature(
     ("input_features", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask"),
