@@ -22,6 +22,7 @@ from flax_transformer.hub.alike import unlike
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
+from flax_transformer.hub.foreign import refuse_address, refuse_foreign
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
 from flax_transformer.hub.registration import Architecture, Family
@@ -90,7 +91,9 @@ def load(
 
     _refuse_words(theirs)
     dtype = read_dtype(dtype)
+    refuse_address(path_or_id)
     folder = find_folder(path_or_id, revision)
+    refuse_foreign(folder)
     if is_orbax(folder):
         if lenient is not None:
             raise ValueError(f"an Orbax folder is read as it is, got {folder} and exceptions to that")

@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from flax_transformer.data.audio import Sound, decode_sound, log_mel, mono, resample
 from flax_transformer.hub.file import write_files
+from flax_transformer.hub.foreign import check_file
 from flax_transformer.hub.processor.call import as_tensors
 from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image import PREPROCESSOR, PROCESSOR
@@ -22,6 +23,9 @@ from flax_transformer.hub.processor.image import PREPROCESSOR, PROCESSOR
 INSIDE = "feature_extractor"
 """Where a processor of several kinds of inputs has the options of sounds."""
 KIND = "feature_extractor_type"
+
+LOUDEST = 32.0
+"""What no sample exceeds that is meant to be between -1 and 1, noise of variance 1 included."""
 
 Options = Mapping[str, Any]
 Samples, Padded = Float[np.ndarray, "T"], Float[np.ndarray, "S"]
@@ -184,10 +188,18 @@ class SoundProcessor:
 
     def read(self, sound: Any, rate: int | None = None) -> Samples:
         """Give the samples of one sound at the model's rate; arguments and errors as in a call."""
+        if isinstance(sound, str | os.PathLike):
+            check_file(sound, "a sound")
         if isinstance(sound, str | os.PathLike | bytes):
             sound = decode_sound(sound)
         if not isinstance(sound, Sound):
-            sound = Sound(mono(np.asarray(sound)), self.rate if rate is None else rate)
+            samples = mono(np.asarray(sound))
+            if samples.size and (loudest := np.abs(samples).max()) > LOUDEST:
+                raise ValueError(
+                    f"samples are floats between -1 and 1, or whole numbers of 8, 16 or 32 bits, got floats up to "
+                    f"{loudest:.6g}; samples / 32768 are those of 16 bits"
+                )
+            sound = Sound(samples, self.rate if rate is None else rate)
         if not len(sound.samples):
             raise ValueError("a sound must have samples, got none")
         return resample(sound.samples, sound.rate, self.rate)

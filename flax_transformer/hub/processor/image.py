@@ -4,6 +4,7 @@ Axes: B pictures or clips, I frames, C channels, H × W pixels.
 """
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -108,6 +109,12 @@ class ImageProcessor:
         for image in read_pictures(images):
             pixels = read_pixels(image, rgb=self.rgb)
             for step in self.steps:
+                if isinstance(step, Rescale) and step.factor < 0.1 and pixels.dtype.kind == "f" and pixels.max() <= 1:
+                    logging.getLogger(__name__).warning(
+                        "values from 0 to 1 are scaled by %.6g once more, as transformers does: give bytes from 0 to "
+                        "255, or do_rescale=False",
+                        step.factor,
+                    )
                 pixels = step(pixels)
             done.append(pixels)
         return done
