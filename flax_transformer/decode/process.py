@@ -83,6 +83,8 @@ def make_process(
     prompt: Int[Array | np.ndarray, "B P"] | None = None,
     padding: Int[Array | np.ndarray, "B"] | None = None,
     limit: int | Int[Array, ""] | None = None,
+    *,
+    any_numbers: bool = False,
 ) -> Process | None:
     """Make the `process` that keeps `greedy`, `sample` or `beam_search` within the constraints; None if there are none.
 
@@ -92,6 +94,8 @@ def make_process(
       padding: pad tokens at the beginning of each row, which then are not penalised as repeated. N-grams and bad words
         look at them even so, as they do in Hugging Face, unless they are negative.
       limit: that of the decoding config, where `last` is forced; `max_length` by default.
+      any_numbers: whether the program is also to serve a penalty and a `min_length` where now there is none; it costs
+        a gather of the tokens so far at each step.
 
     The result is a pytree, so that it can be passed through `jax.jit` and shares its compiled programs, whatever the
     penalty, `min_length` and limit.
@@ -104,11 +108,11 @@ def make_process(
         shape = None if prompt is None else prompt.shape
         raise ValueError(f"padding must be one number for each row of the prompt, got {padding.shape}, prompt={shape}")
     c = constraints
-    if replace(c, min_length=0, eos=()) == Constraints() and not c.min_length:
+    if replace(c, min_length=0, eos=()) == Constraints() and not c.min_length and not any_numbers:
         return None
     numbers = {
-        "penalty": None if c.repetition_penalty == 1 else c.repetition_penalty,
-        "min_length": c.min_length or None,
+        "penalty": None if c.repetition_penalty == 1 and not any_numbers else c.repetition_penalty,
+        "min_length": c.min_length if any_numbers and c.ends else c.min_length or None,
         "limit": limit,
     }
     return _Constrained(replace(c, repetition_penalty=1.0, min_length=0), prompt, padding, **numbers)

@@ -7,3 +7,9 @@ from flax_transformer.hub.load import save as save
 from flax_transformer.hub.load import wrap as wrap
 from flax_transformer.hub.pretrained import Pretrained as Pretrained
 from flax_transformer.hub.registry import register as register
+
+
+def __getattr__(name: str) -> object:
+    if name in ("from_pretrained", "AutoModel", "AutoTokenizer", "AutoProcessor", "AutoConfig", "pipeline"):
+        raise AttributeError(f"hub.load(folder) loads a model with its tokenizer and processor, there is no hub.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -119,6 +119,14 @@ class ModelOutput:
             raise KeyError(f"this model returns {', '.join(self.keys())}, not {name}")
         return getattr(self, name)
 
+    def __getattr__(self, name: str) -> Any:
+        hint = {
+            "loss": "; optax.softmax_cross_entropy_with_integer_labels(logits, labels) is one",
+            "past_key_values": "; generate keeps a cache by itself",
+            "to_tuple": "; each is taken by name",
+        }.get(name, "")
+        raise AttributeError(f"a model returns what ModelOutput names, not {name}{hint}")
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 

@@ -19,6 +19,21 @@ from flax_transformer.ops.mask_field import check_broadcast
 WORDS = {"token_type_ids": "token types", "position_ids": "positions"}
 
 
+def check_key(key: Any) -> None:
+    """Refuse what is no key of JAX's random numbers, such as a seed.
+
+    Raises:
+      ValueError: says how a key is made.
+    """
+    if key is None or (
+        hasattr(key, "dtype")
+        and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.ndim and key.dtype == "uint32"))
+    ):
+        return
+    seed = key if isinstance(key, int) else 0
+    raise ValueError(f"key must be one of JAX, as jax.random.key({seed}), got {key!r:.60}")
+
+
 def check_ids(name: str, ids: Any, rows: Mapping[str, int]) -> None:
     """Refuse ids that are no numbers of rows: a lookup would give NaN, or another row, and 64 bits would be cut to 32.
 

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, read_json, write_file
-from flax_transformer.hub.load import GENERATION, read_model
+from flax_transformer.hub.load import GENERATION, read_dtype, read_model
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
 from flax_transformer.models.preset import abstract
@@ -61,7 +61,7 @@ def load_orbax(
     *,
     steps: str | os.PathLike | None = None,
     step: int | None = None,
-    dtype: str | None = None,
+    dtype: Any = None,
     mesh: Mesh | None = None,
 ) -> Pretrained:
     """Open an Orbax folder, or any training state beside a description of its model; straight onto the devices.
@@ -82,8 +82,7 @@ def load_orbax(
     """
     folder = Path(folder)
     fields = Fields.of(read_json(folder / CONFIG))
-    if dtype not in (None, *DTYPES.values()):
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES.values())}, got {dtype!r}")
+    dtype = read_dtype(dtype)
     config = read_model(fields, folder)
     with Checkpoints(folder / STEPS if steps is None else steps, keep=None) as checkpoints:
         known = checkpoints.steps()

@@ -3,7 +3,7 @@
 Axes: B prompts, P prompt tokens, n sequences returned a prompt, R = B·n, M generated tokens at most.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,9 +16,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.decode import Beam, Decoded, Greedy, Sampling, beam_search, greedy, make_process, sample, stream
 from flax_transformer.decode.chain import refuse_nan
+from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.start import Given, Start, start_of
+from flax_transformer.hub.watch import Watch
 from flax_transformer.nn import EmbeddingConfig, own_tables
 from flax_transformer.ops.sampling import Keys, each_row, row_keys
 
@@ -32,6 +34,9 @@ def generate(
     *,
     pixel_values: Float[Array | np.ndarray, "B *I C H W"] | None = None,
     key: Keys | None = None,
+    stop_strings: str | Sequence[str] | None = None,
+    tokenizer: Any = None,
+    streamer: Any = None,
     **settings: Any,
 ) -> Int[Array, "R T"]:
     """Continue prompts, answer sources, or say what is on pictures: token ids as Hugging Face's `generate` has them.
@@ -51,13 +56,20 @@ def generate(
         around it, of which the last is dropped and the first becomes the start token, as in Hugging Face.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
         row gives the same tokens in any batch. The j-th sequence of a prompt draws by `row_keys` of that and j.
-      settings: fields of `Settings`; the checkpoint's own by default.
+      stop_strings: texts that end a row, within the token that completes one, prompt included; without beams.
+      tokenizer: of these; the checkpoint's own by default.
+      streamer: has `put`, which is given the prompts and then the next token of each row, and `end`; without beams.
+      settings: fields of `Settings`, or a `generation_config` of them: an object of `transformers`, a mapping or a
+        file. The checkpoint's own by default.
 
     Raises:
       ValueError: a model that generates nothing, an empty prompt, padding after a prompt, sampling without a key, more
         tokens than the model has positions, logits that are no numbers, or settings that make no sense.
     """
     job = _prepare(pretrained, (input_ids, attention_mask, pixel_values), key, settings)
+    if stop_strings is not None or streamer is not None:
+        watch = Watch.of(stop_strings, streamer, pretrained.tokenizer if tokenizer is None else tokenizer)
+        return _sequences(job, watch(_stream(pretrained, job, watch.chunk), job.prompt, job.task.config.pad))
     return _sequences(job, refuse_nan(run(pretrained.decoder, job.task)))
 
 
@@ -76,7 +88,10 @@ def stream_tokens(
     Raises:
       ValueError: what `generate` raises, at once; and beams, whose tokens may change until the end.
     """
-    job = _prepare(pretrained, (input_ids, attention_mask, pixel_values), key, settings)
+    return _stream(pretrained, _prepare(pretrained, (input_ids, attention_mask, pixel_values), key, settings), chunk)
+
+
+def _stream(pretrained: Any, job: "_Job", chunk: int) -> Generator[Int[np.ndarray, "B C"], None, Decoded]:
     task = job.task
     if isinstance(task.config, Beam):
         raise ValueError(f"beam search cannot be streamed, got num_beams={task.config.beams}")
@@ -126,6 +141,7 @@ class _Job:
 def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any]) -> _Job:
     config, generation = _said(pretrained)
     chosen = make_settings(config, generation, settings)
+    check_key(key)
     model, start = pretrained.model, start_of(pretrained)
     read = start.read(pretrained, given, chosen)
     if chosen.do_sample and key is None:
@@ -143,7 +159,8 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
         read, seen = start.pad(model.cfg, read)
     if start.continues and read.mask is not None:
         padding = _on(read.mask).argmax(read.mask != 0, axis=1)
-    process = make_process(chosen.constraints(prompt.shape[1]), seen, padding, count)
+    constraints = chosen.constraints(prompt.shape[1])
+    process = make_process(constraints, seen, padding, count, any_numbers=chosen.do_sample)
     begun = prompt[:, -1:] if start.continues else prompt
     task = Task(start, read.source, read.mask, begun, keys, chosen.config(count), process)
     return _Job(task, prompt, count)

@@ -5,13 +5,14 @@ text or frames of a clip; H and W of a picture.
 """
 
 import dataclasses
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 
 
 @jax.tree_util.register_dataclass
@@ -68,6 +69,17 @@ class Inputs:
     """Int [B, T]: where each step is in its episode."""
 
 
+HINTS = {
+    "labels": "it gives logits, of which optax.softmax_cross_entropy_with_integer_labels(logits, labels) is the loss",
+    "train": "key=jax.random.key(0) asks for dropout, and no key for none",
+    "deterministic": "key=jax.random.key(0) asks for dropout, and no key for none",
+    "dropout_rng": "key=jax.random.key(0) asks for dropout, and no key for none",
+    "params": "what is called is the parameters too: jax.grad(lambda p: p(…).logits.sum())(pretrained)",
+    "inputs_embeds": "its embedding is part of it, and ids are what it is called with",
+    "return_dict": "what it gives is taken by name",
+    "use_cache": "generate keeps a cache by itself",
+}
+"""What to do instead, of words that `transformers` has."""
 NAMES = tuple(each.name for each in dataclasses.fields(Inputs))
 MODALITIES = {
     "input_ids": "text", "pixel_values": "pictures", "input_features": "sound", "input_values": "sound",
@@ -94,10 +106,17 @@ class Signature:
     """Whether pictures are several of each text, [B, I, C, H, W]."""
     frames: bool = False
     """Whether its pictures are the frames of clips."""
+    order: tuple[str, ...] = ()
+    """Those that may be given by position, in the order of `forward` in `transformers`; by default the first two."""
 
     def __post_init__(self):
         if unknown := set(self.needs + self.takes) - set(NAMES):
             raise ValueError(f"inputs must be among {', '.join(NAMES)}, got {', '.join(sorted(unknown))}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it may be given."""
+        return self.needs + self.takes
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -105,6 +124,22 @@ class Signature:
         if self.colours or self.frames:
             return ("pictures",) if self.colours else ("clips",)
         return tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
+
+    def named(self, given: tuple[Any, ...], others: Mapping[str, Any]) -> dict[str, Any]:
+        """Name the inputs that are given by position, beside those given by name.
+
+        Raises:
+          ValueError: more of them than may be, or one that is given twice.
+        """
+        order = self.order or (self.needs + self.takes)[:2]
+        if len(given) > len(order):
+            raise ValueError(
+                f"by position a model is given {', '.join(order)}, others by name; got {len(given)} inputs"
+            )
+        named = dict(zip(order, given, strict=False))
+        if twice := [name for name in named if name in others]:
+            raise ValueError(f"an input is given once, got {', '.join(twice)} by position and by name")
+        return {**named, **others}
 
     def takes_alone(self, name: str) -> bool:
         """Say whether one input will do."""
@@ -120,10 +155,11 @@ class Signature:
         missing = [name for name in self.needs if name not in given]
         missing = [] if self.either and len(missing) < len(self.needs) else missing
         if wrong or missing:
+            hint = next((f"; {HINTS[name]}" for name in wrong if name in HINTS), "")
             perhaps = f" and perhaps {', '.join(self.takes)}" if self.takes else ""
-            got = ", ".join([*wrong, *(f"no {name}" for name in missing)])
+            got = listed([*wrong, *(f"no {name}" for name in missing)])
             needed = (" or " if self.either else ", ").join(self.needs)
-            raise ValueError(f"a {model} is given {needed}{perhaps}; got {got}")
+            raise ValueError(f"a {model} is given {needed}{perhaps}; got {got}{hint}")
 
 
 TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_ids"))
@@ -133,7 +169,12 @@ PICTURES = Signature(("pixel_values",))
 CLIPS = Signature(PICTURES.needs, frames=True)
 TOWERS = Signature((*TEXT.needs, *PICTURES.needs), ("attention_mask", "position_ids"), either=True)
 PADDED_TOWERS = Signature(TOWERS.needs, TOWERS.takes, either=True, padded=True)
-SOUND = Signature(("input_features",), ("attention_mask",))
+SOUND = Signature(("input_features",), ("attention_mask",), order=("input_features",))
 SAMPLES = Signature(("input_values",), ("attention_mask",))
-SOUND_TO_TEXT = Signature(("input_features", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask"))
+SOUND_TO_TEXT = Signature(
+    ("input_features", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask"),
+    order=("input_features", "attention_mask", "decoder_input_ids", "decoder_attention_mask"),
+)  # fmt: skip
+TYPES_FIRST = replace(TEXT, order=("input_ids", "token_type_ids"))
+"""Of classes that choose, whose `forward` has token types before the mask."""
 COLOURS = Signature(TEXT.needs, TEXT.takes, colours=True)

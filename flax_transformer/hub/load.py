@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
@@ -21,14 +22,18 @@ from flax_transformer.hub.alike import unlike
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
+from flax_transformer.hub.foreign import refuse_address, refuse_foreign
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_architecture, find_family, read_as
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
+from flax_transformer.listing import listed
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import with_precision
 
+_MOST = 40
+"""Differences that a message lists."""
 GENERATION = "generation_config.json"
 
 
@@ -60,20 +65,23 @@ class Lenient:
 def load(
     path_or_id: str | os.PathLike,
     *,
-    dtype: str | None = None,
+    dtype: Any = None,
     mesh: Mesh | None = None,
     revision: str | None = None,
     lenient: Lenient | None = None,
+    **theirs: Any,
 ) -> Pretrained:
     """Load a Hugging Face checkpoint from a folder or the hub, or an Orbax folder made of one.
 
     Shards are memory-mapped, and every parameter goes straight to the devices that keep it.
 
     Args:
-      dtype: float32, bfloat16 or float16, of parameters and computation; the checkpoint's own by default.
+      dtype: float32, bfloat16 or float16, of parameters and computation, by name or as NumPy, JAX or torch have it; the
+        checkpoint's own by default, and with "auto".
       mesh: devices to spread over by the sharding table; the default device without one.
       revision: branch, tag or commit of a hub id.
       lenient: exceptions from "every tensor is there, in its shape, and no other".
+      theirs: words of `transformers` that are understood are none; a sentence says what stands for each.
 
     Raises:
       FileNotFoundError: no such folder, or no config.json or safetensors in it.
@@ -81,7 +89,11 @@ def load(
     """
     from flax_transformer.hub.convert import is_orbax, load_orbax
 
+    _refuse_words(theirs)
+    dtype = read_dtype(dtype)
+    refuse_address(path_or_id)
     folder = find_folder(path_or_id, revision)
+    refuse_foreign(folder)
     if is_orbax(folder):
         if lenient is not None:
             raise ValueError(f"an Orbax folder is read as it is, got {folder} and exceptions to that")
@@ -92,8 +104,6 @@ def load(
     if lenient.architecture is not None:
         fields = read_as(fields, lenient.architecture)
     fields.only(quantization_config=None)
-    if dtype not in (None, *DTYPES.values()):
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES.values())}, got {dtype!r}")
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
     stored = open_tensors(folder)
@@ -118,6 +128,47 @@ def load(
     return Pretrained(model, fields, open_tokenizer(folder), Fields.of(generation), open_processor(folder))
 
 
+def read_dtype(dtype: Any) -> str | None:
+    """Name the numbers that are asked for: in words, or as NumPy, JAX or torch have them; None for "auto" and None.
+
+    Raises:
+      ValueError: other numbers than a checkpoint may have.
+    """
+    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
+        return None
+    try:
+        name = str(jnp.dtype(dtype.removeprefix("jnp.") if isinstance(dtype, str) else dtype))
+    except TypeError:
+        name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES.values():
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES.values())}, got {dtype!r:.60}")
+    return name
+
+
+_HEAD = "lenient=hub.Lenient(architecture=…, config={'num_labels': …}, initialise=('^classifier',)) says so"
+_WORDS = {
+    "torch_dtype": "dtype is the word",
+    "architecture": _HEAD,
+    "num_labels": _HEAD,
+    "id2label": _HEAD,
+    "label2id": _HEAD,
+    "ignore_mismatched_sizes": _HEAD,
+    "config": _HEAD,
+    "device_map": "mesh=jax.make_mesh(…) spreads it over devices",
+    "device": "mesh=jax.make_mesh(…) spreads it over devices",
+    "trust_remote_code": "no code of a checkpoint is run",
+    "attn_implementation": "the fastest attention of the platform is taken",
+    "from_pt": "safetensors are read, whoever wrote them",
+    "from_flax": "arrays of Flax are read where there are no safetensors",
+}
+
+
+def _refuse_words(theirs: Mapping[str, Any]) -> None:
+    if theirs:
+        hint = next((f"; {_WORDS[name]}" for name in theirs if name in _WORDS), "")
+        raise ValueError(f"hub.load takes a folder, dtype, mesh, revision and lenient, got {listed(theirs)}{hint}")
+
+
 def read_model(fields: Fields, folder: Path) -> Any:
     """Make our config of config.json's fields.
 
@@ -130,7 +181,8 @@ def read_model(fields: Fields, folder: Path) -> Any:
 
 def _listed(differences: list[str]) -> str:
     many = "s" if len(differences) > 1 else ""
-    return f"{len(differences)} difference{many}" + "".join(f"\n  {line}" for line in differences)
+    more = f"\n  … and {len(differences) - _MOST:,} more" if len(differences) > _MOST else ""
+    return f"{len(differences):,} difference{many}" + "".join(f"\n  {line}" for line in differences[:_MOST]) + more
 
 
 @contextlib.contextmanager

@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from flax_transformer.hub.call import ModelOutput
-from flax_transformer.hub.check import check_ids, check_pictures, check_shapes, poisoned
+from flax_transformer.hub.check import check_ids, check_key, check_pictures, check_shapes, poisoned
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import find_family
+from flax_transformer.listing import listed
 from flax_transformer.nn.module import labels_or
 from flax_transformer.ops import capture
 from flax_transformer.ops.eager import kept
@@ -23,9 +24,30 @@ from flax_transformer.ops.platform import platform
 from flax_transformer.order import Part
 from flax_transformer.parallel import path_name
 
+ELSEWHERE = {
+    "train": "key=jax.random.key(0) in a call asks for dropout",
+    "eval": "without a key in a call there is no dropout",
+    "save_pretrained": "hub.save(pretrained, folder) writes what transformers opens",
+    "from_pretrained": "hub.load(folder) loads one",
+    "parameters": "it is a pytree of them: jax.tree.leaves(pretrained)",
+    "params": "it is a pytree of them: jax.tree.leaves(pretrained)",
+    "state_dict": "it is a pytree: jax.tree_util.tree_leaves_with_path(pretrained)",
+    "num_parameters": "sum(leaf.size for leaf in jax.tree.leaves(pretrained)) counts them",
+    "to": "hub.load(folder, dtype=…, mesh=…) says where and in which numbers",
+    "half": "hub.load(folder, dtype='float16') says in which numbers",
+    "forward": "pretrained(…) calls it",
+    "apply": "pretrained(…) calls it",
+    "init": "hub.load(folder) has parameters, and Lenient(initialise=…) makes some new",
+    "get_text_features": "pretrained(input_ids=…).text_embeds are they, of length 1",
+    "get_image_features": "pretrained(pixel_values=…).image_embeds are they, of length 1",
+    "resize_token_embeddings": "hub.Lenient(config={'vocab_size': …}, initialise=(…,)) makes a table anew",
+    "generation_config": "pretrained.generation has its fields",
+}
+"""What to type instead, of words that `transformers` has."""
+
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pretrained:
     """`pretrained(input_ids=…, attention_mask=…).logits`; `pretrained.model` is our module underneath.
 
@@ -44,6 +66,23 @@ class Pretrained:
     `input_values` of sounds, or None where the checkpoint has none."""
 
     layer_order = (Part("model"),)
+
+    def __repr__(self) -> str:
+        """Say what it is in a few lines; `print(pretrained.model)` says all."""
+        leaves = jax.tree.leaves(self.model)
+        kinds = dict.fromkeys(str(leaf.dtype) for leaf in leaves if hasattr(leaf, "dtype"))
+        count = sum(getattr(leaf, "size", 1) for leaf in leaves)
+        named = self.config.get("architectures") or ["no architecture"]
+        return "\n".join([
+            f"Pretrained {named[0]}, model_type {self.config.get('model_type')}",
+            f"  parameters: {count:,} in {len(leaves)} arrays, {listed(kinds)}",
+            f"  tokenizer: {self.tokenizer!r:.200}",
+            f"  processor: {self.processor!r:.200}",
+        ])  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        hint = f"; {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+        raise AttributeError(f"a Pretrained has no {name!r}{hint}")
 
     @property
     def family(self) -> Family:
@@ -88,17 +127,20 @@ class Pretrained:
     @labels_or
     def __call__(
         self,
-        *,
+        *given: Shaped[Array | np.ndarray, "..."] | Sequence | None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        interpolate_pos_encoding: bool | None = None,
         key: PRNGKeyArray | None = None,
         **inputs: Shaped[Array | np.ndarray, "..."] | Sequence | None,
     ) -> ModelOutput:
         """Run the model on token ids [B, T] or pictures [B, C, H, W]; compiled, and usable inside any other transform.
 
         Args:
+          given: the first inputs, by position: `architecture.inputs.order`.
           output_hidden_states: also give what every layer is given, and the last hidden states.
           output_attentions: also give every layer's attention weights.
+          interpolate_pos_encoding: for those who are used to it; positions are resampled for images of any size.
           key: for dropout; None means none.
           inputs: those of `architecture.inputs`; see `Inputs`.
 
@@ -106,7 +148,14 @@ class Pretrained:
           ValueError: an input of another name or shape, ids that the model has not, more of them than it has positions,
             or rows that cannot be classified. Where ids are not known yet, in a transform, NaN comes of them instead.
         """
-        inputs = {name: value for name, value in inputs.items() if value is not None}
+        check_key(key)
+        inputs = {
+            name: value
+            for name, value in self.architecture.inputs.named(given, inputs).items()
+            if value is not None and not (name == "return_dict" and value is True)
+        }
+        if interpolate_pos_encoding and "pixel_values" not in self.architecture.inputs.names:
+            raise ValueError(f"interpolate_pos_encoding is of images, a {self.config['architectures'][0]} reads none")
         self.architecture.inputs.check(self.config["architectures"][0], inputs)
         for name in inputs:
             if name.endswith("_ids"):

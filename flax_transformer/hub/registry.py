@@ -9,6 +9,7 @@ from typing import Any
 from flax_transformer.hub import family as folder
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.registration import Architecture, Family
+from flax_transformer.listing import listed
 
 _registered: dict[str, Family] = {}
 
@@ -51,17 +52,17 @@ def find_family(config: Mapping[str, Any]) -> tuple[Family, Architecture]:
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in families():
-        raise ValueError(f"config.json has model_type={kind!r}; supported are {', '.join(families())}")
+        raise ValueError(f"config.json has model_type={kind!r}; supported are {listed(families(), 60)}")
     family = families()[kind]
     named = config.get("architectures")
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise ValueError(
             f"config.json must name its architecture in a list `architectures`, it has {named!r}; give one of "
-            f"{', '.join(family.architectures)}"
+            f"{listed(family.architectures, 20)}"
         )
     if named[0] not in family.architectures:
         raise ValueError(
-            f"config.json has the architecture {named[0]!r}; supported of {kind} are {', '.join(family.architectures)}"
+            f"config.json has the architecture {named[0]!r}; supported of {kind} are {listed(family.architectures, 20)}"
         )
     if family.composed is not None:
         family = family.composed(config if isinstance(config, Fields) else Fields.of(config))
@@ -88,7 +89,7 @@ def find_uses(model_type: str, *uses: str) -> list[str]:
       ValueError: a family that is not supported, or that has no such architecture; the message lists what there is.
     """
     if model_type not in families():
-        raise ValueError(f"no family is called {model_type!r}; supported are {', '.join(families())}")
+        raise ValueError(f"no family is called {model_type!r}; supported are {listed(families(), 60)}")
     known = families()[model_type].architectures
     found = [name for name, each in known.items() if set(each.uses) == set(uses)]
     if not found and (kin := families()[model_type].kin):

@@ -1,7 +1,9 @@
 """Settings of Hugging Face's `generate`: their names and meaning, where they come from, what they mean to our loops."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -10,6 +12,8 @@ import numpy as np
 from flax_transformer.decode import Beam, Constraints, Greedy, PowerPenalty, Sampling, room
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.file import read_json
+from flax_transformer.listing import listed
 from flax_transformer.train.config import fits
 
 Tokens = int | tuple[int, ...] | None
@@ -137,7 +141,8 @@ class Settings:
             "max_length": room(count), "limit": count, "eos": self.ends, "pad": self.filler, "stop": self.stop_sequences
         }  # fmt: skip
         if self.do_sample:
-            filters = {"top_p": self.top_p, "min_p": self.min_p, "typical_p": self.typical_p}
+            # 0 keeps all as None does, and shares the program of other numbers.
+            filters = {"top_p": self.top_p, "min_p": self.min_p or 0.0, "typical_p": self.typical_p}
             return Sampling(**shared, temperature=self.temperature, top_k=self.top_k or None, **filters)
         if self.num_beams == 1:
             return Greedy(**shared)
@@ -167,15 +172,64 @@ NULLABLE = tuple(each.name for each in dataclasses.fields(Settings) if each.defa
 """Settings of which None says something: that there is none. Of others it asks for what the checkpoint says."""
 
 
+HINTS = {
+    "logits_processor": "decode.greedy(step, cache, …, process=…) takes a function of logits",
+    "stopping_criteria": "stop_strings and stop_sequences end a row",
+    "return_dict_in_generate": "tokens are given; hub.generate.stream_tokens returns their log-probabilities too",
+    "output_scores": "tokens are given; hub.generate.stream_tokens returns their log-probabilities too",
+    "assistant_model": "one model writes alone",
+    "inputs": "the name is input_ids",
+    "max_time": "max_new_tokens ends it",
+    "seed": "key=jax.random.key(0) is what sampling draws from",
+}
+"""What to do instead, of words that `transformers` has."""
+KEPT = ("use_cache", "synced_gpus", "cache_implementation", "return_legacy_cache", "transformers_version")
+"""Words about how, and not what, is generated: nothing here depends on them."""
+
+
+def read_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Understand the settings that somebody gives; of those in a `generation_config`, what is not given otherwise.
+
+    Raises:
+      ValueError: a word that is not understood, or another generation_config than an object, a mapping, or a file.
+    """
+    config = changes.get("generation_config")
+    found = {**_stored(config), **{name: value for name, value in changes.items() if name != "generation_config"}}
+    unknown = [name for name in found if name not in NAMES and not _says_nothing(name, found[name])]
+    if unknown:
+        hint = next((f"; {HINTS[name]}" for name in unknown if name in HINTS), "")
+        raise ValueError(f"there is no setting {listed(unknown)}{hint}; there are {', '.join(NAMES)}")
+    return {name: value for name, value in found.items() if name in NAMES}
+
+
+def _says_nothing(name: str, value: Any) -> bool:
+    """Say whether a word that is no setting asks for what is done anyway."""
+    return value is None or value is False or value == UNSUPPORTED.get(name, ()) or name in KEPT
+
+
+def _stored(config: Any) -> dict[str, Any]:
+    """Read a generation_config: what it says, without what it leaves open."""
+    if config is None:
+        return {}
+    if isinstance(config, str | os.PathLike):
+        path = Path(config)
+        config = read_json(path / "generation_config.json" if path.is_dir() else path)
+    elif hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if not isinstance(config, Mapping):
+        raise ValueError(
+            f"generation_config must be an object of transformers, a mapping or a file, got {config!r:.60}"
+        )
+    return {name: value for name, value in config.items() if value is not None and not name.startswith("_")}
+
+
 def make_settings(config: Fields, generation: Fields, changes: Mapping[str, Any]) -> Settings:
     """Combine what config.json and generation_config.json say, the latter if there is one, with changes to it.
 
     Raises:
       ValueError: an unknown setting, or one in generation_config.json that is not supported.
     """
-    unknown = [name for name in changes if name not in NAMES]
-    if unknown:
-        raise ValueError(f"there is no setting {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    changes = read_changes(changes)
     tokens = {name: config[name] for name in NAMES if name.endswith("token_id") and config.get(name) is not None}
     stored = generation or config
     found = {name: stored[name] for name in NAMES if stored.get(name) is not None}

@@ -18,8 +18,10 @@ from flax_transformer.decode import Timestamps, make_process
 from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.generate import Task, run
+from flax_transformer.hub.language import CODES
 from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.hub.start import STARTS
+from flax_transformer.listing import listed
 
 FRAME = 0.01
 """Seconds from one frame to the next."""
@@ -238,12 +240,12 @@ def _forced(pairs: Sequence[Sequence[int | None]]) -> list[int | None]:
 
 
 def _language(said: Mapping[str, Any], language: str) -> int:
-    known, name = said.get("lang_to_id", {}), language.lower()
-    for token in (name, f"<|{name}|>"):
+    known, name = said.get("lang_to_id", {}), str(language).lower()
+    for token in (name, f"<|{name}|>", f"<|{CODES.get(name)}|>"):
         if token in known:
             return known[token]
-    codes = ", ".join(sorted(token.strip("<|>") for token in known)) or "none, as the checkpoint has none"
-    raise ValueError(f"language must be one of {codes}, got {language!r}")
+    codes = listed(sorted(token.strip("<|>") for token in known))
+    raise ValueError(f"language must be one of {codes}, got {language!r:.60}")
 
 
 @dataclass(frozen=True)

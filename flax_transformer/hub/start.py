@@ -98,6 +98,10 @@ def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tup
     input_ids, attention_mask, _ = given
     if input_ids is None:
         raise ValueError(f"a {name_of(pretrained)} goes by input_ids, got none")
+    if isinstance(input_ids, str) or (
+        isinstance(input_ids, list | tuple) and any(isinstance(x, str) for x in input_ids)
+    ):
+        raise ValueError(f"prompts are token ids: generate(**pretrained.tokenizer({input_ids!r:.60})), got texts")
     placed = isinstance(input_ids, jax.core.Tracer) or (
         isinstance(input_ids, jax.Array) and len(input_ids.sharding.device_set) > 1
     )

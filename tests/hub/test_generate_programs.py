@@ -56,6 +56,18 @@ def test_a_second_length_and_other_numbers_compile_nothing(pretrained, kind):
     assert fresh.count == 0
 
 
+def test_whatever_numbers_sampling_has_one_program_serves_them(pretrained):
+    pretrained.generate(IDS[:, :5], **sampled())
+    with Compilations() as fresh:
+        for numbers in (
+            {"temperature": 0.8}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.9},
+            {"repetition_penalty": 1.3}, {"min_new_tokens": 3}, {"max_new_tokens": 7, "min_length": 8},
+            {"temperature": 1.5, "top_k": 60, "top_p": 0.5, "min_p": 0.02, "repetition_penalty": 0.8},
+        ):  # fmt: skip
+            pretrained.generate(IDS[:, :5], **sampled(**numbers))
+    assert fresh.count == 0
+
+
 def test_a_second_stream_compiles_nothing(pretrained):
     first, second = SECOND["sample"]
     list(stream_tokens(pretrained, IDS[:1, :5], chunk=4, **first))
@@ -122,6 +134,81 @@ def test_padding_is_inferred_from_the_padding_token(pretrained):
 def test_values_of_another_kind_are_named(pretrained, settings, message):
     with pytest.raises(ValueError, match=message):
         pretrained.generate(IDS[:1, :4], **{"key": KEY, **settings})
+
+
+class Kept:
+    """What a streamer of transformers is, keeping what it is given."""
+
+    def __init__(self):
+        self.given = []
+
+    def put(self, tokens):
+        self.given.append(np.asarray(tokens).tolist())
+
+    def end(self):
+        self.given.append("end")
+
+
+class Digits:
+    """A tokenizer whose tokens are numbers of two digits."""
+
+    def encode(self, text, add_special_tokens=True):
+        return []
+
+    def decode(self, ids, skip_special_tokens=True):
+        return "".join(f"{id:02}" for id in ids)
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_sample": True, "key": KEY}])
+def test_a_streamer_is_given_prompts_and_each_token(pretrained, settings):
+    kept = Kept()
+    found = np.asarray(pretrained.generate(IDS[:2, :4], max_new_tokens=5, eos_token_id=(), streamer=kept, **settings))
+    np.testing.assert_array_equal(
+        found, pretrained.generate(IDS[:2, :4], max_new_tokens=5, eos_token_id=(), **settings)
+    )
+    assert kept.given == [IDS[:2, :4].tolist(), *found[:, 4:].T.tolist(), "end"]
+
+
+@pytest.mark.parametrize("place", [1, 2, 20])
+def test_a_text_ends_its_row_within_the_token_that_completes_it(pretrained, place):
+    options = {"max_new_tokens": 24, "eos_token_id": (), "repetition_penalty": 5.0}
+    whole = np.asarray(pretrained.generate(IDS[:2, :4], **options))
+    text = Digits().decode(whole[0])
+    end = 2 * (4 + place)
+    stop = text[end - 4 : end - 1]  # the last token's first digit is the last of the text
+    found = np.asarray(pretrained.generate(IDS[:1, :4], stop_strings=stop, tokenizer=Digits(), **options))
+    count = next(n for n in range(5, 29) if stop in text[2 * n - 4 - 1 : 2 * n])
+    np.testing.assert_array_equal(found, whole[:1, :count])
+    both = np.asarray(pretrained.generate(IDS[:2, :4], stop_strings=[stop, "none"], tokenizer=Digits(), **options))
+    assert (both[0, count:] == 3).all()
+
+
+def test_a_generation_config_is_what_it_says_and_words_beside_it_are_stronger(pretrained, tmp_path):
+    (tmp_path / "generation_config.json").write_text('{"max_new_tokens": 3, "use_cache": true, "top_h": null}')
+    for config in ({"max_new_tokens": 3, "_from_model_config": True}, tmp_path, tmp_path / "generation_config.json"):
+        assert pretrained.generate(IDS[:1, :4], generation_config=config, eos_token_id=()).shape == (1, 7)
+    given = pretrained.generate(IDS[:1, :4], generation_config=tmp_path, max_new_tokens=2, eos_token_id=())
+    assert given.shape == (1, 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"key": 0, "do_sample": True}, r"key must be one of JAX, as jax.random.key\(0\), got 0"),
+        ({"streamer": print}, r"a streamer has put\(tokens\) and end\(\); hub.generate.stream_tokens"),
+        ({"stop_strings": "x"}, "stop_strings need a tokenizer, the checkpoint has none"),
+        ({"stop_strings": ["x", ""], "tokenizer": Digits()}, "stop_strings must be texts of at least one character"),
+        ({"stop_strings": "x", "tokenizer": Digits(), "num_beams": 2}, "beam search cannot be streamed"),
+        ({"generation_config": 5}, "generation_config must be an object of transformers, a mapping or a file, got 5"),
+        ({"logits_processor": [1]}, "no setting logits_processor; decode.greedy"),
+        ({"output_scores": True}, "no setting output_scores; tokens are given; hub.generate.stream_tokens returns"),
+    ],
+)
+def test_words_of_transformers_that_are_not_understood_get_a_sentence(pretrained, words, message):
+    with pytest.raises(ValueError, match=message):
+        pretrained.generate(IDS[:1, :4], **words)
+    with pytest.raises(ValueError, match="prompts are token ids: generate"):
+        pretrained.generate("one")
 
 
 def test_no_prompts_at_all_are_named(pretrained):

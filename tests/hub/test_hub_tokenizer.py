@@ -135,8 +135,11 @@ def test_windows_cover_the_passage_and_point_into_it(bert):
 
 
 def test_bad_calls_say_what_is_wrong(bert):
-    with pytest.raises(ValueError, match="got one string 'one'"):
-        bert("one")
+    with pytest.raises(ValueError, match=r"beside one text stands one text, .* got one string 'one'"):
+        bert("one", ["two"])
+    for texts in (None, 7, b"one", {"one": 1}):
+        with pytest.raises(ValueError, match="texts must be one string or a sequence of them, got"):
+            bert(texts)
     with pytest.raises(ValueError, match="2 texts, 1 pairs"):
         bert(["one", "two"], ["one"])
     with pytest.raises(ValueError, match="lone surrogates"):

@@ -32,6 +32,8 @@ def begun(whisper, **how):
 def test_a_text_begins_with_what_is_asked(whisper):
     assert begun(whisper, language="de") == [START, DE, TRANSCRIBE, NONE]
     assert begun(whisper, language="<|EN|>", task="translate") == [START, EN, TRANSLATE, NONE]
+    assert begun(whisper, language="german") == begun(whisper, language="German") == begun(whisper, language="de")
+    assert begun(whisper, language="english", task="translate") == [START, EN, TRANSLATE, NONE]
     assert begun(whisper, language="en", return_timestamps=True) == [START, EN, TRANSCRIBE]
     assert begun(whisper, language="en", prompt_ids=(7, 8)) == [7, 8, START, EN, TRANSCRIBE, NONE]
 

@@ -1,6 +1,7 @@
 """A tokenizer called in the words of transformers; and weights whose tokenizer cannot be read."""
 
 import copy
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_further_words_of_transformers(bert):
         ({"return_offsets_mapping": True}, "return_offsets_mapping=True; encode_windows gives offsets"),
         ({"is_split_into_words": True}, "is_split_into_words=True"),
         ({"text_target": ["x"]}, r"text_target=\['x'\]; tokenizer.target reads the target language"),
-        ({"text_pair": "x"}, "must be a sequence of strings, got one string 'x'"),
+        ({"text_pair": "x"}, "beside several a sequence of strings, as many, got one string 'x'"),
         ({"pad_to_multiple_of": 0.5}, "pad_to_multiple_of must be a number above 0, got 0.5"),
         ({"widht": 7}, "a tokenizer takes max_length, .*; got widht=7"),
     ],
@@ -93,7 +94,16 @@ def test_one_row_is_one_text_and_rows_are_texts(bert, form):
     assert bert.decode(form(marked[0].tolist()), skip_special_tokens=False) == "[CLS] one two [SEP]"
 
 
-NO_IDS = [[-1], [[3, -1]], [1.5], [[2, 0.5]], [2**40], [[[1]]], [[1], 2], np.ones((1, 1, 1), int), np.array(3)]
+def test_a_tokenizer_stays_as_it_is_and_says_how_another_is_made(bert):
+    with pytest.raises(AttributeError, match=r"dataclasses.replace\(tokenizer, pad=tokenizer.eos\) gives another"):
+        bert.pad_token = bert.mask_token
+    with pytest.raises(AttributeError, match=r"no 'save_pretrained'; save\(folder\) writes its files"):
+        bert.save_pretrained("x")
+    assert dataclasses.replace(bert, pad=bert.mask).pad_token == "[MASK]"
+    assert isinstance(bert("one", return_tensors="jax")["input_ids"], jax.Array)
+
+
+NO_IDS = [[-1], [[3, -1]], [1.5], [[2, 0.5]], [2**40], [[[1]]], [[1], 2], np.ones((1, 1, 1), int), "3", {3}]
 
 
 @pytest.mark.parametrize("ids", NO_IDS)

@@ -135,8 +135,8 @@ def test_an_autoencoder_read_as_a_vit_is_what_transformers_reads(tmp_path, name)
 
 def test_commands_see_all_patches_of_an_autoencoder(tmp_path):
     make("ViTMAEForPreTraining", "ViTMAEConfig", **SIZES["plain"], **DECODERS["plain"]).save_pretrained(tmp_path)
-    processor = transformers.ViTImageProcessor(size={"height": 16, "width": 16})
-    processor.save_pretrained(tmp_path)
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path)
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
     image = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8))
     image.save(tmp_path / "noise.png")
     encoder = transformers.ViTModel.from_pretrained(tmp_path, add_pooling_layer=False, attn_implementation="eager")

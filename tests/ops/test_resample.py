@@ -29,7 +29,8 @@ def test_cubic_convolution_overshoots_an_edge_by_as_much_as_three_quarters_make_
 def test_nothing_is_smoothed_before_a_grid_is_made_smaller():
     stripes = jnp.tile(jnp.array([0.0, 1.0, 0.0]), 5)[None, :, None]
     for kernel in (bicubic, bilinear):
-        np.testing.assert_array_equal(resample(stripes, (1, 5), kernel=kernel)[0, :, 0], jnp.ones(5))
+        # Weights that are summed in float32, in whatever order the CPU's program has them.
+        np.testing.assert_allclose(resample(stripes, (1, 5), kernel=kernel)[0, :, 0], jnp.ones(5), atol=1e-6)
 
 
 def test_the_same_size_is_the_same_table_bit_for_bit():

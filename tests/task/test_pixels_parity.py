@@ -25,7 +25,7 @@ def test_an_export_is_the_model_in_transformers(tmp_path, form):
     root, folder = form(tmp_path / "data"), tmp_path / "run" / "export"
     made = recipe(root)
     train(made, tmp_path / "run")
-    processor = transformers.ImageGPTImageProcessor.from_pretrained(folder)
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
     model = transformers.ImageGPTForCausalImageModeling.from_pretrained(folder)
     data = ImageData(root=str(root)).open().splits["test"]
     images = [data[i]["image"].convert("RGB") for i in range(len(data))]

@@ -121,6 +121,11 @@ def mono(samples: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "T"]:
     if samples.ndim not in (1, 2) or not samples.size or samples.dtype.kind not in "fiu":
         raise ValueError(f"a sound must be samples [T] or [T, C], got {samples.dtype} of shape {samples.shape}")
     if samples.dtype.kind in "iu":
+        if samples.dtype.itemsize == 8:
+            raise ValueError(
+                f"whole numbers are samples of 8, 16 or 32 bits, by whose range they are scaled, got {samples.dtype}; "
+                "samples.astype(np.int16) are those of 16 bits"
+            )
         half = 2.0 ** (8 * samples.dtype.itemsize - 1)
         samples = (samples.astype(np.float64) - half * (samples.dtype.kind == "u")) / half
     if samples.ndim == 2:

@@ -67,8 +67,10 @@ class Tokenizer:
         inner.add_special_tokens([tokenizers.AddedToken(END, normalized=False, special=True)])
         return replace(self, inner=inner, eos=inner.token_to_id(END))
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Turn texts into token ids, without begin or end marks."""
+    def encode(self, texts: str | Sequence[str]) -> list[list[int]] | list[int]:
+        """Turn texts into token ids, without begin or end marks; one text into those of that one."""
+        if isinstance(texts, str):
+            return self.encode([texts])[0]
         with _panic_is_value_error():
             rows = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [row.ids for row in rows]

@@ -178,7 +178,10 @@ COPIES = {
     "text_decoder.cls.predictions.decoder.bias": "text_decoder.cls.predictions.bias",
 }
 CAPTION = Signature(("pixel_values", "input_ids"), ("attention_mask",))
-ANSWER = Signature(("pixel_values", "input_ids", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask"))
+ANSWER = Signature(
+    ("pixel_values", "input_ids", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask"),
+    order=("input_ids", "pixel_values"),
+)  # fmt: skip
 MATCH = Signature(("input_ids", "pixel_values"), ("attention_mask",), either=True)
 
 FAMILIES = {

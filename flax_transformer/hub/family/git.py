@@ -91,7 +91,10 @@ OUTPUT = (
     Row(("text.head.token.embedding",), "output.weight"),
     Row(("text.output_bias",), "output.bias"),
 )
-SEEN = Signature(("pixel_values", "input_ids"), ("attention_mask", "position_ids"))
+SEEN = Signature(
+    ("pixel_values", "input_ids"), ("attention_mask", "position_ids"),
+    order=("input_ids", "attention_mask", "position_ids", "pixel_values"),
+)  # fmt: skip
 
 FAMILIES = {
     "git": Family(

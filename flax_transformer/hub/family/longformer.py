@@ -20,7 +20,7 @@ from flax_transformer.hub.call import (
 from flax_transformer.hub.family import bert, roberta
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm
-from flax_transformer.hub.inputs import LONG_TEXT
+from flax_transformer.hub.inputs import LONG_TEXT, TYPES_FIRST
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear
 from flax_transformer.models.text.longformer import LongformerConfig, longformer_base_4096
@@ -131,7 +131,8 @@ def layers_in_turns(seen: dict[str, list[jax.Array]], output: ModelOutput) -> di
 
 
 def _long(architecture: Architecture, prepare: Callable[..., dict[str, Any]] = _given) -> Architecture:
-    return replace(architecture, inputs=LONG_TEXT, prepare=prepare, layers=layers_in_turns)
+    inputs = replace(LONG_TEXT, order=architecture.inputs.order)
+    return replace(architecture, inputs=inputs, prepare=prepare, layers=layers_in_turns)
 
 
 TABLE = (
@@ -177,8 +178,12 @@ ARCHITECTURES = {
         _beside_marks(before=True),
     ),
     "ForMultipleChoice": _long(
-        classifier(
-            read, roberta._counted(multiple_choice), CHOICES, 1, DROPOUT, ignored=LARGER, **POOLED, uses=("choose",)
+        replace(
+            classifier(
+                read, roberta._counted(multiple_choice), CHOICES, 1, DROPOUT, ignored=LARGER, **POOLED,
+                uses=("choose",),
+            ),
+            inputs=TYPES_FIRST,
         ),
         _beside_marks(before=False),
     ),

@@ -18,7 +18,7 @@ from flax_transformer.hub.call import (
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm
-from flax_transformer.hub.inputs import Inputs
+from flax_transformer.hub.inputs import TYPES_FIRST, Inputs
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import Row, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
@@ -107,9 +107,12 @@ ARCHITECTURES = {
     "ForQuestionAnswering": classifier(
         read, _counted(encoder_span), linear("head.output", "qa_outputs"), 2, ignored=LARGER, uses=("span",)
     ),
-    "ForMultipleChoice": classifier(
-        read, _counted(multiple_choice), CHOICES, 1, {"hidden_dropout_prob": 0.1}, ignored=LARGER, **POOLED,
-        uses=("choose",),
+    "ForMultipleChoice": replace(
+        classifier(
+            read, _counted(multiple_choice), CHOICES, 1, {"hidden_dropout_prob": 0.1}, ignored=LARGER, **POOLED,
+            uses=("choose",),
+        ),
+        inputs=TYPES_FIRST,
     ),
 }  # fmt: skip
 

@@ -65,8 +65,11 @@ def write(config: ViltConfig) -> dict[str, Any]:
     return (STEMMED if isinstance(config.patches, StemConfig) else CONFIG).write(config)
 
 
-GIVEN = Signature(("input_ids", "pixel_values"), ("attention_mask", "token_type_ids", "pixel_mask"))
-SEVERAL = Signature(GIVEN.needs, GIVEN.takes, several=True)
+GIVEN = Signature(
+    ("input_ids", "pixel_values"), ("attention_mask", "token_type_ids", "pixel_mask"),
+    order=("input_ids", "attention_mask", "token_type_ids", "pixel_values", "pixel_mask"),
+)  # fmt: skip
+SEVERAL = replace(GIVEN, several=True)
 TEXT = "embeddings.text_embeddings"
 TABLE = (
     *embedding("embedding.token", f"{TEXT}.word_embeddings"),

@@ -15,12 +15,17 @@ from jaxtyping import Float
 
 from flax_transformer.data.audio import Sound, decode_sound, log_mel, mono, resample
 from flax_transformer.hub.file import write_files
+from flax_transformer.hub.foreign import check_file
+from flax_transformer.hub.processor.call import as_tensors
 from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image import PREPROCESSOR, PROCESSOR
 
 INSIDE = "feature_extractor"
 """Where a processor of several kinds of inputs has the options of sounds."""
 KIND = "feature_extractor_type"
+
+LOUDEST = 32.0
+"""What no sample exceeds that is meant to be between -1 and 1, noise of variance 1 included."""
 
 Options = Mapping[str, Any]
 Samples, Padded = Float[np.ndarray, "T"], Float[np.ndarray, "S"]
@@ -83,7 +88,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SoundProcessor:
     """A checkpoint's feature extractor; made by ``load_sound_processor`` or ``SoundProcessor.of``.
 
@@ -95,6 +100,9 @@ class SoundProcessor:
     config: Options = field(repr=False)
     """Every option, known or not."""
     files: Mapping[str, bytes] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"SoundProcessor: {self.kind.name} of sounds at {self.rate:,} Hz"
 
     @classmethod
     def of(cls, config: Options) -> "SoundProcessor":
@@ -144,7 +152,7 @@ class SoundProcessor:
           padding: to the model's window, or the longest of the sounds; the window by default, where there is one.
           truncation: whether what is beyond the window is left out.
           return_attention_mask: also say where there is sound; by default as the checkpoint says.
-          return_tensors: for those who are used to it; arrays are NumPy's, which JAX takes.
+          return_tensors: "np", or "jax" for JAX's arrays.
 
         Returns:
           `input_features` [B, C, I], or `input_values` [B, T]; with them perhaps `attention_mask` [B, I] or [B, T].
@@ -153,8 +161,6 @@ class SoundProcessor:
           FileNotFoundError: no such file.
           ValueError: what is no sound, or one without samples.
         """
-        if return_tensors not in (None, "np"):
-            raise ValueError(f"arrays are NumPy's, which JAX takes; got return_tensors={return_tensors!r}")
         if padding not in (None, "max_length", "longest"):
             raise ValueError(f"padding must be 'max_length' or 'longest', got {padding!r}")
         options, window = dict(self.options), self.kind.window(self.options)
@@ -178,14 +184,22 @@ class SoundProcessor:
         if options["return_attention_mask"]:
             places = np.stack(seen).astype(np.int32)[:, :: self.kind.hop(options)]
             inputs["attention_mask"] = places[:, : inputs[self.kind.name].shape[-1]]
-        return inputs
+        return as_tensors(inputs, return_tensors)
 
     def read(self, sound: Any, rate: int | None = None) -> Samples:
         """Give the samples of one sound at the model's rate; arguments and errors as in a call."""
+        if isinstance(sound, str | os.PathLike):
+            check_file(sound, "a sound")
         if isinstance(sound, str | os.PathLike | bytes):
             sound = decode_sound(sound)
         if not isinstance(sound, Sound):
-            sound = Sound(mono(np.asarray(sound)), self.rate if rate is None else rate)
+            samples = mono(np.asarray(sound))
+            if samples.size and (loudest := np.abs(samples).max()) > LOUDEST:
+                raise ValueError(
+                    f"samples are floats between -1 and 1, or whole numbers of 8, 16 or 32 bits, got floats up to "
+                    f"{loudest:.6g}; samples / 32768 are those of 16 bits"
+                )
+            sound = Sound(samples, self.rate if rate is None else rate)
         if not len(sound.samples):
             raise ValueError("a sound must have samples, got none")
         return resample(sound.samples, sound.rate, self.rate)

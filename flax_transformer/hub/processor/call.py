@@ -4,9 +4,11 @@ Axes: B texts, T tokens.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
@@ -14,6 +16,8 @@ from flax_transformer.frozen import frozen
 
 Inputs = dict[str, Int[np.ndarray, "B T"]]
 
+TENSORS = (None, "np", "jax")
+"""What arrays may be asked for: NumPy's, or JAX's."""
 _PADDING = {True: "longest", False: None, "do_not_pad": None}
 _TRUNCATION = {True: "longest_first", False: None, None: None, "do_not_truncate": None}
 _STRATEGIES = ("longest_first", "only_first", "only_second")
@@ -22,7 +26,7 @@ _TAKEN = (
     "return_token_type_ids", "return_attention_mask",
 )  # fmt: skip
 _HINTS = {
-    "return_tensors": "arrays are NumPy's, which JAX takes",
+    "return_tensors": "arrays are NumPy's, which JAX takes, or JAX's",
     "return_offsets_mapping": "encode_windows gives offsets",
     "return_overflowing_tokens": "encode_windows cuts a passage into windows",
     "stride": "encode_windows cuts a passage into windows",
@@ -34,7 +38,7 @@ _HINTS = {
 class Call:
     """What is asked of a tokenizer, in one spelling."""
 
-    pairs: Sequence[str] | None
+    pairs: str | Sequence[str] | None
     max_length: int | None
     """Most tokens of an input."""
     cut: str | None
@@ -63,7 +67,7 @@ def read_call(given: Mapping[str, Any], theirs: Mapping[str, Any], limit: int | 
     """
     known = {name: value for name, value in theirs.items() if name in _TAKEN}
     refused = [name for name, value in theirs.items() if name not in _TAKEN and value not in (None, False, 0)]
-    if known.get("return_tensors") not in (None, "np"):
+    if known.get("return_tensors") not in TENSORS:
         refused.append("return_tensors")
     if refused:
         hint = _HINTS.get(refused[0])
@@ -106,6 +110,42 @@ def read_call(given: Mapping[str, Any], theirs: Mapping[str, Any], limit: int | 
         types=known.get("return_token_type_ids"),
         mask=known.get("return_attention_mask") is not False,
     )
+
+
+def read_texts(texts: Any, call: Call) -> tuple[list, Call]:
+    """Lay one text, several, or pairs of texts out as a list of what to encode, and say which it is in the call.
+
+    Raises:
+        ValueError: what is no text, or texts that do not match those beside them.
+    """
+    pairs = call.pairs
+    alone = isinstance(texts, str)
+    if not alone and (isinstance(texts, bytes | Mapping) or not hasattr(texts, "__iter__")):
+        raise ValueError(f"texts must be one string or a sequence of them, got {texts!r:.60}")
+    if pairs is not None and alone != isinstance(pairs, str):
+        raise ValueError(
+            "beside one text stands one text, and beside several a sequence of strings, as many, got one string "
+            f"{texts if alone else pairs!r:.60}"
+        )
+    if alone:
+        texts, pairs = [texts], [pairs] if pairs else None  # an empty one is none, as in `transformers`
+    texts = list(texts)
+    if pairs is None and texts and all(isinstance(text, tuple) and len(text) == 2 for text in texts):
+        texts, pairs = map(list, zip(*texts, strict=True))
+    if pairs is not None and len(texts) != len(pairs):
+        raise ValueError(f"each text needs its pair, got {len(texts)} texts, {len(pairs)} pairs")
+    return texts if pairs is None else list(zip(texts, pairs, strict=True)), replace(call, pairs=pairs)
+
+
+def as_tensors(inputs: dict[str, Any], asked: str | None) -> dict[str, Any]:
+    """Give arrays of the kind that is asked for, under the word of `transformers`: NumPy's, or JAX's.
+
+    Raises:
+        ValueError: another kind.
+    """
+    if asked not in TENSORS:
+        raise ValueError(f"arrays are NumPy's, which JAX takes, or with 'jax' JAX's; got return_tensors={asked!r:.40}")
+    return {name: jnp.asarray(array) for name, array in inputs.items()} if asked == "jax" else inputs
 
 
 def pad_rows(rows: Sequence[Any], call: Call, *, pad: int | None, left: bool, types: bool, folder: Path) -> Inputs:
@@ -151,14 +191,25 @@ def pad_rows(rows: Sequence[Any], call: Call, *, pad: int | None, left: bool, ty
     return inputs | {"input_ids": inputs["input_ids"].astype(np.int32)}
 
 
-def read_rows(ids: Any) -> tuple[list[list[int]], bool]:
-    """Take token ids as rows, and say whether they were one row.
+def read_rows(ids: Any, *, rows: int | None = None) -> tuple[list[list[int]], bool]:
+    """Take token ids as rows, and say whether they were one row, or one id.
+
+    Args:
+        ids: one, a row, or rows; or what a call of a tokenizer gave.
+        rows: how many there must be.
 
     Raises:
         ValueError: what are no token ids.
     """
-    alone = np.ndim(ids) < 2 if hasattr(ids, "ndim") else len(ids) > 0 and np.ndim(ids[0]) == 0
+    most, ids = rows, ids["input_ids"] if isinstance(ids, Mapping) and "input_ids" in ids else ids
+    if not hasattr(ids, "ndim") and not isinstance(ids, int | list | tuple | np.generic):
+        raise ValueError(f"token ids must be one row or a list of rows, got {ids!r:.60}")
+    single = isinstance(ids, int) or (hasattr(ids, "ndim") and np.ndim(ids) == 0)
+    ids = [ids if isinstance(ids, int) else np.asarray(ids).item()] if single else ids
+    alone = np.ndim(ids) < 2 if hasattr(ids, "ndim") else len(ids) == 0 or np.ndim(ids[0]) == 0
     rows = [np.asarray(row).tolist() for row in ([ids] if alone else ids)]
+    if most is not None and len(rows) != most:
+        raise ValueError(f"token ids must be one row, got {len(rows)}")
     if not all(isinstance(row, list) and not (row and isinstance(row[0], list)) for row in rows):
         raise ValueError(f"token ids must be one row or a list of rows, got {ids!r:.60}")
     wrong = [id for row in rows for id in row if type(id) is not int or not 0 <= id < 2**32]

@@ -100,13 +100,9 @@ def add_tokens(
     Raises:
         ValueError: a token whose id is not the next free one, or a named one that is in no vocabulary.
     """
-    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    extra = list(extra.values()) if isinstance(extra, dict) else extra
-    if not isinstance(extra, list):
-        raise ValueError(f"{folder}: extra_special_tokens must be a list or an object, got {extra!r}")
-    named = [*named, *(_special_token(token, "extra_special_tokens", folder) for token in extra)]
+    named = [*named, *extra_tokens(config, folder).values()]
     present = engine.get_added_tokens_decoder()
-    for id, token in _listed_tokens(files, config, {token.content for token in named}, folder):
+    for id, token in listed_tokens(files, config, {token.content for token in named}, folder):
         if repr(present.get(id)) != repr(token):
             engine.add_tokens([token])
         if engine.token_to_id(token.content) != id:
@@ -120,7 +116,22 @@ def add_tokens(
     engine.add_special_tokens([token for token in (*named, *assumed) if token.content not in known])
 
 
-def _listed_tokens(
+def extra_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Give the special tokens that have no role, by the name that a class has for each, or by their places."""
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    extra = dict(enumerate(extra)) if isinstance(extra, list) else extra
+    own = config.get("model_specific_special_tokens") or {}
+    if not isinstance(extra, dict) or not isinstance(own, dict):
+        raise ValueError(f"{folder}: extra_special_tokens must be a list or an object, got {extra!r:.80}")
+    return {name: _special_token(token, "extra_special_tokens", folder) for name, token in {**extra, **own}.items()}
+
+
+def spelling(token: Any) -> Any:
+    """Give how a token is spelled that a file has as a string or as an object, or that is one of `tokenizers`."""
+    return token.get("content") if isinstance(token, Mapping) else getattr(token, "content", token)
+
+
+def listed_tokens(
     files: Mapping[str, bytes], config: Mapping[str, Any], named: set[str], folder: Path
 ) -> list[tuple[int, Any]]:
     """Give the added tokens that the files list, in the order of their ids."""

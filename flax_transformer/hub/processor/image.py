@@ -4,6 +4,7 @@ Axes: B pictures or clips, I frames, C channels, H × W pixels.
 """
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.hub.file import CONFIG, write_files
+from flax_transformer.hub.processor.call import as_tensors
 from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image_kind import KINDS, OPTIONS, name_kind, read_steps
 from flax_transformer.hub.processor.image_source import read_pictures, read_pixels, split_clips
@@ -23,7 +25,7 @@ INSIDE = "image_processor"
 """Where a processor of several kinds of inputs has the options of pictures."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ImageProcessor:
     """A checkpoint's image processor; made by ``load_image_processor`` or ``ImageProcessor.of``.
 
@@ -47,6 +49,9 @@ class ImageProcessor:
     """What makes a batch of them."""
     frames: bool = False
     """Whether they are frames of clips."""
+
+    def __repr__(self) -> str:
+        return f"ImageProcessor: {', '.join(f'{step!r:.60}' for step in (*self.steps, self.batch))}"
 
     @classmethod
     def of(cls, config: Mapping[str, Any], *, model_type: str | None = None) -> "ImageProcessor":
@@ -79,7 +84,7 @@ class ImageProcessor:
         Args:
           images: one or a list: Pillow's, files, bytes, or arrays with channels first or last, or grey without. A list
             of pictures is one clip, and a list of such lists several.
-          return_tensors: for those who are used to it; arrays are NumPy's, which JAX takes.
+          return_tensors: "np", or "jax" for JAX's arrays.
           changes: of options, for this call.
 
         Returns:
@@ -91,19 +96,25 @@ class ImageProcessor:
           FileNotFoundError: no such file.
           ValueError: what is no picture, or has other channels than the model.
         """
-        if return_tensors not in (None, "np"):
-            raise ValueError(f"arrays are NumPy's, which JAX takes; got return_tensors={return_tensors!r}")
         if changes:
-            return self.updated(**changes)(images)
+            return self.updated(**changes)(images, return_tensors=return_tensors)
         if self.frames:
-            return Stack()([Stack()(self._done(clip))["pixel_values"] for clip in split_clips(images)])
-        return self.batch(self._done(images))
+            done = Stack()([Stack()(self._done(clip))["pixel_values"] for clip in split_clips(images)])
+        else:
+            done = self.batch(self._done(images))
+        return as_tensors(done, return_tensors)
 
     def _done(self, images: Any) -> list[np.ndarray]:
         done = []
         for image in read_pictures(images):
             pixels = read_pixels(image, rgb=self.rgb)
             for step in self.steps:
+                if isinstance(step, Rescale) and step.factor < 0.1 and pixels.dtype.kind == "f" and pixels.max() <= 1:
+                    logging.getLogger(__name__).warning(
+                        "values from 0 to 1 are scaled by %.6g once more, as transformers does: give bytes from 0 to "
+                        "255, or do_rescale=False",
+                        step.factor,
+                    )
                 pixels = step(pixels)
             done.append(pixels)
         return done

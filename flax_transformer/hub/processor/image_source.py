@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from flax_transformer.data.image.decode import decode_image, on_white
+from flax_transformer.hub.foreign import check_file
 
 CHANNELS = (1, 3, 4)
 
@@ -60,6 +61,8 @@ def read_pixels(image: Any, *, rgb: bool) -> Shaped[np.ndarray, "C H W"]:
 
 def _pictures(images: Any) -> Any:
     if isinstance(images, str | os.PathLike | bytes):
+        if not isinstance(images, bytes):
+            check_file(images, "an image")
         yield decode_image(images)
     elif _is_pillow(images):
         if 0 in images.size:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.data.text.tokenizer import parse_tokenizer, unreadable_is_value_error
-from flax_transformer.hub.processor.ctc import build_letters
 from flax_transformer.hub.processor.file import read_vocabulary
 
 _SPACE = "▁"
@@ -94,6 +93,15 @@ def _dress_xlmr(engine: Any, special: Special, options: Mapping[str, Any]) -> No
     set_template(engine, [bos, "$A", eos], [bos, "$A", eos, eos, "$B", eos])
 
 
+def _dress_clip(engine: Any, special: Special, options: Mapping[str, Any]) -> None:
+    """Write words without the marks at their ends (Radford et al. 2021); how text is split stands in tokenizer.json."""
+    from tokenizers import Regex, decoders
+
+    end = decoders.Replace(engine.model.end_of_word_suffix or "</w>", " ")
+    around = decoders.Replace(Regex(r"\A\s+|\s+\z"), "")
+    engine.decoder = decoders.Sequence([decoders.ByteLevel(), end, around])
+
+
 def _dress_pieces(engine: Any, *, prefix: bool) -> None:
     """Unigram pieces of words between spaces; of the normalizer only the SentencePiece model's own map stays."""
     from tokenizers import decoders, normalizers, pre_tokenizers
@@ -140,6 +148,7 @@ _ROBERTA = {
 _GPT2 = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
 _QWEN = dict.fromkeys(("eos", "pad", "unk"), "<|endoftext|>")
 _LLAMA = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+_CLIP = {"bos": "<|startoftext|>"} | dict.fromkeys(("eos", "unk", "pad"), "<|endoftext|>")
 _LETTERS = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 _T5 = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 _KIND = {
@@ -151,6 +160,8 @@ _KIND = {
         Kind("roberta", _ROBERTA, False, "right", "BPE", _dress_roberta),
         Kind("bart", _ROBERTA, False, "right", "BPE", _dress_roberta),
         Kind("gpt2", _GPT2, False, "right", "BPE", _dress_gpt2),
+        Kind("whisper", _GPT2, False),
+        Kind("clip", _CLIP, False, "right", "BPE", _dress_clip),
         Kind("llama", _LLAMA, False, "left", "BPE", _dress_llama),
         Kind("qwen2", _QWEN, False, "right", "BPE", _dress_qwen2),
         Kind("t5", _T5, False, "right", "Unigram", _dress_t5),
@@ -225,9 +236,6 @@ def build_engine(
             set_template(engine, ["$A:0"], ["$A:0", "$B:1"])  # tells the texts of a pair apart, also when cut
         _dress(engine, kind, special, options, folder)
         return engine
-    if kind.name == "wav2vec2ctc" and "vocab.json" in files:
-        with unreadable_is_value_error(folder / "vocab.json"):
-            return build_letters(read_vocabulary(files, "vocab.json", folder), special, options)
     for name in ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"):
         if name in files:
             return _sentencepiece(files[name], folder / name, _KIND.get(kind.name, kind), special, options)
@@ -239,7 +247,7 @@ def build_engine(
             )
         with unreadable_is_value_error(folder / "vocab.txt"):
             engine = _wordpiece(files["vocab.txt"], special)
-    elif kind.model != "BPE" or kind.name == "llama":
+    elif kind.model != "BPE" or kind.name in ("clip", "llama"):
         raise ValueError(
             f"{folder}: vocab.json is read for gpt2, roberta, bart and qwen2, got {kind.name}; save it with"
             " tokenizer.json"

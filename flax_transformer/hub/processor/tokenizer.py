@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import Any, Literal, Optional
 
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Bool, Int
 
 from flax_transformer.data.text.tokenizer import Tokenizer, unreadable_is_value_error
 from flax_transformer.hub.file import write_files
-from flax_transformer.hub.processor.attach import attach
-from flax_transformer.hub.processor.call import Call, Inputs, check_text, pad_rows, read_call, read_rows
+from flax_transformer.hub.processor.call import (
+    Call,
+    Inputs,
+    as_tensors,
+    check_text,
+    pad_rows,
+    read_call,
+    read_texts,
+)
 from flax_transformer.hub.processor.chat import apply_template, read_templates
+from flax_transformer.hub.processor.ctc import build_letters
 from flax_transformer.hub.processor.file import (
     SPECIAL,
     add_tokens,
@@ -31,6 +39,7 @@ from flax_transformer.hub.processor.file import (
     read_side,
 )
 from flax_transformer.hub.processor.kind import Kind, build_engine, find_kind
+from flax_transformer.hub.processor.vocabulary import Vocabulary
 
 _PLAIN = {"pairs": None, "max_length": None, "padding": "longest", "side": None, "truncate": False}
 _TURN = threading.Lock()  # truncation is a setting of the Rust object
@@ -49,8 +58,8 @@ class Windows:
     inside: Bool[np.ndarray, "B T"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class HubTokenizer:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class HubTokenizer(Vocabulary):
     """A checkpoint's tokenizer; made by ``load_hub_tokenizer`` or ``HubTokenizer.of``.
 
     Special tokens are ids, None where the checkpoint has none.
@@ -110,15 +119,10 @@ class HubTokenizer:
         )  # fmt: skip
         return _present(engine.to_str(), {**special, "cls": begin, "sep": end}, types=True)
 
-    @property
-    def vocab_size(self) -> int:
-        """Count all tokens, added ones included."""
-        return self.engine.get_vocab_size()
-
     def __call__(
         self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        texts: str | Sequence[str] | Sequence[tuple[str, str]],
+        pairs: str | Sequence[str] | None = None,
         *,
         max_length: int | None = None,
         padding: str | int | None = "longest",
@@ -129,7 +133,7 @@ class HubTokenizer:
         """Turn texts, or pairs of texts, into a model's inputs, with the special tokens that the checkpoint adds.
 
         Args:
-            texts: what to encode.
+            texts: what to encode: one text, several, or several pairs of texts.
             pairs: a second text for each, in the same input.
             max_length: most tokens of an input, special ones included; `truncate` cuts to it, `model_max_length` if
                 none.
@@ -137,10 +141,11 @@ class HubTokenizer:
             side: where padding goes; by default where the checkpoint says.
             truncate: cut longer inputs instead of refusing them; `only_first` and `only_second` of a pair.
             theirs: words of `transformers` for these and more: text_pair, truncation, padding_side, add_special_tokens,
-                pad_to_multiple_of, return_token_type_ids, return_attention_mask; return_tensors="np" is always so.
+                pad_to_multiple_of, return_token_type_ids, return_attention_mask; return_tensors="np" is so by default.
 
         Returns:
-            ``input_ids``, ``attention_mask`` and, where the model reads them, ``token_type_ids``.
+            A row for each text, for one too: ``input_ids``, ``attention_mask`` and, where the model reads them,
+            ``token_type_ids``.
 
         Raises:
             ValueError: an input longer than allowed, padding without a pad token, texts that do not match pairs, or a
@@ -148,36 +153,8 @@ class HubTokenizer:
         """
         given = {"pairs": pairs, "max_length": max_length, "padding": padding, "side": side, "truncate": truncate}
         call = read_call(given, theirs, self.model_max_length)
-        if isinstance(texts, str) or isinstance(call.pairs, str):
-            raise ValueError(
-                f"texts must be a sequence of strings, got one string {texts if call.pairs is None else call.pairs!r}"
-            )
-        if call.pairs is not None and len(texts) != len(call.pairs):
-            raise ValueError(f"each text needs its pair, got {len(texts)} texts, {len(call.pairs)} pairs")
-        inputs = list(texts) if call.pairs is None else list(zip(texts, call.pairs, strict=True))
-        return self.pad_rows(self.encode_rows(inputs, call), call)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Turn texts into token ids, without the special tokens that ``__call__`` adds."""
-        return [row.ids for row in self._encode(list(texts), special=False)]
-
-    def decode(
-        self,
-        ids: Sequence[int] | Sequence[Sequence[int]] | Int[np.ndarray, "*B T"] | Int[Array, "*B T"],
-        skip_special_tokens: bool = True,
-    ) -> str | list[str]:
-        """Turn a row of token ids into its text, and rows into theirs; ids beyond the vocabulary are left out.
-
-        Raises:
-            ValueError: negative ids, as labels have for what does not count, or what are no rows.
-        """
-        rows, alone = read_rows(ids)
-        with unreadable_is_value_error(self._source):
-            texts = self.engine.decode_batch(rows, skip_special_tokens=skip_special_tokens)
-        texts = [attach(text) for text in texts] if self.cleaning else texts
-        return texts[0] if alone else texts
-
-    batch_decode = decode
+        inputs, call = read_texts(texts, call)
+        return as_tensors(self.pad_rows(self.encode_rows(inputs, call), call), theirs.get("return_tensors"))
 
     @cached_property
     def chat_templates(self) -> Mapping[str, str]:
@@ -215,10 +192,6 @@ class HubTokenizer:
         """
         asked = {"tools": tools, "documents": documents, "add_generation_prompt": add_generation_prompt}
         return apply_template(self, conversation, chat_template, asked, tokenize=tokenize, **options)
-
-    def tokens(self, ids: Sequence[int] | Int[np.ndarray, "T"]) -> list[str | None]:
-        """Name each token of one row as the vocabulary spells it; None beyond the vocabulary."""
-        return [self.engine.id_to_token(int(token)) for token in ids]
 
     def encode_windows(self, question: str, context: str, max_length: int, stride: int) -> Windows:
         """Cut a passage into windows that fit beside the question (Devlin et al. 2019, SQuAD).
@@ -299,6 +272,18 @@ class HubTokenizer:
         return pad_rows(rows, call, pad=self.pad, left=left, types=self.types, folder=self.folder)
 
 
+def _refuse(tokenizer: HubTokenizer, name: str, value: Any) -> None:
+    """Say how a tokenizer with another token is made."""
+    role = name.removesuffix("_id").removesuffix("_token")
+    which = f"{role}=tokenizer.eos" if role in SPECIAL else f"{name}=…"
+    raise AttributeError(
+        f"a tokenizer stays as it is; dataclasses.replace(tokenizer, {which}) gives another, got {name}"
+    )
+
+
+HubTokenizer.__setattr__ = _refuse
+
+
 def load_hub_tokenizer(folder: str | os.PathLike) -> HubTokenizer | None:
     """Read the tokenizer of a checkpoint folder; None where it has no tokenizer files.
 
@@ -354,6 +339,9 @@ def from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, Any
         from flax_transformer.hub.processor.marian import build_marian
 
         engine, target = build_marian(files, folder, special)
+    elif kind.name == "wav2vec2ctc" and "vocab.json" in files:
+        engine = build_letters(files, folder, special, config)
+        engine.encode_special_tokens = config.get("split_special_tokens") is True
     else:
         engine = build_engine(files, folder, kind, special, config)
         assumed = [token for role, token in kind.special.items() if role not in named]

@@ -1,0 +1,80 @@
+"""Folders, files and addresses that are no checkpoints of `transformers`: one sentence says what each is."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flax_transformer.hub.file import CONFIG, read_json
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+"""How an address begins; `pathlib` makes one slash of two."""
+
+
+def refuse_address(path: str | os.PathLike) -> None:
+    """Refuse an address, or a file, in the place of a checkpoint's folder or id.
+
+    Raises:
+      ValueError: says what the id is, where it stands in the address.
+    """
+    name = os.fspath(path)
+    if URL.match(name):
+        found = re.match(r"https?:/+(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)", name)
+        hint = f"; hub.load({found[1]!r}) takes its id" if found else ""
+        raise ValueError(f"a checkpoint is a folder or a hub id, OWNER/NAME, and no address, got {name:.120}{hint}")
+    if Path(name).is_file():
+        raise ValueError(f"a checkpoint is a folder, got the file {name}; it lies in {Path(name).parent}")
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that another library wrote, and weights that are quantised.
+
+    Raises:
+      ValueError: says whose it is, and what would make a checkpoint of it.
+    """
+    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    if not config and (folder / "adapter_config.json").is_file():
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+        raise ValueError(
+            f"{folder} is an adapter of PEFT to {base!r:.80} and no model: in peft, model.merge_and_unload()"
+            ".save_pretrained(…) writes one with it"
+        )
+    if not config and (folder / "modules.json").is_file():
+        inner = next((each.parent for each in sorted(folder.glob(f"*/{CONFIG}"))), None)
+        where = f"its model is in {inner}" if inner else "it has no model that is a Transformer's"
+        raise ValueError(f"{folder} is a folder of sentence-transformers: {where}")
+    if "model_type" not in config and "architecture" in config:
+        raise ValueError(
+            f"{folder} is timm's {config['architecture']!r:.60}: read are folders with a model_type in config.json, as "
+            "transformers writes them"
+        )
+    if isinstance(quantised := config.get("quantization_config"), Mapping):
+        raise ValueError(f"{folder} is quantised{_how(quantised)}, and only weights in floats are read")
+
+
+def _how(config: Mapping[str, Any]) -> str:
+    method = config.get("quant_method")
+    bits = config.get("bits", config.get("w_bit"))
+    return (f" by {method}" if method else "") + (f" to {bits} bits" if bits else "")
+
+
+def check_file(path: str | os.PathLike, what: str) -> None:
+    """Refuse an address, a folder, or nothing in the place of a file.
+
+    Args:
+      what: the file is to be, such as "an image".
+
+    Raises:
+      ValueError: an address or a folder.
+      FileNotFoundError: no such file.
+    """
+    name = os.fspath(path)
+    if URL.match(name) and not Path(name).exists():
+        raise ValueError(f"{what} is a file, its bytes or an array, and nothing is downloaded, got {name:.120}")
+    if Path(name).is_dir():
+        raise ValueError(
+            f"{what} is one file, got the folder {name}; sorted(pathlib.Path({name!r}).iterdir()) are many"
+        )
+    if not Path(name).exists():
+        raise FileNotFoundError(f"{what} is a file, its bytes or an array, there is no file {name:.200}")

@@ -1,0 +1,96 @@
+"""Tokenizers that split text by a program: with the methods of ``tokenizers.Tokenizer`` that ours calls."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The ids of one text, and how its tokens are spelled there."""
+
+    ids: list[int]
+    tokens: list[str]
+
+    @property
+    def type_ids(self) -> list[int]:
+        """Say that all tokens belong to the first text."""
+        return [0] * len(self.ids)
+
+
+class Engine:
+    """Encodes single texts, one after the other; a subclass splits them and joins their tokens."""
+
+    model = post_processor = None
+    name = "such a"
+    """What messages call the tokenizer."""
+    encode_special_tokens = False
+    """Whether special tokens in a text are read as any characters."""
+
+    def __init__(self, vocabulary: Mapping[str, int], unk: str, end: str | None = None):
+        self._vocabulary, self._unk, self._end = dict(vocabulary), unk, end
+        self._names = {id: token for token, id in self._vocabulary.items()}
+        self._truncation: dict[str, Any] = {}
+
+    def get_vocab(self, with_added_tokens: bool = True) -> dict[str, int]:
+        """Give the id of every token."""
+        return dict(self._vocabulary)
+
+    def get_vocab_size(self, with_added_tokens: bool = True) -> int:
+        """Count all tokens."""
+        return len(self._vocabulary)
+
+    def token_to_id(self, token: str) -> int | None:
+        """Look a token up."""
+        return self._vocabulary.get(token)
+
+    def id_to_token(self, id: int) -> str | None:
+        """Spell a token."""
+        return self._names.get(id)
+
+    def num_special_tokens_to_add(self, is_pair: bool) -> int:
+        """Count what is added to a text: the end mark, if there is one.
+
+        Raises:
+            ValueError: for a pair; these models read one text.
+        """
+        if is_pair:
+            raise ValueError(f"{self.name} tokenizer reads single texts, got a pair")
+        return int(self._end is not None)
+
+    def enable_truncation(self, max_length: int, direction: str) -> None:
+        """Cut each text so that it fits, end mark included."""
+        self._truncation = {"max_length": max_length, "direction": direction}
+
+    def no_truncation(self) -> None:
+        """Cut nothing."""
+        self._truncation = {}
+
+    def encode_batch_fast(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
+        """Turn texts into ids, each ended by the end mark."""
+        if any(isinstance(text, tuple) for text in texts):
+            self.num_special_tokens_to_add(True)
+        return [self._encode(text, self._end if add_special_tokens else None) for text in texts]
+
+    encode_batch = encode_batch_fast
+
+    def decode_batch(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool = True) -> list[str]:
+        """Turn rows of ids into texts."""
+        return [self._decode(row, skip_special_tokens) for row in rows]
+
+    def split(self, text: str) -> list[str]:
+        """Cut a text into tokens, those that the vocabulary lacks among them."""
+        raise TypeError(f"{type(self).__name__} splits no text")
+
+    def _decode(self, row: Sequence[int], skip: bool) -> str:
+        raise TypeError(f"{type(self).__name__} joins no tokens")
+
+    def _encode(self, text: str, end: str | None) -> Encoding:
+        tokens = self.split(text)
+        if self._truncation:
+            room = self._truncation["max_length"] - (end is not None)
+            first = self._truncation["direction"] == "right"
+            tokens = tokens[:room] if first else tokens[max(len(tokens) - room, 0) :]
+        tokens = tokens if end is None else [*tokens, end]
+        unk = self._vocabulary[self._unk]
+        return Encoding([self._vocabulary.get(token, unk) for token in tokens], tokens)

@@ -1,0 +1,98 @@
+"""What is no checkpoint, image or sound of the kinds that are read is named in one sentence."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from flax_transformer import hub
+from flax_transformer.hub.processor.audio import SoundProcessor
+from flax_transformer.hub.processor.image import ImageProcessor
+from flax_transformer.listing import listed
+
+FOLDERS = {
+    "adapter": ({"adapter_config.json": {"base_model_name_or_path": "gpt2"}}, "is an adapter of PEFT to 'gpt2'"),
+    "timm": (
+        {"config.json": {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"tag": "x"}}},
+        "is timm's 'vit_tiny_patch16_224': read are folders with a model_type",
+    ),
+    "sentences": (
+        {"modules.json": [], "0_Transformer/config.json": {"model_type": "bert"}},
+        r"is a folder of sentence-transformers: its model is in .*0_Transformer",
+    ),
+    "quantised": (
+        {"config.json": {"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}},
+        "is quantised by gptq to 4 bits, and only weights in floats are read",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_of_other_libraries_are_named(tmp_path, name):
+    files, message = FOLDERS[name]
+    for file, content in files.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        hub.load(tmp_path)
+
+
+def test_addresses_and_files_are_no_checkpoints(tmp_path):
+    with pytest.raises(ValueError, match=r"and no address, got https://.*; hub.load\('google/vit'\) takes its id"):
+        hub.load("https://huggingface.co/google/vit/tree/main")
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(ValueError, match="a checkpoint is a folder, got the file"):
+        hub.load(tmp_path / "model.safetensors")
+
+
+PROCESSORS = {
+    "an image": ImageProcessor.of({"image_processor_type": "ViTImageProcessor", "size": 2}),
+    "a sound": SoundProcessor.of({"feature_extractor_type": "Wav2Vec2FeatureExtractor"}),
+}
+
+
+@pytest.mark.parametrize("what", PROCESSORS)
+def test_addresses_folders_and_nothing_are_no_files(tmp_path, what):
+    with pytest.raises(ValueError, match=f"{what} is a file, its bytes or an array, and nothing is downloaded"):
+        PROCESSORS[what]("https://example.org/one")
+    with pytest.raises(ValueError, match=f"{what} is one file, got the folder"):
+        PROCESSORS[what](tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"{what} is a file, its bytes or an array, there is no file"):
+        PROCESSORS[what](tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (np.arange(100), "of 8, 16 or 32 bits, by whose range they are scaled, got int64; .*astype"),
+        (np.arange(100, dtype=np.uint64), "got uint64"),
+        (3000 * np.sin(np.arange(100.0)), r"floats between -1 and 1, .* got floats up to .*; samples / 32768"),
+        (np.array([0.1, np.nan]), "must be finite numbers"),
+    ],
+)
+def test_samples_of_unknown_range_are_refused(samples, message):
+    with pytest.raises(ValueError, match=message):
+        PROCESSORS["a sound"](samples)
+
+
+def test_whole_samples_of_any_width_are_one_sound():
+    wave = np.sin(np.arange(400) / 9)
+    found = [
+        PROCESSORS["a sound"]((wave * (2 ** (bits - 1) - 1)).astype(f"int{bits}"))["input_values"] for bits in (16, 32)
+    ]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-3)
+    np.testing.assert_allclose(found[1], PROCESSORS["a sound"](1.5 * wave)["input_values"], atol=1e-3)
+
+
+def test_values_from_0_to_1_are_said_to_be_scaled_again(caplog):
+    with caplog.at_level(logging.WARNING):
+        PROCESSORS["an image"](np.full((8, 8, 3), 255, np.uint8))
+        PROCESSORS["an image"](np.full((8, 8, 3), 0.5, np.float32), do_rescale=False)
+        assert not caplog.records
+        PROCESSORS["an image"](np.full((8, 8, 3), 0.5, np.float32))
+    assert "give bytes from 0 to 255, or do_rescale=False" in caplog.text
+
+
+def test_a_list_in_a_message_is_as_long_as_people_read():
+    assert len(listed(f"class {i} {'x' * 200}" for i in range(10_000))) < 700
