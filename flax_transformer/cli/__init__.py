@@ -16,6 +16,7 @@ def main(arguments: list[str] | None = None) -> None:
     from flax_transformer.cli.bench import bench, bench_attention, bench_variants, presets, sharding
     from flax_transformer.cli.checkpoint import answer, classify, convert, embed, fill_mask, generate
     from flax_transformer.cli.launch import launch
+    from flax_transformer.cli.permit import reads_runs
     from flax_transformer.cli.picture import ask, caption, detect, search
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.run import attention, compare, distil, evaluate, report, show, translate
@@ -30,8 +31,9 @@ def main(arguments: list[str] | None = None) -> None:
     measures = (presets, sharding, bench, bench_attention, bench_variants)
     runs = (translate, evaluate, distil, show, *measures, report, compare, attention)
     checkpoints = (generate, fill_mask, classify, caption, ask, detect, search, transcribe, embed, answer, convert)
+    measures_alone = (presets, bench_attention, plan, launch)
     for command in (*runs, *checkpoints, plan, launch):
-        app.command(command)
+        app.command(command if command in measures_alone else reads_runs(command))
     try:
         with quietly():
             about = "Transformers in JAX: use runs and checkpoints. --version says which version this is."

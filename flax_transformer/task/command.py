@@ -4,12 +4,24 @@ import contextlib
 import glob
 import importlib.util
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
+
+from flax_transformer.listing import short_path
 
 DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*", "/dev/nvidia*", "/dev/dxg", "/dev/kfd")
 """Files that a TPU or a GPU has; a library that drives one opens them."""
+
+
+def program() -> str:
+    """Name the command line as a shell here finds it; an environment that is not activated needs a path."""
+    if shutil.which("flax-transformer"):
+        return "flax-transformer"
+    beside = short_path(Path(sys.executable).parent / "flax-transformer")
+    return beside if not Path(beside).is_absolute() else "python -m flax_transformer.cli"
 
 
 @contextlib.contextmanager

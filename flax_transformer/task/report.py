@@ -20,6 +20,7 @@ from flax_transformer.task.drawing import draw_samples
 from flax_transformer.task.evaluator.translate import has_tokens
 from flax_transformer.task.run import EXPORT, open_run
 from flax_transformer.task.use.checkpoint import open_checkpoint
+from flax_transformer.train import own_code
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError, RunFolder, read_config, read_experiment
 from flax_transformer.train.state import parameter_count
@@ -82,8 +83,10 @@ def remake_report(workdir: str | Path) -> Path:
     read_config(folder)
     try:
         evaluators = read_experiment(folder).evaluators
-    except (FolderError, AttributeError):  # of a program that is not here; its numbers can be shown all the same
-        return write_report(folder, samples=[])
+    except (FolderError, AttributeError) as error:  # its numbers can be shown all the same
+        own = (folder.root / own_code.FILE).is_file()
+        notes = [f"There are no samples and no pictures of attention: {error}."] if own else []
+        return write_report(folder, samples=[], notes=notes)
     if not any(each.draws for each in evaluators):
         return write_report(folder, evaluators, **_finished(folder))
     try:

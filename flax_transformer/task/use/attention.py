@@ -18,7 +18,6 @@ from flax_transformer.task.attention import KINDS, LONGEST, draw_sentence, spell
 from flax_transformer.task.run import open_translator
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.require import positions_of, tokenizer_of
-from flax_transformer.train.folder import RunFolder, read_experiment
 
 SELF = "Rows: the tokens; columns: the tokens they look at."
 
@@ -41,9 +40,9 @@ def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
 
 
 def _translates(folder: Path) -> bool:
-    if not (folder / CONFIG).is_file() or "model_type" in read_json(folder / CONFIG):
-        return False
-    return any(hasattr(each, "search") for each in getattr(read_experiment(RunFolder(folder)), "evaluators", ()))
+    """Tell by its config alone, for which nothing is imported, whether a folder is of a run that translates."""
+    evaluators = read_json(folder / CONFIG).get("evaluators") if (folder / CONFIG).is_file() else None
+    return isinstance(evaluators, list) and any(isinstance(each, dict) and "search" in each for each in evaluators)
 
 
 def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None) -> Picture:
