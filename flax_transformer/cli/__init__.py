@@ -14,7 +14,9 @@ def main(arguments: list[str] | None = None) -> None:
     import tyro
 
     from flax_transformer.cli.bench import bench, bench_attention, bench_variants, presets, sharding
-    from flax_transformer.cli.checkpoint import answer, classify, convert, embed, fill_mask, generate
+    from flax_transformer.cli.checkpoint import answer, convert, fill_mask, generate
+    from flax_transformer.cli.classify import classify
+    from flax_transformer.cli.embed import embed
     from flax_transformer.cli.launch import launch
     from flax_transformer.cli.permit import reads_runs
     from flax_transformer.cli.picture import ask, caption, detect, search

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 
 from flax_transformer.hub import ModelOutput, Pretrained
-from flax_transformer.hub.file import CONFIG, read_json
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import AttentionMaps, Picture
 from flax_transformer.task.attention import KINDS, LONGEST, draw_sentence, spell
 from flax_transformer.task.run import open_translator
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.require import positions_of, tokenizer_of
+from flax_transformer.task.use.translate import translates
 
 SELF = "Rows: the tokens; columns: the tokens they look at."
 
@@ -32,17 +32,11 @@ def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
       FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
       ValueError: as `draw`, or what cannot be opened.
     """
-    if _translates(Path(name)):
+    if translates(Path(name)):
         translator, search = open_translator(name)
         return draw_sentence(translator, text, search)
     picture = draw(open_checkpoint(str(name)), text)
     return picture, {"source": text, **({"hypothesis": picture.output} if picture.output else {})}
-
-
-def _translates(folder: Path) -> bool:
-    """Tell by its config alone, for which nothing is imported, whether a folder is of a run that translates."""
-    evaluators = read_json(folder / CONFIG).get("evaluators") if (folder / CONFIG).is_file() else None
-    return isinstance(evaluators, list) and any(isinstance(each, dict) and "search" in each for each in evaluators)
 
 
 def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None) -> Picture:
