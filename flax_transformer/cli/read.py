@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 Folder = Annotated[str, tyro.conf.Positional]
+Options = Annotated[tuple[str, ...], tyro.conf.Positional]
 
 
 def read_lines(path: Path | None = None) -> list[str]:

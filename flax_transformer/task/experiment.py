@@ -281,6 +281,8 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
     if isinstance(default, Mapping):
         default, arguments = _named(default, arguments)
+    elif arguments and vars(sys.modules["__main__"]).get(arguments[0]) is default:
+        arguments = arguments[1:]  # the only one, by the name that its file has for it
 
     def command(
         workdir: str = f"runs/{name}",

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from flax_transformer.listing import listing
+
 
 def parse_object(content: bytes, path: Path) -> dict[str, Any]:
     """Parse a file that must hold one JSON object, as strictly as the standard says: nothing is guessed.
@@ -83,7 +85,7 @@ def from_json(
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(set(data) - known - {"type"})
     if unknown:
-        raise ValueError(f"{data['type']} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        raise ValueError(f"{data['type']} has no field {listing(unknown)}; it has {', '.join(sorted(known))}")
     hints = get_type_hints(kind)
     found = {name: from_json(item, packages, modules) for name, item in data.items() if name != "type"}
     wrong = next((name for name, value in found.items() if not fits(value, hints[name])), None)
@@ -121,7 +123,7 @@ def outdated(data: Any) -> str | None:
         if dataclasses.is_dataclass(kind):
             known = {field.name for field in dataclasses.fields(kind)}
             if gone := sorted(data.keys() - known - {"type"}):
-                return f"{kind.__name__} has no {', '.join(gone)}"
+                return f"{kind.__name__} has no {listing(gone)}"
     return next(filter(None, map(outdated, data.values())), None)
 
 

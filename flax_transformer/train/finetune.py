@@ -18,6 +18,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listing
 from flax_transformer.parallel import path_name, tree_shardings
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, is_separable, on_model
 from flax_transformer.train.state import Optimizer, TrainState, check_trained, new_state, state_shardings
@@ -121,7 +122,7 @@ def _stack_depths(leaves: Mapping[str, Any], order: LayerOrder) -> dict[str, int
             shown = ", ".join(f"{name} has {depth}" for depth, name in depths.items())
             raise ValueError(f"all parameters of a stack must have one layer axis, got {shown} under {path}")
     if not stacks:
-        raise ValueError(f"no parameter belongs to a stack of layers, got the names {', '.join(order.stacks)}")
+        raise ValueError(f"no parameter belongs to a stack of layers, got the names {listing(order.stacks)}")
     return {path: next(iter(depths)) for path, depths in stacks.items()}
 
 
@@ -205,7 +206,7 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
     weights = dict(weights or {})
     unknown = sorted(set(weights) - set(objectives))
     if unknown or not objectives:
-        raise ValueError(f"weights must name tasks, got {', '.join(unknown)}; there are {', '.join(objectives)}")
+        raise ValueError(f"weights must name tasks, got {listing(unknown)}; there are {listing(objectives)}")
     if min(weights.values(), default=1) < 0:
         raise ValueError(f"weights must not be negative, got {weights}")
     if carrying := [name for name, objective in objectives.items() if carry_of(objective) is not NOTHING]:
@@ -213,7 +214,7 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
 
     def objective(model: Any, batch: Mapping[str, Any], *, key: PRNGKeyArray) -> tuple[jax.Array, dict]:
         if set(batch) != set(objectives):
-            raise ValueError(f"a batch must have one part a task ({', '.join(objectives)}), got {', '.join(batch)}")
+            raise ValueError(f"a batch must have one part a task ({listing(objectives)}), got {listing(batch)}")
         keys = jax.random.split(key, len(objectives))
         sums = {name: objectives[name](model, batch[name], key=k) for name, k in zip(objectives, keys, strict=True)}
         count = sum(metrics["count"] for _, metrics in sums.values())

@@ -142,9 +142,13 @@ def read_config(folder: RunFolder) -> dict:
     if not folder.config.is_file():
         raise FolderError(f"{folder.root} is not a run folder: it has no config.json")
     try:
-        return parse_object(folder.config.read_bytes(), folder.config)
+        data = parse_object(folder.config.read_bytes(), folder.config)
     except ValueError as error:
         raise FolderError(str(error)) from error
+    if "model_type" in data and "type" not in data:
+        kind = f"{data['model_type']!r:.60}"
+        raise FolderError(f"{folder.root} is not a run folder but a checkpoint: its config.json has model_type={kind}")
+    return data
 
 
 def _check_version(folder: RunFolder, config: dict) -> None:

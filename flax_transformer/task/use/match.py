@@ -18,6 +18,7 @@ from jaxtyping import Float
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
+from flax_transformer.listing import listing
 from flax_transformer.task.use.classify import Label
 from flax_transformer.task.use.picture import embed_pictures, read_picture
 from flax_transformer.task.use.require import positions_of, require_use, tokenizer_of
@@ -66,7 +67,7 @@ def choose(pretrained: Pretrained, files: Sequence[File | Any], texts: Sequence[
       ValueError: as `embed_texts` and `embed_pictures`, or one text alone.
     """
     if len(set(texts)) < 2:
-        raise ValueError(f"to choose takes at least two texts, got {', '.join(map(repr, texts)) or 'none'}")
+        raise ValueError(f"to choose takes at least two texts, got {listing(list(map(repr, texts)))}")
     said = embed_texts(pretrained, texts)
     if not files:
         return []
