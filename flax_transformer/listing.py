@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,22 @@ def listing(names: Collection[Any], most: int = 5) -> str:
 
 def _cut(name: str, most: int = 60) -> str:
     return name if len(name) <= most else f"{name[:most]}…"
+
+
+def without_folders(value: Any, folders: Collection[str | os.PathLike]) -> Any:
+    """Leave folders out of the paths in texts, also of those in lists and dictionaries.
+
+    >>> without_folders({"source": "/data/cats/1.png", "score": 0.5}, ["/data"])
+    {'source': 'cats/1.png', 'score': 0.5}
+    """
+    if isinstance(value, Mapping):
+        return {name: without_folders(each, folders) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(without_folders(each, folders) for each in value)
+    if isinstance(value, str) and not value.startswith("data:"):
+        for folder in folders:
+            value = value.replace(f"{os.fspath(folder).rstrip('/')}/", "")
+    return value
 
 
 def short_path(path: str | os.PathLike) -> str:

@@ -48,7 +48,7 @@ class Request:
         if not (BUCKET.fullmatch(self.bucket) and all(len(part) <= 63 for part in self.bucket.split("."))):
             raise ValueError(
                 "a bucket's name must have 3 to 63 lower-case letters, digits, hyphens, underscores and dots (with "
-                f"dots 222, 63 between two), the first and last a letter or digit, got {self.bucket!r:.100} in a WORKDIR "
+                f"dots 222, 63 between two), the first and last a letter or digit, got {self.bucket!r:.99} in WORKDIR "
                 "gs://BUCKET/FOLDER"
             )
         if self.retries < 0:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.hub import Pretrained
+from flax_transformer.listing import without_folders
 from flax_transformer.report import (
     ImageAttention,
     Picture,
@@ -61,13 +62,22 @@ def write_report(
                 pictures, reasons = [*(pictures or ()), *drawn], [*reasons, *why]
     if pretrained is not None and pictures is None:
         pictures, images, reasons = draw_samples(pretrained, samples or ())
+    folders = _folders(folder, report.config)
+    readable = [_readable(sample, tokenizer) for sample in samples] if samples else None
     report = replace(
-        report, facts={**report.facts, **facts}, notes=(*report.notes, *notes, *reasons),
-        samples=[_readable(sample, tokenizer) for sample in samples] if samples else None, pictures=pictures,
-        images=images,
+        report, facts={**report.facts, **facts}, notes=without_folders((*report.notes, *notes, *reasons), folders),
+        samples=without_folders(readable, folders), pictures=pictures, images=images,
         headline=next((each.metric for each in evaluators if each.metric), report.headline),
     )  # fmt: skip
     return write_page(folder.report, report)
+
+
+def _folders(folder: RunFolder, config: Any) -> list[Path | str]:
+    """List the folders that a page need not name: the data's, the current one, and the run's parent."""
+    root = config.get("data", {}).get("root") if isinstance(config.get("data"), dict) else None
+    known = [Path(root).expanduser()] if isinstance(root, str) and root else []
+    known += [Path.cwd(), folder.root.resolve().parent]
+    return sorted((each for each in known if each.is_absolute() and each.parts[1:]), key=lambda each: -len(each.parts))
 
 
 def remake_report(workdir: str | Path) -> Path:

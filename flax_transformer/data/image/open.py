@@ -53,7 +53,7 @@ class ImageData:
         found = open_images(self.root, holdout=self.holdout, seed=self.split_seed)
         if self.names and len(self.names) != len(found.classes):
             raise ValueError(
-                f"names must be as many as the classes, got {len(self.names):,} for {listing(found.classes)}"
+                f"names must be as many as the classes, got {listing(self.names)} for {listing(found.classes)}"
             )
         return replace(found, classes=self.names) if self.names else found
 

@@ -53,7 +53,7 @@ class LabelledText:
 
     def _check_names(self, labels: Sequence[str]) -> None:
         if len(self.names) != len(labels):
-            raise ValueError(f"names must be as many as labels, got {len(self.names):,} for {listing(labels)}")
+            raise ValueError(f"names must be as many as labels, got {listing(self.names)} for {listing(labels)}")
 
     def read(self, split: str) -> Labelled:
         """Read the ``train``, ``validation`` or ``test`` texts; errors as ``read_labelled``."""

@@ -12,13 +12,15 @@ import jax
 import numpy as np
 
 from flax_transformer.hub import Pretrained
+from flax_transformer.hub.convert import is_orbax
 from flax_transformer.hub.file import CONFIG, read_json
 from flax_transformer.listing import listing
-from flax_transformer.task.run import open_translator
+from flax_transformer.task.run import EXPORT, open_translator
 from flax_transformer.task.translator import Hypothesis, Search, Translator
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.require import require_use, tokenizer_of
 from flax_transformer.task.use.write import Writer, WriterConfig
+from flax_transformer.train.folder import FolderError
 
 TASK = "translation_"
 """What the name of a translation begins with, in the `task_specific_params` of a T5's config.json: `…en_to_de`."""
@@ -104,6 +106,13 @@ def open_any_translator(
         if prefix is not None or source is not None or target is not None:
             raise ValueError(f"a prefix and languages are told to a checkpoint, {name} is a run, which knows its own")
         return open_translator(name)
+    folder = Path(name)
+    if (
+        folder.is_dir()
+        and not is_orbax(folder)
+        and not any((folder / each / CONFIG).is_file() for each in ("", EXPORT))
+    ):
+        raise FolderError(f"{name} is neither a run folder nor a checkpoint: it has no {CONFIG}")
     pretrained = open_checkpoint(name)
     require_use(pretrained, "respond")
     before, settings = _task(pretrained, source, target) if prefix is None else (prefix, {})
