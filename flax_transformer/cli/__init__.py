@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:2] in (["bench", "attention"], ["bench", "variants"]):
         arguments[:2] = [f"bench-{arguments[1]}"]
+    arguments = _joined(arguments)
     if arguments == ["--version"]:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
@@ -45,3 +46,15 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(getattr(error, "exit_code", 1))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """Write FILE.py NAME as FILE.py:NAME, so that other options may stand between it and what comes after --.
+
+    >>> _joined(["launch", "wmt14.py", "base", "--on", "local", "--", "--train.steps", "3"])
+    ['launch', 'wmt14.py:base', '--on', 'local', '--', '--train.steps', '3']
+    """
+    named = len(arguments) > 2 and arguments[0] in ("launch", "plan", "bench", "sharding")
+    if named and arguments[1].endswith(".py") and not arguments[2].startswith("-"):
+        return [arguments[0], f"{arguments[1]}:{arguments[2]}", *arguments[3:]]
+    return arguments
