@@ -10,7 +10,7 @@ from flax_transformer.data.text.plain import read_text, standard_library
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listing
 
-FEW = 20
+FEW = 100
 """Lines from which on a file must have more than two a label."""
 _BLOCK_STRING = re.compile(r'("""|\'\'\').*?\1', re.DOTALL)
 
