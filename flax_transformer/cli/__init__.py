@@ -34,9 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     measures = (presets, sharding, bench, bench_attention, bench_variants)
     runs = (translate, evaluate, distil, show, *measures, report, compare, attention)
     checkpoints = (generate, fill_mask, classify, caption, ask, detect, search, transcribe, embed, answer, convert)
-    measures_alone = (presets, bench_attention, plan, launch)
     for command in (*runs, *checkpoints, plan, launch):
-        app.command(command if command in measures_alone else reads_runs(command))
+        app.command(command if command in (*measures, plan, launch) else reads_runs(command))
     try:
         with quietly():
             about = "Transformers in JAX: use runs and checkpoints. --version says which version this is."

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import jax
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import short_path
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.command import quietly
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of
@@ -236,7 +237,10 @@ def final_model(experiment: Experiment, checkpoints: Checkpoints, state: TrainSt
 def _introduce(folder: RunFolder, parameters: int, mesh: Any) -> None:
     if jax.process_index() == 0:
         devices = "1 device" if mesh is None else " × ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1)
-        print(f"{parameters:,} parameters, {jax.default_backend()}, {devices}, run folder {folder.root}", flush=True)
+        print(
+            f"{parameters:,} parameters, {jax.default_backend()}, {devices}, run folder {short_path(folder.root)}",
+            flush=True,
+        )
 
 
 def write_samples(folder: RunFolder, samples: list[dict]) -> None:
