@@ -1,6 +1,8 @@
-"""Lists in messages, as long as people read them."""
+"""What messages name of many things, and of long paths."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 MOST = 8
@@ -19,3 +21,33 @@ def listed(items: Iterable[Any], most: int = MOST) -> str:
     shown = [item if len(item) <= LONGEST else f"{item[: LONGEST - 1]}…" for item in items[:most]]
     more = f", … ({len(items):,} in all)" if len(items) > most else ""
     return ", ".join(shown) + more or "none"
+
+
+def without_folders(value: Any, folders: Collection[str | os.PathLike]) -> Any:
+    """Leave folders out of the paths in texts, also of those in lists and dictionaries.
+
+    >>> without_folders({"source": "/data/cats/1.png", "score": 0.5}, ["/data"])
+    {'source': 'cats/1.png', 'score': 0.5}
+    """
+    if isinstance(value, Mapping):
+        return {name: without_folders(each, folders) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(without_folders(each, folders) for each in value)
+    if isinstance(value, str) and not value.startswith("data:"):
+        for folder in folders:
+            value = value.replace(f"{os.fspath(folder).rstrip('/')}/", "")
+    return value
+
+
+def short_path(path: str | os.PathLike) -> str:
+    """Give a path as a person at this terminal would type it: relative where it lies below the current folder.
+
+    >>> short_path("/nowhere/at/all")
+    '/nowhere/at/all'
+    """
+    whole = Path(os.path.abspath(path))
+    try:
+        near = whole.relative_to(Path.cwd())
+        return str(near if near.parts else whole)
+    except (ValueError, OSError):  # elsewhere, or there is no current folder any more
+        return str(whole)

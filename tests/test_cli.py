@@ -97,7 +97,7 @@ def test_a_line_that_is_not_utf8_is_named(run, workdir, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--input", "none.txt"), "no file none.txt to translate"),
+        (("--input", "none.txt"), "there is no file none.txt"),
         (("--output", "none/out.txt"), "none/out.txt"),
     ],
 )
@@ -108,10 +108,10 @@ def test_files_that_are_not_there_are_named(run, workdir, arguments, message):
 
 
 def test_folders_that_are_no_run_are_named(run, tmp_path):
-    for command in (("translate", tmp_path), ("show", tmp_path)):
-        code, _, err = run(*command)
+    for command, rule in (("translate", "neither a run folder nor a checkpoint"), ("show", "not a run folder")):
+        code, _, err = run(command, tmp_path)
         assert code == 1
-        assert f"{tmp_path} is not a run folder: it has no config.json" in err
+        assert f"{tmp_path} is {rule}: it has no config.json" in err
 
 
 def corpus(folder):

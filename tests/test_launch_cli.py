@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from flax_transformer.launch import Request, find_accelerator
+from flax_transformer.launch.package import Package
+
 ROOT = Path(__file__).parent.parent
 WMT14 = str(ROOT / "experiments/wmt14.py")
 TPU = ("launch", WMT14, "--on", "tpu-vm", "--tpu", "v5e:4x4")
@@ -57,6 +60,44 @@ def test_what_cannot_work_is_said_before_anything_is_made(run, arguments, messag
     code, out, err = run("launch", WMT14, *arguments)
     assert (code, out) == (2, "")
     assert message in err
+
+
+SPELLINGS = ([f"{WMT14}:big"], [WMT14, "big"], [WMT14, "--", "big"])
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=["colon", "word", "hyphens"])
+def test_an_experiment_is_spelled_in_three_ways(run, monkeypatch, spelling):
+    asked = []
+
+    def ask(target, *arguments, options=(), **others):
+        asked.append((target, tuple(options or next((each for each in arguments if isinstance(each, tuple)), ()))))
+        raise ValueError("asked")
+
+    monkeypatch.setattr("flax_transformer.bench.target.find_workload", ask)
+    monkeypatch.setattr("flax_transformer.bench.run.open_target", ask)
+    monkeypatch.setattr("flax_transformer.bench.plan.plan", lambda case, *_, **__: ask(case.target, case.options))
+    at = spelling.index("--") if "--" in spelling else len(spelling)
+    before, after = spelling[:at], ["--", *spelling[at + 1 :]]
+    for command in ("sharding", "bench", "plan"):
+        assert run(command, *before, *after, "--train.steps", "3")[2] == "error: asked\n"
+    assert asked == [(f"{WMT14}:big", ("--train.steps", "3"))] * 3
+    code, out, _ = run("launch", *before, "--on", "local", "--dry-run", *after, "--train.steps", "3")
+    assert (code, out.split()[1:]) == (0, [WMT14, "big", "--train.steps", "3"])
+
+
+def test_a_name_said_twice_otherwise_is_refused(run):
+    code, _, err = run("launch", f"{WMT14}:big", "base", "--on", "local", "--dry-run")
+    assert (code, f"an experiment is named once, got {WMT14}:big and base" in err) == (2, True)
+
+
+@pytest.mark.parametrize("bucket", ["b", "ab", "Bucket", "-bucket", "bucket-", "b" * 64, "a.b" + "c" * 64])
+def test_the_rule_of_a_buckets_name_is_said(bucket):
+    package = Package(content=b"", files=0, experiment="x.py", requirement="")
+    given = {"name": "x", "folder": "x", "package": package, "accelerator": find_accelerator("v5e:4x4")}
+    with pytest.raises(ValueError, match="a bucket's name must have 3 to 63 lower-case letters, digits, hyphens"):
+        Request(**given, workdir=f"gs://{bucket}/r")
+    for name in ("abc", "a-b_c.d", "b" * 63):
+        assert Request(**given, workdir=f"gs://{name}/r").bucket == name
 
 
 def test_no_experiment_is_said(run):

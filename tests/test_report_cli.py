@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from flax_transformer.task.experiment import train
+from flax_transformer.task.report import write_report
+from flax_transformer.train.folder import RunFolder
 from tests.recipe import tiny_translation
 
 EXPERIMENT = tiny_translation(samples=3)
@@ -121,6 +123,28 @@ def test_runs_of_other_experiments_have_their_curves(run, workdir):
 def test_a_folder_that_is_no_run_is_said_to_be_none(run, tmp_path):
     assert run("report", tmp_path) == (1, "", f"error: {tmp_path} is not a run folder: it has no config.json\n")
     assert run("attention", tmp_path, "one") == (1, "", f"error: no config.json in {tmp_path}\n")
+
+
+def test_a_checkpoint_gets_no_report(run, workdir):
+    for command in ("report", "show"):
+        code, out, err = run(command, workdir / "export")
+        assert (code, out) == (1, "")
+        assert err == (
+            f"error: {workdir / 'export'} is not a run folder but a checkpoint: its config.json has "
+            "model_type='marian'\n"
+        )
+    assert not (workdir / "export" / "report.html").exists()
+
+
+def test_paths_in_a_report_are_those_below_its_folders(run, workdir, monkeypatch, tmp_path):
+    config = json.loads((workdir / "config.json").read_text())
+    (workdir / "config.json").write_text(json.dumps({**config, "data": {**config["data"], "root": "/data/mine"}}))
+    samples = [{"source": "/data/mine/cat/1.png", "target": f"{tmp_path}/x.png", "hypothesis": "y"}]
+    (workdir / "samples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples))
+    monkeypatch.chdir(tmp_path)
+    page = data(write_report(RunFolder(workdir), notes=[f"There is no {tmp_path}/run/model.json."]))
+    assert [(each["source"], each["target"]) for each in page["samples"]["shown"]] == [("cat/1.png", "x.png")]
+    assert page["notes"] == ["There is no run/model.json."]
 
 
 def test_attention_writes_a_page_and_pictures(run, workdir):

@@ -31,6 +31,7 @@ from flax_transformer.bench.workload import Facts, Size, Workload, program_facts
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import batch_sharding, collectives, make_mesh
 from flax_transformer.parallel.mesh import MeshConfig
+from flax_transformer.task.command import split_target
 from flax_transformer.train.programs import COMPILERS, digest, installed, program_file, save_program
 from flax_transformer.train.state import state_shardings
 from flax_transformer.train.step import laid_out
@@ -203,7 +204,7 @@ def compile_program(
 def _compile(case: Case, kept: Path | None = None, *, fresh: bool = False) -> dict[str, Any]:
     """Give what is known of a step, what the compiler told of it, and the file for that."""
     topology = Topology.of(case.topology)
-    if case.programs and (topology.devices == 1 or not case.target.partition(":")[0].endswith(".py")):
+    if case.programs and (topology.devices == 1 or not split_target(case.target)[0].endswith(".py")):
         raise ValueError(
             "compiled steps are kept of experiments on several devices, which load them by --programs; got "
             f"{case.target} on {topology.name}"

@@ -127,14 +127,20 @@ def measure(
 
 
 def open_target(
-    name: str, size: Size, *, what: Sequence[str] = (), steps: int = 20, mesh: MeshConfig | None = None
+    name: str,
+    size: Size,
+    *,
+    what: Sequence[str] = (),
+    steps: int = 20,
+    mesh: MeshConfig | None = None,
+    options: Sequence[str] = (),
 ) -> Job:
-    """Find a target and check all that can be wrong with measuring it.
+    """Find a target and check all that can be wrong with measuring it; `options` as `find_target`'s.
 
     Raises:
       ValueError: for a target, program, size or mesh that cannot be.
     """
-    found, steps = find_target(name, size), check_steps(steps)
+    found, steps = find_target(name, size, options), check_steps(steps)
     if isinstance(found, Program):
         if mesh is not None or what:
             given = f"what is measured, {', '.join(what)}" if what else "a mesh"

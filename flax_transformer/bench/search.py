@@ -27,6 +27,7 @@ from flax_transformer.bench.workload import Size, Workload
 from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import AXES, MeshConfig, abstract_mesh, row_parts
+from flax_transformer.task.command import split_target
 from flax_transformer.train.state import state_shardings
 
 KEPT = ("none", "dots", "attention", "full")
@@ -67,7 +68,7 @@ def ways(case: Case) -> list[Way]:
     Raises:
       ValueError: for what is no model with a training step.
     """
-    experiment = case.target.partition(":")[0].endswith(".py")
+    experiment = split_target(case.target)[0].endswith(".py")
     size = {name: value for name, value in case.size.items() if name not in ("remat", "accumulate")}
     works = {remat: find_workload(case.target, Size(**size, remat=remat), case.options) for remat in KEPT}
     flops = {remat: work.facts(("train",)).flops["train"].hardware for remat, work in works.items()}
@@ -222,7 +223,7 @@ def command(found: Plan) -> str:
     On TPUs it launches the experiment, with a bucket of one's own to be filled in; on GPUs it is run on each host.
     """
     case, topology = found.case, found.topology
-    file, _, which = case.target.partition(":")
+    file, which = split_target(case.target)
     if not file.endswith(".py"):
         changes = (*_axis_changes(MeshConfig(), case.mesh), *case.size.items())
         options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changes)

@@ -1,6 +1,5 @@
 """From a name to what is measured: a preset, an experiment, a Hugging Face checkpoint, or any function of a file."""
 
-import importlib.util
 import inspect
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,9 @@ from flax_transformer.hub.load import read_model
 from flax_transformer.hub.registry import find_family
 from flax_transformer.models.preset import find_preset
 from flax_transformer.objective import OBJECTIVES
+from flax_transformer.task.command import split_target
 from flax_transformer.task.experiment import Experiment
+from flax_transformer.train.own_code import load_file
 
 
 def find_target(name: str, size: Size, options: Sequence[str] = ()) -> Workload | Program:
@@ -33,7 +34,7 @@ def find_target(name: str, size: Size, options: Sequence[str] = ()) -> Workload 
     Raises:
       ValueError: when there is no such thing; the nearest names are told.
     """
-    path, _, which = name.partition(":")
+    path, which = split_target(name)
     if path.endswith(".py"):
         return _from_file(name, Path(path), which, size, options)
     if options:
@@ -154,11 +155,7 @@ def _load(path: Path) -> ModuleType:
     """Run a Python file, as a module of its own that finds what lies beside it."""
     if not path.is_file():
         raise ValueError(f"a target that ends in .py must be a Python file, there is none at {path}")
-    spec = importlib.util.spec_from_file_location(f"_bench_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses look their module up there
     beside = str(path.resolve().parent)
     if beside not in sys.path:
         sys.path.append(beside)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(path, f"_bench_{path.stem}")

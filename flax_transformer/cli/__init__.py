@@ -14,8 +14,11 @@ def main(arguments: list[str] | None = None) -> None:
     import tyro
 
     from flax_transformer.cli.bench import bench, bench_attention, bench_variants, presets, sharding
-    from flax_transformer.cli.checkpoint import answer, classify, convert, embed, fill_mask, generate
+    from flax_transformer.cli.checkpoint import answer, convert, fill_mask, generate
+    from flax_transformer.cli.classify import classify
+    from flax_transformer.cli.embed import embed
     from flax_transformer.cli.launch import launch
+    from flax_transformer.cli.permit import reads_runs
     from flax_transformer.cli.picture import ask, caption, detect, search
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.run import attention, compare, distil, evaluate, report, show, translate
@@ -24,6 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:2] in (["bench", "attention"], ["bench", "variants"]):
         arguments[:2] = [f"bench-{arguments[1]}"]
+    arguments = _joined(arguments)
     if arguments == ["--version"]:
         return print(f"flax-transformer {__version__}")
     app = tyro.extras.SubcommandApp()
@@ -31,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     runs = (translate, evaluate, distil, show, *measures, report, compare, attention)
     checkpoints = (generate, fill_mask, classify, caption, ask, detect, search, transcribe, embed, answer, convert)
     for command in (*runs, *checkpoints, plan, launch):
-        app.command(command)
+        app.command(command if command in (*measures, plan, launch) else reads_runs(command))
     try:
         with quietly():
             about = "Transformers in JAX: use runs and checkpoints. --version says which version this is."
@@ -41,3 +45,15 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(getattr(error, "exit_code", 1))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """Write FILE.py NAME as FILE.py:NAME, so that other options may stand between it and what comes after --.
+
+    >>> _joined(["launch", "wmt14.py", "base", "--on", "local", "--", "--train.steps", "3"])
+    ['launch', 'wmt14.py:base', '--on', 'local', '--', '--train.steps', '3']
+    """
+    named = len(arguments) > 2 and arguments[0] in ("launch", "plan", "bench", "sharding")
+    if named and arguments[1].endswith(".py") and not arguments[2].startswith("-"):
+        return [arguments[0], f"{arguments[1]}:{arguments[2]}", *arguments[3:]]
+    return arguments

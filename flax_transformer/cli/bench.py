@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from flax_transformer.cli.read import Folder, read_lines
+from flax_transformer.cli.read import Folder, Options, read_lines
 
 
 def presets() -> None:
@@ -57,26 +57,30 @@ class Mesh:
     data parallelism crosses from one to another."""
 
 
-def sharding(experiment: Folder, /, mesh: Mesh = Mesh(), devices: int | None = None) -> None:
+def sharding(experiment: Folder, options: Options = (), /, mesh: Mesh = Mesh(), devices: int | None = None) -> None:
     """Print how every parameter lies on a mesh, and what a device keeps; nothing is allocated, no device is needed.
 
     Args:
       experiment: An experiment file, FILE:NAME for one of several in it, or a preset such as transformer_base.
+      options: Of several experiments the NAME, if not said yet; and arguments of the experiment, after --.
       mesh: Devices to spread over; the experiment's own by default.
       devices: How many there are; by default as many as the axes with a number make.
     """
     from flax_transformer.bench.target import find_workload
     from flax_transformer.bench.workload import Size as Shapes
     from flax_transformer.parallel import MeshConfig, abstract_mesh
+    from flax_transformer.task.command import spelled
     from flax_transformer.task.sharding import sharding_table
 
-    target = find_workload(experiment, Shapes())
+    experiment, options = spelled(experiment, options)
+    target = find_workload(experiment, Shapes(), options)
     config = target.mesh if mesh == Mesh() else MeshConfig(**asdict(mesh))
     print(sharding_table(target.state, abstract_mesh(config, devices)))
 
 
 def bench(
     target: Folder,
+    options: Options = (),
     /,
     size: Annotated[Size, tyro.conf.arg(name="")] = Size(),
     what: tuple[Literal["forward", "train", "decode"], ...] = (),
@@ -92,6 +96,7 @@ def bench(
       target: A preset such as transformer_tiny; an experiment file, FILE:NAME for one of several in it; a Hugging Face
         folder or hub id, of which config.json is read; FILE.py:FUNCTION that returns a function and a tuple of its
         arguments; or attention for its kernels (see bench-attention --help).
+      options: Of several experiments the NAME, if not said yet; and arguments of the experiment, after --.
       size: Shapes and type.
       what: Programs to measure; all that there are by default.
       steps: Runs that count, of each program.
@@ -107,6 +112,7 @@ def bench(
     from flax_transformer.bench.run import RecompiledError, at_the_door, open_target, run
     from flax_transformer.bench.workload import Size as Checked
     from flax_transformer.parallel import MeshConfig
+    from flax_transformer.task.command import spelled
     from flax_transformer.train.profile import Profile
 
     with at_the_door():
@@ -114,7 +120,8 @@ def bench(
         check_file(json)
         traced = Profile.of(profile, Path("profile")) if profile else None
         devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
-        job = open_target(target, Checked(**asdict(size)), what=what, steps=steps, mesh=devices)
+        target, options = spelled(target, options)
+        job = open_target(target, Checked(**asdict(size)), what=what, steps=steps, mesh=devices, options=options)
         if before is not None:
             check_same(before["target"], job.target)
     say = (lambda text: print(text, flush=True)) if jax.process_index() == 0 else lambda text: None

@@ -1,4 +1,4 @@
-"""Commands on checkpoints: `generate | fill-mask | classify | embed | answer | convert`.
+"""Commands on checkpoints: `generate | fill-mask | answer | convert`.
 
 CHECKPOINT is a Hugging Face folder, a hub id, an Orbax folder, or the run folder of an experiment.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 
 from flax_transformer.cli.programs import keep_programs
-from flax_transformer.cli.read import Folder, read_lines
+from flax_transformer.cli.read import Folder, put, read_lines
 
 Text = Annotated[str | None, tyro.conf.Positional]
 Texts = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -55,6 +55,7 @@ def generate(
     seed: int = 0,
     stream: bool = True,
     chat: bool = False,
+    jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
     """Continue a prompt, or answer it with an encoder-decoder; as it is written, on a terminal.
@@ -68,6 +69,7 @@ def generate(
       stream: Whether to print a text while it is written, where output is a terminal.
       chat: Talk: every line of standard input is a message, and the conversation is remembered; it is read as the
         checkpoint's chat template writes it, where there is one.
+      jsonl: Print a JSON object for each prompt instead: prompt and texts.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import Writer, WriterConfig, open_checkpoint
@@ -78,6 +80,8 @@ def generate(
     config = WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed)
     if chat and prompt is not None:
         raise ValueError("in a chat messages are lines of standard input, got a prompt too")
+    if chat and jsonl:
+        raise ValueError("a chat is for people, got --jsonl too")
     if prompt is not None and not prompt.strip():
         raise ValueError("a prompt must not be empty")
     lines = read_lines() if prompt is None and not chat else []
@@ -88,13 +92,18 @@ def generate(
         for i in range(0, len(lines), BATCH):
             part = lines[i : i + BATCH]
             for line, texts in zip(part, writer(part, first=i), strict=True):
-                for text in texts:
-                    print(_one_line(line + text if writer.continues else text), flush=True)
-    elif stream and writer.chosen.num_beams == writer.chosen.num_return_sequences == 1 and sys.stdout.isatty():
+                whole = [line + text if writer.continues else text for text in texts]
+                put({"prompt": line, "texts": whole}, *map(_one_line, whole), jsonl=jsonl)
+    elif (
+        stream
+        and not jsonl
+        and writer.chosen.num_beams == writer.chosen.num_return_sequences == 1
+        and sys.stdout.isatty()
+    ):
         _print_pieces(writer.stream(prompt), prompt if writer.continues else "")
     else:
-        for text in writer([prompt])[0]:
-            print(prompt + text if writer.continues else text)
+        whole = [prompt + text if writer.continues else text for text in writer([prompt])[0]]
+        put({"prompt": prompt, "texts": whole}, *whole, jsonl=jsonl)
 
 
 def _chat(writer) -> None:
@@ -125,7 +134,12 @@ def _one_line(text: str) -> str:
 
 
 def fill_mask(
-    checkpoint: Folder, text: Annotated[str, tyro.conf.Positional], /, top: int = 5, revision: str | None = None
+    checkpoint: Folder,
+    text: Annotated[str, tyro.conf.Positional],
+    /,
+    top: int = 5,
+    jsonl: bool = False,
+    revision: str | None = None,
 ) -> None:
     """Guess the masked tokens of a text: probability, token and filled text, separated by tabs.
 
@@ -133,6 +147,7 @@ def fill_mask(
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
       text: Text with the tokenizer's mask token, such as <mask> or [MASK].
       top: Guesses for each mask.
+      jsonl: Print a JSON object for each mask instead: its number and guesses.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import fill_mask as run
@@ -141,101 +156,9 @@ def fill_mask(
     keep_programs()
     guesses = run(open_checkpoint(checkpoint, revision=revision), text, top)
     for i, mask in enumerate(guesses):
-        if len(guesses) > 1:
-            print(f"{'' if i == 0 else chr(10)}mask {i + 1}")
-        for guess in mask:
-            print(f"{guess.probability:.4f}\t{guess.token}\t{guess.text}")
-
-
-def classify(
-    checkpoint: Folder,
-    texts: Texts = (),
-    /,
-    pair: bool = False,
-    among: tuple[str, ...] = (),
-    revision: str | None = None,
-) -> None:
-    """Classify texts, the words of texts, pictures, clips or sounds, whichever the checkpoint does.
-
-    One is answered with all classes and their probabilities; several with the best of each, one a line.
-
-    Args:
-      checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
-      texts: Texts to classify, or files of pictures, of clips (folders of frames, or videos) or of sounds; without
-        them every line of standard input is one.
-      pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
-      among: Texts to choose among, for a checkpoint that matches pictures and texts, in place of classes.
-      revision: Branch, tag or commit of a hub id.
-    """
-    from flax_transformer.task.use import (
-        choose,
-        classify_clips,
-        classify_pictures,
-        classify_sounds,
-        label_words,
-        open_checkpoint,
-    )
-    from flax_transformer.task.use import classify as run
-
-    keep_programs()
-    lines, seconds = list(texts) or read_lines(), None
-    if not lines:
-        return
-    if pair:
-        split = (
-            [line.split("\t") for line in lines] if not texts else [lines[i : i + 2] for i in range(0, len(lines), 2)]
-        )
-        wrong = next((parts for parts in split if len(parts) != 2), None)
-        if wrong is not None:
-            raise ValueError(f"a pair must be two texts, got {len(wrong)}: {' '.join(wrong)[:60]!r}")
-        lines, seconds = ([parts[i] for parts in split] for i in (0, 1))
-    pretrained = open_checkpoint(checkpoint, revision=revision)
-    reads = pretrained.architecture.inputs.reads
-    of_files = {"pictures": classify_pictures, "clips": classify_clips, "sound": classify_sounds}
-    files = next((of_files[kind] for kind in of_files if kind in reads), None)
-    if files is not None and pair:
-        raise ValueError(f"pairs are of texts, the checkpoint reads {' and '.join(reads)}")
-    if "label" in pretrained.architecture.uses and not pair and not among:
-        for i, line in enumerate(lines):
-            words = label_words(pretrained, line)
-            print("\n" * (i > 0) + "\n".join(f"{word.probability:.4f}\t{word.label}\t{word.text}" for word in words))
-        return
-    if among:
-        results = choose(pretrained, lines, among)
-    else:
-        results = run(pretrained, lines, seconds) if files is None else files(pretrained, lines)
-    for line, labels in zip(lines, results, strict=True):
-        for label in labels if len(lines) == 1 else labels[:1]:
-            print(f"{label.probability:.4f}\t{label.name}" + ("" if len(lines) == 1 else f"\t{line}"))
-
-
-def embed(
-    checkpoint: Folder, files: Texts = (), /, output: Path | None = None, revision: str | None = None
-) -> None:  # fmt: skip
-    """Give a vector for each picture: the file, a tab, and the numbers with spaces between them.
-
-    Args:
-      checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
-      files: Pictures; without them every line of standard input names one.
-      output: File of NumPy's (.npy) to write the vectors to, a row a picture, in place of printing them.
-      revision: Branch, tag or commit of a hub id.
-    """
-    import numpy as np
-
-    from flax_transformer.task.use import embed_pictures, open_checkpoint
-
-    keep_programs()
-    names = list(files) or read_lines()
-    if not names:
-        return
-    vectors = embed_pictures(open_checkpoint(checkpoint, revision=revision), names)
-    if output is not None:
-        with open(output, "wb") as file:
-            np.save(file, vectors)
-        print(f"{output}: {vectors.shape[0]:,} vectors of {vectors.shape[1]:,} numbers")
-        return
-    for name, vector in zip(names, vectors, strict=True):
-        print(f"{name}\t{' '.join(f'{value:.6g}' for value in vector)}")
+        title = [f"{'' if i == 0 else chr(10)}mask {i + 1}"] if len(guesses) > 1 else []
+        lines = [f"{guess.probability:.4f}\t{guess.token}\t{guess.text}" for guess in mask]
+        put({"mask": i + 1, "guesses": list(map(asdict, mask))}, *title, *lines, jsonl=jsonl)
 
 
 def answer(
@@ -248,6 +171,7 @@ def answer(
     max_answer_length: int = 30,
     no_answer_threshold: float | None = None,
     stride: int | None = None,
+    jsonl: bool = False,
 ) -> None:
     """Answer questions by spans of a passage.
 
@@ -261,6 +185,7 @@ def answer(
       no_answer_threshold: How much better than the best span no answer must score to be chosen; without it there
         always is an answer.
       stride: Tokens that windows over a long passage share.
+      jsonl: Print a JSON object for each question instead: question and answers.
     """
     from flax_transformer.task.answer import AnswerConfig, Conversation
     from flax_transformer.task.use import answer as run
@@ -280,9 +205,11 @@ def answer(
     pretrained, talk = open_checkpoint(checkpoint), Conversation()
     for asked in questions:
         answers = run(pretrained, talk.question(asked), passage, options, stride=stride)
-        for found in answers[:n_best]:
-            head = f"{found.probability:.4f}\t{found.score:.4f}\t" if n_best > 1 else ""
-            print(f"{head}{found.text or '(no answer)'}", flush=True)
+        lines = [
+            (f"{found.probability:.4f}\t{found.score:.4f}\t" if n_best > 1 else "") + (found.text or "(no answer)")
+            for found in answers[:n_best]
+        ]
+        put({"question": asked, "answers": list(map(asdict, answers[:n_best]))}, *lines, jsonl=jsonl)
         talk = talk.add(asked, answers[0].text if answers else "")
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from flax_transformer.cli.read import Folder
+from flax_transformer.cli.read import Folder, Options
+from flax_transformer.listing import listed
 
 On = Literal["local", "tpu-vm", "queued-resource", "gke", "sky"]
 
@@ -32,7 +33,7 @@ class Machines:
 
 def launch(
     experiment: Folder,
-    options: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    options: Options = (),
     /,
     *,
     on: On,
@@ -47,8 +48,9 @@ def launch(
     The same command again shows what runs, or goes on from the last checkpoint in WORKDIR.
 
     Args:
-      experiment: File of the experiment.
-      options: Arguments of the experiment, after --, as in: -- base --train.steps 10.
+      experiment: File of the experiment, FILE:NAME for one of several in it.
+      options: Of several experiments the NAME, if not said yet; and arguments of the experiment, after --, as in:
+        -- base --train.steps 10.
       on: Where: in processes here; on TPU machines, at once or when there is room; on a GKE cluster; by SkyPilot.
       workdir: Folder of the run: gs://BUCKET/FOLDER, which all machines reach; for --on local a folder here, the
         experiment's own by default.
@@ -60,6 +62,7 @@ def launch(
     from flax_transformer.launch import Missing
 
     try:
+        experiment, options = _as_run(experiment, options)
         if on == "local":
             code = _here(experiment, options, workdir, processes, dry_run=dry_run, delete=delete)
         elif delete:
@@ -70,6 +73,15 @@ def launch(
         print(f"error: {error}", file=sys.stderr)
         code = 2
     sys.exit(code)
+
+
+def _as_run(experiment: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Spell an experiment as its file is run: the name is the first of its arguments."""
+    from flax_transformer.task.command import spelled, split_target
+
+    target, options = spelled(experiment, options)
+    file, name = split_target(target)
+    return file, (name, *options) if name else options
 
 
 def _here(
@@ -134,8 +146,8 @@ def _delete(experiment: str, options: tuple[str, ...], on: str, machines: Machin
         print(render_commands((before or made).delete), end="")
         return 0
     if before is None:
-        others = ", ".join(sorted(note.parent.name for note in folder.root.parent.glob("*/launch.json")))
-        there = f"; there is {others}" if others else ""
+        others = sorted(note.parent.name for note in folder.root.parent.glob("*/launch.json"))
+        there = f"; there is {listed(others)}" if others else ""
         print(f"launch: nothing to delete: nothing named {made.name} was launched from here{there}", file=sys.stderr)
         return 0
     return delete(before, folder)

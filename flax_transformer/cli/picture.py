@@ -3,21 +3,27 @@
 CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on pictures.
 """
 
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from flax_transformer.cli.programs import keep_programs
-from flax_transformer.cli.read import Folder, read_lines
+from flax_transformer.cli.read import Folder, put, read_lines
+from flax_transformer.cli.several import Refused
+
+Files = Annotated[tuple[str, ...], tyro.conf.Positional]
 
 
 def caption(
     checkpoint: Folder,
-    pictures: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    pictures: Files = (),
     /,
     max_new_tokens: int | None = None,
     num_beams: int = 4,
+    jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
     """Say what is on pictures: a line for each, its file and a tab before it where there are several.
@@ -27,20 +33,24 @@ def caption(
       pictures: Files of pictures; without them every line of standard input names one.
       max_new_tokens: Tokens of a caption at most; by default 40, or as many as the model has positions.
       num_beams: Hypotheses of beam search; 1 for none.
+      jsonl: Print a JSON object for each picture instead: file and caption.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import caption as run
-    from flax_transformer.task.use import open_checkpoint
+    from flax_transformer.task.use import open_checkpoint, read_picture, read_several
 
     keep_programs()
     names = list(pictures) or read_lines()
     if not names:
         return
-    found = run(
-        open_checkpoint(checkpoint, revision=revision), names, max_new_tokens=max_new_tokens, num_beams=num_beams
-    )
-    for name, text in zip(names, found, strict=True):
-        print(f"{name}\t{text}" if len(names) > 1 else text)
+    pretrained, settings = open_checkpoint(checkpoint, revision=revision), {"num_beams": num_beams}
+    run(pretrained, [], max_new_tokens=max_new_tokens, **settings)  # refuses what cannot write captions
+    with Refused() as refuse:
+        for files, images in read_several(names, partial(read_picture, pretrained), refuse):
+            found = run(pretrained, images, max_new_tokens=max_new_tokens, **settings)
+            for name, text in zip(files, found, strict=True):
+                line = f"{name}\t{text}" if len(names) > 1 else text
+                put({"file": name, "caption": text}, line, jsonl=jsonl)
 
 
 def ask(
@@ -49,6 +59,7 @@ def ask(
     questions: Annotated[tuple[str, ...], tyro.conf.Positional],
     /,
     top: int = 5,
+    jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
     """Answer questions about a picture: probability and answer, separated by a tab, the most probable first.
@@ -58,6 +69,7 @@ def ask(
       picture: File of a picture.
       questions: What is asked; each alone.
       top: Answers of each at most.
+      jsonl: Print a JSON object for each question instead: file, question and answers.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import ask as run
@@ -66,46 +78,72 @@ def ask(
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
     keep_programs()
-    for question, answers in zip(
-        questions, run(open_checkpoint(checkpoint, revision=revision), picture, questions), strict=True
-    ):
-        if len(questions) > 1:
-            print(question)
-        for each in answers[:top]:
-            print(f"{each.probability:.4f}\t{each.name}")
+    found = run(open_checkpoint(checkpoint, revision=revision), picture, questions)
+    for question, answers in zip(questions, found, strict=True):
+        title = [question] if len(questions) > 1 else []
+        lines = [f"{each.probability:.4f}\t{each.name}" for each in answers[:top]]
+        record = {"file": str(picture), "question": question, "answers": list(map(asdict, answers[:top]))}
+        put(record, *title, *lines, jsonl=jsonl)
 
 
 def detect(
     checkpoint: Folder,
-    picture: Annotated[Path, tyro.conf.Positional],
+    pictures: Files = (),
     /,
     output: Path | None = None,
     threshold: float = 0.5,
+    jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Find objects in a picture: probability, class, and left, top, right and bottom in pixels, separated by tabs.
+    """Find objects in pictures: probability, class, and left, top, right and bottom in pixels, separated by tabs.
+
+    Where there are several pictures, the file and a tab are before each object.
 
     Args:
       checkpoint: Hugging Face folder, hub id, or run folder.
-      picture: File of a picture.
-      output: File to write the picture to with the boxes drawn in; none by default.
+      pictures: Files of pictures; without them every line of standard input names one.
+      output: File to write the picture to with the boxes drawn in, or a folder where there are several; none by
+        default.
       threshold: Probability above which an object counts as found.
+      jsonl: Print a JSON object for each picture instead: file and objects.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.data.image import decode_image
     from flax_transformer.task.use import detect as run
-    from flax_transformer.task.use import draw_found, open_checkpoint
+    from flax_transformer.task.use import draw_found, open_checkpoint, read_picture, read_several
 
     keep_programs()
-    pretrained, image = open_checkpoint(checkpoint, revision=revision), decode_image(picture)
-    (found,) = run(pretrained, image, threshold)
-    for each in found:
-        print(f"{each.probability:.4f}\t{each.label}\t" + "\t".join(f"{side:.1f}" for side in each.box))
-    if not found:
-        print(f"nothing is found above {threshold:g}")
-    if output is not None:
-        draw_found(pretrained, image, found).save(output)
-        print(output)
+    names = list(pictures) or read_lines()
+    if not names:
+        return
+    pretrained = open_checkpoint(checkpoint, revision=revision)
+    run(pretrained, [], threshold)  # refuses what cannot detect
+    drawn = {} if output is None else _outputs(output, names)
+    with Refused() as refuse:
+        for (name,), (image,) in read_several(names, partial(read_picture, pretrained), refuse, rows=1):
+            (found,) = run(pretrained, image, threshold)
+            head = f"{name}\t" if len(names) > 1 else ""
+            lines = [
+                f"{head}{each.probability:.4f}\t{each.label}\t" + "\t".join(f"{side:.1f}" for side in each.box)
+                for each in found
+            ]
+            nothing = f"{head}nothing is found above {threshold:g}"
+            put({"file": name, "objects": list(map(asdict, found))}, *(lines or [nothing]), jsonl=jsonl)
+            if name in drawn:
+                draw_found(pretrained, image, found).save(drawn[name])
+                put({}, *[str(drawn[name])] * (not jsonl), jsonl=False)
+
+
+def _outputs(output: Path, names: list[str]) -> dict[str, Path]:
+    """Name the file that each picture is drawn to: in a folder, where there are several."""
+    if len(names) == 1 and not output.is_dir():
+        return {names[0]: output}
+    if output.suffix and not output.is_dir():
+        raise ValueError(f"the output of several pictures must be a folder, got {output}")
+    found = {name: output / f"{Path(name).stem}.png" for name in names}
+    if len({*found.values()}) < len(found):
+        raise ValueError(f"pictures drawn into one folder must differ in their names, got {len(names)} with the same")
+    output.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def search(
@@ -115,6 +153,7 @@ def search(
     /,
     top: int = 10,
     index: Path | None = None,
+    jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
     """Find pictures of a folder by a text, or by a picture: cosine and file, separated by a tab, the best first.
@@ -125,11 +164,14 @@ def search(
       folder: Pictures, also those of folders in it.
       top: Pictures at most.
       index: File that keeps what the model makes of the pictures; .embeddings.npz in the folder by default.
+      jsonl: Print a JSON object for each picture instead: file and score.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import open_checkpoint
     from flax_transformer.task.use import search as run
 
     keep_programs()
-    for hit in run(open_checkpoint(checkpoint, revision=revision), query, folder, top=top, index=index):
-        print(f"{hit.score:.4f}\t{hit.file}")
+    pretrained = open_checkpoint(checkpoint, revision=revision)
+    with Refused() as refuse:
+        for hit in run(pretrained, query, folder, top=top, index=index, refuse=refuse):
+            put({"file": str(hit.file), "score": hit.score}, f"{hit.score:.4f}\t{hit.file}", jsonl=jsonl)

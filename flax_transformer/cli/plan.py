@@ -9,12 +9,12 @@ from typing import Annotated
 import tyro
 
 from flax_transformer.cli.bench import Mesh, Size
-from flax_transformer.cli.read import Folder
+from flax_transformer.cli.read import Folder, Options
 
 
 def plan(
     target: Folder,
-    options: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    options: Options = (),
     /,
     topology: str = "v5e:4x4",
     mesh: Mesh = Mesh(),
@@ -34,7 +34,8 @@ def plan(
     Args:
       target: What bench takes: a preset such as transformer_base; an experiment file, FILE:NAME for one of several in
         it; a Hugging Face folder or hub id; or FILE.py:FUNCTION.
-      options: Arguments of the experiment, after --, as in: -- --init FOLDER.
+      options: Of several experiments the NAME, if not said yet; and arguments of the experiment, after --, as in:
+        -- --init FOLDER.
       topology: GENERATION:AxB or AxBxC chips, of v4, v5e, v5p, v6e, tpu7x; or GPU:N, of a100, h100, h200, b200, in
         hosts of 8, or else GPU:HOSTSxN.
       mesh: Devices along each axis; the experiment's own by default.
@@ -56,12 +57,14 @@ def plan(
     from flax_transformer.bench.record import check_file
     from flax_transformer.bench.run import at_the_door
     from flax_transformer.parallel import MeshConfig
+    from flax_transformer.task.command import spelled
 
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     changes = {name: value for name, value in asdict(size).items() if value is not None}
     with at_the_door():
         check_file(json)
         devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
+        target, options = spelled(target, options)
         case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes)
         if search:
             found = searching.search(case, say, fresh=fresh)

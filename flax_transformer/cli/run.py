@@ -1,93 +1,149 @@
 """Commands on runs: `translate | evaluate | distil | show | report | compare | attention`."""
 
+import contextlib
 import json
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from flax_transformer.cli.read import Folder, read_lines
+from flax_transformer.cli.several import Refused
+
+
+@dataclass(frozen=True)
+class Translating:
+    """How to translate; what is not given is the run's or checkpoint's own setting."""
+
+    beam: int | None = None
+    """Hypotheses kept at each step, 1 for greedy; the lengths tried by a model that writes all tokens at once."""
+    length_penalty: float | None = None
+    """Exponent of the length that scores are divided by."""
+    iterations: int | None = None
+    """Passes of a model that writes all tokens at once."""
+    rescore: str | None = None
+    """Folder of another translation run, whose model chooses among the hypotheses of a run."""
+    source_lang: str | None = None
+    """Language of the sentences, as en, for a checkpoint (T5) whose config.json has a prefix for each pair."""
+    target_lang: str | None = None
+    """Language to translate into."""
+    prefix: str | None = None
+    """Text put before every sentence, in place of the one that config.json has."""
+
+
+How = Annotated[Translating, tyro.conf.arg(name="")]
 
 
 def translate(
     workdir: Folder,
+    sentences: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
     /,
     input: Path | None = None,
     output: Path | None = None,
-    beam: int | None = None,
-    length_penalty: float | None = None,
     n_best: int = 1,
-    iterations: int | None = None,
-    rescore: str | None = None,
+    how: How = Translating(),
+    jsonl: bool = False,
 ) -> None:
-    """Translate sentences, one a line, with the model of a run.
+    """Translate sentences, one a line, with the model of a run or a checkpoint.
 
     Args:
-      workdir: Folder of a translation run.
+      workdir: Folder of a translation run, or a Hugging Face folder or hub id of a model that answers texts.
+      sentences: What to translate, each alone; without them, lines of a file.
       input: File to read; standard input by default.
       output: File to write; standard output by default.
-      beam: Hypotheses kept at each step, 1 for greedy; the lengths tried by a model that writes all tokens at once. The
-        run's own setting by default.
-      length_penalty: Exponent of the length that scores are divided by; the run's own by default.
       n_best: Translations printed for each sentence; more than one are printed as line number, score and text,
         separated by tabs.
-      iterations: Passes of a model that writes all tokens at once; the run's own by default.
-      rescore: Folder of another translation run, whose model chooses among the hypotheses.
+      how: Settings.
+      jsonl: Print a JSON object for each sentence instead: source, and hypotheses with their scores.
     """
-    lines = read_lines(input)
-    asked = {"beams": beam, "length_penalty": length_penalty, "n_best": n_best, "iterations": iterations}
-    translator, search = _open(workdir, asked, rescore)
+    if sentences and input is not None:
+        raise ValueError(f"sentences are arguments or lines of --input, got {len(sentences)} and {input}")
+    lines = list(sentences) or read_lines(input)
+    if output is not None and output.is_dir():
+        raise ValueError(f"the output must be a file, {output} is a folder")
+    translator, search = _open(workdir, how, n_best=n_best)
     results = translator(lines, search)
-    out = sys.stdout if output is None else output.open("w", encoding="utf-8")
-    for number, hypotheses in enumerate(results, start=1):
-        for hypothesis in hypotheses:
-            head = f"{number}\t{hypothesis.score:.4f}\t" if n_best > 1 else ""
-            out.write(f"{head}{hypothesis.text}\n")
-    if output is not None:
-        out.close()
+    with contextlib.nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as out:
+        for number, (line, hypotheses) in enumerate(zip(lines, results, strict=True), start=1):
+            if jsonl:
+                several = [{"text": each.text, "score": each.score} for each in hypotheses]
+                out.write(json.dumps({"source": line, "hypotheses": several}, ensure_ascii=False) + "\n")
+                continue
+            for hypothesis in hypotheses:
+                head = f"{number}\t{hypothesis.score:.4f}\t" if n_best > 1 else ""
+                out.write(f"{head}{hypothesis.text}\n")
 
 
 def evaluate(
-    workdir: Folder,
+    checkpoint: Folder,
+    data: Annotated[Path | None, tyro.conf.Positional] = None,
     /,
-    source: Path,
-    reference: Path,
-    beam: int | None = None,
-    length_penalty: float | None = None,
-    iterations: int | None = None,
-    rescore: str | None = None,
+    source: Path | None = None,
+    reference: Path | None = None,
+    split: str | None = None,
+    how: How = Translating(),
+    revision: str | None = None,
 ) -> None:
-    """Translate a file and score it against references; prints one JSON object.
+    """Measure any run or checkpoint on data of yours; prints one JSON object.
+
+    Translations: --source and --reference, or DATA of two columns. Classes: DATA a file of text TAB label, or a folder
+    of class folders of pictures, clips or sounds. Objects: a folder with COCO's json. Captions and speech: a folder
+    with JSON lines, as {"image": …, "captions": […]} and {"audio": …, "text": …}. A model that continues texts: a file.
 
     Args:
-      workdir: Folder of a translation run.
+      checkpoint: Run folder, Hugging Face folder or hub id.
+      data: File or folder.
       source: Sentences to translate, one a line.
       reference: Their translations, as many lines.
-      beam: Hypotheses kept at each step, 1 for greedy; the lengths tried by a model that writes all tokens at once. The
-        run's own setting by default.
-      length_penalty: Exponent of the length that scores are divided by; the run's own by default.
-      iterations: Passes of a model that writes all tokens at once; the run's own by default.
-      rescore: Folder of another translation run, whose model chooses among the hypotheses.
+      split: Split of the folder: test, validation or train; by default the first of these that it has, and all of a
+        folder without splits.
+      how: Settings of a translation.
+      revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.data.text import read_parallel
+    if (source is None) != (reference is None) or (source is None) == (data is None):
+        given = {"DATA": data, "--source": source, "--reference": reference}
+        got = ", ".join(name for name, path in given.items() if path is not None) or "neither"
+        raise ValueError(f"a model is measured on DATA, or on --source and --reference together, got {got}")
+    if source is not None:
+        from flax_transformer.data.text import read_parallel
+
+        pairs = read_parallel(source, reference, strict=True)
+        result = _evaluate_pairs(checkpoint, list(pairs.sources), list(pairs.targets), how)
+    else:
+        from flax_transformer.cli.programs import keep_programs
+        from flax_transformer.task.use import open_checkpoint
+        from flax_transformer.task.use.measure import measure, read_pairs
+        from flax_transformer.task.use.translate import translates
+
+        keep_programs()
+        pretrained = None if translates(Path(checkpoint)) else open_checkpoint(checkpoint, revision=revision)
+        if pretrained is None or ("respond" in pretrained.architecture.uses and data.is_file()):
+            result = _evaluate_pairs(checkpoint, *read_pairs(data), how)
+        else:
+            with Refused() as refuse:
+                print(json.dumps(measure(pretrained, data, split, refuse), indent=2))
+            return
+    print(json.dumps(result, indent=2))
+
+
+def _evaluate_pairs(checkpoint: str, sources: list[str], references: list[str], how: Translating) -> dict:
+    """Translate a corpus and score it."""
     from flax_transformer.task.evaluator.translate import evaluate_corpus
 
-    pairs = read_parallel(source, reference, strict=True)
-    asked = {"beams": beam, "length_penalty": length_penalty, "iterations": iterations}
-    translator, search = _open(workdir, asked, rescore)
-    scores, hypotheses, seconds = evaluate_corpus(translator, list(pairs.sources), list(pairs.targets), search)
-    result = {
+    translator, search = _open(checkpoint, how)
+    scores, hypotheses, seconds = evaluate_corpus(translator, sources, references, search)
+    return {
         **scores.metrics(),
         "signature": scores.signature,
         "sentences": len(hypotheses),
         "sentences_per_second": len(hypotheses) / seconds,
         "beam": search.beams,
         "length_penalty": search.length_penalty,
+        **({"iterations": search.iterations} if hasattr(search, "iterations") else {}),
+        **({} if how.rescore is None else {"rescored_by": how.rescore}),
     }
-    result |= {"iterations": search.iterations} if hasattr(search, "iterations") else {}
-    result |= {} if rescore is None else {"rescored_by": rescore}
-    print(json.dumps(result, indent=2))
 
 
 def distil(
@@ -199,17 +255,22 @@ def attention(
         print(path)
 
 
-def _open(workdir: str, asked: dict, rescore: str | None = None):
-    """Open a run's translator, with its search changed where asked, perhaps with another run as a judge."""
-    from dataclasses import replace
-
+def _open(workdir: str, how: Translating, **search):
+    """Open a translator, with its search changed where asked, perhaps with another run as a judge."""
     from flax_transformer.cli.programs import keep_programs
     from flax_transformer.task.rescore import Rescored
     from flax_transformer.task.run import open_translator
+    from flax_transformer.task.translator import Translator
+    from flax_transformer.task.use.translate import open_any_translator
 
     keep_programs()
-    translator, search = open_translator(workdir)
-    if asked.get("iterations") is not None and not hasattr(search, "iterations"):
+    translator, own = open_any_translator(workdir, prefix=how.prefix, source=how.source_lang, target=how.target_lang)
+    if how.iterations is not None and not hasattr(own, "iterations"):
         raise ValueError(f"iterations are of a model that writes all tokens at once, {workdir} writes one by one")
-    search = replace(search, **{name: value for name, value in asked.items() if value is not None})
-    return translator if rescore is None else Rescored(translator, open_translator(rescore)[0]), search
+    asked = {"beams": how.beam, "length_penalty": how.length_penalty, "iterations": how.iterations, **search}
+    own = replace(own, **{name: value for name, value in asked.items() if value is not None})
+    if how.rescore is None:
+        return translator, own
+    if not isinstance(translator, Translator):
+        raise ValueError(f"a run's hypotheses are rescored by another, {workdir} is a checkpoint")
+    return Rescored(translator, open_translator(how.rescore)[0]), own

@@ -3,14 +3,15 @@
 CHECKPOINT is a Hugging Face folder, a hub id, or an Orbax folder.
 """
 
-import json
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import tyro
 
 from flax_transformer.cli.programs import keep_programs
-from flax_transformer.cli.read import Folder, read_lines
+from flax_transformer.cli.read import Folder, put, read_lines
+from flax_transformer.cli.several import Refused
 
 Files = Annotated[tuple[str, ...], tyro.conf.Positional]
 
@@ -38,7 +39,7 @@ def transcribe(
       num_beams: Hypotheses of beam search; 1 for none.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import open_checkpoint
+    from flax_transformer.task.use import open_checkpoint, read_several, read_sound
     from flax_transformer.task.use import transcribe as run
 
     keep_programs()
@@ -46,18 +47,16 @@ def transcribe(
     if not names:
         return
     pretrained = open_checkpoint(checkpoint, revision=revision)
-    for name in names:
-        (found,) = run(
-            pretrained, [name], language=language, task=task, timestamps=timestamps, num_beams=num_beams
-        )  # fmt: skip
-        head = f"{name}\t" if len(names) > 1 else ""
-        if jsonl:
-            print(json.dumps({"file": name, **asdict(found)}, ensure_ascii=False), flush=True)
-        elif timestamps:
-            for each in found.segments:
-                print(f"{head}{each.start:.2f}\t{each.end:.2f}\t{_line(each.text)}", flush=True)
-        else:
-            print(f"{head}{_line(found.text)}", flush=True)
+    how = {"language": language, "task": task, "timestamps": timestamps, "num_beams": num_beams}
+    run(pretrained, [], **how)  # refuses what cannot write speech down
+    with Refused() as refuse:
+        for (name,), sounds in read_several(names, partial(read_sound, pretrained), refuse, rows=1):
+            (found,) = run(pretrained, sounds, **how)
+            head = f"{name}\t" if len(names) > 1 else ""
+            lines = [f"{head}{_line(found.text)}"]
+            if timestamps:
+                lines = [f"{head}{each.start:.2f}\t{each.end:.2f}\t{_line(each.text)}" for each in found.segments]
+            put({"file": name, **asdict(found)}, *lines, jsonl=jsonl)
 
 
 def _line(text: str) -> str:

@@ -11,6 +11,7 @@ from jaxtyping import Int
 
 from flax_transformer.data.split import names_split, normal, split_of
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 
 
 @frozen
@@ -68,7 +69,7 @@ def open_folders(root: Path, kind: FileKind) -> Found:
     splits = {name: folder for name, folder in folders.items() if names_split(name)}
     if "train" not in map(split_of, splits):
         if splits and len(splits) == len(folders):
-            raise ValueError(f"{root} must have a folder train beside {', '.join(splits)}")
+            raise ValueError(f"{root} must have a folder train beside {listed(splits)}")
         found, classes = _read(root, kind)
         return {"train": found}, classes
     if len(splits) < len(folders) and all(map(kind.files, folders.values())):  # classes, of which one is named so
@@ -76,17 +77,17 @@ def open_folders(root: Path, kind: FileKind) -> Found:
         return {"train": found}, classes
     if len(splits) < len(folders) or kind.files(root):
         other = min([*(folders.keys() - splits.keys()), *kind.files(root)])
-        raise ValueError(f"{root} must have folders of splits alone, as it has {', '.join(splits)}, got {other}")
+        raise ValueError(f"{root} must have folders of splits alone, as it has {listed(splits)}, got {other}")
     read: dict[str, tuple[ClassFiles, tuple[str, ...]]] = {}
     for name, folder in splits.items():
         split = split_of(name)
         if split in read:
-            raise ValueError(f"{root} must have one folder for the split {split}, got {', '.join(splits)}")
+            raise ValueError(f"{root} must have one folder for the split {split}, got {listed(splits)}")
         read[split] = _read(folder, kind)
     classes = read["train"][1]
     for split, (_, theirs) in read.items():
         if theirs != classes:
-            differ = ", ".join(sorted(set(theirs) ^ set(classes)))
+            differ = listed(sorted(set(theirs) ^ set(classes)))
             raise ValueError(f"all splits of {root} must have the same classes, {split} and train differ in {differ}")
     return {split: files for split, (files, _) in read.items()}, classes
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from flax_transformer.data.split import split_of
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 
 SUFFIXES = (".jsonl", ".jl")
 
@@ -92,7 +93,7 @@ def line_files(root: Path, kind: LineKind) -> dict[str, Path]:
             raise ValueError(f"a split must have one file of {kind.said}, got {files[split]} and {path}")
         files[split] = path
     if "train" not in files:
-        raise ValueError(f"{root} must have {kind.said} of a split train, got those of {', '.join(files)}")
+        raise ValueError(f"{root} must have {kind.said} of a split train, got those of {listed(files)}")
     return files
 
 

@@ -10,6 +10,9 @@ from flax_transformer.launch.package import Package
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 """Fits TPU machines, queued resources and, with what JobSet adds to it, pods."""
 
+BUCKET = re.compile(r"[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
+"""https://cloud.google.com/storage/docs/buckets#naming, but for the length of what is between dots."""
+
 MOUNT = "/gcs"
 """Folder on the workers in which buckets appear as folders."""
 
@@ -37,10 +40,16 @@ class Request:
 
     def __post_init__(self):
         check_name(self.name)
-        if not re.fullmatch(r"gs://[a-z0-9][-_.a-z0-9]+(/[^/]+)+/?", self.workdir):
+        if not re.fullmatch(r"gs://[^/]+(/[^/]+)+/?", self.workdir):
             raise ValueError(
-                "a run on other machines must have a WORKDIR gs://BUCKET/FOLDER that all of them reach, with the "
-                f"bucket's name in lower case, got {self.workdir!r}"
+                "a run on other machines must have a WORKDIR gs://BUCKET/FOLDER that all of them reach, got "
+                f"{self.workdir!r:.100}"
+            )
+        if not (BUCKET.fullmatch(self.bucket) and all(len(part) <= 63 for part in self.bucket.split("."))):
+            raise ValueError(
+                "a bucket's name must have 3 to 63 lower-case letters, digits, hyphens, underscores and dots (with "
+                f"dots 222, 63 between two), the first and last a letter or digit, got {self.bucket!r:.99} in WORKDIR "
+                "gs://BUCKET/FOLDER"
             )
         if self.retries < 0:
             raise ValueError(f"retries must not be negative, got {self.retries}")

@@ -13,10 +13,9 @@ from flax_transformer.report.page import write_whole
 from flax_transformer.report.run import read_records
 from flax_transformer.task.drawing import draw_samples
 from flax_transformer.task.evaluator.translate import DRAWN, PICTURES, has_tokens
-from flax_transformer.task.run import EXPORT, MODEL, PACKAGES, open_run
+from flax_transformer.task.run import EXPORT, MODEL, open_run, read_model_config
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.train.checkpoint import CheckpointError
-from flax_transformer.train.config import from_json, parse_object
 from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
 from flax_transformer.train.state import parameter_count
 
@@ -77,15 +76,12 @@ def model_config(folder: RunFolder) -> Any:
     """Read the config of a run's model, sized by its data.
 
     Raises:
-      ValueError: the run does not say it, or says what is not there.
+      ValueError: the run does not say it.
+      FolderError: it says what is not there, or may not be imported.
     """
-    path = folder.root / MODEL
-    if not path.is_file():
+    if not (folder.root / MODEL).is_file():
         raise ValueError(f"it has no {MODEL}")
-    try:
-        return from_json(parse_object(path.read_bytes(), path), PACKAGES)
-    except TypeError as error:
-        raise ValueError(str(error)) from error
+    return read_model_config(folder)
 
 
 def _read(folder: RunFolder, name: str, cost: Cost | None) -> tuple[ComparedRun, str]:

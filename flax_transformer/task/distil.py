@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.data.text.pair import PairSource
-from flax_transformer.task.run import PACKAGES, open_translator
+from flax_transformer.task.run import open_translator
 from flax_transformer.train.config import differences, parse_object, to_json
-from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
+from flax_transformer.train.folder import PACKAGES, FolderError, RunFolder, read_experiment
 
 ABOUT = "distil.json"
 """File of the folder that says what wrote it."""

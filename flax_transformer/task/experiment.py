@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import jax
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import short_path
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.command import quietly
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, check_new_statistics
@@ -249,7 +250,7 @@ def introduction(model: Any, trained: str) -> str:
 def _introduce(folder: RunFolder, model: str, mesh: Any) -> None:
     if jax.process_index() == 0:
         devices = "1 device" if mesh is None else " × ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1)
-        print(f"{model}, {jax.default_backend()}, {devices}, run folder {folder.root}", flush=True)
+        print(f"{model}, {jax.default_backend()}, {devices}, run folder {short_path(folder.root)}", flush=True)
 
 
 def write_samples(folder: RunFolder, samples: list[dict]) -> None:
@@ -294,6 +295,8 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
     if isinstance(default, Mapping):
         default, arguments = _named(default, arguments)
+    elif arguments and vars(sys.modules["__main__"]).get(arguments[0]) is default:
+        arguments = arguments[1:]  # the only one, by the name that its file has for it
 
     def command(
         workdir: str = f"runs/{name}",

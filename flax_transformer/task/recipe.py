@@ -16,6 +16,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.convert import describe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import families, find_uses
+from flax_transformer.listing import short_path
 from flax_transformer.models.preset import module_of
 from flax_transformer.objective import check_parts
 from flax_transformer.parallel import MeshConfig
@@ -256,8 +257,9 @@ def _merged(model: Any) -> Any:
 def _last_words(shown: list[Shown], folder: RunFolder, report: Path) -> list[str]:
     lines = [line for each in shown for line in each.lines]
     export = folder.root / EXPORT
-    saved = f"checkpoint: {export}" if export.is_dir() else f"checkpoints: {folder.checkpoints}"
-    where = ["", f"run folder: {folder.root}", saved, f"report: {report}"]
+    saved = "checkpoint", export if export.is_dir() else folder.checkpoints
+    paths = ("run folder", folder.root), saved, ("report", report)
+    where = ["", *(f"{name}: {short_path(path)}" for name, path in paths)]
     return [*lines, *where, *(line for each in shown for line in each.last)]
 
 

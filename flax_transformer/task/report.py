@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.hub import Pretrained
+from flax_transformer.listing import without_folders
 from flax_transformer.report import (
     ImageAttention,
     Picture,
@@ -21,6 +22,7 @@ from flax_transformer.task.drawing import draw_samples
 from flax_transformer.task.evaluator.translate import has_tokens
 from flax_transformer.task.run import EXPORT, open_run
 from flax_transformer.task.use.checkpoint import open_checkpoint
+from flax_transformer.train import own_code
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError, RunFolder, read_config, read_experiment
 from flax_transformer.train.state import parameter_count
@@ -63,13 +65,23 @@ def write_report(
         pictures, images, reasons = draw_samples(pretrained, samples or ())
     tested = [record for record in report.records or () if record["split"] == "test"]
     said = [note for evaluator in evaluators for note in (evaluator.notes(tested[-1]) if tested else ())]
+    folders = _folders(folder, report.config)
+    readable = [_readable(sample, tokenizer) for sample in samples] if samples else None
     report = replace(
-        report, facts={**report.facts, **facts}, notes=(*report.notes, *notes, *reasons, *said),
-        samples=[_readable(sample, tokenizer) for sample in samples] if samples else None, pictures=pictures,
-        images=images,
+        report, facts={**report.facts, **facts},
+        notes=without_folders((*report.notes, *notes, *reasons, *said), folders),
+        samples=without_folders(readable, folders), pictures=pictures, images=images,
         headline=next((each.metric for each in evaluators if each.metric), report.headline),
     )  # fmt: skip
     return write_page(folder.report, report)
+
+
+def _folders(folder: RunFolder, config: Any) -> list[Path | str]:
+    """List the folders that a page need not name: the data's, the current one, and the run's parent."""
+    root = config.get("data", {}).get("root") if isinstance(config.get("data"), dict) else None
+    known = [Path(root).expanduser()] if isinstance(root, str) and root else []
+    known += [Path.cwd(), folder.root.resolve().parent]
+    return sorted((each for each in known if each.is_absolute() and each.parts[1:]), key=lambda each: -len(each.parts))
 
 
 def remake_report(workdir: str | Path) -> Path:
@@ -85,8 +97,10 @@ def remake_report(workdir: str | Path) -> Path:
     read_config(folder)
     try:
         evaluators = read_experiment(folder).evaluators
-    except (FolderError, AttributeError):  # of a program that is not here; its numbers can be shown all the same
-        return write_report(folder, samples=[])
+    except (FolderError, AttributeError) as error:  # its numbers can be shown all the same
+        own = (folder.root / own_code.FILE).is_file()
+        notes = [f"There are no samples and no pictures of attention: {error}."] if own else []
+        return write_report(folder, samples=[], notes=notes)
     if not any(each.draws for each in evaluators):
         return write_report(folder, evaluators, **_finished(folder))
     try:

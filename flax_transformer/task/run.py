@@ -13,13 +13,11 @@ from flax_transformer.models.preset import abstract
 from flax_transformer.task.translator import Search, Translator
 from flax_transformer.train.carry import carry_of, new_carried
 from flax_transformer.train.checkpoint import Checkpoints, average_models
-from flax_transformer.train.config import from_json, parse_object, to_json
-from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
+from flax_transformer.train.config import parse_object, to_json
+from flax_transformer.train.folder import PACKAGES, FolderError, RunFolder, read_experiment, rebuild
 
 EXPORT = "export"
 """Folder inside a run's that holds the finished model as a Hugging Face checkpoint."""
-
-PACKAGES = ("flax_transformer",)
 
 MODEL = "model.json"
 """File of a run's folder that has the config of its model, sized by the data."""
@@ -41,6 +39,22 @@ def write_model_config(folder: RunFolder, config: Any) -> None:
     (folder.root / MODEL).write_text(json.dumps(to_json(config), indent=2) + "\n")
 
 
+def read_model_config(folder: RunFolder, packages: tuple[str, ...] = PACKAGES) -> Any:
+    """Read the config of a run's model, sized by its data; `packages` as `open_run`'s.
+
+    Raises:
+      FolderError: when the folder does not say it, or says what is not there or may not be imported.
+    """
+    path = folder.root / MODEL
+    if not path.is_file():
+        raise FolderError(f"{folder.root} does not say what its model is: it has no {MODEL}")
+    try:
+        data = parse_object(path.read_bytes(), path)
+    except ValueError as error:
+        raise FolderError(str(error)) from error
+    return rebuild(folder, data, path, packages)
+
+
 def open_run(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -> Run:
     """Open the run of a recipe with its newest checkpoints, averaged as the recipe says.
 
@@ -53,14 +67,11 @@ def open_run(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -> Run:
     """
     folder = RunFolder(Path(workdir))
     recipe = read_experiment(folder, packages)
-    path = folder.root / MODEL
-    if not path.is_file():
-        raise FolderError(f"{workdir} does not say what its model is: it has no {MODEL}")
     tokenizer = load_tokenizer(folder.tokenizer) if folder.tokenizer.is_file() else None
     try:
-        model = abstract(from_json(parse_object(path.read_bytes(), path), packages))
+        model = abstract(read_model_config(folder, packages))
     except (ValueError, TypeError) as error:
-        raise FolderError(f"{path}: {error}") from error
+        raise FolderError(f"{folder.root / MODEL}: {error}") from error
     with Checkpoints(folder.checkpoints, keep=None) as checkpoints:
         steps = checkpoints.steps()[-recipe.train.average :]
         if not steps:

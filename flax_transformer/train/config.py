@@ -7,9 +7,11 @@ import dataclasses
 import importlib
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from flax_transformer.listing import listed
 
 
 def parse_object(content: bytes, path: Path) -> dict[str, Any]:
@@ -57,37 +59,55 @@ def to_json(value: Any) -> Any:
     )
 
 
-def from_json(data: Any, packages: tuple[str, ...] = ("flax_transformer",)) -> Any:
+def from_json(
+    data: Any, packages: tuple[str, ...] = ("flax_transformer",), modules: Mapping[str, types.ModuleType] = {}
+) -> Any:
     """Rebuild what `to_json` wrote, validating it on the way.
 
     Args:
       packages: where types and functions may come from; add your own for a config that names yours.
+      modules: imported modules besides, by the names that the config has for them, as `__main__`.
 
     Raises:
       ValueError: when a name is not defined in one of `packages`, or a field does not exist.
     """
     if isinstance(data, list):
-        return tuple(from_json(item, packages) for item in data)
+        return tuple(from_json(item, packages, modules) for item in data)
     if not isinstance(data, dict):
         return data
     if "function" in data:
-        return _find(data["function"], packages)
+        return _find(data["function"], packages, modules)
     if "type" not in data:
-        return {key: from_json(item, packages) for key, item in data.items()}
-    kind = _find(data["type"], packages)
+        return {key: from_json(item, packages, modules) for key, item in data.items()}
+    kind = _find(data["type"], packages, modules)
     if not dataclasses.is_dataclass(kind):
         raise ValueError(f"a config type must be a dataclass, got {data['type']}")
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(set(data) - known - {"type"})
     if unknown:
-        raise ValueError(f"{data['type']} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        raise ValueError(f"{data['type']} has no field {listed(unknown)}; it has {', '.join(sorted(known))}")
     hints = get_type_hints(kind)
-    found = {name: from_json(item, packages) for name, item in data.items() if name != "type"}
+    found = {name: from_json(item, packages, modules) for name, item in data.items() if name != "type"}
     wrong = next((name for name, value in found.items() if not fits(value, hints[name])), None)
     if wrong is not None:
         hint = getattr(hints[wrong], "__name__", str(hints[wrong]))
         raise ValueError(f"{data['type']} must have {wrong} of type {hint}, got {data[wrong]!r:.100}")
     return kind(**found)
+
+
+def modules_in(data: Any, packages: tuple[str, ...] = ("flax_transformer",)) -> list[str]:
+    """List the modules outside `packages` that the JSON of a config names, each once.
+
+    >>> modules_in({"type": "flax_transformer.task.recipe:Recipe", "data": {"type": "__main__:Mine"}})
+    ['__main__']
+    """
+    if isinstance(data, list):
+        return list(dict.fromkeys(name for item in data for name in modules_in(item, packages)))
+    if not isinstance(data, dict):
+        return []
+    own = [str(data[key]).partition(":")[0] for key in ("type", "function") if isinstance(data.get(key), str)]
+    inner = modules_in([*data.values()], packages)
+    return list(dict.fromkeys([*(name for name in own if not _inside(name, packages)), *inner]))
 
 
 def outdated(data: Any) -> str | None:
@@ -103,7 +123,7 @@ def outdated(data: Any) -> str | None:
         if dataclasses.is_dataclass(kind):
             known = {field.name for field in dataclasses.fields(kind)}
             if gone := sorted(data.keys() - known - {"type"}):
-                return f"{kind.__name__} has no {', '.join(gone)}"
+                return f"{kind.__name__} has no {listed(gone)}"
     return next(filter(None, map(outdated, data.values())), None)
 
 
@@ -147,9 +167,14 @@ def _where(thing: Any) -> str:
     return f"{thing.__module__}:{thing.__qualname__}"
 
 
-def _find(name: Any, packages: tuple[str, ...]) -> Any:
+def _find(name: Any, packages: tuple[str, ...], modules: Mapping[str, types.ModuleType] = {}) -> Any:
     """Look a name up; what a module merely imported from elsewhere, such as `os`, is not found in it."""
     module, _, attribute = str(name).partition(":")
+    if module in modules:
+        found = getattr(modules[module], attribute, None)
+        if getattr(found, "__module__", None) != modules[module].__name__:
+            raise ValueError(f"config names {name}, which {modules[module].__file__} does not define")
+        return found
     if not _inside(module, packages):
         raise ValueError(f"a config may name what is in {', '.join(packages)}, got {name}")
     try:

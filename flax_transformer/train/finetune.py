@@ -18,6 +18,7 @@ import optax
 from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PRNGKeyArray
 
+from flax_transformer.listing import listed
 from flax_transformer.order import Order
 from flax_transformer.parallel import path_name, tree_shardings
 from flax_transformer.train.carry import (
@@ -169,7 +170,7 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
     weights = dict(weights or {})
     unknown = sorted(set(weights) - set(objectives))
     if unknown or not objectives:
-        raise ValueError(f"weights must name tasks, got {', '.join(unknown)}; there are {', '.join(objectives)}")
+        raise ValueError(f"weights must name tasks, got {listed(unknown)}; there are {listed(objectives)}")
     if min(weights.values(), default=1) < 0:
         raise ValueError(f"weights must not be negative, got {weights}")
     if carrying := [name for name, objective in objectives.items() if carry_of(objective) is not NOTHING]:
@@ -177,7 +178,7 @@ def multi_task(objectives: Mapping[str, Objective], weights: Mapping[str, float]
 
     def objective(model: Any, batch: Mapping[str, Any], *, key: PRNGKeyArray | None = None) -> tuple[jax.Array, dict]:
         if set(batch) != set(objectives):
-            raise ValueError(f"a batch must have one part a task ({', '.join(objectives)}), got {', '.join(batch)}")
+            raise ValueError(f"a batch must have one part a task ({listed(objectives)}), got {listed(batch)}")
         keys = [None] * len(objectives) if key is None else jax.random.split(key, len(objectives))
         terms, reported, count = (), {}, 0
         for (name, each), k in zip(objectives.items(), keys, strict=True):

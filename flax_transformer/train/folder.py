@@ -11,7 +11,12 @@ from typing import Any
 
 import jax
 
+from flax_transformer.listing import short_path
 from flax_transformer.train.config import differences, from_json, outdated, parse_object, to_json
+from flax_transformer.train.own_code import Untrusted, own_modules, remember_code
+
+PACKAGES = ("flax_transformer",)
+"""Where the types and functions of a run may come from without a question."""
 
 FREE = (
     "train.steps", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.keep",
@@ -106,6 +111,7 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
             partial = folder.config.with_suffix(".partial")
             partial.write_text(json.dumps(config, indent=2) + "\n")
             partial.replace(folder.config)
+            remember_code(folder.root, config, PACKAGES)
     except OSError as error:
         raise FolderError(f"cannot write to {folder.root}: {error}") from error
     return folder
@@ -136,9 +142,13 @@ def read_config(folder: RunFolder) -> dict:
     if not folder.config.is_file():
         raise FolderError(f"{folder.root} is not a run folder: it has no config.json")
     try:
-        return parse_object(folder.config.read_bytes(), folder.config)
+        data = parse_object(folder.config.read_bytes(), folder.config)
     except ValueError as error:
         raise FolderError(str(error)) from error
+    if "model_type" in data and "type" not in data:
+        kind = f"{data['model_type']!r:.60}"
+        raise FolderError(f"{folder.root} is not a run folder but a checkpoint: its config.json has model_type={kind}")
+    return data
 
 
 def _check_version(folder: RunFolder, config: dict) -> None:
@@ -149,19 +159,32 @@ def _check_version(folder: RunFolder, config: dict) -> None:
         )
 
 
-def read_experiment(folder: RunFolder, packages: tuple[str, ...] = ("flax_transformer",)) -> Any:
+def read_experiment(folder: RunFolder, packages: tuple[str, ...] = PACKAGES) -> Any:
     """Rebuild the experiment a run was made with.
 
     Args:
       packages: where its types and functions may come from, as for `from_json`.
 
     Raises:
-      FolderError: when its config is missing, damaged, or names what is not there.
+      FolderError: when its config is missing, damaged, or names what is not there, or what may not be imported.
     """
     data = read_config(folder)
     if "flax_transformer" in packages:
         _check_version(folder, data)
+    return rebuild(folder, data, folder.config, packages)
+
+
+def rebuild(folder: RunFolder, data: Any, path: Path, packages: tuple[str, ...] = PACKAGES) -> Any:
+    """Rebuild what the JSON in one of a run's files says, with the run's own code where it may be imported.
+
+    Raises:
+      FolderError: it names what is not there, or what may not be imported (`own_code.permitting`).
+    """
     try:
-        return from_json(data, packages)
+        return from_json(data, packages, own_modules(folder.root, data, packages))
+    except Untrusted as error:
+        export = folder.root / "export"
+        need = f", or use {short_path(export)}, which needs none" if any(export.glob("*.safetensors")) else ""
+        raise FolderError(f"{error}: add --trust to permit that{need}") from error
     except (ValueError, TypeError) as error:
-        raise FolderError(f"{folder.config}: {error}") from error
+        raise FolderError(f"{path}: {error}") from error

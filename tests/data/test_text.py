@@ -116,6 +116,21 @@ def test_the_classes_of_a_folder_are_those_its_training_file_has(tmp_path):
         corpus.classes()
 
 
+def test_a_column_of_ids_is_no_label_and_is_told_in_a_sentence(tmp_path):
+    (tmp_path / "train.tsv").write_text("".join(f"text {number}\tid{number:05}\n" for number in range(10_514)))
+    with pytest.raises(
+        ValueError, match=r"10,514 lines of text TAB label, got 10,514 labels: id00000, id00001"
+    ) as told:
+        LabelledText(root=str(tmp_path)).classes()
+    assert len(str(told.value)) < 400
+    labels = tuple(f"id{number}" for number in range(10_000))
+    with pytest.raises(
+        ValueError, match=r"must be one of id0, id1, id2, id3, id4, … \(10,000\), got 'id00000'"
+    ) as told:
+        LabelledText(root=str(tmp_path), labels=labels).read("train")
+    assert len(str(told.value)) < 400
+
+
 @pytest.mark.slow
 def test_lines_of_code_and_comments_are_half_and_half_and_of_one_split():
     splits = [code_or_comment(split, 1_000) for split in ("train", "validation", "test")]

@@ -188,6 +188,33 @@ def test_a_run_config_imports_no_module_of_its_folder(tmp_path, monkeypatch):
     assert not (tmp_path / "sprung").exists()
 
 
+COMMANDS = (
+    "translate RUN", "evaluate RUN --source RUN/config.json --reference RUN/config.json", "distil RUN OUT", "show RUN",
+    "sharding RUN", "bench RUN", "report RUN", "compare RUN RUN2", "attention RUN x", "generate RUN x",
+    "fill-mask RUN x", "classify RUN x", "caption RUN x.png", "ask RUN x.png x", "detect RUN x.png", "search RUN x RUN",
+    "transcribe RUN x.wav", "embed RUN x.png", "answer RUN --question x --context x", "convert RUN OUT",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_imports_the_files_of_a_run_without_permission(tmp_path, monkeypatch, run, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trap.py").write_text(TRAP + "class Config: pass\n")
+    known = {"file": str(tmp_path / "trap.py"), "sha256": "0" * 64, "name": ""}
+    for name in ("RUN", "RUN2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text('{"type": "__main__:Config", "evaluators": [{"search": 1}]}')
+        (tmp_path / name / "model.json").write_text('{"type": "trap:Config"}')
+        (tmp_path / name / "code.json").write_text(
+            json.dumps({"modules": {"__main__": known, "trap": {**known, "name": "trap"}}, "path": [str(tmp_path)]})
+        )
+    before = set(sys.path)
+    _, out, err = run(*command.split(), stdin=b"x\n")
+    assert not (tmp_path / "sprung").exists()
+    assert "Traceback" not in out + err
+    assert (set(sys.path), "trap" in sys.modules) == (before, False)
+
+
 @pytest.mark.parametrize("form", ["pythonClassName", "python_class_name", "type", "nested", "json"])
 def test_features_of_a_data_set_import_no_foreign_module(tmp_path, monkeypatch, form):
     build_pairs("words", {"train": numbers(3)}, source="en", target="de", data_dir=tmp_path)

@@ -13,6 +13,7 @@ import numpy as np
 
 from flax_transformer.data.image.picture import Files, Objects, Scenes
 from flax_transformer.data.split import names_split, split_of
+from flax_transformer.listing import listed
 
 SLACK = 0.5
 """Pixels by which a box may reach out of its picture, for numbers are rounded; it is cut off."""
@@ -72,7 +73,7 @@ def open_coco(
     classes = categories["train"]
     for split, theirs in categories.items():
         if theirs != classes:
-            differ = ", ".join(map(str, sorted(set(theirs.items()) ^ set(classes.items()))))
+            differ = listed(sorted(set(theirs.items()) ^ set(classes.items())))
             raise ValueError(f"all splits must have the same categories, {found[split].path} differs in {differ}")
     number_of = {id: number for number, id in enumerate(classes)}
     splits = {split: _scenes(root, split, each, number_of) for split, each in found.items()}

@@ -11,6 +11,7 @@ from jaxtyping import UInt8
 
 from flax_transformer.data.image.picture import Held, Pictures
 from flax_transformer.data.split import split_of
+from flax_transformer.listing import listed
 
 MAX_BYTES = 1 << 32
 """Values that one file may have."""
@@ -52,7 +53,7 @@ def open_idx(found: dict[str, dict[str, Path]]) -> tuple[dict[str, Pictures], tu
     numbers = np.unique(arrays["train"][1])
     if len(numbers) < 2:
         path = found["train"]["labels"]
-        raise ValueError(f"{path} must have at least two classes, got {', '.join(map(str, numbers))}")
+        raise ValueError(f"{path} must have at least two classes, got {listed(numbers)}")
     splits = {}
     for split, (pixels, labels) in arrays.items():
         differ = np.setxor1d(numbers, labels)

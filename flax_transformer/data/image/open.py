@@ -15,6 +15,7 @@ from flax_transformer.data.image.picture import Files, ImageSet, Pictures
 from flax_transformer.data.image.tfds import Records, find_tfds, open_tfds
 from flax_transformer.data.split import choose, completed, normal
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 
 PICTURES = FileKind(
     one="picture",
@@ -51,7 +52,9 @@ class ImageData:
         """Open all that there are."""
         found = open_images(self.root, holdout=self.holdout, seed=self.split_seed)
         if self.names and len(self.names) != len(found.classes):
-            raise ValueError(f"names must be as many as the classes, got {self.names} for {found.classes}")
+            raise ValueError(
+                f"names must be as many as the classes, got {listed(self.names)} for {listed(found.classes)}"
+            )
         return replace(found, classes=self.names) if self.names else found
 
 

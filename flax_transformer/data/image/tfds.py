@@ -12,6 +12,7 @@ from flax_transformer.data.image.decode import decode_image, image_size
 from flax_transformer.data.image.picture import Objects, Pictures, Scenes
 from flax_transformer.data.prepared import first_line, refuse_code
 from flax_transformer.data.split import split_of
+from flax_transformer.listing import listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,7 @@ def open_tfds(folders: Sequence[Path]) -> tuple[Literal["classes", "boxes"], dic
     import tensorflow_datasets as tfds
 
     if len(folders) > 1:
-        raise ValueError(f"a folder must have one prepared data set, got {', '.join(map(str, folders))}")
+        raise ValueError(f"a folder must have one prepared data set, got {listed(folders)}")
     folder = folders[0]
     refuse_code(folder / "features.json")
     try:
@@ -98,7 +99,7 @@ def open_tfds(folders: Sequence[Path]) -> tuple[Literal["classes", "boxes"], dic
         images = Records(source, image, origin, f"{builder.info.full_name} {name}", indices, 1 if channels == 1 else 3)
         found[split] = _pictures(images, label) if boxes is None else _scenes(images, label, *boxes)
     if "train" not in found:
-        raise ValueError(f"{folder} must have a split train, got {', '.join(splits)}")
+        raise ValueError(f"{folder} must have a split train, got {listed(splits)}")
     return "classes" if boxes is None else "boxes", found, classes, 1 if channels == 1 else 3
 
 
@@ -133,7 +134,7 @@ def _roles(features: Any, folder: Path) -> tuple[str, str, tuple[str, str] | Non
             return images[0], "label" if "label" in classes else classes[0], (name, boxes[0])
     if len(images) == 1 and (len(labels) == 1 or "label" in labels):
         return images[0], "label" if "label" in labels else labels[0], None
-    raise ValueError(f"{folder} must have one feature of pictures, and classes or boxes, got {', '.join(features)}")
+    raise ValueError(f"{folder} must have one feature of pictures, and classes or boxes, got {listed(features)}")
 
 
 def _pictures(images: Records, label: str) -> Pictures:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from flax_transformer.data.text.plain import read_text, standard_library
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 
+FEW = 100
+"""Lines from which on a file must have more than two a label."""
 _BLOCK_STRING = re.compile(r'("""|\'\'\').*?\1', re.DOTALL)
 
 
@@ -44,13 +47,13 @@ class LabelledText:
 
     def __post_init__(self) -> None:
         if self.labels and (len(set(self.labels)) != len(self.labels) or len(self.labels) < 2):
-            raise ValueError(f"labels must be at least two and differ, got {self.labels}")
+            raise ValueError(f"labels must be at least two and differ, got {listed(self.labels)}")
         if self.names and self.labels:
             self._check_names(self.labels)
 
     def _check_names(self, labels: Sequence[str]) -> None:
         if len(self.names) != len(labels):
-            raise ValueError(f"names must be as many as labels, got {self.names} for {tuple(labels)}")
+            raise ValueError(f"names must be as many as labels, got {listed(self.names)} for {listed(labels)}")
 
     def read(self, split: str) -> Labelled:
         """Read the ``train``, ``validation`` or ``test`` texts; errors as ``read_labelled``."""
@@ -80,7 +83,13 @@ def found_labels(path: str | Path) -> tuple[str, ...]:
     Raises:
         FileNotFoundError, ValueError: as ``read_labelled``; also a file with one label alone.
     """
-    labels = {label for _, _, label in _lines(Path(path))}
+    rows = [label for _, _, label in _lines(Path(path))]
+    labels = set(rows)
+    if len(rows) >= FEW and 2 * len(labels) > len(rows):
+        raise ValueError(
+            f"{path} must have few classes for its {len(rows):,} lines of text TAB label, got {len(labels):,} labels: "
+            f"{listed(sorted(labels))}; a column of ids or texts is no label"
+        )
     if len(labels) < 2:
         raise ValueError(f"{path} must have texts of at least two classes, all are labelled {min(labels)!r}")
     numbers = all(re.fullmatch("[0-9]{1,9}", label) for label in labels)
@@ -98,7 +107,7 @@ def read_labelled(path: str | Path, labels: Sequence[str]) -> Labelled:
     texts, numbers = [], []
     for line, text, label in _lines(Path(path)):
         if label not in number_of:
-            raise ValueError(f"{path}, line {line}: the label must be one of {', '.join(labels)}, got {label!r}")
+            raise ValueError(f"{path}, line {line}: the label must be one of {listed(labels)}, got {label!r:.60}")
         texts.append(text)
         numbers.append(number_of[label])
     return Labelled(texts, numbers)

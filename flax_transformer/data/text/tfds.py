@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 from flax_transformer.data.prepared import first_line, refuse_code
 from flax_transformer.data.text.numbers import numbers
 from flax_transformer.data.text.pair import PairSource
+from flax_transformer.listing import listed
 
 Pairs = PairSource | Iterable[Mapping[str, str]]
 
@@ -78,11 +79,11 @@ def tfds_pairs(
     if not builder.is_prepared():
         _prepare(builder, name, folder)
     if split.split("[")[0] not in builder.info.splits:
-        raise ValueError(f"{name} in {folder} has the splits {', '.join(sorted(builder.info.splits))}, got {split!r}")
+        raise ValueError(f"{name} in {folder} has the splits {listed(sorted(builder.info.splits))}, got {split!r}")
     features = list(builder.info.features)
     missing = [language for language in (source, target) if language not in features]
     if missing:
-        raise ValueError(f"{name} in {folder} has the features {', '.join(sorted(features))}, got {', '.join(missing)}")
+        raise ValueError(f"{name} in {folder} has the features {listed(sorted(features))}, got {listed(missing)}")
     if builder.info.file_format.value != "array_record":
         raise RuntimeError(
             f"{name} in {folder} is prepared as {builder.info.file_format.value}, random access needs array_record; "
@@ -219,7 +220,7 @@ def _prepared(folder: str) -> list[str]:
 
 
 def _prepared_text(folder: str) -> str:
-    return ", ".join(_prepared(folder)) or "nothing"
+    return listed(_prepared(folder)) if _prepared(folder) else "nothing"
 
 
 def _text(value: str | bytes) -> str:

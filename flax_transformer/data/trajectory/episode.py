@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from flax_transformer.data.identity import digest
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 
 SPLITS = ("train", "validation", "test")
 NAMES = {
@@ -155,5 +156,5 @@ def _begins(arrays: Mapping[str, np.ndarray], count: int) -> Bool[np.ndarray, " 
 def _find(arrays: Mapping[str, np.ndarray], what: str) -> np.ndarray:
     found = [name for name in NAMES[what] if name in arrays]
     if not found:
-        raise ValueError(f"it must have {' or '.join(NAMES[what])}, it has {', '.join(arrays) or 'nothing'}")
+        raise ValueError(f"it must have {' or '.join(NAMES[what])}, it has {listed(arrays) if arrays else 'nothing'}")
     return arrays[found[0]]

@@ -1,22 +1,22 @@
 """Translators: scores of the test set by beam search, samples with their tokens, and what heads look at."""
 
-import os
-import shutil
-import sys
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import short_path
 from flax_transformer.report import Picture
 from flax_transformer.task.attention import draw
+from flax_transformer.task.command import program
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import compared
 from flax_transformer.task.rescore import Rescored
 from flax_transformer.task.score import NO_BLEU, Scores, score
 from flax_transformer.task.translator import Hypothesis, Search, Translator
+from flax_transformer.train import own_code
 from flax_transformer.train.progress import duration
 
 HEADLINES = {
@@ -57,16 +57,17 @@ class Translations(Evaluator):
         sources, targets = ([pair[side] for pair in pairs] for side in ("source", "target"))
         scores, hypotheses, seconds = evaluate_corpus(translator, sources, targets, self.search)
         samples = [_sample(pair, hypothesis) for pair, hypothesis in zip(pairs, hypotheses, strict=True)]
-        root = finished.folder.root
+        root, shown = finished.folder.root, shlex.quote(short_path(finished.folder.root))
         ours = finished.pretrained is not None  # else commands do not know the model
+        trust = " --trust" if (root / own_code.FILE).is_file() else ""
         return Shown(
             metrics={**scores.metrics(), "sentences_per_second": len(pairs) / seconds},
             samples=samples,
             lines=tuple(self._summary(samples, scores, seconds)),
             last=(
                 "try next:",
-                f"  echo '{samples[0]['source']}' | {_program()} translate {root}",
-                f"  {_program()} show {root}",
+                f"  echo {shlex.quote(samples[0]['source'])} | {program()} translate {shown}{trust}",
+                f"  {program()} show {shown}",
             )
             * ours,
         )
@@ -139,10 +140,3 @@ def has_tokens(sample: dict) -> bool:
 
 def _sample(pair: dict[str, str], hypothesis: Hypothesis) -> dict:
     return {**pair, "hypothesis": hypothesis.text, **{k: v for k, v in asdict(hypothesis).items() if k != "text"}}
-
-
-def _program() -> str:
-    """Name the command line as a shell here finds it: an environment that is not activated needs the path."""
-    beside = Path(sys.executable).parent / "flax-transformer"
-    found = shutil.which("flax-transformer")
-    return "flax-transformer" if found and Path(found) == beside else os.path.relpath(beside)

@@ -12,6 +12,7 @@ from flax_transformer.task.use.classify import label_words as label_words
 from flax_transformer.task.use.detect import Found as Found
 from flax_transformer.task.use.detect import detect as detect
 from flax_transformer.task.use.detect import draw_found as draw_found
+from flax_transformer.task.use.embed import embed as embed
 from flax_transformer.task.use.fill import Guess as Guess
 from flax_transformer.task.use.fill import fill_mask as fill_mask
 from flax_transformer.task.use.match import Hit as Hit
@@ -20,10 +21,14 @@ from flax_transformer.task.use.match import embed_texts as embed_texts
 from flax_transformer.task.use.match import search as search
 from flax_transformer.task.use.picture import classify_pictures as classify_pictures
 from flax_transformer.task.use.picture import embed_pictures as embed_pictures
+from flax_transformer.task.use.picture import read_picture as read_picture
+from flax_transformer.task.use.several import read_several as read_several
 from flax_transformer.task.use.sound import classify_sounds as classify_sounds
+from flax_transformer.task.use.sound import read_sound as read_sound
 from flax_transformer.task.use.transcribe import Spoken as Spoken
 from flax_transformer.task.use.transcribe import Transcript as Transcript
 from flax_transformer.task.use.transcribe import transcribe as transcribe
 from flax_transformer.task.use.video import classify_clips as classify_clips
+from flax_transformer.task.use.video import read_clip as read_clip
 from flax_transformer.task.use.write import Writer as Writer
 from flax_transformer.task.use.write import WriterConfig as WriterConfig

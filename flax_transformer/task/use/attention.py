@@ -11,14 +11,13 @@ import jax
 import numpy as np
 
 from flax_transformer.hub import ModelOutput, Pretrained
-from flax_transformer.hub.file import CONFIG, read_json
 from flax_transformer.parallel import MeshConfig, make_mesh
 from flax_transformer.report import AttentionMaps, Picture
 from flax_transformer.task.attention import KINDS, LONGEST, draw_sentence, spell
 from flax_transformer.task.run import open_translator
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.require import positions_of, tokenizer_of
-from flax_transformer.train.folder import RunFolder, read_experiment
+from flax_transformer.task.use.translate import translates
 
 SELF = "Rows: tokens; columns: the tokens that they attend to."
 
@@ -33,18 +32,12 @@ def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
       FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
       ValueError: as `draw`, or what cannot be opened.
     """
-    if _translates(Path(name)):
+    if translates(Path(name)):
         translator, search = open_translator(name)
         return draw_sentence(translator, text, search)
     pretrained = open_checkpoint(str(name))
     picture = draw(pretrained, text)
     return picture, {"source": text, **({"hypothesis": picture.output} if _answers(pretrained) else {})}
-
-
-def _translates(folder: Path) -> bool:
-    if not (folder / CONFIG).is_file() or "model_type" in read_json(folder / CONFIG):
-        return False
-    return any(hasattr(each, "search") for each in getattr(read_experiment(RunFolder(folder)), "evaluators", ()))
 
 
 def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None) -> Picture:

@@ -6,17 +6,18 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.task.use.picture import File, batches
-from flax_transformer.task.use.require import positions_of, require_use
+from flax_transformer.task.use.picture import batches
+from flax_transformer.task.use.require import image_processor_of, positions_of, require_use
+from flax_transformer.task.use.several import File
 
 LONGEST = 40
 """Tokens of a caption at most, where nothing else is said."""
 
 
 def caption(
-    pretrained: Pretrained, files: Sequence[File], *, max_new_tokens: int | None = None, **settings: Any
+    pretrained: Pretrained, files: Sequence[File | Any], *, max_new_tokens: int | None = None, **settings: Any
 ) -> list[str]:
-    """Write a caption of each picture.
+    """Write a caption of each picture, a file or an image of Pillow's.
 
     Args:
       max_new_tokens: of a caption at most; by default 40, or as many as the model has positions.
@@ -29,6 +30,7 @@ def caption(
     require_use(pretrained, writes, "pictures")
     if pretrained.tokenizer is None:
         raise ValueError("captions need a tokenizer, the checkpoint has no tokenizer files")
+    image_processor_of(pretrained)
     found: list[str] = []
     settings["max_new_tokens"] = room(pretrained, LONGEST) if max_new_tokens is None else max_new_tokens
     for inputs in batches(pretrained, files):

@@ -41,7 +41,9 @@ def detect(pretrained: Pretrained, pictures: Any, threshold: float = THRESHOLD) 
     require_use(pretrained, "detect", "pictures")
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold must be from 0 to 1, got {threshold}")
-    return [_detect(pretrained, picture, threshold) for picture in read_pictures(pictures)]
+    image_processor_of(pretrained)
+    several = [] if isinstance(pictures, list) and not pictures else read_pictures(pictures)
+    return [_detect(pretrained, picture, threshold) for picture in several]
 
 
 def draw_found(pretrained: Pretrained, picture: Any, found: Sequence[Found]) -> Any:

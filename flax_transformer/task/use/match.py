@@ -7,7 +7,9 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,9 +18,11 @@ from jaxtyping import Float
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
+from flax_transformer.listing import listed
 from flax_transformer.task.use.classify import Label
-from flax_transformer.task.use.picture import File, embed_pictures
+from flax_transformer.task.use.picture import embed_pictures, read_picture
 from flax_transformer.task.use.require import positions_of, require_use, tokenizer_of
+from flax_transformer.task.use.several import File, Refuse, read_several
 
 INDEX = ".embeddings.npz"
 """File that keeps the vectors of a folder's pictures."""
@@ -53,7 +57,7 @@ def embed_texts(pretrained: Pretrained, texts: Sequence[str]) -> Float[np.ndarra
     return _unit(found.pooler_output if found.text_embeds is None else found.text_embeds)
 
 
-def choose(pretrained: Pretrained, files: Sequence[File], texts: Sequence[str]) -> list[list[Label]]:
+def choose(pretrained: Pretrained, files: Sequence[File | Any], texts: Sequence[str]) -> list[list[Label]]:
     """Tell which of some texts says what is on a picture, without having learned them as classes.
 
     Returns:
@@ -63,8 +67,11 @@ def choose(pretrained: Pretrained, files: Sequence[File], texts: Sequence[str]) 
       ValueError: as `embed_texts` and `embed_pictures`, or one text alone.
     """
     if len(set(texts)) < 2:
-        raise ValueError(f"to choose takes at least two texts, got {', '.join(map(repr, texts)) or 'none'}")
-    pictures, said = _unit(embed_pictures(pretrained, files)), embed_texts(pretrained, texts)
+        raise ValueError(f"to choose takes at least two texts, got {listed(list(map(repr, texts)))}")
+    said = embed_texts(pretrained, texts)
+    if not files:
+        return []
+    pictures = _unit(embed_pictures(pretrained, files))
     scale = float(np.exp(np.asarray(pretrained.model.log_scale[...], np.float32)))
     logits = scale * pictures @ said.T
     chances = np.exp(logits - logits.max(1, keepdims=True))
@@ -73,7 +80,13 @@ def choose(pretrained: Pretrained, files: Sequence[File], texts: Sequence[str]) 
 
 
 def search(
-    pretrained: Pretrained, query: str, folder: str | os.PathLike, *, top: int = 10, index: Path | None = None
+    pretrained: Pretrained,
+    query: str,
+    folder: str | os.PathLike,
+    *,
+    top: int = 10,
+    index: Path | None = None,
+    refuse: Refuse | None = None,
 ) -> list[Hit]:
     """Find the pictures of a folder, and of those in it, that a text tells, or that are most like a picture.
 
@@ -83,6 +96,7 @@ def search(
       query: a text, or a picture's file.
       top: pictures at most; the best are given, exactly.
       index: the file; `.embeddings.npz` in the folder by default.
+      refuse: is told of pictures that cannot be read, which are left out; without it the first ends the search.
 
     Raises:
       FileNotFoundError: no such folder.
@@ -94,14 +108,16 @@ def search(
     root = Path(folder).expanduser()
     seen = is_image_name(query) and Path(query).is_file()
     asked = _unit(embed_pictures(pretrained, [query])) if seen else embed_texts(pretrained, [query])
-    names, vectors = indexed(pretrained, root, root / INDEX if index is None else index)
+    names, vectors = indexed(pretrained, root, root / INDEX if index is None else index, refuse)
     scores = vectors @ asked[0]
     best = np.argsort(-scores, kind="stable")[:top]
     return [Hit(root / names[i], float(scores[i])) for i in best]
 
 
-def indexed(pretrained: Pretrained, root: Path, index: Path) -> tuple[list[str], Float[np.ndarray, "N E"]]:
-    """Give the pictures below a folder and their vectors, of length 1, and keep them in a file."""
+def indexed(
+    pretrained: Pretrained, root: Path, index: Path, refuse: Refuse | None = None
+) -> tuple[list[str], Float[np.ndarray, "N E"]]:
+    """Give the pictures below a folder and their vectors, of length 1, and keep them in a file; `refuse` as there."""
     if not root.is_dir():
         raise FileNotFoundError(f"{root} must be a folder of pictures, there is none")
     files = sorted(path for path in root.rglob("*") if path.is_file() and _is_shown(path.relative_to(root)))
@@ -113,11 +129,14 @@ def indexed(pretrained: Pretrained, root: Path, index: Path) -> tuple[list[str],
         raise ValueError(f"{index} has the vectors of another checkpoint; delete it, or name another file by --index")
     kept = {} if known is None else {name: row for name, stamp, row in known[1] if stamps.get(name) == stamp}
     fresh = [name for name in stamps if name not in kept]
-    if fresh:
-        found = _unit(embed_pictures(pretrained, [root / name for name in fresh]))
-        kept |= dict(zip(fresh, found, strict=True))
+    for paths, pictures in read_several([root / name for name in fresh], partial(read_picture, pretrained), refuse):
+        found = _unit(embed_pictures(pretrained, pictures))
+        kept |= {path.relative_to(root).as_posix(): row for path, row in zip(paths, found, strict=True)}
+    stamps = {name: stamp for name, stamp in stamps.items() if name in kept}
+    if not kept:
+        raise ValueError(f"{root} must have pictures that can be read, got none")
     vectors = np.stack([kept[name] for name in stamps])
-    if fresh or known is None or len(known[1]) != len(stamps):
+    if {*stamps} & {*fresh} or known is None or len(known[1]) != len(stamps):
         said = json.dumps({"model": model, "pictures": list(stamps.items())})
         part = index.with_name(f"{index.name}.part")
         with part.open("wb") as file:

@@ -3,9 +3,7 @@
 Axes: B pictures, C channels, H W height and width, D width.
 """
 
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,19 +15,18 @@ from flax_transformer.data.image import decode_image
 from flax_transformer.hub import Pretrained
 from flax_transformer.models.head import Head
 from flax_transformer.task.use.classify import Label, ranked
-from flax_transformer.task.use.require import image_processor_of, require_use
+from flax_transformer.task.use.require import file_of, image_processor_of, require_use
+from flax_transformer.task.use.several import File
 
 ROWS = 32
 """Pictures that are looked at together."""
 
-File = str | os.PathLike
 
-
-def classify_pictures(pretrained: Pretrained, files: Sequence[File]) -> list[list[Label]]:
-    """Tell what is on pictures.
+def classify_pictures(pretrained: Pretrained, files: Sequence[File | Any]) -> list[list[Label]]:
+    """Tell what is on pictures, given as files or as images of Pillow's.
 
     Returns:
-      For each file all classes, the most probable first, as `classify` gives them.
+      For each all classes, the most probable first, as `classify` gives them.
 
     Raises:
       ValueError: a checkpoint of another kind or without an image processor, or a file that is no picture.
@@ -39,7 +36,7 @@ def classify_pictures(pretrained: Pretrained, files: Sequence[File]) -> list[lis
     return [labels for logits in rows for labels in ranked(pretrained, np.asarray(logits.astype(np.float32)))]
 
 
-def embed_pictures(pretrained: Pretrained, files: Sequence[File]) -> Float[np.ndarray, "B D"]:
+def embed_pictures(pretrained: Pretrained, files: Sequence[File | Any]) -> Float[np.ndarray, "B D"]:
     """Give a vector for each picture: what the checkpoint's pooler or classifier makes of it, before any class.
 
     Raises:
@@ -48,6 +45,9 @@ def embed_pictures(pretrained: Pretrained, files: Sequence[File]) -> Float[np.nd
     if "pictures" not in pretrained.architecture.inputs.reads:
         name = pretrained.config["architectures"][0]
         raise ValueError(f"a {name} reads {' and '.join(pretrained.architecture.inputs.reads)}, it was given pictures")
+    image_processor_of(pretrained)
+    if not files:
+        return np.zeros((0, 0), np.float32)
     found = [np.asarray(_vectors(pretrained, inputs)) for inputs in batches(pretrained, files)]
     return np.concatenate(found).astype(np.float32)
 
@@ -72,14 +72,12 @@ def read_picture(pretrained: Pretrained, file: File) -> Any:
     Raises:
       ValueError: no such file, or one that is no picture.
     """
-    if not Path(file).is_file():
-        name = pretrained.config["architectures"][0]
-        raise ValueError(f"a {name} reads pictures, and there is no file {os.fspath(file)[:200]!r}")
-    return decode_image(file, channels=1 if pretrained.config.channels == 1 else 3)
+    return decode_image(file_of(pretrained, file), channels=1 if pretrained.config.channels == 1 else 3)
 
 
-def batches(pretrained: Pretrained, files: Sequence[File]) -> Iterator[dict[str, np.ndarray]]:
+def batches(pretrained: Pretrained, files: Sequence[File | Any]) -> Iterator[dict[str, np.ndarray]]:
     """Give what the model is given of pictures, `ROWS` at a time; errors as `read_picture`'s."""
     processor = image_processor_of(pretrained)
     for i in range(0, len(files), ROWS):
-        yield processor([read_picture(pretrained, file) for file in files[i : i + ROWS]])
+        part = files[i : i + ROWS]
+        yield processor([each if hasattr(each, "getbands") else read_picture(pretrained, each) for each in part])

@@ -1,5 +1,6 @@
 """What a checkpoint must be and have for a use, said at the door."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,24 @@ def tokenizer_of(pretrained: Pretrained, *texts: str) -> HubTokenizer:
         if is_image_name(text) and Path(text).is_file():
             raise ValueError(f"a {name} reads text, it was given the picture {text}")
     if pretrained.tokenizer is None:
-        raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files")
+        raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files, such as a tokenizer.json")
     if isinstance(pretrained.tokenizer, Unreadable):
         pretrained.tokenizer()
     return pretrained.tokenizer
+
+
+def file_of(pretrained: Pretrained, file: str | os.PathLike) -> Path:
+    """Give the path of a file that a checkpoint is to read.
+
+    Raises:
+      ValueError: there is none, or it is a folder; says what the checkpoint reads.
+    """
+    path, name, reads = Path(file), pretrained.config["architectures"][0], pretrained.architecture.inputs.reads
+    if not path.is_file():
+        rule = f"a {name} reads {' and '.join(reads).replace('sound', 'sounds')}"
+        said = f"{os.fspath(file)[:200]!r}"
+        raise ValueError(f"{rule}, and {f'{said} is a folder' if path.is_dir() else f'there is no file {said}'}")
+    return path
 
 
 def image_processor_of(pretrained: Pretrained) -> ImageProcessor:

@@ -5,14 +5,14 @@ Axes: B sounds.
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flax_transformer.data.audio.decode import Sound, decode_sound
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.use.classify import Label, ranked
-from flax_transformer.task.use.require import require_use, sound_processor_of
+from flax_transformer.task.use.require import file_of, require_use, sound_processor_of
 
 
 def classify_sounds(
@@ -34,9 +34,17 @@ def classify_sounds(
     require_use(pretrained, "classify", "sound")
     processor, found = sound_processor_of(pretrained), []
     for sound in sounds:
-        if isinstance(sound, str | os.PathLike) and not Path(sound).is_file():
-            name = pretrained.config["architectures"][0]
-            raise ValueError(f"a {name} reads sounds, and there is no file {os.fspath(sound)[:200]!r}")
+        if isinstance(sound, str | os.PathLike):
+            file_of(pretrained, sound)
         logits = pretrained(**processor(sound, sampling_rate=sampling_rate)).logits
         found += ranked(pretrained, np.asarray(logits.astype(np.float32)))
     return found
+
+
+def read_sound(pretrained: Pretrained, file: str | os.PathLike) -> Sound:
+    """Decode the file of a sound that a checkpoint is to hear.
+
+    Raises:
+      ValueError: no such file, or one that is no sound.
+    """
+    return decode_sound(file_of(pretrained, file))

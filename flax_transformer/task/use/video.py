@@ -18,8 +18,8 @@ from flax_transformer.task.use.classify import Label, ranked
 from flax_transformer.task.use.require import image_processor_of, require_use
 
 
-def classify_clips(pretrained: Pretrained, clips: Sequence[str | os.PathLike]) -> list[list[Label]]:
-    """Tell what happens in clips, folders of frames or video files.
+def classify_clips(pretrained: Pretrained, clips: Sequence[str | os.PathLike | list[Any]]) -> list[list[Label]]:
+    """Tell what happens in clips: folders of frames, video files, or what `read_clip` gives of them.
 
     Returns:
       For each clip all classes, the most probable first, as `classify` gives them.
@@ -29,7 +29,8 @@ def classify_clips(pretrained: Pretrained, clips: Sequence[str | os.PathLike]) -
     """
     require_use(pretrained, "classify", "clips")
     processor = image_processor_of(pretrained)
-    logits = [pretrained(**processor(read_clip(pretrained, clip))).logits for clip in clips]
+    frames = (clip if isinstance(clip, list) else read_clip(pretrained, clip) for clip in clips)
+    logits = [pretrained(**processor(each)).logits for each in frames]
     by_clip = [np.asarray(each.astype(np.float32)).mean(axis=0) for each in logits]  # a row a frame without time
     return ranked(pretrained, np.stack(by_clip)) if by_clip else []
 

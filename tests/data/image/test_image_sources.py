@@ -250,9 +250,7 @@ def test_tfds_features_that_name_code_are_refused(tmp_path):
 def test_classes_may_be_named(tmp_path):
     root = str(class_folders(tmp_path))
     assert ImageData(root=root, names=("Katze", "Hund")).open().classes == ("Katze", "Hund")
-    with pytest.raises(
-        ValueError, match=r"names must be as many as the classes, got \('Katze',\) for \('cat', 'dog'\)"
-    ):
+    with pytest.raises(ValueError, match=r"names must be as many as the classes, got Katze for cat, dog"):
         ImageData(root=root, names=("Katze",)).open()
 
 

@@ -1,0 +1,105 @@
+"""The command `classify`, for texts and for files."""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated
+
+import tyro
+
+from flax_transformer.cli.programs import keep_programs
+from flax_transformer.cli.read import Folder, put, read_lines
+from flax_transformer.cli.several import Refused
+
+Texts = Annotated[tuple[str, ...], tyro.conf.Positional]
+
+
+def classify(
+    checkpoint: Folder,
+    texts: Texts = (),
+    /,
+    pair: bool = False,
+    among: tuple[str, ...] = (),
+    jsonl: bool = False,
+    revision: str | None = None,
+) -> None:
+    """Classify texts, the words of texts, pictures, clips or sounds, whichever the checkpoint does.
+
+    One is answered with all classes and their probabilities; several with the best of each, one a line.
+
+    Args:
+      checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
+      texts: Texts to classify, or files of pictures, of clips (folders of frames, or videos) or of sounds; without
+        them every line of standard input is one.
+      pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
+      among: Texts to choose among, for a checkpoint that matches pictures and texts, in place of classes.
+      jsonl: Print a JSON object for each instead: the text or file, and all labels, or words with theirs.
+      revision: Branch, tag or commit of a hub id.
+    """
+    from flax_transformer.task.use import classify as run
+    from flax_transformer.task.use import label_words, open_checkpoint
+
+    keep_programs()
+    lines = list(texts) or read_lines()
+    if not lines:
+        return
+    lines, seconds = _pairs(lines, by_tabs=not texts) if pair else (lines, None)
+    pretrained = open_checkpoint(checkpoint, revision=revision)
+    reads = pretrained.architecture.inputs.reads
+    if among or {"pictures", "clips", "sound"} & {*reads}:
+        if pair:
+            raise ValueError(f"pairs are of texts, the checkpoint reads {' and '.join(reads)}")
+        return _classify_files(pretrained, lines, among, jsonl=jsonl)
+    if "label" in pretrained.architecture.uses and not pair:
+        for i, line in enumerate(lines):
+            words = label_words(pretrained, line)
+            rows = [f"{word.probability:.4f}\t{word.label}\t{word.text}" for word in words]
+            record = {"text": line, "words": list(map(asdict, words))}
+            put(record, *[""] * (i > 0), *rows, jsonl=jsonl)
+        return
+    results = run(pretrained, lines, seconds)
+    for i, (line, labels) in enumerate(zip(lines, results, strict=True)):
+        both = {} if seconds is None else {"pair": seconds[i]}
+        _put_labels({"text": line, **both}, labels, alone=len(lines) == 1, jsonl=jsonl)
+
+
+def _pairs(lines: list[str], *, by_tabs: bool) -> tuple[list[str], list[str]]:
+    """Take texts two by two, or at the tab in each."""
+    split = [line.split("\t") for line in lines] if by_tabs else [lines[i : i + 2] for i in range(0, len(lines), 2)]
+    wrong = next((parts for parts in split if len(parts) != 2), None)
+    if wrong is not None:
+        raise ValueError(f"a pair must be two texts, got {len(wrong)}: {' '.join(wrong)[:60]!r}")
+    firsts, seconds = ([parts[i] for parts in split] for i in (0, 1))
+    return firsts, seconds
+
+
+def _classify_files(pretrained, names: list[str], among: tuple[str, ...], *, jsonl: bool) -> None:
+    """Classify the files of pictures, clips or sounds; those that are damaged are named, others gone on with."""
+    from flax_transformer.task.use import (
+        choose,
+        classify_clips,
+        classify_pictures,
+        classify_sounds,
+        read_clip,
+        read_picture,
+        read_several,
+        read_sound,
+    )
+
+    known = {
+        "pictures": (read_picture, classify_pictures),
+        "clips": (read_clip, classify_clips),
+        "sound": (read_sound, classify_sounds),
+    }
+    read, run = next((known[each] for each in known if each in pretrained.architecture.inputs.reads), known["pictures"])
+    run = (lambda model, things: choose(model, things, among)) if among else run
+    run(pretrained, [])  # refuses what cannot classify
+    with Refused() as refuse:
+        for files, things in read_several(names, partial(read, pretrained), refuse):
+            for name, labels in zip(files, run(pretrained, things), strict=True):
+                _put_labels({"file": name}, labels, alone=len(names) == 1, jsonl=jsonl)
+
+
+def _put_labels(record: dict, labels: list, *, alone: bool, jsonl: bool) -> None:
+    rows = [f"{each.probability:.4f}\t{each.name}" for each in labels]
+    lines = rows if alone else [f"{rows[0]}\t{next(iter(record.values()))}"]
+    put({**record, "labels": list(map(asdict, labels))}, *lines, jsonl=jsonl)
