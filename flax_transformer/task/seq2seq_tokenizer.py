@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 from flax_transformer.data.identity import digest
 from flax_transformer.decode import Constraints, make_process
@@ -79,7 +78,7 @@ class Seq2SeqTokenizer:
 
     @property
     def published(self) -> dict[str, Any]:
-        """What `Opened` is told of a model's texts: the tokenizer as it was, and config.json's ids that were not there."""
+        """What `Opened` is told of a model's texts: the tokenizer as it was, and the ids that config.json lacks."""
         return {"published": self.own, "fields": self.missing}
 
     @property
@@ -121,9 +120,14 @@ class Seq2SeqTokenizer:
         """Make what keeps a decoding loop to the checkpoint's rules; None where it has none."""
         return make_process(self.rules, np.tile(np.array(self.prompt, np.int32), (rows, 1)))
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The tokenizer's files, and what else tells its tokens."""
+        return {**self.own.files, "": repr((self.prompt, self.eos, self.pad, self.marked, self.writes)).encode()}
+
     def fingerprint(self) -> str:
         """Tell this tokenizer from any other."""
-        return digest(repr(sorted(self.hub.files.items())), repr((self.prompt, self.eos, self.pad, self.marked)))
+        return digest(repr(sorted(self.files.items())))
 
 
 def seq2seq_tokenizer(

@@ -50,14 +50,24 @@ def start_tokenizer(name: str) -> HubTokenizer:
     Raises:
       ValueError: when it has none, or one that cannot be read.
     """
+    tokenizer = start_letters(name)
+    if tokenizer is None:
+        raise ValueError(
+            f"training begins with a checkpoint and its tokenizer, {name} has no tokenizer files: no tokenizer.json, "
+            "and no others, such as Marian's source.spm, target.spm and vocab.json"
+        )
+    return tokenizer
+
+
+def start_letters(name: str) -> HubTokenizer | None:
+    """Open the tokenizer of a checkpoint that may have none, as one that is not trained for texts yet.
+
+    Raises:
+      ValueError: one that cannot be read.
+    """
     tokenizer = open_tokenizer(find_folder(name))
     if isinstance(tokenizer, Unreadable):
         tokenizer()
-    if tokenizer is None:
-        raise ValueError(
-            f"training begins with a checkpoint and its tokenizer, {name} has no tokenizer files: no tokenizer.json, and "
-            "no others, such as Marian's source.spm, target.spm and vocab.json"
-        )
     return tokenizer
 
 
@@ -75,9 +85,7 @@ def start_seq2seq(name: str, language: str = "", task: str = "") -> Seq2SeqToken
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
     config = Fields.of(read_json(folder / CONFIG))
     try:
-        return seq2seq_tokenizer(
-            start_tokenizer(name), config, Fields.of(generation), language=language, task=task
-        )
+        return seq2seq_tokenizer(start_tokenizer(name), config, Fields.of(generation), language=language, task=task)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 
@@ -118,6 +126,11 @@ def start_processor(name: str) -> ImageProcessor:
 def start_inputs(name: str) -> Signature:
     """Tell what a checkpoint is given, a folder or hub id."""
     return find_family(read_json(find_folder(name) / CONFIG))[1].inputs
+
+
+def start_uses(name: str) -> tuple[str, ...]:
+    """Tell what a checkpoint can do, a folder or hub id."""
+    return find_family(read_json(find_folder(name) / CONFIG))[1].uses
 
 
 def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = False) -> hub.Pretrained:

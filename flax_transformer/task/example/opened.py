@@ -18,7 +18,15 @@ from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.spec import Spec
-from flax_transformer.task.start import start_inputs, start_processor, start_seq2seq, start_sound, start_tokenizer
+from flax_transformer.task.start import (
+    start_inputs,
+    start_letters,
+    start_processor,
+    start_seq2seq,
+    start_sound,
+    start_tokenizer,
+    start_uses,
+)
 from flax_transformer.train.folder import RunFolder
 
 Batches = Callable[[], Iterable[Any]]
@@ -65,6 +73,11 @@ class Context:
         """The tokenizer of that checkpoint; None for a new model."""
         return start_tokenizer(self.init) if self.init else None
 
+    @property
+    def letters(self) -> HubTokenizer | None:
+        """The tokenizer of that checkpoint, where it has one; None for a new model too."""
+        return start_letters(self.init) if self.init else None
+
     def seq2seq(self, language: str = "", task: str = "") -> Seq2SeqTokenizer | None:
         """Give that tokenizer as the checkpoint's encoder-decoder reads and writes texts; None for a new model."""
         return start_seq2seq(self.init, language, task) if self.init else None
@@ -78,6 +91,11 @@ class Context:
     def inputs(self) -> Signature | None:
         """What that checkpoint is given; None for a new model."""
         return start_inputs(self.init) if self.init else None
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What that checkpoint can do, in the words of `hub.registration.USES`; nothing of a new model."""
+        return start_uses(self.init) if self.init else ()
 
     @property
     def processor(self) -> ImageProcessor | None:

@@ -167,7 +167,9 @@ class SentencePairs:
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(
-                uses=("respond",), vocab=tokenizer.vocab_size, multiple=VOCAB_MULTIPLE,
+                uses=("respond",),
+                vocab=tokenizer.vocab_size,
+                multiple=VOCAB_MULTIPLE,
                 length=None if known is None else max(*boundaries, *held),
             ),
             batches=pipeline(plan, train, process_index=jax.process_index(), process_count=jax.process_count()),
