@@ -112,9 +112,9 @@ class Hypothesis:
 
 
 def room_of(model: Any, tokenizer: Any) -> int | None:
-    """Tell how many tokens a model has positions to write, behind those that it begins with; None: any number."""
+    """Tell how many tokens a model has positions to write, behind those of a checkpoint's prompt; None: any number."""
     positions = longest(getattr(model, "cfg", None))
-    return None if positions is None else positions - len(getattr(tokenizer, "prompt", (0,))) + 1
+    return None if positions is None else positions - len(getattr(tokenizer, "prompt", ()))
 
 
 def beginning(tokenizer: Any, rows: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Recipes that begin with a checkpoint: the checkpoint's model and texts are used, and the export is the trained one."""
+"""Recipes that begin with a checkpoint: its model and its texts are used, and the export is the trained model."""
 
 import json
 from dataclasses import replace
@@ -12,6 +12,7 @@ from flax_transformer import hub
 from flax_transformer.data.audio import StringData
 from flax_transformer.data.image import CaptionedScenes, SceneCaptions
 from flax_transformer.data.text.corpus import TextCorpus
+from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Captions, Transcripts, Translations
 from flax_transformer.task.experiment import train
 from flax_transformer.task.start import StartConfig, start_seq2seq
@@ -24,7 +25,7 @@ from tests.task.test_classify_images import experiments
 
 GREEDY = Search(beams=1, ratio=0.0, extra=12, batch=4)
 LINES = "zero one\ntwo three four\nfive\nsix seven\neight nine\n" * 12
-FAST = ["marian", "whisper"]
+FAST = ["marian"]
 SEQ2SEQ = ["t5", "bart", "marian", "mt5"]
 KINDS = [*SEQ2SEQ, "whisper", "wav2vec2", "bert", "roberta", "vision-encoder-decoder"]
 
@@ -36,7 +37,7 @@ def recipe_of(kind, root):
         examples = replace(recipe.examples, batch=replace(recipe.examples.batch, tokens=256, buckets=1, max_tokens=24))
         data = TextCorpus(root=str(corpus(root / "corpus")), validation="val", test="test")
         evaluators = (Translations(search=GREEDY, count=2),)
-        return replace(recipe, data=data, examples=examples, evaluators=evaluators)
+        return replace(recipe, data=data, examples=examples, evaluators=evaluators, objective=TokenLoss())
     if kind in ("whisper", "wav2vec2"):
         recipe = experiments("recognise_speech")["finetune_seq2seq" if kind == "whisper" else "finetune_ctc"]
         own = {"language": "de"} if kind == "whisper" else {"seconds": 1}
@@ -66,6 +67,11 @@ def short(kind, root, steps=4, **changes):
         recipe, optimizer=optimizer, init=str(checkpoint(kind, root / "checkpoint")),
         train=TrainConfig(steps=steps, log_every=1, eval_every=2, checkpoint_every=2), **changes,
     )  # fmt: skip
+
+
+def run_folder(path):
+    path.mkdir(parents=True, exist_ok=True)
+    return RunFolder(path)
 
 
 def records(folder, split):
@@ -107,7 +113,7 @@ def called(pretrained, batch):
 
 def test_training_begins_with_what_the_checkpoint_computes(finished, tmp_path):
     recipe, _, _ = finished
-    task = recipe.task(RunFolder(tmp_path))
+    task = recipe.task(run_folder(tmp_path))
     given = hub.load(recipe.init)
     for ours, theirs in zip(*map(jax.tree.leaves, (task.model, given.model)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -140,7 +146,7 @@ def test_training_lowers_the_loss_and_the_export_is_the_trained_model(kind, fini
 
 
 def test_the_export_writes_what_the_run_wrote(kind, finished):
-    recipe, folder, _ = finished
+    _, folder, _ = finished
     exported, shown = hub.load(folder / "export"), samples(folder)
     if kind in SEQ2SEQ:
         for each in shown:
@@ -149,7 +155,7 @@ def test_the_export_writes_what_the_run_wrote(kind, finished):
     elif kind in ("whisper", "wav2vec2"):
         from flax_transformer.task.use import transcribe
 
-        how = {"language": "de", "max_new_tokens": 9} if kind == "whisper" else {}
+        how = {"language": "de"} if kind == "whisper" else {}
         heard = transcribe(exported, [folder / each["sound"] for each in shown], **how)
         assert [each.text for each in heard] == [each["hypothesis"] for each in shown]
     else:
@@ -200,7 +206,7 @@ def test_without_a_padding_token_the_end_is_padding_and_is_learned(tmp_path):
     for name, content in tokenizer_files("$A", pad_token=None).items():
         (folder / name).write_text(content)
     recipe = replace(recipe_of("vision-encoder-decoder", tmp_path), init=str(folder))
-    task = recipe.task(RunFolder(tmp_path))
+    task = recipe.task(run_folder(tmp_path))
     batch = next(task.batches)
     ends = batch["weights"].sum(axis=1).astype(int) - 1
     assert (np.take_along_axis(batch["labels"], ends[:, None], 1) == 2).all()
@@ -210,13 +216,13 @@ def test_without_a_padding_token_the_end_is_padding_and_is_learned(tmp_path):
 
 def test_letters_are_written_as_the_checkpoint_knows_them_or_by_a_new_head(tmp_path):
     recipe = short("wav2vec2", tmp_path)
-    task = recipe.task(RunFolder(tmp_path / "one"))
+    task = recipe.task(run_folder(tmp_path / "one"))
     assert task.model.cfg.head.outputs == 9
     data = StringData(root=str(speech(tmp_path / "other", ["two", "one"] * 6)), holdout=0.2)
     with pytest.raises(ValueError, match="lacks 't', 'w'; --letters data"):
-        replace(recipe, data=data).task(RunFolder(tmp_path / "two"))
+        replace(recipe, data=data).task(run_folder(tmp_path / "two"))
     anew = replace(recipe, data=data, examples=replace(recipe.examples, letters="data"))
-    model = anew.task(RunFolder(tmp_path / "three")).model
+    model = anew.task(run_folder(tmp_path / "three")).model
     assert model.cfg.head.outputs == 10  # five marks, and e, n, o, t, w
     np.testing.assert_array_equal(model.backbone.project.kernel, task.model.backbone.project.kernel)
 
@@ -236,16 +242,18 @@ def test_a_checkpoint_of_another_kind_is_refused_in_a_sentence(name, kind, rule,
     recipe = experiments(file)[which] if which else experiment(file)
     if file == "translate_text":
         recipe = recipe_of("t5", tmp_path)
+    if file == "text_to_text":
+        recipe = replace(recipe, data=replace(recipe.data, train=20, validation=4, test=4))
     recipe = replace(recipe, init=str(checkpoint(kind, tmp_path / "checkpoint")))
     with pytest.raises(ValueError, match=rule):
-        recipe.task(RunFolder(tmp_path / "run"))
+        recipe.task(run_folder(tmp_path / "run"))
 
 
 def test_a_checkpoint_without_a_tokenizer_is_refused_by_the_file_it_lacks(tmp_path):
     recipe = short("marian", tmp_path)
     (tmp_path / "checkpoint" / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match=r"no tokenizer.json, and no others, such as Marian's source.spm"):
-        recipe.task(RunFolder(tmp_path / "run"))
+        recipe.task(run_folder(tmp_path / "run"))
 
 
 def experiment(name):
@@ -260,11 +268,11 @@ def experiment(name):
 def test_a_checkpoint_is_computed_in_another_format_and_kept_in_float32(kind, tmp_path):
     usual = short(kind, tmp_path)
     other = replace(usual, model=StartConfig(compute="bfloat16", remat="full"))
-    one, two = (each.task(RunFolder(tmp_path / str(i))) for i, each in enumerate((usual, other)))
+    one, two = (each.task(run_folder(tmp_path / str(i))) for i, each in enumerate((usual, other)))
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(two.model)} == {"float32"}
     batch = next(one.batches)
     losses = [jax.value_and_grad(lambda m, t=t: t.objective(m, batch)[0])(t.model) for t in (one, two)]
-    (full, grads), (half, others) = losses
+    (full, _), (half, others) = losses
     assert full != half
     np.testing.assert_allclose(half, full, rtol=0.03)
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(others)} == {"float32"}
@@ -273,4 +281,4 @@ def test_a_checkpoint_is_computed_in_another_format_and_kept_in_float32(kind, tm
 
 def test_a_recipe_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="give --init FOLDER"):
-        recipe_of("marian", tmp_path).task(RunFolder(tmp_path))
+        recipe_of("marian", tmp_path).task(run_folder(tmp_path))

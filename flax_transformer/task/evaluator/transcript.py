@@ -84,8 +84,9 @@ class Transcripts(Evaluator):
                 rows = [collapse(row[:count], blank) for row, count in zip(best, counts, strict=True)]
                 texts = [tokenizer.decode(row) if row else "" for row in rows]
             else:
-                source, begun = batch["inputs"]["source"], len(getattr(tokenizer, "prompt", (0,)))
-                config = self.search.within(batch["labels"].shape[1] - begun + 1, tokenizer)
+                source, longest = batch["inputs"]["source"], batch["labels"].shape[1]
+                longest = room_of(model, tokenizer) if hasattr(tokenizer, "prompt") else longest
+                config = self.search.within(longest, tokenizer)
                 found = decode_batch(model, source, None, config=config, **beginning(tokenizer, len(source)))
                 texts = tokenizer.decode(np.asarray(found.tokens)[:, 0])
             yield from (text.strip() for text, there in zip(texts, present, strict=True) if there)

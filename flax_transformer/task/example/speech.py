@@ -1,5 +1,6 @@
 """Sounds and what is said in them, for models that write it down: letters for CTC, or tokens for an encoder-decoder."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -154,16 +155,18 @@ def as_spelled(found: SoundSet, tokenizer: HubTokenizer, name: str) -> SoundSet:
       ValueError: a letter that it knows in no way.
     """
     letters = sorted({letter for each in found.splits.values() for text in each.texts for letter in text})
-    for change in (str, str.upper, str.lower):
+
+    def lacked(change: Callable[[str], str]) -> list[str]:
         rows = zip(letters, tokenizer.encode(list(map(change, letters))), strict=True)
-        unknown = [letter for letter, row in rows if not row or tokenizer.unk in row]
-        if not unknown and change is str:
-            return found
-        if not unknown:
-            print(f"texts are written in {'capitals' if change is str.upper else 'small letters'}, as {name} does")
-            return replace(found, splits={split: Retold(each, change) for split, each in found.splits.items()})
-    rows = zip(letters, tokenizer.encode(letters), strict=True)
-    unknown = [letter for letter, row in rows if not row or tokenizer.unk in row]
+        return [letter for letter, row in rows if not row or tokenizer.unk in row]
+
+    change = min((str, str.upper, str.lower), key=lambda each: len(lacked(each)))
+    unknown = lacked(change)
+    if not unknown and change is str:
+        return found
+    if not unknown:
+        print(f"texts are written in {'capitals' if change is str.upper else 'small letters'}, as {name} does")
+        return replace(found, splits={split: Retold(each, change) for split, each in found.splits.items()})
     raise ValueError(
         f"the tokenizer of {name} must know every letter of the texts, it lacks {', '.join(map(repr, unknown[:8]))}"
         f"{' and others' if len(unknown) > 8 else ''}; --letters data writes the data's own, by a new head"
