@@ -78,6 +78,7 @@ def letter_files():
 
 
 FILES = {
+    "vit": dict,
     "t5": lambda: tokenizer_files("$A </s>"),
     "mt5": lambda: tokenizer_files("$A </s>"),
     "bart": lambda: tokenizer_files("<s> $A </s>"),
@@ -126,7 +127,7 @@ def checkpoint(kind, folder, **config):
         (folder / name).write_text(content)
     if kind in SOUNDS:
         SoundProcessor.of(SOUNDS[kind]).save(folder)
-    if kind == "vision-encoder-decoder":
+    if kind in ("vision-encoder-decoder", "vit"):
         (folder / "preprocessor_config.json").write_text(json.dumps(IMAGES))
     for name in ("config.json", "generation_config.json"):
         if (path := folder / name).is_file():
