@@ -31,8 +31,9 @@ def place(tmp_path, monkeypatch):
     """Be where the page's folders are."""
     import PIL.Image
 
-    for name, kind in (("bert", "bert"), ("whisper", "whisper"), ("opus", "marian"), ("vit", "vit")):
+    for name, kind in (("whisper", "whisper"), ("opus", "marian"), ("vit", "vit")):
         checkpoint(kind, tmp_path / name)
+    checkpoint("bert", tmp_path / "bert", architectures=["BertForMaskedLM"])
     rng = np.random.default_rng(0)
     for flower in ("daisy", "rose"):
         (tmp_path / "flowers" / flower).mkdir(parents=True)
@@ -45,7 +46,7 @@ def place(tmp_path, monkeypatch):
         (tmp_path / "reviews" / f"{split}.tsv").write_text("".join(lines))
     corpus(tmp_path / "corpus")
     speech(tmp_path / "speech", ["one two", "nine", "seven"] * 4)
-    (tmp_path / "text.txt").write_text("zero one\ntwo three four\nfive\nsix seven\neight nine\n" * 12)
+    (tmp_path / "text.txt").write_text("zero one\ntwo three four\nfive\nsix seven\neight nine\n" * 60)
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
     return tmp_path

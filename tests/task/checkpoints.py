@@ -29,12 +29,12 @@ PROMPT = {
 }  # fmt: skip
 
 
-def tokenizer_files(marks, **said):
+def tokenizer_files(marks, mask="<mask>", **said):
     """Make tokenizer.json and tokenizer_config.json of a token for each letter; `marks` are those around a text."""
     import tokenizers
 
-    special = {**SPECIAL, "mask": "<mask>"}
-    tokens = [*SPECIAL.values(), *LETTERS, "<mask>"]
+    special = {**SPECIAL, "mask": mask}
+    tokens = [*SPECIAL.values(), *LETTERS, mask]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     engine = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     engine.decoder = tokenizers.decoders.Fuse()
@@ -83,7 +83,7 @@ FILES = {
     "mt5": lambda: tokenizer_files("$A </s>"),
     "bart": lambda: tokenizer_files("<s> $A </s>"),
     "marian": lambda: tokenizer_files("$A </s>"),
-    "bert": lambda: tokenizer_files("<s> $A </s>", cls_token="<s>", sep_token="</s>"),
+    "bert": lambda: tokenizer_files("<s> $A </s>", "[MASK]", cls_token="<s>", sep_token="</s>"),
     "roberta": lambda: tokenizer_files("<s> $A </s>", cls_token="<s>", sep_token="</s>"),
     "vision-encoder-decoder": lambda: tokenizer_files("$A", pad_token=None),
     "whisper": whisper_files,
@@ -101,7 +101,7 @@ SOUNDS = {
 }  # fmt: skip
 IMAGES = {
     "image_processor_type": "ViTImageProcessor", "size": {"height": 12, "width": 12}, "do_resize": True,
-    "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2,
+    "image_mean": [0.5], "image_std": [0.5], "resample": 2,
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from tests.task.checkpoints import checkpoint, corpus, speech, tokenizer_files
 from tests.task.test_classify_images import experiments
 
 GREEDY = Search(beams=1, ratio=0.0, extra=12, batch=4)
-LINES = "zero one\ntwo three four\nfive\nsix seven\neight nine\n" * 12
+LINES = "zero one\ntwo three four\nfive\nsix seven\neight nine\n" * 60
 FAST = ["marian"]
 SEQ2SEQ = ["t5", "bart", "marian", "mt5"]
 KINDS = [*SEQ2SEQ, "whisper", "wav2vec2", "bert", "roberta", "vision-encoder-decoder"]

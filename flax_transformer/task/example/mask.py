@@ -135,7 +135,13 @@ class MaskedTexts:
         if not follow:  # a document fills as many rows as it needs
             rows = ragged([[*chain.from_iterable(document)] for document in encoded if document])
             return (Blocks(documents=rows, length=self.length, begin=(tokenizer.cls,), end=(tokenizer.sep,)),)
-        sentences, ends = bounds([document for document in encoded if document])
+        documents = [document for document in encoded if document]
+        if len(documents) < 2:
+            raise ValueError(
+                f"next sentences take texts of two documents at least, of {DOCUMENT} lines each or a file's last, got "
+                f"{len(documents)}; a longer text has more"
+            )
+        sentences, ends = bounds(documents)
         pairs = NextSentence(
             sentences=sentences, documents=ends, length=self.length, cls=tokenizer.cls, sep=tokenizer.sep
         )
