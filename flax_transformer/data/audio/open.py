@@ -98,12 +98,15 @@ def read_labels(root: Path) -> tuple[dict[str, Recordings], tuple[str, ...]]:
     """Read the classes of sounds that JSON lines tell: `{"audio": "…", "label": "…"}` each.
 
     Raises:
-      ValueError: what `data.line.open_lines` refuses, or one class.
+      ValueError: what `data.line.open_lines` refuses, one class, or one without sounds to train on.
     """
     found = open_lines(root, replace(LINES, said="a class", texts=("label", "class")))
     classes = sort_names(sorted({label for each in found.values() for (label,) in each.texts}))
     if len(classes) < 2:
         raise ValueError(f"{root} must have sounds of at least two classes, got {classes[0]}")
+    known = {label for (label,) in found["train"].texts}
+    if new := [label for label in classes if label not in known]:
+        raise ValueError(f"every class must have sounds to train on, {new[0]!r} has none in {root}")
     return {
         split: Recordings(
             SoundFiles(each.root, each.names),
