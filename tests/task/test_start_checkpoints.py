@@ -15,6 +15,7 @@ from flax_transformer.data.text.corpus import TextCorpus
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Captions, Transcripts, Translations
 from flax_transformer.task.experiment import train
+from flax_transformer.task.run import open_translator
 from flax_transformer.task.start import StartConfig, start_seq2seq
 from flax_transformer.task.translator import Search
 from flax_transformer.train.folder import RunFolder
@@ -152,6 +153,9 @@ def test_the_export_writes_what_the_run_wrote(kind, finished):
         for each in shown:
             ids = exported.generate(**exported.tokenizer([each["source"]]), max_new_tokens=12)
             assert exported.tokenizer.decode(ids)[0].strip() == each["hypothesis"].strip()
+        translator, search = open_translator(folder)
+        found = translator([each["source"] for each in shown], search)
+        assert [best[0].text for best in found] == [each["hypothesis"] for each in shown]
     elif kind in ("whisper", "wav2vec2"):
         from flax_transformer.task.use import transcribe
 
@@ -282,3 +286,27 @@ def test_a_checkpoint_is_computed_in_another_format_and_kept_in_float32(kind, tm
 def test_a_recipe_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="give --init FOLDER"):
         recipe_of("marian", tmp_path).task(run_folder(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("text_to_text", "t5"), ("denoise", "bart")])
+def test_exercises_and_damaged_texts_are_those_of_the_checkpoints_tokens(name, kind, tmp_path):
+    recipe = experiment(name)
+    if kind == "t5":
+        mix = replace(recipe.examples.mix, fill=0.0)
+        recipe = replace(recipe, data=replace(recipe.data, train=20, validation=4, test=4))
+        recipe = replace(recipe, examples=replace(recipe.examples, mix=mix, rows=4))
+    else:
+        (tmp_path / "text.txt").write_text(LINES)
+        data = replace(recipe.data, text=str(tmp_path / "text.txt"), holdout=0.1)
+        recipe = replace(recipe, data=data, examples=replace(recipe.examples, rows=4, length=20))
+    folder = str(checkpoint(kind, tmp_path / "checkpoint"))
+    task = replace(recipe, init=folder).task(run_folder(tmp_path / "run"))
+    tokenizer, batch = start_seq2seq(folder), next(task.batches)
+    first = np.asarray(batch["inputs"]["target"])[:, 0]
+    assert (first == tokenizer.bos).all()
+    texts = tokenizer.decode(batch["labels"])
+    again = [[*ids, tokenizer.eos] for ids in tokenizer.target.encode(texts)]
+    kept = [row[weights > 0].tolist() for row, weights in zip(batch["labels"], batch["weights"], strict=True)]
+    known = [number for number, row in enumerate(kept) if tokenizer.unk not in row]
+    assert known
+    assert [kept[number] for number in known] == [again[number] for number in known]
