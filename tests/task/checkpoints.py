@@ -131,7 +131,7 @@ def checkpoint(kind, folder, **config):
         (folder / "preprocessor_config.json").write_text(json.dumps(IMAGES))
     for name in ("config.json", "generation_config.json"):
         if (path := folder / name).is_file():
-            said = {**json.loads(path.read_text()), **config}
+            said = {**json.loads(path.read_text()), "_from_model_config": None, **config}
             path.write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
     return folder
 
