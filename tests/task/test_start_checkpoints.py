@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.bench.experiment import from_experiment
+from flax_transformer.bench.workload import Size
 from flax_transformer.data.audio import StringData
 from flax_transformer.data.image import CaptionedScenes, SceneCaptions
 from flax_transformer.data.text.corpus import TextCorpus
@@ -310,3 +312,12 @@ def test_exercises_and_damaged_texts_are_those_of_the_checkpoints_tokens(name, k
     known = [number for number, row in enumerate(kept) if tokenizer.unk not in row]
     assert known
     assert [kept[number] for number in known] == [again[number] for number in known]
+
+
+def test_what_is_measured_is_the_checkpoints_model(tmp_path):
+    recipe = short("marian", tmp_path)
+    workload = from_experiment("finetune", recipe, Size(dtype="bfloat16", remat="full"))
+    model = jax.eval_shape(workload.init, jax.random.key(0))
+    assert (model.cfg.embedding.vocab, model.cfg.encoder.remat) == (40, "full")
+    with pytest.raises(ValueError, match="give --init FOLDER"):
+        from_experiment("finetune", replace(recipe, init=""), Size())
