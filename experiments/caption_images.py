@@ -22,6 +22,11 @@ what people said of them, and 39.8, 5.5 and 0.08 by what they said of others: it
 From scratch, 3.2 million parameters, 101 CPU minutes in 65 by the clock on two cores of an AMD EPYC beside other work
 (one seed, 2026-11-23); an LSTM on features of a network trained on ImageNet has published 54.2 and 12.3.
 
+    python experiments/caption_images.py finetune --init nlpconnect/vit-gpt2-image-captioning --data.root FLICKR8K
+
+`finetune` goes on with a VisionEncoderDecoderModel, a folder, a hub id or the `export` of a run: its tokenizer, its
+image processor, its start token. Where it has no padding token, its end token is padding too, and is still learned.
+
 The first word says what looks: `cct`, patches after convolutions, which learns from few pictures, or `vit`, whose
 `export` is a VisionEncoderDecoderModel that `transformers` opens too.
 """
@@ -37,6 +42,7 @@ from flax_transformer.task.evaluator import Captions
 from flax_transformer.task.example import Augment, DictatedImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.start import StartConfig
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -65,6 +71,23 @@ def experiment(encoder: ViTConfig) -> Recipe:
 EXPERIMENTS = {
     "cct": experiment(cct(embed=WIDTH, heads=6, depth=3, inner=2 * WIDTH, image=32, stem=(32, 64))),
     "vit": experiment(with_fields(vit_encoder("tiny", 4, image=32), embed=WIDTH, heads=6, inner=2 * WIDTH, depth=4)),
+    "finetune": Recipe(
+        model=StartConfig(),
+        data=SceneCaptions(),
+        examples=DictatedImages(rows=32),
+        objective=TokenLoss(),
+        evaluators=(Captions(),),
+        optimizer=OptimizerConfig(
+            name="adamw",
+            learning_rate=5e-5,
+            schedule=ScheduleConfig(name="linear", warmup=100),
+            b2=0.999,
+            eps=1e-8,
+            weight_decay=0.01,
+            clip_norm=1.0,
+        ),
+        train=TrainConfig(steps=1_000, log_every=50, eval_every=250, checkpoint_every=250),
+    ),
 }
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ which has pictures in any form. Size, filter and normalisation are those of the 
 the shorter side is resized and the middle cut out, and the export says so in a processor of its own. `--size` takes
 another resolution, to which tables of positions are resampled. Statistics of batch norms stay as they are. With `lora`
 low-rank factors are trained in place of kernels, those of the head among them; with `probe` the head alone is trained.
+On an accelerator `--model.compute bfloat16` computes in bfloat16, with parameters in float32, and `--model.remat full`
+saves memory.
 """
 
 from dataclasses import replace
@@ -21,12 +23,14 @@ from flax_transformer.task.evaluator import PictureLabels
 from flax_transformer.task.example import Augment, LabelledImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.start import StartConfig
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.lora import LoraConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from flax_transformer.train.schedule import ScheduleConfig
 
 WHOLE = Recipe(
+    model=StartConfig(),
     data=LabelledData(),
     examples=LabelledImages(rows=32, keep=0.875, augment=Augment(area=0.3, flip=0.5)),
     objective=LabelLoss(label_smoothing=0.1),

@@ -15,6 +15,16 @@ beside (347 seconds of their time; one seed, 2026-11-23).
     python experiments/recognise_speech.py seq2seq --workdir runs/seq2seq --data.root FSDD --augment.speed 0.1
     python experiments/recognise_speech.py ctc --workdir runs/ctc --data.root FSDD --augment.speed 0.1 --train.steps 700
 
+    python experiments/recognise_speech.py finetune_seq2seq --init openai/whisper-tiny --language de --data.root SPEECH
+    python experiments/recognise_speech.py finetune_ctc --init facebook/wav2vec2-base-960h --data.root SPEECH
+    python experiments/recognise_speech.py finetune_digits --init facebook/wav2vec2-base --data.root FSDD
+
+These go on with a checkpoint of Whisper or wav2vec 2.0: its feature extractor, its tokenizer, its tokens of language
+and task. SPEECH has sounds and files of JSON lines, `{"audio": "1.wav", "text": "…"}` each, as docs/speech.md says; all
+recipes take such a folder, of lines with a `label` for `digits`. `--letters data` writes the letters of the data, by a
+new head, where the checkpoint knows others. Whisper hears windows of 30 seconds, however short a sound is: that takes
+an accelerator, where `--model.compute bfloat16` and `--model.remat full` save time and memory.
+
 Sentences are of one or two recordings by one speaker, of a second at most; `--data.how.most 5 --data.how.seconds 4
 --seconds 4` makes longer ones. Of 300 test sentences, made of test recordings alone, 377 words: `seq2seq` had a word
 error rate of 3.71 % after 600 steps, in two minutes of two busy cores with the test, `ctc` one of 26.0 %, and 12.9 % of
@@ -37,6 +47,7 @@ from flax_transformer.task.evaluator import SoundLabels, Transcripts
 from flax_transformer.task.example import LabelledSounds, SoundAugment, SpokenLetters, SpokenTexts
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.start import StartConfig
 from flax_transformer.task.translator import Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
@@ -82,6 +93,15 @@ def experiment(**parts: Any) -> Recipe:
 SHORT = Stringing(most=2, longest=0.1, seconds=1.0)
 CHANGES = SoundAugment(speed=0.03, gain=6.0, noise=0.1)
 
+FINETUNE = {
+    "model": StartConfig(),
+    "optimizer": OptimizerConfig(
+        name="adamw", learning_rate=3e-5, schedule=ScheduleConfig(name="linear", warmup=100), b2=0.999, eps=1e-8,
+        weight_decay=0.01, clip_norm=1.0,
+    ),
+    "train": TrainConfig(steps=1_000, log_every=50, eval_every=250, checkpoint_every=250),
+}  # fmt: skip
+
 EXPERIMENTS = {
     "digits": experiment(
         model=with_head(whisper(128, 4).encoder, outputs=10, pool="mean", dense="identity", dense_width=128),
@@ -108,6 +128,27 @@ EXPERIMENTS = {
         examples=SpokenTexts(rows=16, seconds=1, augment=CHANGES),
         objective=TokenLoss(label_smoothing=0.1),
         evaluators=(Transcripts(search=Search(beams=1)),),
+    ),
+    "finetune_digits": experiment(
+        data=SoundData(),
+        examples=LabelledSounds(rows=16),
+        objective=LabelLoss(),
+        evaluators=(SoundLabels(),),
+        **FINETUNE,
+    ),
+    "finetune_ctc": experiment(
+        data=StringData(how=SHORT),
+        examples=SpokenLetters(rows=8, seconds=15),
+        objective=CTCLoss(mean_tokens=True),
+        evaluators=(Transcripts(),),
+        **FINETUNE,
+    ),
+    "finetune_seq2seq": experiment(
+        data=StringData(how=SHORT),
+        examples=SpokenTexts(rows=8),
+        objective=TokenLoss(),
+        evaluators=(Transcripts(search=Search(beams=1)),),
+        **FINETUNE,
     ),
 }
 

@@ -15,6 +15,14 @@ feeding. `evolved` is the Evolved Transformer, with a cell for every two layers;
 side, applied four times. With 4,096 tokens a batch `luong` reached 35.41 BLEU in 1,750 steps, `lstm` 17.59 in 1,900,
 one seed each (2026-11-23); docs/translation.md has the table.
 
+    python experiments/translate_text.py finetune --init Helsinki-NLP/opus-mt-en-de --data.root MULTI30K
+    python experiments/translate_text.py finetune --init t5-small --prefix "translate English to German: " ...
+
+`finetune` goes on with a checkpoint of Marian, T5, mT5 or BART, a folder, a hub id or the `export` of a run: its
+tokenizer with its marks, its start token, and what its generation_config.json says of what may be written. On an
+accelerator `--model.compute bfloat16` computes in bfloat16, with parameters in float32, and `--model.remat full` saves
+memory.
+
 Two write all tokens at once: `mask_predict`, a conditional masked language model that guesses in ten passes, and
 `ctc`, in one. They learn more from a teacher's words: `flax-transformer distil runs/multi30k runs/distilled` writes the
 corpus, and prints the options that take it.
@@ -35,6 +43,7 @@ from flax_transformer.task.evaluator import Translations
 from flax_transformer.task.example import BPE, AlignedBatching, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.start import StartConfig
 from flax_transformer.task.translator import ParallelSearch, Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
@@ -90,6 +99,21 @@ EXPERIMENTS = {
         evolved_transformer(
             transformer_tiny().embedding.vocab, embed=128, heads=4, inner=320, depths=(2, 2), dropout=0.3
         )
+    ),
+    "finetune": experiment(
+        StartConfig(),
+        examples=SentencePairs(batch=Batching(tokens=4_096, buckets=8, max_tokens=128)),
+        evaluators=(Translations(search=Search(beams=4, length_penalty=1.0)),),
+        optimizer=OptimizerConfig(
+            name="adamw",
+            learning_rate=5e-5,
+            schedule=ScheduleConfig(name="linear", warmup=100),
+            b2=0.999,
+            eps=1e-8,
+            weight_decay=0.01,
+            clip_norm=1.0,
+        ),
+        train=TrainConfig(steps=2_000, log_every=50, eval_every=500, checkpoint_every=500),
     ),
     "lstm": recurrent(lstm_seq2seq(), 184, 368),
     "bahdanau": recurrent(rnn_search(), 160, 288),

@@ -20,6 +20,7 @@ from jax.interpreters import partial_eval
 from flax_transformer.bench.workload import Batch, Size, Workload, changed, compute_type, from_config, measurable
 from flax_transformer.task.experiment import Experiment, option_type
 from flax_transformer.task.spec import Spec, sized
+from flax_transformer.task.start import StartConfig
 from flax_transformer.train.carry import NOTHING, carry_of
 from flax_transformer.train.finetune import freeze
 from flax_transformer.train.folder import RunFolder
@@ -28,7 +29,8 @@ from flax_transformer.train.folder import RunFolder
 def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequence[str] = ()) -> Workload:
     """Make the workload of an experiment.
 
-    A recipe that plans its batches gives the longest, and no data is read; of any other the first batch is taken.
+    A recipe that plans its batches gives the longest, and no data is read; of any other, and of one that begins with a
+    checkpoint, the first batch is taken.
 
     Args:
       options: as on its own command line.
@@ -40,7 +42,8 @@ def from_experiment(name: str, experiment: Experiment, size: Size, options: Sequ
     training = {name: getattr(experiment, name) for name in ("optimizer", "train", "mesh")}
     if size.accumulate is not None:
         training["train"] = replace(experiment.train, accumulate=size.accumulate)
-    if hasattr(getattr(experiment, "examples", None), "planned"):
+    given = getattr(experiment, "init", "") or isinstance(getattr(experiment, "model", None), StartConfig)
+    if hasattr(getattr(experiment, "examples", None), "planned") and not given:
         planned = experiment.examples.planned(size.length)
         config = sized(
             experiment.model, Spec(uses=(), vocab=size.vocab or planned["vocab"], multiple=planned["multiple"])

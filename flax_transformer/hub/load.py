@@ -30,7 +30,7 @@ from flax_transformer.hub.registry import find_architecture, find_family, read_a
 from flax_transformer.hub.weights import Entry, compare, fitted, load_model, renamer, resolve, same_tensor, tensors_of
 from flax_transformer.listing import listed
 from flax_transformer.models.preset import abstract, module_of
-from flax_transformer.nn import with_precision
+from flax_transformer.nn import with_fields, with_precision
 
 _MOST = 40
 """Differences that a message lists."""
@@ -56,6 +56,8 @@ class Lenient:
     """Patterns of tensor names, and what to put there (`re.sub`)."""
     ignore: tuple[str, ...] = ()
     """Patterns of tensors that may be there besides."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of our model's config to change, at any depth, that say how it is computed: `compute`, `remat`."""
     initialise: tuple[str, ...] = ()
     """Patterns of tensors that may be missing or of another shape; their parameters begin as in a new model."""
     seed: int = 0
@@ -111,6 +113,7 @@ def load(
         fields, config = told, read_model(told, folder)
     number = dtype or _common_dtype(stored)
     config = with_precision(config, compute=number, params=number)
+    config = with_fields(config, **lenient.model) if lenient.model else config
     fresh = lambda: module_of(config)(config, rngs=nnx.Rngs(lenient.seed))  # noqa: E731
     with _named(folder / CONFIG):
         model = abstract(config)

@@ -181,41 +181,59 @@ def begin(pretrained: Any, window: Sounds, how: Speech, settings: Settings) -> I
     Raises:
       ValueError: a language or a task that the checkpoint has no token for.
     """
-    said = {**pretrained.config, **pretrained.generation}
-    language = said.get("language") if how.language is None else how.language
-    task = said.get("task") if how.task is None else how.task
+    said, spoken = {**pretrained.config, **pretrained.generation}, None
+    if undecided(said, how):
+        spoken = detect_language(pretrained, window, said["lang_to_id"], settings)
+    return prompts(said, how, settings.decoder_start_token_id, len(window), spoken)
+
+
+def undecided(said: Mapping[str, Any], how: Speech) -> bool:
+    """Tell whether the language of a sound must be heard: a checkpoint has several, and nobody says which.
+
+    Args:
+      said: what config.json and generation_config.json say.
+    """
+    language, task = (said.get(name) if each is None else each for name, each in _asked(how))
+    forced = _forced(said.get("forced_decoder_ids") or ()) if language is None and task is None else []
+    return language is None and "lang_to_id" in said and forced[:1] in ([], [None])
+
+
+def prompts(
+    said: Mapping[str, Any], how: Speech, start: int | None, rows: int, spoken: Sequence[int] | None = None
+) -> Int[np.ndarray, "B P"]:
+    """Give the tokens that each of so many texts begins with, as `begin`; `spoken` are languages that were heard."""
+    language, task = (said.get(name) if each is None else each for name, each in _asked(how))
     if said.get("is_multilingual") is False and (language, task) != (None, None):
         raise ValueError(f"a checkpoint for English alone has no tokens for language={language!r} and task={task!r}")
-    start = [settings.decoder_start_token_id]
+    begun = [start]
     if language is None and task is None:
-        start += _forced(said.get("forced_decoder_ids") or ())
-    rows = [list(start) for _ in window]
+        begun += _forced(said.get("forced_decoder_ids") or ())
+    found = [list(begun) for _ in range(rows)]
     if language is not None:
-        many = (language,) * len(rows) if isinstance(language, str) else language
-        if len(many) != len(rows):
-            raise ValueError(f"there must be a language for each sound, got {len(many)} and {len(rows)} sounds")
+        many = (language,) * rows if isinstance(language, str) else language
+        if len(many) != rows:
+            raise ValueError(f"there must be a language for each sound, got {len(many)} and {rows} sounds")
         spoken = [_language(said, each) for each in many]
-    elif "lang_to_id" in said and start[1:2] in ([], [None]):
-        spoken = detect_language(pretrained, window, said["lang_to_id"], settings)
-    else:
-        spoken = None
     tasks = said.get("task_to_id", {})
     if task is not None and task not in tasks:
         raise ValueError(f"task must be one of {', '.join(tasks) or 'none, as the checkpoint has none'}, got {task!r}")
-    for i, row in enumerate(rows):
+    none = said.get("no_timestamps_token_id")
+    for i, row in enumerate(found):
         if spoken is not None:
             row[1:2] = [int(spoken[i])]
         if task is not None:
             row.append(tasks[task])
         elif language is not None and tasks and not set(tasks.values()) & set(row):
             row.append(tasks["transcribe"])
-        none = said.get("no_timestamps_token_id")
         if how.return_timestamps and row[-1] == none:
             row.pop()
         elif not how.return_timestamps and none is not None and row[-1] != none:
             row.append(none)
-    rows = [[*how.prompt_ids, *(token for token in row if token is not None)] for row in rows]
-    return np.asarray(rows, np.int32)
+    return np.asarray([[*how.prompt_ids, *(token for token in row if token is not None)] for row in found], np.int32)
+
+
+def _asked(how: Speech) -> tuple[tuple[str, Any], ...]:
+    return ("language", how.language), ("task", how.task)
 
 
 def detect_language(

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from flax_transformer.task.experiment import BARE, Experiment, Task, write_sampl
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
 from flax_transformer.task.spec import Spec, longest, sized
-from flax_transformer.task.start import load_start
+from flax_transformer.task.start import StartConfig, load_start
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
 from flax_transformer.train.metrics import Writer
@@ -47,7 +47,8 @@ class Recipe(Experiment):
 
     model: Any = None
     """Config of a new model; its vocabulary and classes are those of the data, whatever stands here. Of one that `init`
-    gives, only its rates of dropout."""
+    gives, its rates of dropout, number format (`compute`) and recomputation (`remat`) alone; a `StartConfig` says these
+    of one that always begins with a checkpoint."""
     family: str = ""
     """The model type of the checkpoint that a new model is exported as, such as bert; one of no family is not."""
     init: str = ""
@@ -84,7 +85,8 @@ class Recipe(Experiment):
 
     def task(self, folder: RunFolder) -> Task:
         """Open the data, size the model by them, or load the checkpoint to begin with."""
-        if not self.init and (self.model is None or self.lora is not None):
+        new = self.model is not None and not isinstance(self.model, StartConfig)
+        if not self.init and (not new or self.lora is not None):
             raise ValueError("nothing to adapt: give --init FOLDER, a checkpoint such as a run's export")
         if self.family and self.family not in families():
             raise ValueError(f"family must be one of {', '.join(families())}, or empty, got {self.family!r}")
@@ -101,9 +103,11 @@ class Recipe(Experiment):
         known = self._start(opened) if self.init else None
         if known is not None:
             _check_length(self.examples, known.model.cfg)
+            _check_texts(opened.spec, known.model.cfg)
         config = sized(self.model, opened.spec) if known is None else known.model.cfg
         _check_objects(opened.spec, config)
-        run = _Run(self, folder, opened, config, known)
+        recipe = replace(self, objective=replace(self.objective, **opened.objective)) if opened.objective else self
+        run = _Run(recipe, folder, opened, config, known)
         if self.lora is None:
             run.describe()
         return run.task()
@@ -171,6 +175,8 @@ class _Run:
     def export(self, model: Any) -> hub.Pretrained:
         """Give a model its place among the checkpoints."""
         opened, known = self.opened, self.known
+        if known is not None and not opened.spec.classes:
+            return _continued(known, model, opened)
         own = opened.published or opened.tokenizer
         own = own if own is None or isinstance(own, HubTokenizer) else HubTokenizer.of(own)
         roles = () if own is None else ("pad", "bos", "eos")
@@ -178,8 +184,6 @@ class _Run:
         family = self.recipe.family
         if known is not None:
             family = known.config["model_type"]
-            if not opened.spec.classes:
-                fields = {name: value for name, value in known.config.items() if name != "architectures"}
         head = getattr(model.cfg, "head", None)
         rate = {} if head is None else {"classifier_dropout": head.dropout}
         said = {"tokenizer": own, "processor": opened.processor, **fields, **rate, **opened.fields}
@@ -227,6 +231,16 @@ def _check_length(examples: Any, config: Any) -> None:
         )
 
 
+def _check_texts(spec: Spec, config: Any) -> None:
+    """Refuse texts that are longer than the positions of a checkpoint's model."""
+    room = longest(config)
+    if spec.length is not None and room is not None and spec.length > room:
+        raise ValueError(
+            f"texts must not have more tokens than the checkpoint's model has positions, got up to {spec.length} with "
+            f"their marks, {room} positions"
+        )
+
+
 def _check_objects(spec: Spec, config: Any) -> None:
     """Refuse pictures of more objects than a model has queries."""
     queries = getattr(config, "queries", None)
@@ -236,6 +250,23 @@ def _check_objects(spec: Spec, config: Any) -> None:
             f"a picture must not have more objects than the model has queries (--model.queries), got {most} in {name}, "
             f"{queries} queries"
         )
+
+
+def _continued(known: hub.Pretrained, model: Any, opened: Opened) -> hub.Pretrained:
+    """Give a trained model the place of the checkpoint that it began with; what the data say of it is added."""
+    generation = known.generation
+    if generation:
+        named = {name: value for name, value in opened.fields.items() if name.endswith("token_id")}
+        generation = generation.updated(named)
+    tokenizer = opened.published or opened.tokenizer
+    return replace(
+        known,
+        model=model,
+        config=known.config.updated(opened.fields),
+        generation=generation,
+        tokenizer=known.tokenizer if tokenizer is None else tokenizer,
+        processor=opened.processor or known.processor,
+    )
 
 
 def _wrapped(model: Any, architectures: list[str], said: Mapping[str, Any]) -> hub.Pretrained:

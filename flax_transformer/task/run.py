@@ -10,6 +10,7 @@ import jax
 
 from flax_transformer.data.text import Tokenizer, load_tokenizer
 from flax_transformer.models.preset import abstract
+from flax_transformer.task.start import start_seq2seq
 from flax_transformer.task.translator import Search, Translator
 from flax_transformer.train.carry import carry_of, new_carried
 from flax_transformer.train.checkpoint import Checkpoints, average_models
@@ -94,7 +95,9 @@ def open_translator(workdir: str | Path, packages: tuple[str, ...] = PACKAGES) -
     search = next((each.search for each in evaluators if hasattr(each, "search")), None)
     if search is None:
         raise FolderError(f"{workdir} is not a translation run: nothing in its recipe translates")
-    run = open_run(workdir, packages)
+    run, export = open_run(workdir, packages), Path(workdir) / EXPORT
+    if run.tokenizer is None and run.recipe.init and export.is_dir():  # it has that of the checkpoint it began with
+        return Translator(run.model, start_seq2seq(str(export))), search
     if run.tokenizer is None:
         raise FolderError(f"{workdir} has lost its {RunFolder(Path(workdir)).tokenizer.name}")
     return Translator(run.model, run.tokenizer), search

@@ -34,6 +34,10 @@ class Spec:
     """Of clips, where there are any."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Other sizes, by the names of a config's fields."""
+    sound: bool = False
+    """Whether inputs are sounds."""
+    letters: int | None = None
+    """Tokens of a new vocabulary of letters, which needs a new head of a checkpoint's model."""
     objects: tuple[int, str] | None = None
     """The most objects of a picture, where they are to be found, and the picture's name."""
 

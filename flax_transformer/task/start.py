@@ -1,25 +1,47 @@
 """The checkpoint that training begins with: its tokenizer or image processor, its model with a head for the data."""
 
-from typing import Any
+from typing import Any, Literal
 
 from flax_transformer import hub
+from flax_transformer.frozen import frozen
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.inputs import Signature
+from flax_transformer.hub.load import GENERATION
+from flax_transformer.hub.processor.audio import SoundProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
-from flax_transformer.hub.processor.open import Unreadable, open_image_processor, open_tokenizer
+from flax_transformer.hub.processor.open import Unreadable, open_image_processor, open_processor, open_tokenizer
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture, find_family, find_uses
 from flax_transformer.models.head import HeadConfig
-from flax_transformer.nn import BlockConfig
+from flax_transformer.nn import BlockConfig, EmbeddingConfig
 from flax_transformer.nn.config import configs_in
+from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer, seq2seq_tokenizer
 from flax_transformer.task.spec import Spec
 
 HEAD = (
     r"^(cls_|distillation_|pre_)?classifier", r"^class_labels_classifier", r"^bbox_predictor", r"^head\.", r"^score\.",
-    r"pooler",
+    r"pooler", r"^projector\.",
 )  # fmt: skip
 """Tensors that a pretrained model may lack, and one that classifies, or finds objects of other classes, has."""
+HEADS = {
+    "fill": (r"^cls\.predictions", r"^lm_head\.", r"^vocab_", r"^generator_"),
+    "transcribe": (r"^lm_head\.",),
+}
+"""The same of other uses: of one that guesses masked tokens, and of one that scores letters."""
+
+
+@frozen
+class StartConfig:
+    """How the model that a checkpoint gives is computed in training; its parameters are float32 in any case.
+
+    It stands in a recipe where the config of a new model would, for recipes that always begin with a checkpoint.
+    """
+
+    compute: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The number format that layers compute in."""
+    remat: Literal["none", "full", "attention", "dots", "offload"] = "none"
+    """What the backward pass computes again rather than keeps: see `nn.REMAT`."""
 
 
 def start_tokenizer(name: str) -> HubTokenizer:
@@ -28,12 +50,60 @@ def start_tokenizer(name: str) -> HubTokenizer:
     Raises:
       ValueError: when it has none, or one that cannot be read.
     """
+    tokenizer = start_letters(name)
+    if tokenizer is None:
+        raise ValueError(
+            f"training begins with a checkpoint and its tokenizer, {name} has no tokenizer files: no tokenizer.json, "
+            "and no others, such as Marian's source.spm, target.spm and vocab.json"
+        )
+    return tokenizer
+
+
+def start_letters(name: str) -> HubTokenizer | None:
+    """Open the tokenizer of a checkpoint that may have none, as one that is not trained for texts yet.
+
+    Raises:
+      ValueError: one that cannot be read.
+    """
     tokenizer = open_tokenizer(find_folder(name))
     if isinstance(tokenizer, Unreadable):
         tokenizer()
-    if tokenizer is None:
-        raise ValueError(f"training begins with a checkpoint and its tokenizer, {name} has no tokenizer files")
     return tokenizer
+
+
+def start_seq2seq(name: str, language: str = "", task: str = "") -> Seq2SeqTokenizer:
+    """Open the tokenizer of a checkpoint as its encoder-decoder reads and writes texts.
+
+    Args:
+      name: folder or hub id.
+      language, task: see `seq2seq_tokenizer`.
+
+    Raises:
+      ValueError: as `start_tokenizer` and `seq2seq_tokenizer`.
+    """
+    folder = find_folder(name)
+    generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+    config = Fields.of(read_json(folder / CONFIG))
+    try:
+        return seq2seq_tokenizer(start_tokenizer(name), config, Fields.of(generation), language=language, task=task)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def start_sound(name: str) -> SoundProcessor:
+    """Open the feature extractor of a checkpoint, a folder or hub id.
+
+    Raises:
+      ValueError: when it has none, or one that cannot be read.
+    """
+    processor = open_processor(find_folder(name))
+    if isinstance(processor, Unreadable):
+        processor()
+    if not isinstance(processor, SoundProcessor):
+        raise ValueError(
+            f"a checkpoint must say in preprocessor_config.json how it hears sounds, {name} has no feature extractor"
+        )
+    return processor
 
 
 def start_processor(name: str) -> ImageProcessor:
@@ -58,12 +128,18 @@ def start_inputs(name: str) -> Signature:
     return find_family(read_json(find_folder(name) / CONFIG))[1].inputs
 
 
+def start_uses(name: str) -> tuple[str, ...]:
+    """Tell what a checkpoint can do, a folder or hub id."""
+    return find_family(read_json(find_folder(name) / CONFIG))[1].uses
+
+
 def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = False) -> hub.Pretrained:
     """Load a checkpoint as what can do what the data ask for; a head that it lacks is new.
 
     Args:
       name: folder or hub id.
-      like: a config whose rates of dropout the model gets; None leaves the checkpoint's.
+      like: a config whose rates of dropout the model gets, and whose `compute` and `remat` where they are not the
+        default; None leaves the checkpoint's.
       seed: of a new head.
       keep: whether parameters stay in the checkpoint's own number format; float32 otherwise, so that they can be
         trained.
@@ -72,20 +148,46 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
       ValueError: a checkpoint whose family can do no such thing.
     """
     config = read_json(find_folder(name) / CONFIG)
-    changed = _rates(config, like) | _pictures(config, spec, name)
+    changed = _rates(config, like) | _pictures(config, spec, name) | _letters(spec)
     if spec.classes:
         changed |= {"num_labels": len(spec.classes), "id2label": None}
     able = find_uses(config.get("model_type"), *spec.uses)
     own = (config.get("architectures") or [None])[0]
     reads, given = find_architecture(able[0])[1].inputs.reads, "text" if spec.image is None else "pictures"
-    given = given if spec.frames is None else "clips"
+    given = "sound" if spec.sound else given if spec.frames is None else "clips"
     if given not in reads:
         raise ValueError(f"the checkpoint {name} reads {' and '.join(reads)}, the data are {given}")
     lenient = hub.Lenient(
-        architecture=own if own in able else able[0], config=changed, initialise=HEAD if spec.classes else (),
-        seed=seed,
+        architecture=own if own in able else able[0], config=changed, model=_computed(like), seed=seed,
+        initialise=HEAD if spec.classes else tuple(each for use in spec.uses for each in HEADS.get(use, ())),
     )  # fmt: skip
-    return hub.load(name, dtype=None if keep else "float32", lenient=lenient)
+    found = hub.load(name, dtype=None if keep else "float32", lenient=lenient)
+    table = _first(found.model.cfg, EmbeddingConfig)
+    if table is not None and spec.vocab is not None and spec.vocab > table.vocab:
+        raise ValueError(
+            f"a checkpoint's model must know every token of its tokenizer, that of {name} knows {table.vocab:,} of "
+            f"{spec.vocab:,}"
+        )
+    return found
+
+
+def _computed(like: Any) -> dict[str, str]:
+    """Find what a config says of number format and recomputation that is not the default."""
+    found = {}
+    for name, usual in (("compute", "float32"), ("remat", "none")):
+        values = {getattr(each, name, usual) for each in configs_in(like)} - {usual}
+        if len(values) > 1:
+            raise ValueError(
+                f"of a checkpoint's model all layers have one {name}, got {' and '.join(sorted(map(str, values)))}"
+            )
+        if values:
+            (found[name],) = values
+    return found
+
+
+def _letters(spec: Spec) -> dict[str, Any]:
+    """Spell the size of a new vocabulary of letters as the checkpoint's config.json does."""
+    return {} if spec.letters is None else {"vocab_size": spec.letters, "pad_token_id": 0}
 
 
 def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
@@ -97,7 +199,8 @@ def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
         attention_dropout = block.attention.attention_dropout
         rates = {
             "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": attention_dropout,
-            "dropout": dropout, "attention_dropout": attention_dropout,
+            "dropout": dropout, "attention_dropout": attention_dropout, "dropout_rate": dropout,
+            "hidden_dropout": dropout, "resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": attention_dropout,
         }  # fmt: skip
     rates = {name: rate for name, rate in rates.items() if name in config}
     if head is not None:
@@ -110,14 +213,15 @@ def _pictures(config: dict[str, Any], spec: Spec, name: str) -> dict[str, Any]:
     if spec.image is None:
         return {}
     height, width, channels = spec.image
-    known, tower = Fields.of(config).channels or channels, config.get("vision_config")
+    known = Fields.of(config).channels or channels
+    tower = next((each for each in ("vision_config", "encoder") if isinstance(config.get(each), dict)), None)
     if known != channels:
         raise ValueError(
             f"pictures must have as many channels as those of the checkpoint {name}, {known}, got {channels}"
         )
     size = {"image_size": height if height == width else [height, width]}
-    if isinstance(tower, dict):
-        return {"vision_config": {**tower, **size}}
+    if tower is not None and "image_size" in config[tower]:
+        return {tower: {**config[tower], **size}}
     size |= {} if spec.frames is None else {"num_frames": spec.frames}
     return size if "image_size" in config else {}
 

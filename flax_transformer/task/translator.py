@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,11 +26,13 @@ from flax_transformer.decode import (
     gather_rows,
     greedy,
 )
+from flax_transformer.decode.chain import Process
 from flax_transformer.frozen import frozen
 from flax_transformer.models.protocol import EncoderDecoder, ParallelWriter
 from flax_transformer.nn import own_tables
 from flax_transformer.ops.eager import kept
 from flax_transformer.ops.platform import platform
+from flax_transformer.task.spec import longest
 
 
 @frozen
@@ -59,9 +61,10 @@ class Search:
                 f"ratio must not be negative, extra and batch at least 1, got {self.ratio}, {self.extra}, {self.batch}"
             )
 
-    def config(self, source_length: int, tokenizer: Tokenizer) -> Beam | Greedy | Parallel:
-        """Make the decoding config for sources padded to `source_length` tokens."""
-        return self.within(math.ceil(self.ratio * source_length) + self.extra, tokenizer)
+    def config(self, source_length: int, tokenizer: Tokenizer, room: int | None = None) -> Beam | Greedy | Parallel:
+        """Make the decoding config for sources padded to `source_length` tokens, of a model with so much `room`."""
+        most = math.ceil(self.ratio * source_length) + self.extra
+        return self.within(most if room is None else min(most, room), tokenizer)
 
     def within(self, longest: int, tokenizer: Tokenizer) -> Beam | Greedy | Parallel:
         """Make the decoding config for targets of at most `longest` tokens."""
@@ -108,6 +111,19 @@ class Hypothesis:
     logprobs: tuple[float, ...]
 
 
+def room_of(model: Any, tokenizer: Any) -> int | None:
+    """Tell how many tokens a model has positions to write, behind those of a checkpoint's prompt; None: any number."""
+    positions = longest(getattr(model, "cfg", None))
+    return None if positions is None else positions - len(getattr(tokenizer, "prompt", ()))
+
+
+def beginning(tokenizer: Any, rows: int) -> dict[str, Any]:
+    """Give what `decode_batch` must know of a tokenizer: what targets begin with, and a checkpoint's rules for them."""
+    if not hasattr(tokenizer, "prompt"):
+        return {"bos": tokenizer.bos}
+    return {"bos": tokenizer.prompt, "process": tokenizer.process(rows)}
+
+
 @partial(jax.jit, static_argnames=("config", "bos"))
 def decode_batch(
     model: EncoderDecoder | ParallelWriter,
@@ -115,7 +131,8 @@ def decode_batch(
     lengths: Int[Array, "B"] | None,
     *,
     config: Beam | Greedy | Parallel,
-    bos: int,
+    bos: int | tuple[int, ...],
+    process: Process | None = None,
 ) -> Decoded:
     """Translate a batch by any model with `encode`, `init_cache` and `step`, as `EncoderDecoder` says, or `write`.
 
@@ -123,7 +140,8 @@ def decode_batch(
       source: token ids, or what else the encoder reads.
       lengths: of the source; None: all of it counts.
       config: a `Parallel` for a model that writes all tokens at once, as `ParallelWriter` says.
-      bos: what the target begins with.
+      bos: what the target begins with, a token or several.
+      process: constraints on what is generated, as `decode.make_process` makes them.
 
     Raises:
       ValueError: a model that cannot write in that way.
@@ -138,12 +156,20 @@ def decode_batch(
         return model.write(source, lengths, config)
     memory, step = model.encode(source, lengths), partial(type(model).step, model)
     beams = config.beams if isinstance(config, Beam) else 1
-    cache = model.init_cache(memory, lengths, config.stages[0], beams=beams)
+    *before, last = (bos,) if isinstance(bos, int) else bos
+    begun = {"begun": jnp.tile(jnp.array(before, jnp.int32), (len(memory), 1))} if before else {}
+    cache = model.init_cache(memory, lengths, config.stages[0], beams=beams, **begun)
     reorder, grow = getattr(type(cache), "reorder", gather_rows), getattr(type(cache), "grow", None)
-    prompt = jnp.full((source.shape[0],), bos, jnp.int32)
+    options = {"process": process, "grow": grow and partial(_grow, len(before))}
+    prompt = jnp.full((source.shape[0],), last, jnp.int32)
     if isinstance(config, Beam):
-        return beam_search(step, cache, prompt, config, reorder=reorder, grow=grow)
-    return greedy(step, cache, prompt, config, grow=grow)
+        return beam_search(step, cache, prompt, config, reorder=reorder, **options)
+    return greedy(step, cache, prompt, config, **options)
+
+
+def _grow(before: int, cache: Any, length: int) -> Any:
+    """Make room for what is generated, behind what it begins with."""
+    return cache.grow(before + length)
 
 
 def ready(model: EncoderDecoder | ParallelWriter) -> EncoderDecoder | ParallelWriter:
@@ -193,9 +219,8 @@ class Translator:
             source[i, : len(ids)], lengths[i] = ids, len(ids)
         # Rows that only fill the batch repeat the first sentence: they end when it does.
         source[len(encoded) :], lengths[len(encoded) :] = source[0], lengths[0]
-        found = decode_batch(
-            self._decoder, source, lengths, config=search.config(length, self.tokenizer), bos=self.tokenizer.bos
-        )
+        config = search.config(length, self.tokenizer, room_of(self.model, self.tokenizer))
+        found = decode_batch(self._decoder, source, lengths, config=config, **beginning(self.tokenizer, rows))
         found = jax.device_get(found)
         return [self._hypotheses(found, row) for row in range(len(encoded))]
 

@@ -6,6 +6,7 @@ sentences made of recordings of words. All in NumPy.
 
 from flax_transformer.data.audio.batch import ClassRows as ClassRows
 from flax_transformer.data.audio.batch import LetterRows as LetterRows
+from flax_transformer.data.audio.batch import SampleRows as SampleRows
 from flax_transformer.data.audio.batch import TextRows as TextRows
 from flax_transformer.data.audio.change import Cut as Cut
 from flax_transformer.data.audio.change import Gain as Gain
@@ -24,6 +25,7 @@ from flax_transformer.data.audio.open import SoundData as SoundData
 from flax_transformer.data.audio.open import SpeechData as SpeechData
 from flax_transformer.data.audio.recording import HeldSounds as HeldSounds
 from flax_transformer.data.audio.recording import Recordings as Recordings
+from flax_transformer.data.audio.recording import Retold as Retold
 from flax_transformer.data.audio.recording import SoundFiles as SoundFiles
 from flax_transformer.data.audio.recording import SoundSet as SoundSet
 from flax_transformer.data.audio.recording import hold_sounds as hold_sounds

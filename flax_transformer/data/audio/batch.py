@@ -27,6 +27,20 @@ class ClassRows:
 
 
 @frozen
+class SampleRows:
+    """Lay out `samples` [B, T] and their `lengths`, and the numbers of their classes [B]."""
+
+    samples: int
+    """T."""
+
+    def __call__(self, examples: Sequence[Example | None]) -> Arrays:
+        """Lay out one batch."""
+        samples, lengths = fill("samples", [each and each["samples"] for each in examples], self.samples, 0)
+        labels = np.array([0 if each is None else each["label"] for each in examples], np.int32)
+        return {"inputs": {"samples": samples, "lengths": lengths}, "labels": labels, "weights": _present(examples)}
+
+
+@frozen
 class LetterRows:
     """Lay out `samples` [B, T] and their `lengths`, and the `tokens` of what is said as labels [B, N]."""
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from flax_transformer.data.audio.decode import is_sound_name
 from flax_transformer.data.audio.recording import Recordings, SoundFiles, SoundSet
 from flax_transformer.data.audio.tone import DIGITS, TouchTones
 from flax_transformer.data.folder import FileKind, folders_of, open_folders, sort_names
-from flax_transformer.data.line import LineKind, open_lines
+from flax_transformer.data.line import SUFFIXES, LineKind, open_lines, read_lines
 from flax_transformer.data.split import completed, normal
 from flax_transformer.frozen import frozen
 
@@ -41,7 +41,8 @@ class SoundData:
     """Sounds with classes: of a folder, or generated where no folder is named.
 
     The folder has class folders, perhaps within `train`, `validation` and `test`; or sounds named as those of the free
-    spoken digits, `{class}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test's.
+    spoken digits, `{class}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test's; or sounds and JSON lines of
+    `{"audio": "…", "label": "…"}`, a file for each split or one of which a part is held out.
     """
 
     root: str = ""
@@ -77,6 +78,8 @@ class SoundData:
         root = Path(self.root).expanduser()
         if not root.is_dir():
             raise FileNotFoundError(f"{root} must be a folder of sounds, there is none")
+        if tells(str(root)):
+            return read_labels(root)
         while not SOUNDS.files(root) and len(below := folders_of(root)) == 1:  # as an unpacked archive has it
             (root,) = below.values()
         if (named := SOUNDS.files(root)) and not folders_of(root):
@@ -89,6 +92,28 @@ class SoundData:
         if len(classes) < 2:
             raise ValueError(f"{root} must have sounds of at least two classes, got {', '.join(classes)}")
         return found, classes
+
+
+def read_labels(root: Path) -> tuple[dict[str, Recordings], tuple[str, ...]]:
+    """Read the classes of sounds that JSON lines tell: `{"audio": "…", "label": "…"}` each.
+
+    Raises:
+      ValueError: what `data.line.open_lines` refuses, one class, or one without sounds to train on.
+    """
+    found = open_lines(root, replace(LINES, said="a class", texts=("label", "class")))
+    classes = sort_names(sorted({label for each in found.values() for (label,) in each.texts}))
+    if len(classes) < 2:
+        raise ValueError(f"{root} must have sounds of at least two classes, got {classes[0]}")
+    known = {label for (label,) in found["train"].texts}
+    if new := [label for label in classes if label not in known]:
+        raise ValueError(f"every class must have sounds to train on, {new[0]!r} has none in {root}")
+    return {
+        split: Recordings(
+            SoundFiles(each.root, each.names),
+            {"label": np.array([classes.index(label) for (label,) in each.texts], np.int32)},
+        )
+        for split, each in found.items()
+    }, classes
 
 
 def read_names(root: Path, names: list[str]) -> tuple[dict[str, Recordings], tuple[str, ...]]:
@@ -112,6 +137,26 @@ def read_names(root: Path, names: list[str]) -> tuple[dict[str, Recordings], tup
         "take": np.array([int(part["take"]) for part in parts]),
     }
     return _tested(Recordings(SoundFiles(root, names), known), str(root)), classes
+
+
+def tells(root: str) -> bool:
+    """Tell whether JSON lines of a folder say what is known of its sounds.
+
+    Raises:
+      ValueError: a folder that has sounds beside, whose names say it too.
+    """
+    place = Path(root).expanduser()
+    lines = sorted(path for path in place.glob("*") if path.suffix in SUFFIXES) if root else []
+    if not lines:
+        return False
+    told = {each.name for path in lines for each in read_lines(path, LINES)}
+    beside = next((name for name in SOUNDS.files(place) if NAME.fullmatch(normal(name)) and name not in told), None)
+    if beside is not None:
+        raise ValueError(
+            f"JSON lines or names must say what is known of the sounds of {place}, both are there: {lines[0].name}, "
+            f"and {beside}, of which no line tells"
+        )
+    return True
 
 
 @frozen

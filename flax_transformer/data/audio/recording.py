@@ -3,7 +3,7 @@
 Axes: B sounds, T samples.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -134,6 +134,39 @@ class Recordings(Sequence[Any]):
     def take(self, indices: Int[np.ndarray, "_"]) -> "Recordings":
         """Pick some."""
         return Recordings(self.sounds.take(indices), {name: values[indices] for name, values in self.known.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Retold(Sequence[Any]):
+    """Sounds whose texts are written in another way."""
+
+    items: Any
+    """`Recordings` with a `text`, or what gives examples as they do."""
+    change: Callable[[str], str]
+    """A function that has a name: `str.upper`."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Give one."""
+        example = self.items[index]
+        return {**example, "text": self.change(example["text"])}
+
+    @property
+    def rate(self) -> int:
+        """Samples a second, of the first sound."""
+        return self.items.rate
+
+    @property
+    def texts(self) -> list[str]:
+        """Give what is said in each."""
+        return list(map(self.change, self.items.texts))
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which sounds they are and how their texts are written."""
+        return digest(self.items.fingerprint, self.change.__qualname__)
 
 
 @dataclass(frozen=True)

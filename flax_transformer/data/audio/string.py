@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.data.audio.decode import Sound
-from flax_transformer.data.audio.open import SoundData
+from flax_transformer.data.audio.open import SoundData, SpeechData, tells
 from flax_transformer.data.audio.recording import Recordings, SoundSet, hold_sounds
 from flax_transformer.data.identity import digest
 from flax_transformer.frozen import frozen
@@ -112,7 +112,8 @@ class Strings(Sequence[Any]):
 
 @frozen
 class StringData(SoundData):
-    """Sentences of words, always the same ones of a seed, made of recordings whose names say who speaks.
+    """What is said in sounds, as JSON lines of the folder tell (`SpeechData`); where there are none, sentences of
+    words, always the same ones of a seed, made of recordings whose names say who speaks.
 
     Those of validation and test are made of recordings that no training sentence has. A digit is written as its word.
     """
@@ -129,11 +130,13 @@ class StringData(SoundData):
     """Whether a digit is written as its word; else as its figure."""
 
     def open(self) -> SoundSet:
-        """Open the recordings, and hold them in memory.
+        """Open the sounds that lines tell of, or hold recordings in memory.
 
         Raises:
-          ValueError: what `SoundData` refuses, recordings without speakers, or one that is damaged.
+          ValueError: what `SpeechData` or `SoundData` refuses, recordings without speakers, or one that is damaged.
         """
+        if tells(self.root):
+            return SpeechData(root=self.root, holdout=self.holdout, split_seed=self.split_seed).open()
         found = super().open()
         first = found.splits["train"]
         if "speaker" not in first.known:

@@ -141,12 +141,16 @@ class Tokenized:
 
 
 def tokenize(pairs: PairSource, tokenizer: Tokenizer, *, chunk: int = 16_384) -> Tokenized:
-    """Encode all pairs, ``chunk`` at a time; sources that have ``__getitems__`` are read by it."""
+    """Encode all pairs, ``chunk`` at a time; sources that have ``__getitems__`` are read by it.
+
+    A tokenizer with another for what is written has it as ``target``.
+    """
     sides = {"source": [], "target": []}
+    encoders = {"source": tokenizer, "target": getattr(tokenizer, "target", None) or tokenizer}
     for start in range(0, len(pairs), chunk):
         rows = _read(pairs, range(start, min(start + chunk, len(pairs))))
         for side, encoded in sides.items():
-            encoded.append(_encode([row[side] for row in rows], tokenizer))
+            encoded.append(_encode([row[side] for row in rows], encoders[side]))
     return _tokenized(_join(sides["source"]), _join(sides["target"]), tokenizer)
 
 

@@ -36,7 +36,11 @@ class TextToText:
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
         """Encode one pair of texts."""
-        source, target = self.tokenizer.encode([self.prefix + example["source"], example["target"]])
+        writer = getattr(self.tokenizer, "target", None) or self.tokenizer
+        (source,), (target,) = (
+            self.tokenizer.encode([self.prefix + example["source"]]),
+            writer.encode([example["target"]]),
+        )
         end = self.tokenizer.eos
         return {"source": np.array([*source, end], np.int32), "target": np.array([*target, end], np.int32)}
 

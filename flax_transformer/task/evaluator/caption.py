@@ -13,7 +13,7 @@ from flax_transformer.report.sample import save_picture
 from flax_transformer.task.caption import caption_scores
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
-from flax_transformer.task.translator import decode_batch, ready
+from flax_transformer.task.translator import beginning, decode_batch, ready, room_of
 
 SHUFFLED = "shuffled_"
 
@@ -61,13 +61,16 @@ class Captions(Evaluator):
     def _written(self, finished: Finished) -> Iterator[str]:
         """Write a caption of each test picture."""
         held, tokenizer, model = finished.opened.held, finished.opened.tokenizer, ready(finished.model)
-        ends = {"max_length": held.length, "eos": tokenizer.eos, "pad": tokenizer.pad}
+        room = room_of(model, tokenizer)
+        longest = held.length if room is None else min(held.length, room)
+        ends = {"max_length": longest, "eos": tokenizer.eos, "pad": tokenizer.pad}
         config = Greedy(**ends)
         if self.beams > 1:
             config = Beam(**ends, beams=self.beams, length_penalty=PowerPenalty(alpha=self.length_penalty))
-        decode = partial(decode_batch, model, lengths=None, config=config, bos=tokenizer.bos)
+        decode = partial(decode_batch, model, lengths=None, config=config)
         for batch in held.batches():
-            found = decode(batch["inputs"]["source"])
+            source = batch["inputs"]["source"]
+            found = decode(source, **beginning(tokenizer, len(source)))
             texts = tokenizer.decode(np.asarray(found.best.tokens))
             real = batch["weights"].any(axis=1)
             yield from (text.strip() for text, there in zip(texts, real, strict=True) if there)

@@ -23,7 +23,7 @@ from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import compared
 from flax_transformer.task.example.sound import spectra
-from flax_transformer.task.translator import Search, decode_batch, ready
+from flax_transformer.task.translator import Search, beginning, decode_batch, ready, room_of
 
 WIDEST = 1050
 """Pixels of a sample's picture."""
@@ -80,11 +80,14 @@ class Transcripts(Evaluator):
             present = batch["weights"].any(axis=1)
             if self.search is None:
                 best, counts = jax.device_get(_best(model, batch["inputs"]))
-                rows = [collapse(row[:count], 0) for row, count in zip(best, counts, strict=True)]
+                blank = finished.objective.blank
+                rows = [collapse(row[:count], blank) for row, count in zip(best, counts, strict=True)]
                 texts = [tokenizer.decode(row) if row else "" for row in rows]
             else:
-                config = self.search.within(batch["labels"].shape[1], tokenizer)
-                found = decode_batch(model, batch["inputs"]["source"], None, config=config, bos=tokenizer.bos)
+                source, longest = batch["inputs"]["source"], batch["labels"].shape[1]
+                longest = room_of(model, tokenizer) if hasattr(tokenizer, "prompt") else longest
+                config = self.search.within(longest, tokenizer)
+                found = decode_batch(model, source, None, config=config, **beginning(tokenizer, len(source)))
                 texts = tokenizer.decode(np.asarray(found.tokens)[:, 0])
             yield from (text.strip() for text, there in zip(texts, present, strict=True) if there)
 
@@ -117,21 +120,21 @@ class Transcripts(Evaluator):
         samples = example["samples"][None]
         inputs = {"samples": samples, "lengths": np.array([samples.shape[1]], np.int32)}
         shares = np.asarray(_shares(finished.model, inputs))[0]
-        tokens = list(dict.fromkeys(collapse(shares.argmax(axis=1), 0)))
+        blank = finished.objective.blank
+        tokens = list(dict.fromkeys(collapse(shares.argmax(axis=1), blank)))
         names = [*finished.opened.tokenizer.tokens(tokens), "blank"]
         rate = finished.opened.held.processor.rate
-        return names, shares[:, [*tokens, 0]].T, samples.shape[1] / rate, "probability of each letter"
+        return names, shares[:, [*tokens, blank]].T, samples.shape[1] / rate, "probability of each letter"
 
     def _attention(self, finished: Finished, example: Example) -> tuple[list[str], np.ndarray, float, str]:
         """Give what each token that is written looks at, in the mean of the last layer's heads."""
         tokenizer, frames = finished.opened.tokenizer, example["frames"][None]
-        length = finished.model.cfg.embedding.max_length
-        config = self.search.within(length, tokenizer)
-        found = decode_batch(ready(finished.model), frames, None, config=config, bos=tokenizer.bos)
+        config = self.search.within(room_of(finished.model, tokenizer), tokenizer)
+        found = decode_batch(ready(finished.model), frames, None, config=config, **beginning(tokenizer, 1))
         tokens = np.asarray(found.tokens)[0, 0, : int(np.asarray(found.lengths)[0, 0])].tolist()
-        read = np.array([[tokenizer.bos, *tokens[:-1]]], np.int32)
-        weights = attention_weights(finished.model, frames, None, read)[-1]
-        return list(spell(tokenizer, tokens)), weights[-1, 0].mean(axis=0), frames.shape[1] / 100, "cross-attention"
+        read = np.array([[*getattr(tokenizer, "prompt", (tokenizer.bos,)), *tokens[:-1]]], np.int32)
+        weights = attention_weights(finished.model, frames, None, read)[-1][-1, 0].mean(axis=0)
+        return list(spell(tokenizer, tokens)), weights[-len(tokens) :], frames.shape[1] / 100, "cross-attention"
 
 
 @jax.jit

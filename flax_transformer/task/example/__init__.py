@@ -17,9 +17,8 @@ from flax_transformer.task.example.sound import (
     HeldSounds,
     LabelledSounds,
     SoundAugment,
-    SpokenLetters,
-    SpokenTexts,
 )
+from flax_transformer.task.example.speech import SpokenLetters, SpokenTexts
 from flax_transformer.task.example.story import HeldStories, StoryQuestions
 from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts

@@ -22,6 +22,7 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.example.image import LabelledImages, normalised, opened, processor_of, shape_of
 from flax_transformer.task.example.matched import HeldMatches, as_seen, numbered, only
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
+from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.spec import Spec
 from flax_transformer.train.folder import RunFolder
 
@@ -58,7 +59,7 @@ class CaptionedImages(LabelledImages):
         """
         begun = self._begin(data, context)
         padded = context.init != "" and context.inputs.padded
-        tell = partial(Told.of, tokenizer=begun.tokenizer, length=self.length, padded=padded)
+        tell = partial(Told.marked, tokenizer=begun.tokenizer, length=self.length, padded=padded)
         once = begun.told(tell, context.seed)
         test = begun.found.splits["test"]
         texts = list(dict.fromkeys(chain(*test.captions, begun.found.classes)))
@@ -74,11 +75,12 @@ class CaptionedImages(LabelledImages):
             ),
         )
 
-    def _begin(self, data: Any, context: Context) -> "_Begun":
+    def _begin(self, data: Any, context: Context, known: Any = None) -> "_Begun":
         found = opened(data, "captions")
         settled = self._settled(context, found.channels)
         texts = chain(*found.splits["train"].captions)
-        tokenizer = context.tokenizer or captions_tokenizer(self.vocabulary, context.folder, texts)
+        known = context.tokenizer if known is None else known
+        tokenizer = known or captions_tokenizer(self.vocabulary, context.folder, texts)
         normalise = normalised(settled.mean, settled.std, found.channels)
         return _Begun(settled, found, tokenizer, shape_of(found, settled.size), settled._fixed(), normalise)
 
@@ -91,13 +93,14 @@ class DictatedImages(CaptionedImages):
 
     def open(self, data: Any, context: Context) -> Opened:
         """Open the pictures, learn or load the tokenizer; arguments as `CaptionedImages`."""
-        begun = self._begin(data, context)
+        begun = self._begin(data, context, context.seq2seq())
         tokenizer, test = begun.tokenizer, begun.found.splits["test"]
-        once = begun.told(partial(Dictated.of, tokenizer=tokenizer, length=self.length), context.seed)
+        make = Dictated.of if context.init else Dictated.marked
+        once = begun.told(partial(make, tokenizer=tokenizer, length=self.length), context.seed)
         return begun.opened(
             once,
             uses=("respond",),
-            fields={"decoder_start_token_id": tokenizer.bos},
+            **tokenizer.published if context.init else {"fields": {"decoder_start_token_id": tokenizer.bos}},
             held=HeldCaptions(
                 batches=partial(once["test"], 64),
                 captions=test.captions,
@@ -128,7 +131,8 @@ class _Begun(NamedTuple):
 
     settled: CaptionedImages
     found: ImageSet
-    tokenizer: HubTokenizer
+    tokenizer: Any
+    """Of the run, or the checkpoint's, as the model is given texts by it."""
     shape: tuple[int, int, int]
     fixed: tuple[Any, ...]
     """What makes pictures one size."""
@@ -176,19 +180,23 @@ class Told:
     collate: Rows
 
     @classmethod
-    def of(
+    def marked(
         cls, captions: Sequence[Sequence[str]], tokenizer: HubTokenizer, length: int, *, padded: bool = False
     ) -> "Told":
-        """Encode captions, cut to a length; `padded` to it where padding is read as any token."""
+        """Encode captions with the tokenizer's marks, cut to a length; `padded` to it where padding is any token."""
         flat = [text for each in captions for text in each]
         inputs = tokenizer(
             flat, max_length=length, truncate=True, side="right", padding="max_length" if padded else "longest"
         )
         lengths = [length] * len(flat) if padded else inputs["attention_mask"].sum(1)
         rows = [ids[:end] for ids, end in zip(inputs["input_ids"], lengths, strict=True)]
+        return cls._parted(rows, captions, Rows(length=length, pad=0 if tokenizer.pad is None else tokenizer.pad))
+
+    @classmethod
+    def _parted(cls, rows: Sequence[Any], captions: Sequence[Sequence[str]], collate: Rows) -> "Told":
+        """Give each picture its own."""
         ends = np.cumsum([len(each) for each in captions])
-        parted = [rows[end - len(each) : end] for end, each in zip(ends, captions, strict=True)]
-        return cls(parted, Rows(length=length, pad=0 if tokenizer.pad is None else tokenizer.pad))
+        return cls([rows[end - len(each) : end] for end, each in zip(ends, captions, strict=True)], collate)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -212,6 +220,13 @@ class Told:
 @dataclass(frozen=True, eq=False)
 class Dictated(Told):
     """Lay out pictures as the `source` of an encoder-decoder, and a caption of each as what it is to write."""
+
+    @classmethod
+    def of(cls, captions: Sequence[Sequence[str]], tokenizer: Seq2SeqTokenizer, length: int) -> "Dictated":
+        """Encode captions as a checkpoint's decoder writes them, cut to a length with their marks."""
+        texts = tokenizer.target.encode([text for each in captions for text in each])
+        rows = [np.array([tokenizer.bos, *ids[: length - 2], tokenizer.eos], np.int32) for ids in texts]
+        return cls._parted(rows, captions, Rows(length=length, pad=tokenizer.pad))
 
     def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
         """Give `source`, `target` [B, T-1], and as labels the token after each, where there is one."""

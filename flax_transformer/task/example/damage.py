@@ -18,6 +18,7 @@ from flax_transformer.data.text.exercise import sums
 from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.frozen import frozen
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.example.kind import Kind, Weights, open_kinds, open_marked
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
 
@@ -103,23 +104,30 @@ class DamagedTexts:
     def open(self, data: Lines, context: Context) -> Opened:
         """Read the texts, learn or load the tokenizer, mix the damages; held out are `Kinds`."""
         texts = data.read(context.seed)
-        tokenizer = open_marked(self.vocabulary, context.folder, texts["train"], added=[MASK], single="<s> $A </s>")
+        known = context.seq2seq()
+        tokenizer = known or open_marked(
+            self.vocabulary, context.folder, texts["train"], added=[MASK], single="<s> $A </s>"
+        )
+        bare = tokenizer if known is None else known.hub
+        if bare.bos is None:
+            raise ValueError(f"damaged texts begin with a mark, as BART's do, the tokenizer of {context.init} has none")
+        mask = tokenizer.vocab_size - 1 if known is None else known.hub.mask
+        if mask is None:
+            raise ValueError(f"damage takes a mask token, the tokenizer of {context.init} has none")
         room = self.length - 2
-        items = {
-            split: Blocks(documents=encode_documents(each, tokenizer), length=room) for split, each in texts.items()
-        }
-        marks = {"begin": (tokenizer.bos,), "end": (tokenizer.eos,)}
-        noises = _noises(tokenizer)
+        items = {split: Blocks(documents=encode_documents(each, bare), length=room) for split, each in texts.items()}
+        marks = {"begin": (bare.bos,), "end": (tokenizer.eos,)}
+        noises = _noises(bare, mask)
         kinds = {
             name: Kind(weight=weight, items=items, transforms=(Denoise(noises=noises[name], **marks),))
             for name, weight in self.mix.present().items()
         }
-        collate = Pairs(source_length=self.positions, target_length=self.length, start=tokenizer.eos, pad=tokenizer.pad)
+        start = tokenizer.eos if known is None else known.bos
+        collate = Pairs(source_length=self.positions, target_length=self.length, start=start, pad=tokenizer.pad)
         return open_kinds(kinds, tokenizer, collate, self.rows, context)
 
 
-def _noises(tokenizer: Tokenizer) -> dict[str, tuple[Noise, ...]]:
-    mask = tokenizer.vocab_size - 1
+def _noises(tokenizer: Tokenizer | HubTokenizer, mask: int) -> dict[str, tuple[Noise, ...]]:
     ends = dict.fromkeys(ids[-1] for ids in tokenizer.encode([f"a{end}" for end in ENDS]))
     infill, permute = Infill(mask=mask), PermuteSentences(ends=tuple(id for id in ends if id != tokenizer.unk))
     return {

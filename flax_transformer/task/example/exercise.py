@@ -14,6 +14,7 @@ from flax_transformer.data.text.plain import encode_documents
 from flax_transformer.frozen import frozen
 from flax_transformer.task.example.kind import Kind, Weights, open_kinds, open_marked
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
+from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 
 PREFIXES = {
     "translate": "translate English to German: ",
@@ -79,14 +80,16 @@ class ExerciseTexts:
         """Make exercises, learn or load the tokenizer, mix the tasks; held out are `Kinds`."""
         weights = self.mix.present()
         made = {name: {split: data.read(name, split, context.seed) for split in SPLITS} for name in weights}
-        tokenizer = open_marked(
+        tokenizer = context.seq2seq() or open_marked(
             self.vocabulary, context.folder, chain.from_iterable(_texts(name, made[name]["train"]) for name in made),
             added=[f"<extra_id_{number}>" for number in reversed(range(SENTINELS))], single="$A </s>",
         )  # fmt: skip
-        kinds = {name: _kind(name, weight, made[name], tokenizer) for name, weight in weights.items()}
+        sentinel = gap_of(tokenizer, context.init) if "fill" in weights else 0
+        kinds = {name: _kind(name, weight, made[name], tokenizer, sentinel) for name, weight in weights.items()}
         lengths = [_longest(items, kind.transforms) for kind in kinds.values() for items in kind.items.values()]
         source, target = (8 * -(-max(side) // 8) for side in zip(*lengths, strict=True))
-        collate = Pairs(source_length=source, target_length=target, start=tokenizer.pad, pad=tokenizer.pad)
+        start = tokenizer.bos if context.init else tokenizer.pad
+        collate = Pairs(source_length=source, target_length=target, start=start, pad=tokenizer.pad)
         return open_kinds(kinds, tokenizer, collate, self.rows, context)
 
 
@@ -96,11 +99,28 @@ def _texts(name: str, items: list[Any]) -> Iterable[str]:
     return (text for pair in items for text in (PREFIXES[name] + pair["source"], pair["target"]))
 
 
-def _kind(name: str, weight: float, data: Mapping[str, Any], tokenizer: Tokenizer) -> Kind:
+def gap_of(tokenizer: Tokenizer | Seq2SeqTokenizer, name: str) -> int:
+    """Find the token of the first gap, before which those of the others stand.
+
+    Raises:
+      ValueError: a checkpoint's tokenizer without them.
+    """
+    found = [tokenizer.inner.token_to_id(f"<extra_id_{number}>") for number in range(SENTINELS)]
+    if None in found or found != list(range(found[0], found[0] - SENTINELS, -1)):
+        raise ValueError(
+            f"gaps are marked by <extra_id_0> to <extra_id_{SENTINELS - 1}>, each before the last one in the "
+            f"vocabulary, the tokenizer of {name} has no such tokens; --mix.fill 0 leaves gaps out"
+        )
+    return found[0]
+
+
+def _kind(
+    name: str, weight: float, data: Mapping[str, Any], tokenizer: Tokenizer | Seq2SeqTokenizer, sentinel: int
+) -> Kind:
     if name != "fill":
         return Kind(weight=weight, items=data, transforms=(TextToText(tokenizer=tokenizer, prefix=PREFIXES[name]),))
     documents = {split: encode_documents(texts, tokenizer) for split, texts in data.items()}
-    corrupt = SpanCorruption(sentinel=tokenizer.vocab_size - 1, eos=tokenizer.eos, sentinels=SENTINELS)
+    corrupt = SpanCorruption(sentinel=sentinel, eos=tokenizer.eos, sentinels=SENTINELS)
     whole = max(int(each.lengths.max()) for each in documents.values())
     return Kind(
         weight=weight,

@@ -13,6 +13,7 @@ from flax_transformer.data.examples import Arrays, Transform
 from flax_transformer.data.text import Pairs, Tokenizer
 from flax_transformer.frozen import frozen
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, stream
+from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.spec import Spec
 from flax_transformer.train.folder import RunFolder
 
@@ -50,7 +51,7 @@ class Kinds:
     kinds: Mapping[str, Kind]
     collate: Pairs
     rows: int
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | Seq2SeqTokenizer
 
     def batches(self, name: str, split: str) -> Iterator[Arrays]:
         """Give the batches of one kind."""
@@ -87,8 +88,11 @@ def open_marked(
     return tokenizer
 
 
-def open_kinds(kinds: Mapping[str, Kind], tokenizer: Tokenizer, collate: Pairs, rows: int, context: Context) -> Opened:
+def open_kinds(
+    kinds: Mapping[str, Kind], tokenizer: Tokenizer | Seq2SeqTokenizer, collate: Pairs, rows: int, context: Context
+) -> Opened:
     """Mix kinds into batches of `rows` rows; held out are `Kinds`."""
+    length = max(collate.source_length, collate.target_length)
     for name, kind in kinds.items():
         counts = ", ".join(f"{len(items):,} {split}" for split, items in kind.items.items())
         print(f"{name}: {counts}, weight {kind.weight:g}", flush=True)
@@ -100,10 +104,10 @@ def open_kinds(kinds: Mapping[str, Kind], tokenizer: Tokenizer, collate: Pairs, 
     held = Kinds(kinds=kinds, collate=collate, rows=rows, tokenizer=tokenizer)
     return Opened(
         tokenizer=tokenizer,
-        spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size),
+        spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, length=length if context.init else None),
         batches=stream(mixture(train, {name: kind.weight for name, kind in kinds.items()}), collate, rows),
         validation=lambda: held.all_batches("validation"),
         test=lambda: held.all_batches("test"),
         held=held,
-        fields={"decoder_start_token_id": collate.start},
+        **tokenizer.published if context.init else {"fields": {"decoder_start_token_id": collate.start}},
     )

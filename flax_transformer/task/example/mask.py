@@ -5,6 +5,7 @@ Axes: B rows, T positions, M masked tokens a row.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,7 @@ class MaskedTexts:
     """Mask tokens of running text, and pair sentences where lines follow each other."""
 
     vocabulary: Vocabulary = Vocabulary()
+    """Of a new encoder; one that begins with a checkpoint has the checkpoint's."""
     rows: int = 32
     """A batch."""
     length: int = 128
@@ -100,26 +102,27 @@ class MaskedTexts:
 
     def open(self, data: TextLines, context: Context) -> Opened:
         """Read the text, learn or load the tokenizer, mask tokens; held out are the lines of validation text."""
-        if context.init:
-            raise ValueError("pre-training begins with a new model, got a checkpoint as init")
         lines = {split: data.lines(split) for split in ("train", "validation")}
         words = (line for document in lines["train"] for line in document)
-        tokenizer = self.vocabulary.open(context.folder, words).with_mask()
+        bare = context.tokenizer or self.vocabulary.open(context.folder, words).with_mask()
+        tokenizer = masking_tokenizer(bare, context.init) if context.init else HubTokenizer.of_encoder(bare)
         for split, documents in lines.items():
             print(f"{split}: {sum(map(len, documents)):,} lines in {len(documents):,} documents", flush=True)
         print(f"{tokenizer.vocab_size:,} tokens in the vocabulary", flush=True)
-        follow = not data.sentences
-        (train, *steps), (held, *held_steps) = (self._items(lines[split], tokenizer, follow) for split in lines)
+        follow = not data.sentences and (not context.init or "follow" in context.uses)
+        encoded = {split: _encoded(documents, bare) for split, documents in lines.items()}
+        (train, *steps), (held, *held_steps) = (self._items(encoded[split], tokenizer, follow) for split in lines)
         spread = np.linspace(0, len(held) - 1, min(self.validated, len(held)), dtype=int)
         held = [held[int(place)] for place in spread]
-        special = (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk)
+        marks = (tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.unk)
+        special = tuple(mark for mark in marks if mark is not None)
         hide = MaskedLM(vocab_size=tokenizer.vocab_size, mask=tokenizer.mask, special=special, share=self.share)
         most = max(1, round(self.share * self.length))
         collate = MaskedRows(rows=Rows(length=self.length, pad=tokenizer.pad), most=most)
         validation = partial(each_once, held, *held_steps, hide, rows=context.held_rows(self.rows), collate=collate)
         uses = ("fill", "follow") if follow else ("fill",)
         return Opened(
-            tokenizer=HubTokenizer.of_encoder(tokenizer),
+            tokenizer=tokenizer,
             spec=Spec(uses=uses, vocab=tokenizer.vocab_size, next_sentence=follow),
             batches=stream(shuffled(train, *steps, hide, seed=context.seed), collate, self.rows),
             validation=validation,
@@ -127,14 +130,37 @@ class MaskedTexts:
             held=[line for document in lines["validation"] for line in document],
         )
 
-    def _items(self, documents: list[list[str]], tokenizer: Tokenizer, follow: bool) -> tuple[Any, ...]:
+    def _items(self, encoded: list[list[list[int]]], tokenizer: HubTokenizer, follow: bool) -> tuple[Any, ...]:
         """Give what examples are made of, and the transforms that make them."""
-        encoded = [[line for line in tokenizer.encode(document) if line] for document in documents]
-        if not follow:
-            rows = ragged([line for document in encoded for line in document])
-            return (Blocks(documents=rows, length=self.length, begin=(tokenizer.bos,), end=(tokenizer.eos,)),)
-        sentences, ends = bounds([document for document in encoded if document])
+        if not follow:  # a document fills as many rows as it needs
+            rows = ragged([[*chain.from_iterable(document)] for document in encoded if document])
+            return (Blocks(documents=rows, length=self.length, begin=(tokenizer.cls,), end=(tokenizer.sep,)),)
+        documents = [document for document in encoded if document]
+        if len(documents) < 2:
+            raise ValueError(
+                f"next sentences take texts of two documents at least, of {DOCUMENT} lines each or a file's last, got "
+                f"{len(documents)}; a longer text has more"
+            )
+        sentences, ends = bounds(documents)
         pairs = NextSentence(
-            sentences=sentences, documents=ends, length=self.length, cls=tokenizer.bos, sep=tokenizer.eos
+            sentences=sentences, documents=ends, length=self.length, cls=tokenizer.cls, sep=tokenizer.sep
         )
         return pairs.starts, pairs
+
+
+def _encoded(documents: list[list[str]], tokenizer: Tokenizer | HubTokenizer) -> list[list[list[int]]]:
+    return [[line for line in tokenizer.encode(document) if line] for document in documents]
+
+
+def masking_tokenizer(known: HubTokenizer, name: str) -> HubTokenizer:
+    """Give a tokenizer that has all that masking takes.
+
+    Raises:
+      ValueError: a checkpoint's that has no [CLS], [SEP], padding or mask.
+    """
+    if missing := [role for role in ("cls", "sep", "pad", "mask") if getattr(known, role) is None]:
+        raise ValueError(
+            f"masked tokens take a tokenizer with marks, padding and a mask, that of {name} lacks "
+            f"{', '.join(f'{role}_token' for role in missing)}"
+        )
+    return known

@@ -16,8 +16,17 @@ from flax_transformer.hub.inputs import Signature
 from flax_transformer.hub.processor.audio import SoundProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.spec import Spec
-from flax_transformer.task.start import start_inputs, start_processor, start_tokenizer
+from flax_transformer.task.start import (
+    start_inputs,
+    start_letters,
+    start_processor,
+    start_seq2seq,
+    start_sound,
+    start_tokenizer,
+    start_uses,
+)
 from flax_transformer.train.folder import RunFolder
 
 Batches = Callable[[], Iterable[Any]]
@@ -27,7 +36,7 @@ Batches = Callable[[], Iterable[Any]]
 class Opened:
     """Open data: batches to train on, batches to look at, and what the model is sized by."""
 
-    tokenizer: Tokenizer | HubTokenizer | None = None
+    tokenizer: Tokenizer | HubTokenizer | Seq2SeqTokenizer | None = None
     """What texts are read by, where there are any."""
     spec: Spec
     batches: Stream
@@ -42,6 +51,8 @@ class Opened:
     """The tokenizer as the exported checkpoint has it; by default as it is."""
     processor: ImageProcessor | SoundProcessor | None = None
     """What makes inputs of pictures or of sounds, as the exported checkpoint has it."""
+    objective: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the objective that only the data or the checkpoint know, as the token that stands for none."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Of the checkpoint's config.json, besides special tokens and what the model is."""
 
@@ -73,9 +84,28 @@ class Context:
         return start_tokenizer(self.init) if self.init else None
 
     @property
+    def letters(self) -> HubTokenizer | None:
+        """The tokenizer of that checkpoint, where it has one; None for a new model too."""
+        return start_letters(self.init) if self.init else None
+
+    def seq2seq(self, language: str = "", task: str = "") -> Seq2SeqTokenizer | None:
+        """Give that tokenizer as the checkpoint's encoder-decoder reads and writes texts; None for a new model."""
+        return start_seq2seq(self.init, language, task) if self.init else None
+
+    @property
+    def sound(self) -> SoundProcessor | None:
+        """The feature extractor of that checkpoint; None for a new model."""
+        return start_sound(self.init) if self.init else None
+
+    @property
     def inputs(self) -> Signature | None:
         """What that checkpoint is given; None for a new model."""
         return start_inputs(self.init) if self.init else None
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What that checkpoint can do, in the words of `hub.registration.USES`; nothing of a new model."""
+        return start_uses(self.init) if self.init else ()
 
     @property
     def processor(self) -> ImageProcessor | None:

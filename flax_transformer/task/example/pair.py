@@ -1,7 +1,9 @@
 """Parallel text as batches of few fixed shapes, for translation."""
 
 import math
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, SupportsIndex, runtime_checkable
 
 import jax
 
@@ -118,7 +120,10 @@ class SentencePairs:
     """Lay out sentence pairs in batches of few lengths."""
 
     bpe: BPE = BPE()
+    """Of a new model; one that begins with a checkpoint has the checkpoint's tokenizer."""
     batch: Batching = Batching()
+    prefix: str = ""
+    """What every source begins with, as T5 is told its task: "translate English to German: "."""
 
     @property
     def tokens(self) -> int:
@@ -133,16 +138,15 @@ class SentencePairs:
 
     def open(self, data: Corpus, context: Context) -> Opened:
         """Read the corpus, learn or load the tokenizer, lay out the batches; held out are the test pairs."""
-        if context.init:
-            raise ValueError("a translator begins with a new model, got a checkpoint as init")
         try:
-            corpus = {split: data.read(split) for split in ("train", "validation", "test")}
+            corpus = {split: _told(data.read(split), self.prefix) for split in ("train", "validation", "test")}
         except RuntimeError as error:  # a data set that exists, but not here
             raise ValueError(str(error)) from error
         for split, pairs in corpus.items():
             skipped = ", ".join(f"{n:,} {why}" for why, n in getattr(pairs, "skipped", {}).items())
             print(f"{split}: {len(pairs):,} pairs{f' (left out: {skipped})' if skipped else ''}", flush=True)
-        tokenizer = self._tokenizer(corpus["train"], context)
+        known = context.seq2seq()
+        tokenizer = self._tokenizer(corpus["train"], context) if known is None else known
         train = self.batch.fitting(tokenize(corpus["train"], tokenizer), "train")
         validation = self.batch.fitting(tokenize(corpus["validation"], tokenizer), "validation")
         boundaries = bucket_boundaries(train.lengths, self.batch.buckets)
@@ -162,13 +166,17 @@ class SentencePairs:
 
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, multiple=VOCAB_MULTIPLE),
+            spec=Spec(
+                uses=("respond",),
+                vocab=tokenizer.vocab_size,
+                multiple=VOCAB_MULTIPLE,
+                length=None if known is None else max(*boundaries, *held),
+            ),
             batches=pipeline(plan, train, process_index=jax.process_index(), process_count=jax.process_count()),
             validation=held_batches,
             test=held_batches,
             held=[corpus["test"][i] for i in range(len(corpus["test"]))],
-            published=HubTokenizer.of(tokenizer, single="$A </s>"),
-            fields={"decoder_start_token_id": tokenizer.bos, "forced_eos_token_id": None},
+            **_published(tokenizer) if known is None else known.published,
         )
 
     def _tokenizer(self, pairs: PairSource, context: Context) -> Tokenizer:
@@ -178,3 +186,34 @@ class SentencePairs:
         made = self.bpe.train(pairs)
         made.save(path)
         return made
+
+
+def _published(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Say how the checkpoint of a new model has its tokenizer."""
+    fields = {"decoder_start_token_id": tokenizer.bos, "forced_eos_token_id": None}
+    return {"published": HubTokenizer.of(tokenizer, single="$A </s>"), "fields": fields}
+
+
+def _told(pairs: PairSource, prefix: str) -> PairSource:
+    return Prefixed(pairs, prefix) if prefix else pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Prefixed:
+    """Sentence pairs whose sources begin with some words."""
+
+    pairs: PairSource
+    prefix: str
+
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        """How many pairs are left out, by reason."""
+        return getattr(self.pairs, "skipped", {})
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, str]:
+        """Give one pair."""
+        pair = self.pairs[index]
+        return {**pair, "source": self.prefix + pair["source"]}

@@ -14,28 +14,26 @@ from flax_transformer.data.audio import (
     Cut,
     Gain,
     Heard,
-    LetterRows,
     MaskFrames,
     Noise,
     Recordings,
+    SampleRows,
     Shift,
     Silence,
     SoundSet,
     Speed,
-    TextRows,
     hold_sounds,
 )
 from flax_transformer.data.examples import Chain, Collate, Example, Transform
-from flax_transformer.data.identity import digest
 from flax_transformer.data.label import check_classes
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.audio import SoundProcessor
-from flax_transformer.hub.processor.letter import letters_of
-from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.example.image import named_classes
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
+from flax_transformer.task.example.opened import Context, Opened, check_rows, stream
 from flax_transformer.task.spec import Spec
 
+HEARD = {"input_features": "spectra", "input_values": "samples"}
+"""What a model hears, by the name of its input."""
 HOP = 100
 """Frames of a spectrum a second."""
 
@@ -57,7 +55,7 @@ class SoundAugment:
     longest: float = 0.1
     """Seconds of one at most."""
     bands: int = 0
-    """Bands of mel bins that are masked."""
+    """Bands of mel bins that are masked, where a model hears spectra."""
     widest: int = 8
     """Bins of one at most."""
 
@@ -104,25 +102,6 @@ class Features:
 
 
 @dataclass(frozen=True, eq=False)
-class Spelled:
-    """Add the `tokens` of an example's text, an end token behind them where there is one."""
-
-    tokenizer: Any
-    end: int | None = None
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Name the tokenizer."""
-        files = HubTokenizer.of(self.tokenizer).files if not hasattr(self.tokenizer, "files") else self.tokenizer.files
-        return digest(repr(sorted(files.items())), repr(self.end))
-
-    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
-        """Encode the text."""
-        (tokens,) = self.tokenizer.encode([example["text"]])
-        return {**example, "tokens": np.array(tokens if self.end is None else [*tokens, self.end], np.int32)}
-
-
-@dataclass(frozen=True, eq=False)
 class HeldSounds:
     """Held-out sounds, and how a model hears them."""
 
@@ -149,9 +128,10 @@ class SoundExamples:
     rows: int = 32
     """Sounds a batch."""
     seconds: int = 1
-    """That a model hears at most."""
+    """That a model hears at most; one that begins with a checkpoint of spectra hears the checkpoint's window."""
     rate: int | None = None
-    """Samples a second that it hears; sounds at others are resampled. None: as the first training sound has."""
+    """Samples a second that it hears; sounds at others are resampled. None: the checkpoint's that training begins with,
+    or as the first training sound has."""
     augment: SoundAugment = SoundAugment()
     """What is changed in training sounds."""
     memory: int = 1024
@@ -162,10 +142,31 @@ class SoundExamples:
         if self.rate is not None and self.rate < 1000:
             raise ValueError(f"rate must be at least 1000 samples a second, got {self.rate}")
 
-    def _opened(self, data: Any, context: Context, kind: str, *, cut: bool) -> tuple[SoundSet, int]:
+    def _settled(self, known: SoundProcessor | None, name: str, *makes: str) -> Any:
+        """Take what a checkpoint's feature extractor says: the rate and, of spectra, the window.
+
+        Args:
+          known: what makes the checkpoint's inputs, None for a new model.
+          name: of the checkpoint.
+          makes: inputs that there is a use for.
+
+        Raises:
+          ValueError: another rate or input.
+        """
+        if known is None:
+            return self
+        if known.kind.name not in makes:
+            hears = " or ".join(HEARD[each] for each in makes)
+            raise ValueError(
+                f"these examples are for a model that hears {hears}, {name} hears {HEARD[known.kind.name]}"
+            )
+        if self.rate not in (None, known.rate):
+            raise ValueError(f"the checkpoint {name} hears {known.rate:,} samples a second, got rate={self.rate}")
+        window = {"seconds": known.options["chunk_length"]} if known.kind.name == "input_features" else {}
+        return replace(self, rate=known.rate, **window)
+
+    def _opened(self, data: Any, kind: str, *, cut: bool) -> tuple[SoundSet, int]:
         """Open data, check every sound, and say what is done to some; give them with the rate that is heard."""
-        if context.init:
-            raise ValueError("a model of sounds begins as a new one, got a checkpoint as init")
         found = data.open()
         if found.kind != kind:
             raise ValueError(f"the sounds must have {kind}, they have {found.kind}")
@@ -206,7 +207,8 @@ class SoundExamples:
 
 @frozen
 class LabelledSounds(SoundExamples):
-    """Lay out the log-mel spectrum of a sound a row, of so many seconds: silence behind it, what is beyond left out."""
+    """Lay out the log-mel spectrum of a sound a row, of so many seconds: silence behind it, what is beyond left out;
+    its samples, where training begins with a checkpoint that hears these."""
 
     bins: int = 40
     """Mel bins."""
@@ -217,70 +219,20 @@ class LabelledSounds(SoundExamples):
         Args:
           data: has `open()`, which gives a `SoundSet` of classes.
         """
-        found, rate = self._opened(data, context, "classes", cut=True)
+        known = context.sound
+        return self._settled(known, context.init, *HEARD)._open(data, context, known)
+
+    def _open(self, data: Any, context: Context, known: SoundProcessor | None) -> Opened:
+        found, rate = self._opened(data, "classes", cut=True)
+        processor = spectra(rate, self.seconds, self.bins) if known is None else known
+        frames = processor.kind.name == "input_features"
+        collate = ClassRows() if frames else SampleRows(samples=self.seconds * rate)
         return Opened(
-            spec=Spec(uses=("classify",), classes=found.classes, sizes=frame_sizes(self.seconds, self.bins)),
-            fields=named_classes(found.classes),
-            **self._laid_out(found, context, ClassRows(), spectra(rate, self.seconds, self.bins)),
-        )
-
-
-@frozen
-class SpokenLetters(SoundExamples):
-    """Lay out the samples of a sound a row, and the letters of what is said in it, for CTC."""
-
-    seconds: int = 4
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.augment.bands:
-            raise ValueError(f"samples have no bands to mask, got augment.bands={self.augment.bands}")
-
-    def open(self, data: Any, context: Context) -> Opened:
-        """Open the sounds, make a vocabulary of the training texts' letters.
-
-        Args:
-          data: has `open()`, which gives a `SoundSet` of texts.
-        """
-        found, rate = self._opened(data, context, "texts", cut=False)
-        tokenizer = letters_of(found.splits["train"].texts)
-        collate = LetterRows(samples=self.seconds * rate, tokens=room(found, tokenizer))
-        return Opened(
-            tokenizer=tokenizer,
-            spec=Spec(uses=("transcribe",), sizes={"outputs": tokenizer.vocab_size}),
-            **self._laid_out(found, context, collate, sampled(rate), Spelled(tokenizer)),
-        )
-
-
-@frozen
-class SpokenTexts(SoundExamples):
-    """Lay out the log-mel spectrum of a sound a row, and the tokens of what is said in it, for an encoder-decoder."""
-
-    seconds: int = 4
-    bins: int = 40
-    """Mel bins."""
-    vocabulary: Vocabulary = Vocabulary(size=300)
-    """Of texts."""
-
-    def open(self, data: Any, context: Context) -> Opened:
-        """Open the sounds, learn or load the tokenizer.
-
-        Args:
-          data: has `open()`, which gives a `SoundSet` of texts.
-        """
-        found, rate = self._opened(data, context, "texts", cut=False)
-        tokenizer = self.vocabulary.open(context.folder, found.splits["train"].texts)
-        length = room(found, tokenizer)
-        collate = TextRows(tokens=length, start=tokenizer.bos, pad=tokenizer.pad)
-        sizes = frame_sizes(self.seconds, self.bins)
-        said = {"decoder_start_token_id": tokenizer.bos, "max_length": length}
-        return Opened(
-            tokenizer=tokenizer,
-            spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, length=length, sizes=sizes),
-            fields={**said, "suppress_tokens": None, "begin_suppress_tokens": None},
-            **self._laid_out(
-                found, context, collate, spectra(rate, self.seconds, self.bins), Spelled(tokenizer, tokenizer.eos)
+            spec=Spec(
+                uses=("classify",), classes=found.classes, sizes=frame_sizes(self.seconds, self.bins), sound=True
             ),
+            fields=named_classes(found.classes),
+            **self._laid_out(found, context, collate, processor),
         )
 
 
@@ -318,18 +270,6 @@ def prepared(found: SoundSet, rate: int, seconds: int, limit: int, *, cut: bool)
     if long:
         print(f"{long:,} sounds longer than {seconds} s are cut", flush=True)
     return replace(found, splits=splits)
-
-
-def room(found: SoundSet, tokenizer: Any) -> int:
-    """Tell how many tokens the longest text has, an end token too, rounded up to a multiple of 8.
-
-    Raises:
-      ValueError: a text without any token.
-    """
-    lengths = [len(tokens) for each in found.splits.values() for tokens in tokenizer.encode(each.texts)]
-    if not min(lengths):
-        raise ValueError("what is said must have a letter at least, got a text without")
-    return -(-(max(lengths) + 1) // 8) * 8
 
 
 def spectra(rate: int, seconds: int, bins: int) -> SoundProcessor:

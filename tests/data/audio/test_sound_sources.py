@@ -104,6 +104,34 @@ def test_lines_tell_what_is_said(tmp_path):
         assert each.texts == [f"number {name.split('/')[1][0]}" for name in each.sounds.names]
 
 
+def test_lines_are_read_wherever_sounds_may_be(tmp_path):
+    """So experiments take them by the option that takes folders of other forms."""
+    for number in range(10):
+        write(tmp_path / f"{number}.wav")
+    said = lines(tmp_path, *({"audio": f"{number}.wav", "text": f"number {number}"} for number in range(10)))
+    found, direct = StringData(root=str(tmp_path)).open(), said.open()
+    for split in SPLITS:
+        assert found.splits[split].fingerprint == direct.splits[split].fingerprint
+    refused("must have a class, texts|must have a class, one text", SoundData(root=str(tmp_path)))
+    lines(tmp_path, *({"audio": f"{number}.wav", "label": "ab"[number % 2]} for number in range(10)))
+    classes = SoundData(root=str(tmp_path)).open()
+    assert (classes.kind, classes.classes) == ("classes", ("a", "b"))
+    assert [len(classes.splits[split]) for split in SPLITS] == [6, 2, 2]
+    lines(tmp_path, {"audio": "0.wav", "label": "a"}, {"audio": "1.wav", "label": "b"})
+    lines(tmp_path, {"audio": "2.wav", "label": "c"}, name="test.jsonl")
+    refused("every class must have sounds to train on, 'c' has none", SoundData(root=str(tmp_path)))
+
+
+def test_lines_and_names_that_both_tell_are_refused(tmp_path):
+    spoken(tmp_path, takes=6)
+    named = sorted(path.name for path in tmp_path.iterdir())
+    lines(tmp_path, *({"audio": name, "text": "a"} for name in named))
+    assert StringData(root=str(tmp_path)).open().kind == "texts"
+    lines(tmp_path, *({"audio": name, "text": "a"} for name in named[1:]))
+    for data in (StringData, SoundData):
+        refused(r"both are there: train\.jsonl, and 3_ann_0\.wav, of which no line tells", data(root=str(tmp_path)))
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
