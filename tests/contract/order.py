@@ -17,7 +17,9 @@ ENTRY = re.compile(
     r"places|times?|kind|queries|(source_)?embedding|bucket|shared|length|regions\.(feature|place)\w*)(\.|$)"
 )
 """What inputs come to first, wherever it is."""
-BETWEEN = re.compile(r"(^|\.)(merges?\.?\d|embeddings\.[1-9]|split|project|bridge|look|fed|frames)\.")
+BETWEEN = re.compile(
+    r"(^encoder\.head|(^|\.)(merges?\.?\d|embeddings\.[1-9]|split|project|bridge|look|fed|frames))(\.|$)"
+)
 """What lies between layers, where it lies beside them."""
 HEAD = re.compile(
     r"(^|^model\.|^(model\.)?(text|vision)\.)(head|(\w+_)?head|scores|boxes|output_bias|log_scale|bias|answers|sentence|dense|output|action|state|left|"
