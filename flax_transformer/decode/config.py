@@ -16,6 +16,9 @@ from flax_transformer.frozen import frozen
 SHORTEST = 32
 """Generated tokens a cache has room for at first. Every doubling is compiled by itself."""
 
+SMALLEST = 64
+"""Tokens that a program for any `top_k` looks at, at least: it serves 50, the usual one, and all below."""
+
 
 def room(count: int) -> int:
     """Round up to one of few sizes, each compiled once: 32, 64 and so on.
@@ -179,7 +182,7 @@ class Sampling(Greedy):
         if _known(self.min_p) and not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p must be between 0 and 1, got {self.min_p}")
         if self.top_k is not None:
-            object.__setattr__(self, "most", room(self.top_k))
+            object.__setattr__(self, "most", max(SMALLEST, room(self.top_k)))
 
     @property
     def filters(self) -> dict[str, Any]:
