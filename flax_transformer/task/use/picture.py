@@ -72,7 +72,7 @@ def read_picture(pretrained: Pretrained, file: File) -> Any:
     Raises:
       ValueError: no such file, or one that is no picture.
     """
-    return decode_image(file_of(pretrained, file), channels=1 if pretrained.config.channels == 1 else 3)
+    return decode_image(file_of(pretrained, file, "pictures"), channels=1 if pretrained.config.channels == 1 else 3)
 
 
 def batches(pretrained: Pretrained, files: Sequence[File | Any]) -> Iterator[dict[str, np.ndarray]]:

@@ -51,15 +51,18 @@ def tokenizer_of(pretrained: Pretrained, *texts: str) -> HubTokenizer:
     return pretrained.tokenizer
 
 
-def file_of(pretrained: Pretrained, file: str | os.PathLike) -> Path:
+def file_of(pretrained: Pretrained, file: str | os.PathLike, kind: str) -> Path:
     """Give the path of a file that a checkpoint is to read.
+
+    Args:
+      kind: what the checkpoint reads of files, in words.
 
     Raises:
       ValueError: there is none, or it is a folder; says what the checkpoint reads.
     """
-    path, name, reads = Path(file), pretrained.config["architectures"][0], pretrained.architecture.inputs.reads
+    path, name = Path(file), pretrained.config["architectures"][0]
     if not path.is_file():
-        rule = f"a {name} reads {' and '.join(reads).replace('sound', 'sounds')}"
+        rule = f"a {name} reads {kind}"
         said = f"{os.fspath(file)[:200]!r}"
         raise ValueError(f"{rule}, and {f'{said} is a folder' if path.is_dir() else f'there is no file {said}'}")
     return path

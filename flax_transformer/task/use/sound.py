@@ -35,7 +35,7 @@ def classify_sounds(
     processor, found = sound_processor_of(pretrained), []
     for sound in sounds:
         if isinstance(sound, str | os.PathLike):
-            file_of(pretrained, sound)
+            file_of(pretrained, sound, "sounds")
         logits = pretrained(**processor(sound, sampling_rate=sampling_rate)).logits
         found += ranked(pretrained, np.asarray(logits.astype(np.float32)))
     return found
@@ -47,4 +47,4 @@ def read_sound(pretrained: Pretrained, file: str | os.PathLike) -> Sound:
     Raises:
       ValueError: no such file, or one that is no sound.
     """
-    return decode_sound(file_of(pretrained, file))
+    return decode_sound(file_of(pretrained, file, "sounds"))
