@@ -72,7 +72,6 @@ def command(line, run):
     assert out
 
 
-@pytest.mark.proves("guides", "every line of the first hour runs")
 def test_the_python_of_the_page_runs(place):
     names: dict = {}
     for language, code in BLOCKS:

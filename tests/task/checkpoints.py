@@ -11,6 +11,7 @@ from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.hub.processor.audio import SoundProcessor
+from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.vision_encoder_decoder import captioner
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
@@ -105,22 +106,31 @@ IMAGES = {
 }  # fmt: skip
 
 
+ENCODER = with_fields(vit_encoder("tiny", 4, image=12), embed=8, heads=2, inner=12, depth=1)
+"""Of images of three channels, which those of golden checkpoints do not have."""
+
+
+def save(config, architecture, folder, **fields):
+    """Save a new model as a checkpoint."""
+    model = jax.jit(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))()
+    hub.save(hub.wrap(model, architecture, **fields), folder)
+
+
 def captioner_files(folder):
-    """Save a captioner of colours, which has no golden checkpoint."""
-    encoder = with_fields(vit_encoder("tiny", 4, image=12), embed=8, heads=2, inner=12, depth=1)
+    """Save a captioner."""
     words = with_fields(
         gpt2_tiny(dropout=0.0), embed=8, heads=2, inner=12, depth=1, vocab=40, max_length=32, init_std=0.3
     )
-    config = captioner(encoder, words)
-    model = jax.jit(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))()
     ids = {"bos_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
-    hub.save(hub.wrap(model, "VisionEncoderDecoderModel", **ids), folder)
+    save(captioner(ENCODER, words), "VisionEncoderDecoderModel", folder, **ids)
 
 
 def checkpoint(kind, folder, **config):
     """Put a tiny checkpoint of a family into a folder; `config` changes fields of its config.json, None drops them."""
     if kind == "vision-encoder-decoder":
         captioner_files(folder)
+    elif kind == "vit":
+        save(with_head(ENCODER, outputs=3), "ViTForImageClassification", folder)
     else:
         shutil.copytree(GOLDEN / kind, folder, ignore=shutil.ignore_patterns("expected.npz"))
     for name, content in FILES[kind]().items():
