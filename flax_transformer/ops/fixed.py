@@ -46,7 +46,8 @@ class FixedAttention(PatternAttention):
     def mix_blocks(self, q: Array, k: Array, v: Array, mask: Mask, scale: float) -> Array:
         """Attend block by block."""
         T = q.shape[-3]
-        stride, summary = self._sizes(T)
+        stride = min(self._sizes(T)[0], T)  # a text shorter than a block is one block
+        summary = min(self.summary, stride)
         q, k, v = (to_blocks(x, stride) for x in (q, k, v))
         k_end, v_end = (rearrange(x[..., stride - summary :, :, :], "I ... c K H -> ... (I c) K H") for x in (k, v))
         blocks, places = jnp.arange(len(q)), jnp.arange(stride)

@@ -177,6 +177,8 @@ def sharing() -> tuple[str, ...]:
 def lookup(table: Float[Array, "V D"], ids: Int[Array, "*B"]) -> Float[Array, "*B D"]:
     """Look rows of a small table up, wherever it is; their gradients are added up in float32.
 
+    Ids are 0 … V − 1. Any other, a negative one too, gives NaN, here and on every device: never another row.
+
     >>> lookup(jnp.array([[5.0], [7.0]]), jnp.array([1, 0, 1])).tolist()
     [[7.0], [5.0], [7.0]]
     """
@@ -185,11 +187,12 @@ def lookup(table: Float[Array, "V D"], ids: Int[Array, "*B"]) -> Float[Array, "*
 
 @jax.custom_jvp
 def _lookup(table: Array, ids: Array) -> Array:
-    return jnp.take(table, ids, axis=0)
+    # `take` itself counts negative ids from the end.
+    return jnp.take(table, jnp.where(ids < 0, len(table), ids), axis=0, mode="fill")
 
 
 @_lookup.defjvp
 def _lookup_slope(given: tuple[Array, Array], slopes: tuple[Array, Any]) -> tuple[Array, Array]:
     # Frequent ids have thousands of gradients, too many for bfloat16 to add up: this way they are added in float32.
     (table, ids), slope = given, slopes[0]
-    return lookup(table, ids), jnp.take(widen(slope), ids, axis=0).astype(table.dtype)
+    return lookup(table, ids), lookup(widen(slope), ids).astype(table.dtype)

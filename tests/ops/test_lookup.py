@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.objective import TokenLoss
-from flax_transformer.ops import multiply_rows, spread, take_rows
+from flax_transformer.ops import lookup, multiply_rows, spread, take_rows
 from flax_transformer.parallel import MeshConfig, abstract_mesh
 
 V, D = 7, 4
@@ -41,6 +41,16 @@ def test_gradients_of_a_frequent_token_do_not_get_lost_in_bfloat16():
     assert slope.dtype == jnp.bfloat16
     assert slope[3].tolist() == [4096.0] * D
     assert float(jax.grad(lambda table: table[tokens].astype(jnp.float32).sum())(table)[3, 0]) < 4096
+
+
+@pytest.mark.parametrize("id", [-1, -7, -100, V, 100])
+def test_an_id_that_there_is_not_gives_nan_and_learns_nothing(id):
+    table, tokens = jax.random.normal(jax.random.key(0), (V, D)), jnp.array([2, id])
+    for look in (lookup, take_rows, jax.jit(take_rows), lambda table, ids: jax.vmap(lookup, (None, 0))(table, ids)):
+        found, slope = look(table, tokens), jax.grad(lambda table, look=look: look(table, tokens)[0].sum())(table)
+        assert np.isnan(found[1]).all()
+        np.testing.assert_array_equal(found[0], table[2])
+        np.testing.assert_array_equal(slope, jnp.zeros((V, D)).at[2].set(1))
 
 
 def test_lookups_can_be_differentiated_forward_and_twice():

@@ -141,6 +141,27 @@ def test_a_variant_is_its_dense_form(name, which):
     np.testing.assert_allclose(variant(q, k, v, mask), dense(q, k, v, mask), atol=2e-5)
 
 
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "nystrom"])  # whose landmarks divide the length
+@pytest.mark.parametrize("length", [1, 2, 7, pytest.param(13, marks=pytest.mark.slow)])
+def test_short_and_odd_lengths_are_the_dense_form(name, length):
+    """One position, fewer than a block, and ends that fill none."""
+    variant, dense, can = VARIANTS[name]
+    q, k, v = inputs(length=length)
+    lengths = Mask(lengths=jnp.array([length // 2, length]))
+    for mask in (None, lengths, *([Mask(causal=True), Mask(causal=True) & lengths] if "causal" in can else [])):
+        out, back = jax.vjp(lambda *x, mask=mask: variant(*x, mask), q, k, v)
+        assert all(jnp.isfinite(slope).all() for slope in back(out))
+        np.testing.assert_allclose(out, dense(q, k, v, mask), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "cross" in VARIANTS[name][0].able])
+@pytest.mark.parametrize(("T", "S"), [(1, 7), (7, 1)])
+def test_one_query_or_one_key_of_another_sequence(name, T, S):
+    variant, dense, _ = VARIANTS[name]
+    q, (_, k, v) = inputs(length=T)[0], inputs(length=S)
+    np.testing.assert_allclose(variant(q, k, v), dense(q, k, v, None), atol=2e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "which"),
     share([(n, w) for n in ("local", "strided", "fixed", "linear", "performer") for w in ("none", "both")], 1, of=2),
