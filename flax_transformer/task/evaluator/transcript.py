@@ -14,6 +14,7 @@ from jaxtyping import Float
 from flax_transformer.data.examples import Example
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.ctc import collapse
+from flax_transformer.objective.objective import present_rows
 from flax_transformer.ops import Mask
 from flax_transformer.report.sample import save_picture, save_sound
 from flax_transformer.report.sound import pixels_of, sound_figure
@@ -77,7 +78,7 @@ class Transcripts(Evaluator):
         opened, tokenizer = finished.opened, finished.opened.tokenizer
         model = finished.model if self.search is None else ready(finished.model)
         for batch in opened.test():
-            present = batch["weights"].any(axis=1)
+            present = np.asarray(present_rows(batch))
             if self.search is None:
                 best, counts = jax.device_get(_best(model, batch["inputs"]))
                 blank = finished.objective.blank

@@ -68,8 +68,8 @@ class CaptionedImages(LabelledImages):
             uses=("match",),
             held=HeldMatches(
                 sides=("texts", "pictures"),
-                first=partial(_texts, tell([(text,) for text in texts])),
-                second=lambda: (only(batch, "images") for batch in once["test"](128)),
+                first=partial(_texts, tell([(text,) for text in texts]), begun.rows),
+                second=lambda: (only(batch, "images") for batch in once["test"]()),
                 belong=np.array([[text in captions for captions in map(set, test.captions)] for text in texts]),
                 show=(texts.__getitem__, partial(as_seen, test.images, begun.fixed)),
             ),
@@ -82,7 +82,8 @@ class CaptionedImages(LabelledImages):
         known = context.tokenizer if known is None else known
         tokenizer = known or captions_tokenizer(self.vocabulary, context.folder, texts)
         normalise = normalised(settled.mean, settled.std, found.channels)
-        return _Begun(settled, found, tokenizer, shape_of(found, settled.size), settled._fixed(), normalise)
+        shape, rows = shape_of(found, settled.size), context.held_rows(settled.rows)
+        return _Begun(settled, found, tokenizer, shape, settled._fixed(), normalise, rows)
 
 
 @frozen
@@ -102,7 +103,7 @@ class DictatedImages(CaptionedImages):
             uses=("respond",),
             **tokenizer.published if context.init else {"fields": {"decoder_start_token_id": tokenizer.bos}},
             held=HeldCaptions(
-                batches=partial(once["test"], 64),
+                batches=once["test"],
                 captions=test.captions,
                 show=partial(as_seen, test.images, begun.fixed),
                 name=test.images.name,
@@ -137,30 +138,31 @@ class _Begun(NamedTuple):
     fixed: tuple[Any, ...]
     """What makes pictures one size."""
     normalise: Normalise
+    rows: int
+    """Of a batch of evaluation."""
 
     def told(self, tell: Callable[[Any], "Told"], seed: int) -> dict[str, Any]:
-        """Give the stream to train on, and by the name of another split what gives its batches, of so many rows."""
+        """Give the stream to train on, and by the name of another split what gives its batches."""
         settled, found = self.settled, self.found
         told = {split: tell(each.captions) for split, each in found.splits.items()}
         train = numbered(found.splits["train"].images)
         stream = settled._stream(train, self.shape, self.normalise, seed, told["train"], classes=len(found.classes))
 
-        def once(split: str, held: tuple[Any, ...], rows: int) -> Iterable[Arrays]:
+        def once(split: str, held: tuple[Any, ...]) -> Iterable[Arrays]:
             change = partial(_both, told[split], self.normalise)
-            return each_image_once(*held, rows=rows, collate=ImageRows(), normalise=change)
+            return each_image_once(*held, rows=self.rows, collate=ImageRows(), normalise=change)
 
         held = {split: settled._held(numbered(found.splits[split].images), self.fixed) for split in HELD}
         return {"train": stream, **{split: partial(once, split, each) for split, each in held.items()}}
 
     def opened(self, once: Mapping[str, Any], *, uses: tuple[str, ...], **others: Any) -> Opened:
         """Say what there is."""
-        rows = self.settled.rows
         return Opened(
             tokenizer=self.tokenizer,
             spec=Spec(uses=uses, vocab=self.tokenizer.vocab_size, length=self.settled.length, image=self.shape),
             batches=once["train"],
-            validation=partial(once["validation"], rows),
-            test=partial(once["test"], rows),
+            validation=once["validation"],
+            test=once["test"],
             processor=processor_of(self.fixed, self.normalise),
             **others,
         )
@@ -241,7 +243,7 @@ def _both(told: Told, normalise: Normalise, batch: Arrays) -> Arrays:
     return told(normalise(batch))
 
 
-def _texts(told: Told, rows: int = 128) -> Iterable[Arrays]:
+def _texts(told: Told, rows: int) -> Iterable[Arrays]:
     for first in range(0, len(told.tokens), rows):
         each = told.tokens[first : first + rows]
         yield told.collate([*({"tokens": row, "labels": 0} for (row,) in each), *[None] * (rows - len(each))])

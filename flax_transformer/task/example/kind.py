@@ -101,7 +101,7 @@ def open_kinds(
         name: shuffled(kind.items["train"], *kind.transforms, seed=context.seed + number)
         for number, (name, kind) in enumerate(kinds.items())
     }
-    held = Kinds(kinds=kinds, collate=collate, rows=rows, tokenizer=tokenizer)
+    held = Kinds(kinds=kinds, collate=collate, rows=context.held_rows(rows), tokenizer=tokenizer)
     return Opened(
         tokenizer=tokenizer,
         spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, length=length if context.init else None),

@@ -33,8 +33,6 @@ PALETTE = "palette.json"
 """File of a run's folder that has its colours."""
 PICTURES, PIXELS = 1 << 12, 1 << 18
 """Pictures, and pixels of them, that colours are found by."""
-ONCE = 128
-"""Rows of a batch that is looked at once."""
 
 
 @frozen
@@ -44,13 +42,15 @@ class HeldPixels:
     pictures: Mapping[str, tuple[Any, ...]]
     """Those of each split, then the transforms that make them one size."""
     palette: Palette
+    rows: int
+    """Images of a batch."""
 
     def batches(self, split: str, most: int | None = None) -> Iterator[Arrays]:
         """Give batches of `images`, in bytes, and the numbers of their classes: each once, or so many at random."""
         pictures, *fixed = self.pictures[split]
         if most is not None and most < len(pictures):
             pictures = pictures.take(np.random.default_rng(0).permutation(len(pictures))[:most])
-        return each_image_once(pictures, *fixed, rows=ONCE, collate=ImageRows())
+        return each_image_once(pictures, *fixed, rows=self.rows, collate=ImageRows())
 
 
 @frozen
@@ -96,7 +96,8 @@ class PixelSequences:
             palette = _palette(context.folder.root / PALETTE, held["train"], self.colours, context.seed)
         print(f"{len(palette)} colours, {height * width} pixels a picture", flush=True)
         told = PaletteRows(palette=palette)
-        once = partial(each_image_once, rows=ONCE, collate=ImageRows())
+        rows = context.held_rows(self.rows)
+        once = partial(each_image_once, rows=rows, collate=ImageRows())
         flips = (ShiftFlip(pad=0, flip=self.flip),) if self.flip else ()
         return Opened(
             spec=Spec(uses=("continue",), vocab=len(palette) + 1, length=height * width),
@@ -105,7 +106,7 @@ class PixelSequences:
             ),
             validation=partial(once, *held["validation"], normalise=told),
             test=partial(once, *held["test"], normalise=told),
-            held=HeldPixels(pictures=held, palette=palette),
+            held=HeldPixels(pictures=held, palette=palette, rows=rows),
             processor=palette_processor(palette, (height, width), self.resample),
         )
 

@@ -58,17 +58,18 @@ class TwinImages(LabelledImages):
             source, *before, normalise, *after, Halves(), rows=2 * self.rows, seed=context.seed, pairs=True
         )
 
+        rows = context.held_rows(self.rows)
         held = {
             (split, name): settled._held(numbered(getattr(found.splits[split], name)), fixed)
             for split in ("validation", "test")
             for name in ("images", "others")
         }
 
-        def side(split: str, name: str, rows: int) -> Iterable[Arrays]:
+        def side(split: str, name: str) -> Iterable[Arrays]:
             return each_image_once(*held[split, name], rows=rows, collate=ImageRows(), normalise=normalise)
 
         def both(split: str) -> Iterable[Arrays]:
-            halves = zip(*(side(split, name, self.rows) for name in ("images", "others")), strict=True)
+            halves = zip(*(side(split, name) for name in ("images", "others")), strict=True)
             return ({**one, "inputs": {**one["inputs"], "others": other["inputs"]["images"]}} for one, other in halves)
 
         test = found.splits["test"]
@@ -79,8 +80,8 @@ class TwinImages(LabelledImages):
             test=partial(both, "test"),
             held=HeldMatches(
                 sides=("pictures", "others"),
-                first=partial(side, "test", "images", 128),
-                second=lambda: (only(batch, "images", "others") for batch in side("test", "others", 128)),
+                first=partial(side, "test", "images"),
+                second=lambda: (only(batch, "images", "others") for batch in side("test", "others")),
                 belong=np.eye(len(test), dtype=bool),
                 show=tuple(partial(as_seen, images, fixed) for images in (test.images, test.others)),
             ),
