@@ -127,7 +127,7 @@ def test_runs_of_other_programs_are_compared_by_a_metric_in_common(run, runs, tm
     strangers = [own(tmp_path, "Sorter", accuracy=0.5), own(tmp_path, "Painter", accuracy=0.25, bleu=3.0)]
     code, said, _ = run("compare", *strangers, "--out", tmp_path / "page.html")
     assert code == 0
-    assert [line.split()[:2] for line in said.splitlines()[1:3]] == [["Sorter", "0.5000"], ["Painter", "0.2500"]]
+    assert [line.split()[:2] for line in said.splitlines()[1:3]] == [["Sorter", "50.00"], ["Painter", "25.00"]]
     assert data(tmp_path / "page.html")["samples"] is None
     code, said, err = run("compare", runs[0], strangers[0], "--out", tmp_path / "none.html")
     assert (code, said) == (1, "")

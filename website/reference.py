@@ -24,6 +24,8 @@ Written from the docstrings. `import flax_transformer as ft` gives the rooms: `f
 | --- | --- |"""
 HIDDEN = "cli", "hub.family"
 """Packages that are not for import: commands, and the tables of single families."""
+LOOSE = "frozen.frozen", "order.Stack", "order.Layer", "order.Part"
+"""What belongs to no room, shown on the page of rooms."""
 
 
 class Name(NamedTuple):
@@ -180,7 +182,7 @@ def index() -> str:
     """Write the page that lists the rooms."""
     says = {room: first_words(f"{PACKAGE}.{room}").partition("\n")[0] for room in rooms()}
     rows = [f"| [ft.{room}]({room}.md) | {words} |" for room, words in says.items()]
-    return "\n".join([INDEX, *rows, "", f"::: {PACKAGE}.frozen.frozen", ""])
+    return "\n".join([INDEX, *rows, "", *(f"::: {PACKAGE}.{name}" for name in LOOSE), ""])
 
 
 @functools.cache

@@ -42,8 +42,13 @@ class PatchAttention(NamedTuple):
     """What is looked at."""
 
 
-def by_stack(found: Iterable[np.ndarray], depths: Sequence[int]) -> Iterator[Float[np.ndarray, "L B N T S"]]:
-    """Give an array for each stack of layers, of values marked in a loop over them or one by one.
+def by_stack(
+    found: Iterable[np.ndarray], depths: Sequence[int], axes: int = 4
+) -> Iterator[Float[np.ndarray, "L B *W N T S"]]:
+    """Return an array for each stack of layers, of values marked in a loop over them or one by one.
+
+    Args:
+      axes: of the values of one layer.
 
     >>> [x.shape for x in by_stack([np.zeros((2, 1, 4, 3, 3)), *2 * [np.zeros((1, 4, 3, 3))]], (2, 2))]
     [(2, 1, 4, 3, 3), (2, 1, 4, 3, 3)]
@@ -51,4 +56,4 @@ def by_stack(found: Iterable[np.ndarray], depths: Sequence[int]) -> Iterator[Flo
     values = iter(found)
     for depth in depths:
         first = next(values)
-        yield first if first.ndim == 5 else np.stack([first, *(next(values) for _ in range(depth - 1))])
+        yield first if first.ndim > axes else np.stack([first, *(next(values) for _ in range(depth - 1))])

@@ -54,7 +54,7 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
 
     >>> maps = AttentionMaps("cross", np.full((1, 2, 1, 2), 0.5), rows=("Hund",), columns=("a", "dog"))
     >>> [axes.get_title() for axes in attention_figure(maps).axes]
-    ['head 1', 'head 2', '']
+    ['head 1 (flat)', 'head 2 (flat)', '']
     """
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure

@@ -288,7 +288,7 @@ def _merged(model: Any) -> Any:
 def _last_words(shown: list[Shown], folder: RunFolder, report: Path) -> list[str]:
     lines = [line for each in shown for line in each.lines]
     export = folder.root / EXPORT
-    saved = "checkpoint", export if export.is_dir() else folder.checkpoints
+    saved = ("checkpoint", export) if export.is_dir() else ("checkpoints", folder.checkpoints)
     paths = ("run folder", folder.root), saved, ("report", report)
     where = ["", *(f"{name}: {short_path(path)}" for name, path in paths)]
     return [*lines, *where, *(line for each in shown for line in each.last)]

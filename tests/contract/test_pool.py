@@ -17,7 +17,7 @@ from flax_transformer.nn import transformer_block
 from flax_transformer.objective import LabelLoss
 from tests.contract.golden import GOLDEN, load
 
-pytestmark = pytest.mark.proves("every family", "pool", "each head, whatever padding there is")
+pytestmark = pytest.mark.proves("padding", "pooled heads of every family read none")
 
 USUAL = {"bert", "gpt2", "mixtral", "vilt", "wav2vec2"}
 """Families that `make test` tries: of text, a decoder, experts, of text and images, of sound."""

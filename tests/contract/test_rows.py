@@ -20,7 +20,7 @@ COMPUTED = {"swin", "timesformer", "longformer", "big_bird", "mixtral"}
 SHORT = {"longformer", "lxmert", "roberta", "whisper"}
 """Families whose golden checkpoints have few positions."""
 
-pytestmark = pytest.mark.proves("every family", "drop", "in parts of a batch as in the whole")
+pytestmark = pytest.mark.proves("dropout", "in parts of a batch as in the whole, in every family")
 
 
 def names(config):

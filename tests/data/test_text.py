@@ -124,9 +124,7 @@ def test_a_column_of_ids_is_no_label_and_is_told_in_a_sentence(tmp_path):
         LabelledText(root=str(tmp_path)).classes()
     assert len(str(told.value)) < 400
     labels = tuple(f"id{number}" for number in range(10_000))
-    with pytest.raises(
-        ValueError, match=r"must be one of id0, id1, id2, id3, id4, … \(10,000\), got 'id00000'"
-    ) as told:
+    with pytest.raises(ValueError, match=r"must be one of id0, id1, .*, … \(10,000 in all\), got 'id00000'") as told:
         LabelledText(root=str(tmp_path), labels=labels).read("train")
     assert len(str(told.value)) < 400
 

@@ -64,5 +64,5 @@ def test_translators_of_the_recipe_have_as_many_parameters_within_a_twentieth():
     count = lambda recipe: sum(  # noqa: E731
         leaf.size for leaf in jax.tree.leaves(abstract(with_fields(recipe.model, vocab=9_728)))
     )
-    counts = {name: count(each) for name, each in experiments("translate_text").items()}
+    counts = {name: count(each) for name, each in experiments("translate_text").items() if name != "finetune"}
     assert all(0.95 < number / counts["transformer"] < 1.05 for number in counts.values()), counts

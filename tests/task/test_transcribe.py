@@ -126,7 +126,7 @@ def test_the_command_says_what_is_wrong_in_a_sentence(run, folder, files, tmp_pa
     (tmp_path / "no.wav").write_bytes(b"nothing")
     for arguments, message in (
         ((tmp_path / "no.wav",), "no.wav is no "),
-        ((tmp_path / "none.wav",), "No such file"),
+        ((tmp_path / "none.wav",), "there is no file"),
         ((files / "short.wav", "--language", "xx"), "language must be one of de, en, got 'xx'"),
     ):
         code, out, err = run("transcribe", folder, *arguments)

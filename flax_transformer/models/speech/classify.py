@@ -1,4 +1,4 @@
-"""An encoder of samples with scores of classes, from the mean over what is sound."""
+"""Audio classification: an encoder of samples and a head on the mean of its positions."""
 
 from flax import nnx
 

@@ -154,6 +154,7 @@ class TimeSformer(ReadsClips, ViT):
         laid = [over_film("space", space_alone(space) if few else None, *given)]
         if cfg.divided:
             time = stacked(found[:1] if len(found) < 3 else found[::2])
+            time = time.reshape(cfg.depth, -1, *time.shape[-3:])
             tiles = Tiles(Grid(1, frames), (rows * cfg.patches.patch[0], columns * cfg.patches.patch[1]))
             times = PatchAttention("times", time.mean(1), tiles, tiles)
             laid = [times, over_film("time", time_alone(time) if few else None, *given), *laid]

@@ -220,10 +220,14 @@ class Swin(ReadsImages, Module):
         cfg, laid = self.cfg, []
         size = cfg.patches.patch
         patches = Tiles(Grid(-(-height // size[0]), -(-width // size[1])), size)
-        for i, stack in enumerate(by_stack(found, cfg.depths)):
+        for i, stack in enumerate(by_stack(found, cfg.depths, axes=5)):  # [L, 1, W, N, T, S] of W windows
             window, few = self.stages[i].cfg.block.attention.size, math.prod(patches.grid) ** 2 <= LARGEST
             shifts = [layer % 2 * (window // 2) for layer in range(cfg.depths[i])]
-            maps = [over_grid(*each, patches.grid, window) for each in zip(stack, shifts, strict=True)] if few else None
+            maps = (
+                [over_grid(*each, patches.grid, window) for each in zip(stack[:, 0], shifts, strict=True)]
+                if few
+                else None
+            )
             weights = None if maps is None else np.stack(maps)
             laid.append(PatchAttention(f"stage {i + 1}", weights, patches, patches))
             patches = patches.merged(2, 2, Grid(*(-(-side // 2) for side in patches.grid)))
