@@ -1,5 +1,6 @@
 """What a run of pictures as sequences exports, opened by transformers: the model, the colours, the sequences."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -31,7 +32,7 @@ def test_an_export_is_the_model_in_transformers(tmp_path, form):
     images = [data[i]["image"].convert("RGB") for i in range(len(data))]
     ids = np.asarray(processor(images, return_tensors="np")["input_ids"]).reshape(len(images), -1)
     found = made.examples.open(made.data, Context(folder=RunFolder(tmp_path / "run"), seed=made.train.seed))
-    (held,) = found.test()
+    held = jax.tree.map(lambda *parts: np.concatenate(parts), *found.test())
     there = held["weights"][:, 0] > 0
     np.testing.assert_array_equal(held["labels"][there], ids)
     tokens = torch.as_tensor(held["inputs"]["tokens"][there], dtype=torch.int64)
