@@ -136,12 +136,16 @@ def _named(name: str, rank: int, inside: bool) -> tuple[int, int] | None:
 
 
 def _layers_around(name: str, known: dict[str, Axes], stacks: tuple[str, ...]) -> int:
-    """Count the axes of layers of the known parameters nearest in the tree: the fewest that one of them has."""
-    parts = name.split(".")
+    """Count the axes of layers of the known parameters nearest in the tree: the fewest that one of them has.
+
+    What is in a stack says nothing of what is beside it.
+    """
+    parts, others = name.split("."), tuple(f"{path}." for path in stacks if not name.startswith(f"{path}."))
     for depth in range(len(parts) - 1, -1, -1):
         inside = "".join(f"{part}." for part in parts[:depth])
-        if beside := [axes.layers for other, axes in known.items() if other.startswith(inside)]:
-            return min(beside)
+        near = [other for other in known if other.startswith(inside) and not other.startswith(others)]
+        if near:
+            return min(known[other].layers for other in near)
         if inside.removesuffix(".") in stacks:
             return 1
     return 0

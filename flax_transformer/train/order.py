@@ -29,6 +29,8 @@ class _Section:
     stack: bool = False
     beside: tuple[tuple["_Section", ...], ...] = ()
     """The sections of parts that lie beside each other."""
+    stage: bool = False
+    """Whether it is an item of a list of layers: it reads what the item before it gives, not inputs."""
 
     @property
     def layered(self) -> bool:
@@ -130,7 +132,10 @@ def _read(node: Any, path: str, entry: Any) -> Iterator[_Section]:
         for i, child in enumerate(there[entry.name]):
             inner = f"{path}{entry.name}.{i}"
             own = hasattr(child, "layer_order")
-            yield _Section((), beside=(_sections(child, f"{inner}."),)) if own else _Section((inner,), layers=True)
+            if own:
+                yield _Section((), beside=(_sections(child, f"{inner}."),), stage=True)
+            else:
+                yield _Section((inner,), layers=True)
     elif isinstance(entry, Stack):
         yield _Section((f"{path}{entry.name}",), layers=True, stack=True)
     else:
@@ -195,11 +200,14 @@ class _Leaves:
         return next(iter(depths))
 
 
-def _climb(sections: tuple[_Section, ...], base: int, last: bool, leaves: _Leaves, found: dict[str, Any]) -> int:
+def _climb(
+    sections: tuple[_Section, ...], base: int, last: bool, leaves: _Leaves, found: dict[str, Any], entry: int = 0
+) -> int:
     """Give each section its height, on `base` layers below it; None for the heads.
 
     Args:
       last: whether no layers of other parts come above these.
+      entry: the height of what comes before the first of the layers: 0 where inputs come to it.
 
     Returns:
       how many layers there are up to here.
@@ -210,13 +218,14 @@ def _climb(sections: tuple[_Section, ...], base: int, last: bool, leaves: _Leave
         if section.beside:
             for part in section.beside:
                 below = base + depth - sum(map(leaves.depth, part))
-                _climb(part, below, last and i == layered[-1], leaves, found)
+                above = base + 1 if section.stage and base else 0
+                _climb(part, below, last and i == layered[-1], leaves, found, above)
         elif section.stack:
             found[section.paths[0]] = base + 1 + np.arange(depth)
         elif section.layers:
             found |= dict.fromkeys(section.paths, base + 1)
         elif i < layered[0]:
-            found |= dict.fromkeys(section.paths, 0)
+            found |= dict.fromkeys(section.paths, entry)
         elif i < layered[-1]:
             found |= dict.fromkeys(section.paths, base + 1)
         else:

@@ -99,7 +99,7 @@ def layers(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tuple
         found["hidden_states"] = tuple(x.reshape(len(x), -1, x.shape[-1]) for x in seen["grid_states"])
         found["reshaped_hidden_states"] = tuple(x.transpose(0, 3, 1, 2) for x in seen["grid_states"])
     if "attention_weights" in seen:
-        found["attentions"] = tuple(stage[-1] for stage in seen["attention_weights"])
+        found["attentions"] = tuple(stage[-1].reshape(-1, *stage.shape[-3:]) for stage in seen["attention_weights"])
     return found
 
 
