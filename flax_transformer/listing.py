@@ -1,6 +1,7 @@
 """What messages name of many things, and of long paths."""
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ MOST = 8
 """Items that a message names."""
 LONGEST = 60
 """Characters that it shows of each."""
+ABSOLUTE = re.compile(r"(^|, )/(?:[^,/\n]+/)+(?=[^,/\n])")
+"""The folders before the last part of an absolute path, alone or in a list."""
 
 
 def listed(items: Iterable[Any], most: int = MOST) -> str:
@@ -37,6 +40,19 @@ def without_folders(value: Any, folders: Collection[str | os.PathLike]) -> Any:
         for folder in folders:
             value = value.replace(f"{os.fspath(folder).rstrip('/')}/", "")
     return value
+
+
+def last_parts(value: Any) -> Any:
+    """Give absolute paths by their last parts, also those in lists and dictionaries, as in a page that others read.
+
+    >>> last_parts({"root": "/home/me/cats", "init": "google/vit", "text": ["/a/b/1.txt", "c/2.txt"]})
+    {'root': 'cats', 'init': 'google/vit', 'text': ['1.txt', 'c/2.txt']}
+    """
+    if isinstance(value, Mapping):
+        return {name: last_parts(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(last_parts(each) for each in value)
+    return ABSOLUTE.sub(r"\1", value) if isinstance(value, str) else value
 
 
 def short_path(path: str | os.PathLike) -> str:

@@ -17,6 +17,7 @@ from flax_transformer.bench.target import find_target
 from flax_transformer.bench.timing import Program, check_steps, make_program, real, time_program
 from flax_transformer.bench.workload import PROGRAMS, Facts, Size, Workload, program_facts, ready
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 from flax_transformer.ops.attention import logger as attention_log
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.train.optimizer import make_optimizer
@@ -148,7 +149,7 @@ def open_target(
         return _of_program(found, program_facts(name, found), steps)
     if unknown := [program for program in what if program not in found.programs]:
         raise ValueError(
-            f"what is measured of {name} must be some of {', '.join(found.programs)}, got {', '.join(unknown)}"
+            f"what is measured of {name} must be some of {', '.join(found.programs)}, got {listed(unknown)}"
         )
     what = [program for program in PROGRAMS if program in (what or found.programs)]
     devices = make_mesh(found.mesh if mesh is None else mesh)

@@ -15,6 +15,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.load import read_model
 from flax_transformer.hub.registry import find_family
+from flax_transformer.listing import listed
 from flax_transformer.models.preset import find_preset
 from flax_transformer.objective import OBJECTIVES
 from flax_transformer.task.command import split_target
@@ -132,7 +133,7 @@ def find_experiment(path: Path, which: str = "", module: ModuleType | None = Non
         return next(iter(found.values()))
     if which not in found:
         asked = f"it has no {which!r}" if which else "say which"
-        raise ValueError(f"{path} has the experiments {', '.join(found)}; {asked}, as in {path}:{next(iter(found))}")
+        raise ValueError(f"{path} has the experiments {listed(found)}; {asked}, as in {path}:{next(iter(found))}")
     return found[which]
 
 

@@ -17,6 +17,7 @@ from flax_transformer.bench.environment import describe, environment
 from flax_transformer.bench.report import amount, seconds
 from flax_transformer.bench.timing import time_calls
 from flax_transformer.columns import align
+from flax_transformer.listing import listed
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.variants import VARIANTS
 
@@ -75,7 +76,7 @@ def bench_variants(
         if name != "causal" and value < 1:
             raise ValueError(f"{name} must be a positive number, got {value}")
     if unknown := [name for name in names if name not in (*EXACT, *VARIANTS)]:
-        raise ValueError(f"variants are {', '.join((*EXACT, *VARIANTS))}, got {', '.join(unknown)}")
+        raise ValueError(f"variants are {', '.join((*EXACT, *VARIANTS))}, got {listed(unknown)}")
     mask, results = Mask(causal=True) if size.causal else None, []
     for length in sorted(lengths):
         keys = jax.random.split(jax.random.key(0), 3)

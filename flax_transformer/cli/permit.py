@@ -25,8 +25,12 @@ def reads_runs(command: Callable[..., Any]) -> Callable[..., Any]:
         from flax_transformer.train.own_code import permitting
 
         permission = _Permission(given=trust)
-        with permitting(permission):
-            result = command(*arguments, **options)
+        try:
+            with permitting(permission):
+                result = command(*arguments, **options)
+        except SystemExit:  # some of what was asked for could not be read; the rest is done
+            permission.tell()
+            raise
         permission.tell()
         return result
 

@@ -130,7 +130,8 @@ def detect(
             put({"file": name, "objects": list(map(asdict, found))}, *(lines or [nothing]), jsonl=jsonl)
             if name in drawn:
                 draw_found(pretrained, image, found).save(drawn[name])
-                put({}, *[str(drawn[name])] * (not jsonl), jsonl=False)
+                if not jsonl:
+                    print(drawn[name])
 
 
 def _outputs(output: Path, names: list[str]) -> dict[str, Path]:

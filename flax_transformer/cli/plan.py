@@ -2,9 +2,10 @@
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -52,7 +53,6 @@ def plan(
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on what is here
     from flax_transformer.bench import plan as ahead
-    from flax_transformer.bench import search as searching
     from flax_transformer.bench.ahead import Case
     from flax_transformer.bench.record import check_file
     from flax_transformer.bench.run import at_the_door
@@ -67,13 +67,22 @@ def plan(
         target, options = spelled(target, options)
         case = Case(target=target, options=options, topology=topology, mesh=devices, size=changes)
         if search:
-            found = searching.search(case, say, fresh=fresh)
-            best = searching.chosen(found)
-            if best is not None and programs:
-                best = ahead.plan(replace(best.case, programs=programs), say)
-            print(searching.render_search(found, best and searching.command(best)))
+            best = _search(case, say, programs=programs, fresh=fresh)
         else:
             best = ahead.plan(replace(case, programs=programs), say, fresh=fresh)
             print(ahead.render(best, tokens=tokens, price=price))
         if json is not None and best is not None:
             best.save(json)
+
+
+def _search(case: Any, say: Callable[[str], None], *, programs: str, fresh: bool) -> Any:
+    """Search for the fastest plan that fits, keep its compiled step where asked to, and print what was tried."""
+    from flax_transformer.bench import plan as ahead
+    from flax_transformer.bench import search as searching
+
+    found = searching.search(case, say, fresh=fresh)
+    best = searching.chosen(found)
+    if best is not None and programs:
+        best = ahead.plan(replace(best.case, programs=programs), say)
+    print(searching.render_search(found, best and searching.command(best)))
+    return best

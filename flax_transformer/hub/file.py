@@ -16,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from flax_transformer.listing import listed
 from flax_transformer.train.config import parse_object
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -213,7 +214,7 @@ def _files(folder: Path, whole: str, shards: str) -> list[Path]:
         raise ValueError(f"shards must lie beside their index, {folder / shards} names {outside[0]!r}")
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:
-        raise ValueError(f"{folder} lacks {', '.join(missing)}, which its index names")
+        raise ValueError(f"{folder} lacks {listed(missing)}, which its index names")
     return [folder / name for name in files]
 
 

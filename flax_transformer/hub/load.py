@@ -118,9 +118,7 @@ def load(
     with _named(folder / CONFIG):
         model = abstract(config)
     entries = resolve(family.rows(architecture), model)
-    deepest = max(entry.depth or 0 for entry in entries)
-    if deepest > len(stored):
-        raise ValueError(f"{folder / CONFIG} says that there are {deepest} layers, there are {len(stored)} tensors")
+    _check_depth(entries, stored, folder)
     tensors, differences = _matched(stored, entries, family, architecture, lenient)
     tensors = fitted(entries, tensors, stated, fields) if lenient.config else tensors
     differences += compare(entries, tensors, re.compile("|".join(lenient.initialise) or r"(?!)"))
@@ -129,6 +127,13 @@ def load(
     model = load_model(model, entries, tensors, mesh, fresh)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
     return Pretrained(model, fields, open_tokenizer(folder), Fields.of(generation), open_processor(folder))
+
+
+def _check_depth(entries: list[Entry], stored: Mapping[str, StoredTensor], folder: Path) -> None:
+    """Refuse a config of more layers than there are tensors, before names are made for all of them."""
+    deepest = max(entry.depth or 0 for entry in entries)
+    if deepest > len(stored):
+        raise ValueError(f"{folder / CONFIG} says that there are {deepest} layers, there are {len(stored)} tensors")
 
 
 def read_dtype(dtype: Any) -> str | None:
@@ -262,7 +267,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
         lost = [] if next(sizes) == next(sizes) else ["other shapes"]
     if lost:
         raise ValueError(
-            f"a {architecture} cannot be the model given; its config.json would describe one with {', '.join(lost)}"
+            f"a {architecture} cannot be the model given; its config.json would describe one with {listed(lost)}"
         )
     return pretrained
 

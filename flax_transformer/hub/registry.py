@@ -1,5 +1,6 @@
 """The families there are tables for: what the files of `hub/family` say."""
 
+import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -111,4 +112,5 @@ def find_architecture(name: str) -> tuple[Family, Architecture]:
         if name in family.architectures:
             return family, family.architectures[name]
         known += family.architectures
-    raise ValueError(f"no architecture is called {name!r}; supported are {', '.join(known)}")
+    nearest = difflib.get_close_matches(name, known, len(known), 0.0)
+    raise ValueError(f"no architecture is called {name!r:.80}; supported are {listed(nearest)}")

@@ -216,7 +216,7 @@ def prompts(
         spoken = [_language(said, each) for each in many]
     tasks = said.get("task_to_id", {})
     if task is not None and task not in tasks:
-        raise ValueError(f"task must be one of {', '.join(tasks) or 'none, as the checkpoint has none'}, got {task!r}")
+        raise ValueError(f"task must be one of {listed(tasks)}, got {task!r:.60}")
     none = said.get("no_timestamps_token_id")
     for i, row in enumerate(found):
         if spoken is not None:

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from flax_transformer.hub.file import DTYPES, Tensor
 from flax_transformer.hub.table import LAYER, Row, Shape, Table
+from flax_transformer.listing import listed
 from flax_transformer.parallel import path_name, tree_shardings
 
 PIECE = 256 * 2**20
@@ -86,7 +87,7 @@ def resolve(table: Table, model: Any) -> list[Entry]:
             raise ValueError(f"a parameter must have one row in the weight table, {sorted(twice)[0]} has several")
         seen.update(row.ours)
     if rest := leaves.keys() - seen:
-        raise ValueError(f"every parameter must have a row in the weight table, {', '.join(sorted(rest))} have none")
+        raise ValueError(f"every parameter must have a row in the weight table, {listed(sorted(rest))} have none")
     return entries
 
 

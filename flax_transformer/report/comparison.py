@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import last_parts, listed
 from flax_transformer.report.image_attention import ImageAttention
 from flax_transformer.report.page import Picture
 from flax_transformer.report.run import is_number
@@ -169,11 +170,19 @@ def _spelled(value: Any) -> str:
 
 
 def settings(groups: Sequence[Group]) -> dict[str, list[str | None]]:
-    """Give the settings in which groups differ, by path, one value a group; None where a group has no such setting."""
+    """Give the settings in which groups differ, by path, one value a group; None where a group has no such setting.
+
+    Of folders and files the last parts, where these tell them apart.
+    """
     every = [flattened(group.first.config) for group in groups]
     paths = dict.fromkeys(path for one in every for path in one)
     rows = {path: [one.get(path) for one in every] for path in paths if path != SEED}
-    return {path: values for path, values in sorted(rows.items()) if len(set(values)) > 1}
+    found = {}
+    for path, values in sorted(rows.items()):
+        if len(set(values)) > 1:
+            short = last_parts(values)
+            found[path] = short if len(set(short)) == len(set(values)) else values
+    return found
 
 
 def measured(runs: Sequence[ComparedRun]) -> list[Metric]:
@@ -217,7 +226,7 @@ def choose_metric(runs: Sequence[ComparedRun], asked: str | None = None, headlin
     """
     every = measured(runs)
     if not every:
-        raise ValueError(f"nothing has been measured yet by {', '.join(run.name for run in runs)}")
+        raise ValueError(f"nothing has been measured yet by {listed(run.name for run in runs)}")
     if asked is not None:
         named = [metric for metric in every if asked in (metric.name, f"{metric.split} {metric.name}")]
         if not named:

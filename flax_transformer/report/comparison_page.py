@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 from flax_transformer.report.comparison import (
     ComparedRun,
     Group,
@@ -187,7 +188,7 @@ def _missing(comparison: Comparison) -> list[str]:
     for metric in comparison.metrics:
         lacking = [run.name for run in runs if run.last(metric) is None]
         if lacking and metric == comparison.metric:
-            notes.append(f"{metric.split} {metric.name} is missing for {', '.join(lacking)}.")
+            notes.append(f"{metric.split} {metric.name} is missing for {listed(lacking)}.")
     parts = {
         "the FLOPs of a step are": lambda run: run.flops,
         "how much it was trained on is": lambda run: run.unit,
@@ -195,7 +196,7 @@ def _missing(comparison: Comparison) -> list[str]:
     }
     for what, find in parts.items():
         if lacking := [run.name for run in runs if find(run) is None]:
-            notes.append(f"Of {', '.join(lacking)} {what} not known, so there are no curves over that.")
+            notes.append(f"Of {listed(lacking)} {what} not known, so there are no curves over that.")
     units = dict.fromkeys(run.unit for run in runs if run.unit)
     if len(units) > 1:
         notes.append(f"What the runs count differs: {', '.join(units)}; over items, curves are side by side only.")
@@ -254,7 +255,7 @@ def _samples(groups: Sequence[Group], keys: Sequence[tuple], notes: list[str]) -
     """Give samples with what each group's first run makes of them: half spread evenly, half those they differ in."""
     lacking = [group.name for group in groups if not group.first.samples]
     if lacking:
-        notes.append(f"There are no samples of {', '.join(lacking)}.")
+        notes.append(f"There are no samples of {listed(lacking)}.")
     if not keys:
         if len(groups) - len(lacking) > 1:
             notes.append("The runs have no samples in common.")

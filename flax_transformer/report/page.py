@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import last_parts
 from flax_transformer.ops import spectrum_rank
 from flax_transformer.report.attention import AttentionMaps
 from flax_transformer.report.image_attention import COLOURS, ImageAttention, packed
@@ -95,7 +96,7 @@ def render(report: Report) -> str:
         "seen": None if report.images is None else _seen(report.images, notes),
         "colours": COLOURS.tolist() if report.images else None,
         "profile": None if report.profile is None else _profile(report.profile),
-        "config": report.config,
+        "config": last_parts(report.config),
     }
     return page_of({**data, "notes": notes}, SCRIPTS)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import jax
 
 from flax_transformer.frozen import frozen
-from flax_transformer.listing import short_path
+from flax_transformer.listing import listed, short_path
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.command import quietly
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, check_new_statistics
@@ -87,7 +87,7 @@ class Experiment:
         make_schedule(self.optimizer.schedule, self.optimizer.learning_rate, self.train.steps)
         unknown = [name for name in self.track if name not in ("wandb", "trackio")]
         if unknown:
-            raise ValueError(f"track may name wandb and trackio, got {', '.join(unknown)}")
+            raise ValueError(f"track may name wandb and trackio, got {listed(unknown)}")
 
     def task(self, folder: RunFolder) -> Task:
         """Open the data and make what training needs."""
@@ -322,25 +322,31 @@ def launch(default: Experiment | Mapping[str, Experiment], arguments: list[str] 
 
         return guarded(body)
 
-    names = tyro.constructors.ConstructorRegistry()
-
-    @names.primitive_rule
-    def by_name(field: Any) -> Any:
-        """Read by its name what may also be a function, such as an activation."""
-        if field.type != str | Callable:
-            return None
-        spell = lambda given: [given if isinstance(given, str) else given.__qualname__]  # noqa: E731
-        return tyro.constructors.PrimitiveConstructorSpec(1, "STR", operator.itemgetter(0), lambda given: True, spell)
-
     command.__annotations__["experiment"] = Annotated[option_type(default), tyro.conf.arg(name="")]
     with quietly():
         try:
-            with names:
+            with _functions_by_name():
                 code = tyro.cli(command, args=arguments, description=sys.modules["__main__"].__doc__)
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 2
     multihost.leave(code)
+
+
+def _functions_by_name() -> Any:
+    """Return what makes tyro read by its name what may also be a function, such as an activation."""
+    import tyro
+
+    names = tyro.constructors.ConstructorRegistry()
+
+    @names.primitive_rule
+    def by_name(field: Any) -> Any:
+        if field.type != str | Callable:
+            return None
+        spell = lambda given: [given if isinstance(given, str) else given.__qualname__]  # noqa: E731
+        return tyro.constructors.PrimitiveConstructorSpec(1, "STR", operator.itemgetter(0), lambda given: True, spell)
+
+    return names
 
 
 def _named(experiments: Mapping[str, Experiment], arguments: list[str]) -> tuple[Experiment, list[str]]:

@@ -16,6 +16,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.settings import make_settings
 from flax_transformer.hub.speech import Speech, prompts, undecided
+from flax_transformer.listing import listed
 
 CHUNK = 1024
 """Texts that are encoded at a time."""
@@ -157,8 +158,8 @@ def seq2seq_tokenizer(
     if not speech and (language or task):
         raise ValueError(f"the checkpoint has no tokens for a language or a task, got {language!r} and {task!r}")
     if speech and undecided(said, how):
-        codes = ", ".join(sorted(token.strip("<|>") for token in said["lang_to_id"]))
-        raise ValueError(f"the checkpoint writes several languages, say by --language which: {codes:.300}")
+        codes = listed(sorted(token.strip("<|>") for token in said["lang_to_id"]))
+        raise ValueError(f"the checkpoint writes several languages, say by --language which: {codes}")
     prompt = tuple(prompts(said, how, start, 1)[0].tolist()) if speech else (start,)
     ids = {"decoder_start_token_id": start, "eos_token_id": eos, "pad_token_id": pad}
     known = {"decoder_start_token_id": settings.decoder_start_token_id, "eos_token_id": settings.eos_token_id}

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import jax
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.compilation import Watched
 from flax_transformer.train.metrics import Writer
@@ -127,7 +128,7 @@ class _Patience:
             if self._config.patience is None and not self._config.keep_best:
                 return
             watcher = "keep_best" if self._config.patience is None else "patience"
-            raise ValueError(f"{watcher} watches {self._config.monitor!r}, evaluation gave {', '.join(metrics)}")
+            raise ValueError(f"{watcher} watches {self._config.monitor!r}, evaluation gave {listed(metrics)}")
         value, loss = self._sign * metrics[self._config.monitor], metrics.get("loss")
         loss = loss if loss is not None and math.isfinite(loss) else None
         better = math.isfinite(value) and (self.best is None or value < self.best)

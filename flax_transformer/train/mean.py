@@ -28,8 +28,12 @@ class Mean(NamedTuple):
 
 def reciprocal(count: Any) -> jax.Array:
     """Return 1 / count, and 1 where nothing is counted."""
+    return 1.0 / _divisor(count)
+
+
+def _divisor(count: Any) -> jax.Array:
     count = jax.lax.stop_gradient(count)
-    return 1.0 / jnp.where(count > 0, count, 1)
+    return jnp.where(count > 0, count, 1)
 
 
 def terms_of(value: Any, count: Any) -> tuple[Mean, ...]:
@@ -54,10 +58,10 @@ def summed(terms: tuple[Mean, ...], /, count: Any, **metrics: Any) -> tuple[jax.
       count: what is reported as `count`, and divides those metrics that are sums.
 
     Returns:
-      The loss of this batch, times the count (at least 1), for those who divide by it; and the metrics, among them the
-      terms as `loss`, by which batches are added that are taken in parts.
+      The loss of this batch, times the count (1 where nothing is counted), for those who divide by it; and the metrics,
+      among them the terms as `loss`, by which batches are added that are taken in parts.
     """
-    total = jnp.maximum(count, 1) * sum(each.value() for each in terms)
+    total = _divisor(count) * sum(each.value() for each in terms)
     return total, {"count": count, "loss": terms, **metrics}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flax_transformer.listing import listed
 from flax_transformer.order import Layer, Order, Part, Stack
 from flax_transformer.parallel import path_name
 
@@ -158,7 +159,7 @@ def _owners(sections: tuple[_Section, ...], names: Mapping[str, str], tree: Any)
         if owner is None:
             raise ValueError(
                 f"every parameter must have a place in the order of layers, {name} of {type(tree).__name__} has none; "
-                f"there are {', '.join(sorted(paths))[:200]}"
+                f"there are {listed(sorted(paths))}"
             )
         found[leaf] = owner
     return found

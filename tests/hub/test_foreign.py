@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
+from flax_transformer.hub.file import open_tensors
 from flax_transformer.hub.processor.audio import SoundProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.listing import listed
@@ -92,6 +93,14 @@ def test_values_from_0_to_1_are_said_to_be_scaled_again(caplog):
         assert not caplog.records
         PROCESSORS["an image"](np.full((8, 8, 3), 0.5, np.float32))
     assert "give bytes from 0 to 255, or do_rescale=False" in caplog.text
+
+
+def test_of_many_missing_shards_the_first_are_named(tmp_path):
+    names = {str(i): f"model-{i:05}-of-10000.safetensors" for i in range(10_000)}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(ValueError, match=r"lacks model-00000-.*10,000 in all.*, which its index names") as refused:
+        open_tensors(tmp_path)
+    assert len(str(refused.value)) < 700
 
 
 def test_a_list_in_a_message_is_as_long_as_people_read():

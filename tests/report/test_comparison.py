@@ -68,6 +68,12 @@ def test_only_what_differs_is_a_setting_and_what_one_has_not_is_none():
     assert settings(groups) == {"extra": ["1", None], "model": ["Transformer", "Gru"]}
 
 
+def test_folders_are_told_by_their_last_parts_where_these_differ():
+    at = lambda *folders: grouped([run(folder, data={"root": folder}) for folder in folders])  # noqa: E731
+    assert settings(at("/home/me/cats", "/home/me/dogs")) == {"data.root": ["cats", "dogs"]}
+    assert settings(at("/old/cats", "/new/cats")) == {"data.root": ["/old/cats", "/new/cats"]}
+
+
 def test_settings_are_spelled_by_their_paths():
     given = {"type": "m:A", "f": {"function": "m:relu"}, "t": [1, 2], "e": [{"type": "m:B", "on": True}], "n": None}
     assert flattened(given) == {

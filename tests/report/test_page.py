@@ -170,6 +170,12 @@ def test_text_cannot_end_the_data_early():
     assert found["samples"]["shown"][0]["tokens"] == [NASTY, f"·{NASTY}", "?"]
 
 
+def test_the_configuration_names_no_folders_of_this_machine():
+    page = render(replace(REPORT, config={"data": {"root": "/home/me/cats"}, "files": ["/home/me/a.txt", "b/c.txt"]}))
+    assert data(page)["config"] == {"data": {"root": "cats"}, "files": ["a.txt", "b/c.txt"]}
+    assert "/home/me" not in page
+
+
 def test_the_file_is_whole(tmp_path):
     path = write_page(tmp_path / "report.html", REPORT)
     assert path.read_text() == render(REPORT)

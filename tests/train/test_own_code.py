@@ -5,12 +5,14 @@ import io
 import json
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
 
+from flax_transformer.cli.permit import reads_runs
 from flax_transformer.task.run import open_translator
 from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
-from flax_transformer.train.own_code import FILE, permitting
+from flax_transformer.train.own_code import FILE, PERMIT, Request, permitting
 
 MINE = '''
 import sys
@@ -71,6 +73,16 @@ def test_commands_read_it_with_permission_alone(made, run, monkeypatch):
     assert (code, out) == (0, "run/report.html\n")
     assert "mine.py must be imported" in err
     assert run("report", "run", "--trust")[2] == ""
+
+
+def test_what_was_done_without_permission_is_told_also_when_files_are_damaged(capsys):
+    def partial(target: str) -> None:
+        assert not PERMIT.get()(Request(Path("RUN"), (Path("mine.py"),), (), ()))
+        raise SystemExit(1)
+
+    with pytest.raises(SystemExit):
+        reads_runs(partial)("RUN")
+    assert capsys.readouterr().err.count("mine.py must be imported, which runs it: add --trust") == 1
 
 
 def test_a_person_at_a_terminal_is_asked(made, monkeypatch):

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.frozen import frozen
+from flax_transformer.listing import listed
 
 Inputs = dict[str, Int[np.ndarray, "B T"]]
 
@@ -73,7 +74,7 @@ def read_call(given: Mapping[str, Any], theirs: Mapping[str, Any], limit: int | 
         hint = _HINTS.get(refused[0])
         raise ValueError(
             f"a tokenizer takes max_length, padding, side, truncate, {', '.join(_TAKEN)}; got"
-            f" {', '.join(f'{name}={theirs[name]!r:.40}' for name in refused)}" + (f"; {hint}" if hint else "")
+            f" {listed(f'{name}={theirs[name]!r:.40}' for name in refused)}" + (f"; {hint}" if hint else "")
         )
     max_length, padding = given["max_length"], given["padding"]
     truncate = known.get("truncation") or given["truncate"]

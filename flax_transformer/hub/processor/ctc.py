@@ -37,7 +37,13 @@ class LetterEngine(Engine):
 
     @property
     def blank(self) -> int:
-        """The token that stands for none."""
+        """The token that stands for none.
+
+        Raises:
+          ValueError: there is no padding token, or not in the vocabulary.
+        """
+        if self._blank not in self._vocabulary:
+            raise ValueError(f"the vocabulary of CTC must have the padding token, its blank, got {self._blank!r}")
         return self._vocabulary[self._blank]
 
     def id_to_token(self, id: int) -> str:

@@ -19,6 +19,7 @@ from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image_kind import KINDS, OPTIONS, name_kind, read_steps
 from flax_transformer.hub.processor.image_source import read_pictures, read_pixels, split_clips
 from flax_transformer.hub.processor.image_step import Normalize, Offset, Rescale, Stack
+from flax_transformer.listing import listed
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 INSIDE = "image_processor"
@@ -73,7 +74,7 @@ class ImageProcessor:
           ValueError: what is no option, or has an impossible value.
         """
         if unknown := sorted(changes.keys() - OPTIONS):
-            raise ValueError(f"options of image processors are {', '.join(sorted(OPTIONS))}; got {', '.join(unknown)}")
+            raise ValueError(f"options of image processors are {', '.join(sorted(OPTIONS))}; got {listed(unknown)}")
         return ImageProcessor.of({**self.config, **changes}, model_type=self.model_type)
 
     def __call__(self, images: Any, *, return_tensors: str | None = None, **changes: Any) -> dict[str, np.ndarray]:

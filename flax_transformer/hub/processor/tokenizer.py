@@ -40,6 +40,7 @@ from flax_transformer.hub.processor.file import (
 )
 from flax_transformer.hub.processor.kind import Kind, build_engine, find_kind
 from flax_transformer.hub.processor.vocabulary import Vocabulary
+from flax_transformer.listing import listed
 
 _PLAIN = {"pairs": None, "max_length": None, "padding": "longest", "side": None, "truncate": False}
 _TURN = threading.Lock()  # truncation is a setting of the Rust object
@@ -350,7 +351,7 @@ def from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, Any
     ids = {role: engine.token_to_id(token) for role, token in special.items() if token is not None}
     missing = [special[role] for role, id in ids.items() if id is None and role in named]
     if missing:
-        raise ValueError(f"{folder}: special tokens must be in the vocabulary, got {', '.join(map(repr, missing))}")
+        raise ValueError(f"{folder}: special tokens must be in the vocabulary, got {listed(map(repr, missing))}")
     options = {
         "files": files, "folder": folder, **ids,
         "types": not marian and _reads_types(engine, config, kind),

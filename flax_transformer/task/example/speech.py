@@ -14,6 +14,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.audio import SoundProcessor
 from flax_transformer.hub.processor.letter import letters_of
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.listing import listed
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary
 from flax_transformer.task.example.sound import SoundExamples, frame_sizes, sampled, spectra
 from flax_transformer.task.spec import Spec
@@ -168,6 +169,6 @@ def as_spelled(found: SoundSet, tokenizer: HubTokenizer, name: str) -> SoundSet:
         print(f"texts are written in {'capitals' if change is str.upper else 'small letters'}, as {name} does")
         return replace(found, splits={split: Retold(each, change) for split, each in found.splits.items()})
     raise ValueError(
-        f"the tokenizer of {name} must know every letter of the texts, it lacks {', '.join(map(repr, unknown[:8]))}"
-        f"{' and others' if len(unknown) > 8 else ''}; --letters data writes the data's own, by a new head"
+        f"the tokenizer of {name} must know every letter of the texts, it lacks {listed(map(repr, unknown))}; "
+        "--letters data writes the data's own, by a new head"
     )

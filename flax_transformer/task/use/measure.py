@@ -136,9 +136,11 @@ def _numbers(pretrained: Pretrained, classes: Sequence[str], count: int) -> list
 
 def _classes(pretrained: Pretrained) -> int:
     names = pretrained.config.get("id2label")
-    if pretrained.config.get("problem_type") in ("regression", "multi_label_classification"):
-        raise ValueError(f"one class of each row is measured, this is a {pretrained.config['problem_type']}")
-    return len(names) if names else pretrained.config.integer("num_labels", 2)
+    count = len(names) if names else pretrained.config.integer("num_labels", 2)
+    problem = pretrained.config.get("problem_type") or ("regression" if count == 1 else None)
+    if problem in ("regression", "multi_label_classification"):
+        raise ValueError(f"one class of each row is measured, the checkpoint's problem_type is {problem}")
+    return count
 
 
 def _accuracy(pretrained: Pretrained, told: Sequence[Sequence[Label]], truth: Sequence[int]) -> Metrics:
@@ -147,11 +149,11 @@ def _accuracy(pretrained: Pretrained, told: Sequence[Sequence[Label]], truth: Se
         raise ValueError("there must be at least one row that can be read, got none")
     names = label_names(pretrained, len(told[0]))
     right = [labels[0].name == names[number] for labels, number in zip(told, truth, strict=True)]
-    chances = [
+    probabilities = [
         next(each.probability for each in labels if each.name == names[number])
         for labels, number in zip(told, truth, strict=True)
     ]
-    loss = float(-np.log(np.maximum(chances, np.finfo(np.float32).tiny)).mean())
+    loss = float(-np.log(np.maximum(probabilities, np.finfo(np.float32).tiny)).mean())
     return {"accuracy": 100 * sum(right) / len(right), "loss": loss, "rows": len(right)}
 
 
