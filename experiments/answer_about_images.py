@@ -49,8 +49,7 @@ from flax_transformer.task.example import AskedImages, AskedTexts, Augment, Voca
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train.optimizer import muon_cosine
 
 D, WORDS = 128, Vocabulary(size=600)
 PATCHES = with_fields(
@@ -76,10 +75,7 @@ def experiment(**parts: Any) -> Recipe:
         "examples": AskedImages(vocabulary=WORDS, length=24, augment=Augment(shift=2)),
         "objective": LabelLoss(),
         "evaluators": (VisualAnswers(),),
-        "optimizer": OptimizerConfig(
-            name="muon", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
-            weight_decay=0.05, clip_norm=1.0,
-        ),
+        "optimizer": muon_cosine(5e-3),
         "train": TrainConfig(steps=600, log_every=50, eval_every=300, checkpoint_every=300, ema=0.99),
     }  # fmt: skip
     return Recipe(**{**common, **parts})

@@ -44,8 +44,7 @@ from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
 from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train.optimizer import adamw_linear, muon_cosine
 
 WIDTH = 192
 WORDS = with_fields(gpt2_tiny(dropout=0.1), embed=WIDTH, heads=6, inner=4 * WIDTH, depth=3)
@@ -60,10 +59,7 @@ def experiment(encoder: ViTConfig) -> Recipe:
         examples=DictatedImages(augment=Augment(shift=1)),
         objective=TokenLoss(label_smoothing=0.1),
         evaluators=(Captions(),),
-        optimizer=OptimizerConfig(
-            name="muon", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
-            weight_decay=0.05, clip_norm=1.0,
-        ),
+        optimizer=muon_cosine(5e-3),
         train=TrainConfig(steps=400, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
     )  # fmt: skip
 
@@ -77,15 +73,7 @@ EXPERIMENTS = {
         examples=DictatedImages(rows=32),
         objective=TokenLoss(),
         evaluators=(Captions(),),
-        optimizer=OptimizerConfig(
-            name="adamw",
-            learning_rate=5e-5,
-            schedule=ScheduleConfig(name="linear", warmup=100),
-            b2=0.999,
-            eps=1e-8,
-            weight_decay=0.01,
-            clip_norm=1.0,
-        ),
+        optimizer=adamw_linear(5e-5),
         train=TrainConfig(steps=1_000, log_every=50, eval_every=250, checkpoint_every=250),
     ),
 }

@@ -43,7 +43,7 @@ from flax_transformer.task.example import Augment, LabelledImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.optimizer import OptimizerConfig, muon_cosine
 from flax_transformer.train.schedule import ScheduleConfig
 
 
@@ -56,10 +56,7 @@ def experiment(family: str, backbone: Any, pool: str, **changes: Any) -> Recipe:
         examples=LabelledImages(augment=Augment(shift=2, flip=0.5)),
         objective=LabelLoss(label_smoothing=0.1),
         evaluators=(PictureLabels(),),
-        optimizer=OptimizerConfig(
-            name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
-            weight_decay=0.05, clip_norm=1.0,
-        ),
+        optimizer=muon_cosine(1e-2),
         train=TrainConfig(steps=300, log_every=50, eval_every=150, checkpoint_every=150, ema=0.99),
     )  # fmt: skip
     return replace(recipe, **changes)

@@ -32,7 +32,7 @@ from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
 from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.optimizer import OptimizerConfig, adamw_linear
 from flax_transformer.train.schedule import ScheduleConfig
 
 ENCODER = EncoderConfig(
@@ -68,15 +68,7 @@ FINETUNE = Recipe(
     examples=LabelledTexts(rows=32, length=128, buckets=3),
     objective=LabelLoss(),
     evaluators=(Labels(),),
-    optimizer=OptimizerConfig(
-        name="adamw",
-        learning_rate=3e-5,
-        schedule=ScheduleConfig(name="linear", warmup=100),
-        b2=0.999,
-        eps=1e-8,
-        weight_decay=0.01,
-        clip_norm=1.0,
-    ),
+    optimizer=adamw_linear(3e-5),
     train=TrainConfig(steps=1_000, log_every=50, eval_every=250, checkpoint_every=250),
 )
 

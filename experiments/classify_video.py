@@ -36,8 +36,7 @@ from flax_transformer.task.example import LabelledSkeletons, LabelledVideos
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train.optimizer import muon_cosine
 
 SIZES = {"embed": 96, "heads": 4, "inner": 192, "depth": 4, "out_bias": True, "unroll": True}
 """Of a model for small clips."""
@@ -52,10 +51,7 @@ def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
         examples=LabelledVideos(),
         objective=LabelLoss(label_smoothing=0.1),
         evaluators=(PictureLabels(),),
-        optimizer=OptimizerConfig(
-            name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
-            weight_decay=0.05, clip_norm=1.0,
-        ),
+        optimizer=muon_cosine(1e-2),
         train=TrainConfig(steps=1000, log_every=100, eval_every=250, checkpoint_every=250, ema=0.99),
     )  # fmt: skip
     return replace(recipe, **changes)

@@ -59,7 +59,7 @@ from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.lora import LoraConfig
-from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.optimizer import OptimizerConfig, muon_cosine
 from flax_transformer.train.schedule import ScheduleConfig
 
 WIDTH = 128
@@ -79,10 +79,7 @@ def experiment(**parts: Any) -> Recipe:
     common = {
         "objective": ContrastiveLoss(),
         "evaluators": (Retrieval(),),
-        "optimizer": OptimizerConfig(
-            name="muon", learning_rate=5e-3, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
-            weight_decay=0.05, clip_norm=1.0,
-        ),
+        "optimizer": muon_cosine(5e-3),
         "train": TrainConfig(steps=300, log_every=50, eval_every=150, checkpoint_every=150, ema=0.99),
     }  # fmt: skip
     return Recipe(**{**common, **parts})

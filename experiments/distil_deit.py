@@ -26,8 +26,7 @@ from flax_transformer.task.example import Augment, TaughtImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train.optimizer import muon_cosine
 
 
 def backbone(*tokens: str) -> Any:
@@ -45,10 +44,7 @@ def experiment(family: str, model: Any, objective: DistilLoss) -> Recipe:
         examples=TaughtImages(augment=Augment(shift=2, flip=0.5)),
         objective=objective,
         evaluators=(PictureLabels(),),
-        optimizer=OptimizerConfig(
-            name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
-            weight_decay=0.05, clip_norm=1.0,
-        ),
+        optimizer=muon_cosine(1e-2),
         train=TrainConfig(steps=400, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
     )  # fmt: skip
 

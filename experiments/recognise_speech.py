@@ -50,8 +50,7 @@ from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
 from flax_transformer.task.translator import Search
 from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train.optimizer import adamw_linear, muon_cosine
 
 
 def _louder(whisper: Seq2SeqConfig) -> Seq2SeqConfig:
@@ -81,10 +80,7 @@ def wav2vec2(width: int, depth: int) -> TranscriberConfig:
 def experiment(**parts: Any) -> Recipe:
     """Give a recipe, whose window, classes and vocabulary are those of the data."""
     common = {
-        "optimizer": OptimizerConfig(
-            name="muon", learning_rate=1e-2, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.99, eps=1e-8,
-            weight_decay=0.05, clip_norm=1.0,
-        ),
+        "optimizer": muon_cosine(1e-2),
         "train": TrainConfig(steps=600, log_every=50, eval_every=300, checkpoint_every=300, ema=0.99),
     }  # fmt: skip
     return Recipe(**{**common, **parts})
@@ -95,10 +91,7 @@ CHANGES = SoundAugment(speed=0.03, gain=6.0, noise=0.1)
 
 FINETUNE = {
     "model": StartConfig(),
-    "optimizer": OptimizerConfig(
-        name="adamw", learning_rate=3e-5, schedule=ScheduleConfig(name="linear", warmup=100), b2=0.999, eps=1e-8,
-        weight_decay=0.01, clip_norm=1.0,
-    ),
+    "optimizer": adamw_linear(3e-5),
     "train": TrainConfig(steps=1_000, log_every=50, eval_every=250, checkpoint_every=250),
 }  # fmt: skip
 

@@ -46,7 +46,7 @@ from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
 from flax_transformer.task.translator import ParallelSearch, Search
 from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
+from flax_transformer.train.optimizer import OptimizerConfig, adamw_linear
 from flax_transformer.train.schedule import ScheduleConfig
 
 
@@ -104,15 +104,7 @@ EXPERIMENTS = {
         StartConfig(),
         examples=SentencePairs(batch=Batching(tokens=4_096, buckets=8, max_tokens=128)),
         evaluators=(Translations(search=Search(beams=4, length_penalty=1.0)),),
-        optimizer=OptimizerConfig(
-            name="adamw",
-            learning_rate=5e-5,
-            schedule=ScheduleConfig(name="linear", warmup=100),
-            b2=0.999,
-            eps=1e-8,
-            weight_decay=0.01,
-            clip_norm=1.0,
-        ),
+        optimizer=adamw_linear(5e-5),
         train=TrainConfig(steps=2_000, log_every=50, eval_every=500, checkpoint_every=500),
     ),
     "lstm": recurrent(lstm_seq2seq(), 184, 368),

@@ -62,6 +62,28 @@ class OptimizerConfig:
         check_pattern("trainable", self.trainable)
 
 
+def muon_cosine(learning_rate: float, *, warmup: int = 50) -> OptimizerConfig:
+    """Return Muon with a cosine schedule, for small models that begin with nothing."""
+    schedule = ScheduleConfig(name="cosine", warmup=warmup)
+    return OptimizerConfig(
+        name="muon", learning_rate=learning_rate, schedule=schedule, b2=0.99, eps=1e-8, weight_decay=0.05, clip_norm=1.0
+    )
+
+
+def adamw_linear(learning_rate: float, *, warmup: int = 100) -> OptimizerConfig:
+    """Return AdamW with a linear schedule, as BERT is fine-tuned (Devlin et al. 2018, appendix A.3)."""
+    schedule = ScheduleConfig(name="linear", warmup=warmup)
+    return OptimizerConfig(
+        name="adamw",
+        learning_rate=learning_rate,
+        schedule=schedule,
+        b2=0.999,
+        eps=1e-8,
+        weight_decay=0.01,
+        clip_norm=1.0,
+    )
+
+
 def _decay(c: OptimizerConfig) -> optax.GradientTransformation:
     return optax.add_decayed_weights(c.weight_decay, path_mask(c.decay_pattern)) if c.weight_decay else optax.identity()
 
