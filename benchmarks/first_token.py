@@ -42,7 +42,7 @@ def checkpoint(folder: Path) -> None:
 
 
 def first_token(folder: Path, programs: Path) -> float:
-    """Give the seconds until something stands behind the prompt."""
+    """Return the seconds until something stands behind the prompt."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "flax_transformer.cli", "generate", str(folder), PROMPT, "--max-new-tokens", "30"]
     began, text, seconds = time.perf_counter(), b"", 0.0

@@ -1,10 +1,10 @@
-"""Models of pictures beside PyTorch and Hugging Face, equal weights, alternating in one process.
+"""Models of images beside PyTorch and Hugging Face, equal weights, alternating in one process.
 
     pip install torch==2.13.0 transformers
     python benchmarks/image_peer.py [--rounds 6] [--json FILE]
 
-Forward: ViT-B/16 and Swin-T on 8 pictures of 224 × 224, DETR with ResNet-50 on 2 of 480 × 640. Training: a step of
-ViT-Ti/16 on 16 pictures, cross-entropy and AdamW. Random weights, float32, on the CPU; all must give the same numbers.
+Forward: ViT-B/16 and Swin-T on 8 images of 224 × 224, DETR with ResNet-50 on 2 of 480 × 640. Training: a step of
+ViT-Ti/16 on 16 images, cross-entropy and AdamW. Random weights, float32, on the CPU; all must give the same numbers.
 PyTorch runs eagerly, with its fused attention where the model has it, and through `torch.compile`. A ratio above 1 says
 how many times faster ours is: medians of runs that took turns.
 """

@@ -1,9 +1,9 @@
-"""How many pictures a second the pipeline gives, alone: each of its parts on one core, and the whole with its threads.
+"""How many images a second the pipeline gives, alone: each of its parts on one core, and the whole with its threads.
 
     python benchmarks/images.py [--rounds 20] [--json FILE]
 
-Small pictures are 8,192 of 32², held in memory; large ones are 256 JPEG files of 500 × 375, about 60 kB each, made of
-noise of several sizes, seen at 224². Parts are single calls with 128 small or 32 large pictures; a whole is the stream
+Small images are 8,192 of 32², held in memory; large ones are 256 JPEG files of 500 × 375, about 60 kB each, made of
+noise of several sizes, seen at 224². Parts are single calls with 128 small or 32 large images; a whole is the stream
 that training reads. `images_per_second` is by the clock, the median over rounds; `images_per_cpu_second` is by the time
 that the process had a core, so that it tells of a busy machine too.
 """

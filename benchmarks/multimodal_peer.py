@@ -1,10 +1,10 @@
-"""Models of speech, and of pictures with texts, beside Hugging Face: equal weights, taking turns in one process.
+"""Models of speech, and of images with texts, beside Hugging Face: equal weights, taking turns in one process.
 
     pip install torch==2.13.0 transformers
     python benchmarks/multimodal_peer.py [--rounds 6] [--json FILE]
 
 Whisper tiny writes down 30 seconds of sound, greedily, 64 tokens: features, encoder and decoding, once from samples to
-tokens and once the encoder alone. CLIP ViT-B/32 embeds 8 pictures and 8 texts of 77 tokens. Random weights, float32, on
+tokens and once the encoder alone. CLIP ViT-B/32 embeds 8 images and 8 texts of 77 tokens. Random weights, float32, on
 the CPU; tokens must be the same and numbers agree. PyTorch runs eagerly, with its fused attention. A ratio above 1 says
 how many times faster ours is: medians of runs that took turns. Goal: 1.3 for Whisper.
 """
@@ -91,7 +91,7 @@ def pairs() -> dict[str, Runs]:
         return found.logits_per_image.numpy()
 
     mine = lambda: np.asarray(ours(input_ids=ids, pixel_values=pixels).logits_per_image)  # noqa: E731
-    return {"CLIP ViT-B/32, 8 pictures and 8 texts": {"ours": mine, "transformers": matched}}
+    return {"CLIP ViT-B/32, 8 images and 8 texts": {"ours": mine, "transformers": matched}}
 
 
 def compare(case: str, runs: Runs, rounds: int) -> dict:

@@ -1,12 +1,12 @@
-r"""Answer questions about pictures, and the same questions blindly, without their pictures.
+r"""Answer questions about images, and the same questions blindly, without their images.
 
     python experiments/answer_about_images.py                                          # drawn shapes, seen
     python experiments/answer_about_images.py blind                                    # the same questions, unseen
     python experiments/answer_about_images.py seeing --workdir runs/asked --data.root FOLDER
 
-The first word says what sees the pictures. `seeing`: ViLT's form, one Transformer over the tokens of a question and the
-places of a picture, with convolutions before it; `patches`: with patches, as ViLT has them, which `transformers` opens;
-`blind`: an encoder of the questions alone, which tells how many answers the questions give away. A folder has pictures
+The first word says what sees the images. `seeing`: ViLT's form, one Transformer over the tokens of a question and the
+places of an image, with convolutions before it; `patches`: with patches, as ViLT has them, which `transformers` opens;
+`blind`: an encoder of the questions alone, which tells how many answers the questions give away. A folder has images
 and files of JSON lines, `train.jsonl` and perhaps others of `validation` and `test`, a line of `{"image": "…",
 "question": "…", "answers": ["…", …]}` each; without one, scenes of shapes are drawn, and their colours, shapes, number
 and places asked for. docs/multimodal.md makes such a folder of easy-VQA, for which take --length 16 and
@@ -18,7 +18,7 @@ On DAQUAR's questions of one answer (NYU's photographs; --data.single, "in the i
         --rows 64 --train.steps 500 --train.eval-every 100 --train.checkpoint-every 100 --train.keep-best \
         --train.monitor accuracy --optimizer.learning-rate 2e-3
 
-answers 23.17, 23.46 and 22.89 % of 5,076 test questions without seeing a picture (--train.seed 0, 1 and 2; a minute of
+answers 23.17, 23.46 and 22.89 % of 5,076 test questions without seeing an image (--train.seed 0, 1 and 2; a minute of
 two shared cores each, 2026-11-23); 129 of them have answers that training lacks, and count as wrong. Published models
 with features of networks trained on ImageNet answer 21.7 to 29.3 % of them.
 
@@ -69,7 +69,7 @@ TEXT = with_fields(
 
 
 def experiment(**parts: Any) -> Recipe:
-    """Give a recipe, whose size of pictures, vocabulary and answers are those of the data."""
+    """Return a recipe, whose size of images, vocabulary and answers are those of the data."""
     common = {
         "data": ShapeQuestions(),
         "examples": AskedImages(vocabulary=WORDS, length=24, augment=Augment(shift=2)),

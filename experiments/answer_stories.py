@@ -45,7 +45,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 def experiment(
     kind: type[TrunkConfig], depth: int, embed: int, inner: int, objective: Any = LabelLoss(), **trunk: Any
 ) -> Recipe:
-    """Give the recipe for a trunk, whose words and answers are those of the data."""
+    """Return the recipe for a trunk, whose words and answers are those of the data."""
     block = transformer_block(embed=embed, heads=4, inner=inner, dropout=0.1)
     reader = StoryConfig(
         embedding=EmbeddingConfig(vocab=1, embed=embed, position="none", dropout=0.1),

@@ -1,13 +1,13 @@
-r"""Learn to say what is on a picture: an encoder of patches, and a decoder of words that looks at them.
+r"""Learn to say what is on an image: an encoder of patches, and a decoder of words that looks at them.
 
     python experiments/caption_images.py                                                 # drawn scenes
     python experiments/caption_images.py cct --workdir runs/flickr --data.root FLICKR8K --size 96
     python experiments/caption_images.py vit
 
-A folder has pictures and files of JSON lines, `train.jsonl` and perhaps others of `validation` and `test`, a line of
-`{"image": "…", "captions": ["…", …]}` each; what is missing is held out of the training pictures. Captions of the test
-pictures are written by beam search and scored by all that people said of each: BLEU-1 to 4, CIDEr-D and the share that
-says it word for word; and once more by what was said of other pictures, which tells how much of the score is had
+A folder has images and files of JSON lines, `train.jsonl` and perhaps others of `validation` and `test`, a line of
+`{"image": "…", "captions": ["…", …]}` each; what is missing is held out of the training images. Captions of the test
+images are written by beam search and scored by all that people said of each: BLEU-1 to 4, CIDEr-D and the share that
+says it word for word; and once more by what was said of other images, which tells how much of the score is had
 without looking.
 
 Of 500 drawn test scenes, one or two shapes of six colours and four kinds beside or above each other, `cct` wrote
@@ -27,7 +27,7 @@ From scratch, 3.2 million parameters, 101 CPU minutes in 65 by the clock on two 
 `finetune` goes on with a VisionEncoderDecoderModel, a folder, a hub id or the `export` of a run: its tokenizer, its
 image processor, its start token. Where it has no padding token, its end token is padding too, and is still learned.
 
-The first word says what looks: `cct`, patches after convolutions, which learns from few pictures, or `vit`, whose
+The first word says what looks: `cct`, patches after convolutions, which learns from few images, or `vit`, whose
 `export` is a VisionEncoderDecoderModel that `transformers` opens too.
 """
 
@@ -51,7 +51,7 @@ WORDS = with_fields(gpt2_tiny(dropout=0.1), embed=WIDTH, heads=6, inner=4 * WIDT
 
 
 def experiment(encoder: ViTConfig) -> Recipe:
-    """Give the recipe for an encoder, whose size of pictures is that of the data."""
+    """Return the recipe for an encoder, whose size of images is that of the data."""
     return Recipe(
         model=with_fields(captioner(encoder, WORDS), unroll=True),
         family="vision-encoder-decoder",

@@ -1,18 +1,18 @@
-r"""Tell what is on a picture, by one of five kinds of models: clothes, animals, or, out of the box, drawn shapes.
+r"""Tell what is on an image, by one of five kinds of models: clothes, animals, or, out of the box, drawn shapes.
 
     python experiments/classify_images.py                                            # the compact Transformer, shapes
     python experiments/classify_images.py resnet --workdir runs/cifar --data.root CIFAR10
 
-The first word is the model, made for small pictures: `cct` (a Transformer with convolutions before it), `vit`, `swin`,
-`mixer` or `resnet`. The folder has pictures in any form: a folder for each class, perhaps within `train`, `validation`
-and `test`, idx files as MNIST's, or what TFDS has prepared; pictures of several sizes take --size. What lacks a
-validation split gives a tenth of the training pictures for it, or --data.holdout.
+The first word is the model, made for small images: `cct` (a Transformer with convolutions before it), `vit`, `swin`,
+`mixer` or `resnet`. The folder has images in any form: a folder for each class, perhaps within `train`, `validation`
+and `test`, idx files as MNIST's, or what TFDS has prepared; images of several sizes take --size. What lacks a
+validation split gives a tenth of the training images for it, or --data.holdout.
 
     python experiments/classify_images.py cct --workdir runs/fashion --data.root FASHION_MNIST --data.holdout 0.02 \
         --train.steps 6000 --train.ema 0.998 --train.eval-every 1500 --train.checkpoint-every 1500 \
         --optimizer.schedule.warmup 200 --augment.shift 1
 
-told 93.77 % of the test pictures after 13 epochs, in 28 minutes of two cores (one seed, 2026-11-23). With two
+told 93.77 % of the test images after 13 epochs, in 28 minutes of two cores (one seed, 2026-11-23). With two
 convolutions, which leave 49 places in place of 16, drop path 0.1 and shifts of two pixels it was 92.03 % in as long.
 
 Of CIFAR-10 (as JPEG) it told 84.35 % after 18 epochs, in 38 minutes (one seed, 2026-11-23), with --train.steps 6800,
@@ -23,7 +23,7 @@ Of CIFAR-10 (as JPEG) it told 84.35 % after 18 epochs, in 38 minutes (one seed, 
     python experiments/classify_images.py cct_2_3x2 --workdir runs/cifar200 --data.root CIFAR10 --data.holdout 0.02
 
 which has not been run to its end. Steps of the others are by Muon: with the two convolutions, a run of 200 of them
-ended with 83.7 % of 1,200 validation pictures of Fashion-MNIST, one by AdamW at a rate of 0.002 with 73.1 %.
+ended with 83.7 % of 1,200 validation images of Fashion-MNIST, one by AdamW at a rate of 0.002 with 73.1 %.
 """
 
 from dataclasses import replace
@@ -48,7 +48,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 
 
 def experiment(family: str, backbone: Any, pool: str, **changes: Any) -> Recipe:
-    """Give the recipe for a model, whose size of pictures and classes are those of the data."""
+    """Return the recipe for a model, whose size of images and classes are those of the data."""
     recipe = Recipe(
         model=with_head(backbone, outputs=2, pool=pool),
         family=family,

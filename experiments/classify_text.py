@@ -1,4 +1,4 @@
-"""Tell what a sentence is: a film review for or against, or, out of the box, code or comment.
+"""Return what a sentence is: a film review for or against, or, out of the box, code or comment.
 
     python experiments/classify_text.py                                  # lines of Python's own standard library
     python experiments/classify_text.py --workdir runs/sst2 --data.root SST2 --data.names negative positive

@@ -43,7 +43,7 @@ SIZES = {"embed": 96, "heads": 4, "inner": 192, "depth": 4, "out_bias": True, "u
 
 
 def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
-    """Give the recipe for a model, whose size of clips and classes are those of the data."""
+    """Return the recipe for a model, whose size of clips and classes are those of the data."""
     recipe = Recipe(
         model=with_head(backbone, outputs=2, pool="first"),
         family=family,

@@ -77,7 +77,7 @@ class Comparison:
 
 
 def recipes(asked: Comparison) -> dict[str, Recipe]:
-    """Give the recipe of every model, without its steps."""
+    """Return the recipe of every model, without its steps."""
     found = {}
     for name in asked.models:
         recipe = find_experiments(RECIPES)[name]
@@ -94,7 +94,7 @@ def recipes(asked: Comparison) -> dict[str, Recipe]:
 
 
 def corpus(asked: Comparison, name: str) -> Any:
-    """Give what a model is trained on."""
+    """Return what a model is trained on."""
     if name in asked.students:
         splits = {"train": "train", "validation": "validation", "test": "test"}
         return replace(asked.data, root=asked.taught, tfds="", **splits)
@@ -102,7 +102,7 @@ def corpus(asked: Comparison, name: str) -> Any:
 
 
 def experiments(asked: Comparison) -> dict[str, Recipe]:
-    """Give the recipe of every run by the name of its folder: seed by seed, so that what stands early is of all."""
+    """Return the recipe of every run by the name of its folder: seed by seed, so that what stands early is of all."""
     found = {}
     made = recipes(asked)
     counts = {

@@ -1,17 +1,17 @@
-"""Compare five kinds of models of pictures: accuracy over the number of training pictures, at one budget of FLOPs.
+"""Compare five kinds of models of images: accuracy over the number of training images, at one budget of FLOPs.
 
     python experiments/compare_vision.py --workdir runs/compare --data.root FASHION_MNIST
 
 Every model of `classify_images.py` is trained with as many steps as its model FLOPs, forward and backward, fit into
-the budget, on some of the training pictures and on all, from several seeds; the test pictures are the same for all.
+the budget, on some of the training images and on all, from several seeds; the test images are the same for all.
 Each run has a folder of its own. A series that was cut off goes on where it was, and one that asks for more models,
-pictures or seeds makes those runs alone. What came out is written to `comparison.json`, `comparison.md` and, as a
+images or seeds makes those runs alone. What came out is written to `comparison.json`, `comparison.md` and, as a
 figure, `comparison.png`.
 
-Of Fashion-MNIST's test pictures, in percent, by the command above: means and standard deviations of three seeds (45
+Of Fashion-MNIST's test images, in percent, by the command above: means and standard deviations of three seeds (45
 runs, about 5 minutes each on two cores with other work beside, 2026-11-23).
 
-                            steps  1,000 pictures  5,000 pictures  54,000 pictures
+                            steps  1,000 images  5,000 images  54,000 images
     ViT                       334      79.2 ± 0.6      79.7 ± 0.3       80.2 ± 0.1
     ViT after convolutions    659      83.1 ± 0.2      89.0 ± 0.3       90.3 ± 0.2
     Swin                      323      83.3 ± 0.1      83.8 ± 0.4       84.4 ± 0.3
@@ -44,21 +44,21 @@ class Comparison:
     workdir: str = "runs/compare_vision"
     """Folder of the series."""
     data: LabelledData = LabelledData()
-    """The pictures."""
+    """The images."""
     models: tuple[str, ...] = tuple(NAMES)
     """Names of `classify_images.py`."""
     pictures: tuple[int, ...] = (1_000, 5_000, 60_000)
-    """Training pictures of a run; of more than there are, all."""
+    """Training images of a run; of more than there are, all."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """What runs begin from."""
     tera: float = 12.0
     """Model FLOPs of a run, in 10^12."""
     rows: int = 128
-    """Pictures a batch."""
+    """Images a batch."""
 
 
 def experiments(asked: Comparison) -> dict[str, Recipe]:
-    """Give the recipe of every run by the name of its folder."""
+    """Return the recipe of every run by the name of its folder."""
     found = {}
     available = len(asked.data.open().splits["train"])
     counts = {number: min(number, available) for number in asked.pictures}
@@ -77,7 +77,7 @@ def experiments(asked: Comparison) -> dict[str, Recipe]:
 
 
 def summary(tests: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join the seeds of each model and number of pictures."""
+    """Join the seeds of each model and number of images."""
     groups: dict[tuple[str, int], list[dict]] = {}
     for name, test in tests.items():
         model, number, _ = name.split("-")
@@ -96,7 +96,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Write accuracies in percent as Markdown, a model a line, ± the standard deviation over seeds."""
     numbers = sorted({row["pictures"] for row in rows})
     cells = {(row["model"], row["pictures"]): row for row in rows}
-    lines = [["model", "steps", *(f"{number:,} pictures" for number in numbers)], ["---"] * (2 + len(numbers))]
+    lines = [["model", "steps", *(f"{number:,} images" for number in numbers)], ["---"] * (2 + len(numbers))]
     for model in dict.fromkeys(row["model"] for row in rows):
         found = [cells.get((model, number)) for number in numbers]
         steps = next(row["steps"] for row in found if row)
@@ -113,7 +113,7 @@ def percent(row: dict[str, Any] | None) -> str:
 
 
 def draw(rows: list[dict[str, Any]], path: Path, tera: float) -> None:
-    """Draw accuracy over the number of training pictures, a line a model."""
+    """Draw accuracy over the number of training images, a line a model."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.5, 4.5), layout="constrained")
@@ -128,7 +128,7 @@ def draw(rows: list[dict[str, Any]], path: Path, tera: float) -> None:
     axes.set_xscale("log")
     axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
     axes.minorticks_off()
-    axes.set(xlabel="training pictures", ylabel="test accuracy, %", title=f"{tera:g} TFLOP of training a run")
+    axes.set(xlabel="training images", ylabel="test accuracy, %", title=f"{tera:g} TFLOP of training a run")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper")
     figure.savefig(path, dpi=150)

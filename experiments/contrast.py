@@ -1,9 +1,9 @@
-r"""Learn which caption belongs to which picture (CLIP), or which two pictures show the same thing.
+r"""Learn which caption belongs to which image (CLIP), or which two images show the same thing.
 
     python experiments/contrast.py                                                     # drawn shapes, with captions
     python experiments/contrast.py captions --workdir runs/flickr --data.root FLICKR8K --size 96
     python experiments/contrast.py captions --init CHECKPOINT --data.root FLICKR8K       # of a CLIP or a SigLIP
-    python experiments/contrast.py stem                                                # of fewer pictures, no export
+    python experiments/contrast.py stem                                                # of fewer images, no export
     python experiments/contrast.py lora --init CHECKPOINT --data.root FLICKR8K           # low-rank factors of it alone
     python experiments/contrast.py stem --workdir runs/flickr --data.root FLICKR8K --size 96 --augment.flip 0.5 \
         --augment.area 0.5 --augment.jitter 0.3 --train.steps 1200 --train.eval-every 300 --train.checkpoint-every 300
@@ -15,20 +15,20 @@ EPYC beside other work (one seed, 2026-11-23); from step 600 on the loss of the 
 
     python experiments/contrast.py twins --workdir runs/emoji --data.root EMOJI
 
-The first word says what pairs are. `captions`: a folder of pictures and of files of JSON lines, `train.jsonl` and
+The first word says what pairs are. `captions`: a folder of images and of files of JSON lines, `train.jsonl` and
 perhaps others of `validation` and `test`, a line of `{"image": "…", "captions": ["…", …]}` each. `twins`: a folder of
-two folders whose pictures have the same names. What is missing is held out of the training pairs. `stem` is `captions`
-with convolutions before the tower of pictures, which learns from few and has no `export`. `lora` is `captions` with a
+two folders whose images have the same names. What is missing is held out of the training pairs. `stem` is `captions`
+with convolutions before the tower of images, which learns from few and has no `export`. `lora` is `captions` with a
 checkpoint whose own parameters stay as they are; `finetune_image.py probe --init CHECKPOINT` trains a linear
-classifier on its tower of pictures.
+classifier on its tower of images.
 
 Without a folder it is eight shapes of twelve colours, and the test has twelve combinations of a colour and a shape that
-no training picture has; `--data.shapes.no-unseen` lets the training pictures have them too. After the 1,800 steps of
+no training image has; `--data.shapes.no-unseen` lets the training images have them too. After the 1,800 steps of
 
     python experiments/contrast.py stem --workdir runs/shapes --train.steps 1800
 
-87.80 % of the test's pictures find their caption first among all 96, 99.6 % of the validation's first in their batch,
-and all twelve captions find one of their pictures first (one seed, 23 CPU minutes in 15 by the clock on two cores of an
+87.80 % of the test's images find their caption first among all 96, 99.6 % of the validation's first in their batch,
+and all twelve captions find one of their images first (one seed, 23 CPU minutes in 15 by the clock on two cores of an
 AMD EPYC beside other work, 2026-11-23). 54 of the 61 errors are white triangles, most taken for white ellipses; of the
 other eleven combinations 98.4 % are found. After 1,200 steps it was 86.00 %. Of fewer kinds each is learned by itself:
 with four shapes of six colours, of one tone each, and six combinations held out, it was 4.0 % among 24 after 1,000
@@ -75,7 +75,7 @@ TOWER = with_head(STEM, outputs=WIDTH, pool="weighted", bias=False)
 
 
 def experiment(**parts: Any) -> Recipe:
-    """Give a recipe, whose sizes of pictures and vocabulary are those of the data."""
+    """Return a recipe, whose sizes of images and vocabulary are those of the data."""
     common = {
         "objective": ContrastiveLoss(),
         "evaluators": (Retrieval(),),

@@ -37,7 +37,7 @@ MODEL = DecisionConfig(
 
 
 def experiment(examples: TrajectoryParts) -> Recipe:
-    """Give a recipe, whose sizes of states and actions are those of the data."""
+    """Return a recipe, whose sizes of states and actions are those of the data."""
     return Recipe(
         model=MODEL,
         family="decision_transformer",

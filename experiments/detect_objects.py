@@ -1,4 +1,4 @@
-"""Find objects in pictures: shapes in generated scenes out of the box, or what a folder of COCO's form has boxes of.
+"""Find objects in images: shapes in generated scenes out of the box, or what a folder of COCO's form has boxes of.
 
     python experiments/detect_objects.py
     python experiments/detect_objects.py --workdir runs/cells --data.root BCCD --size 192 --upset 0.5 --crop 0.5 \\
@@ -9,12 +9,12 @@ A DETR (Carion et al. 2020, https://arxiv.org/abs/2005.12872) that begins with n
 learn, two layers that look at its feature map, three by which queries do. The last line says `test AP`, the mean over
 overlaps from 0.5 to 0.95, and `AP50`. The run's `export` is a checkpoint that `transformers` opens.
 
-On two cores (seed 0, 2026-11-23): on 500 drawn scenes AP 91.57 and AP50 99.50, in 31 minutes; on the 72 test pictures
+On two cores (seed 0, 2026-11-23): on 500 drawn scenes AP 91.57 and AP50 99.50, in 31 minutes; on the 72 test images
 of blood cells (BCCD) AP 35.94 and AP50 63.73, in 39 minutes; each with another training beside it.
 
 What is lost by classes, distances and overlaps is weighed 1 : 2 : 1 here, 1 : 5 : 2 in the paper, whose backbone knew
 classes before, and an answer without an object counts 0.4, not 0.1, as of few queries few are without. Muon learns it
-in fewer steps than AdamW: after 1,200 steps of scenes it had AP 29.0 on 64 pictures, AdamW of the rate 5e-4, clipped to
+in fewer steps than AdamW: after 1,200 steps of scenes it had AP 29.0 on 64 images, AdamW of the rate 5e-4, clipped to
 0.1, AP 4.2. A rate of 3e-3 is too much: on scenes of 48 pixels, after 1,500 steps, AP 15.0 where AdamW had 24.1.
 """
 

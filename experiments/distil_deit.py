@@ -4,11 +4,11 @@
     python experiments/distil_deit.py --workdir runs/student --data.root FOLDER --teacher runs/teacher/export
 
 The first word is the student: `deit`, which has one head for the labels and one for the teacher's class (hard), or
-`vit`, whose one head learns both the labels and the teacher's distribution (soft). The teacher sees every picture as
+`vit`, whose one head learns both the labels and the teacher's distribution (soft). The teacher sees every image as
 the student does, after all that is done to it at random; it must tell the same classes. Without `--teacher` the student
 learns from the labels alone, with both heads where there are two: what distillation is compared with.
 
-Accuracy on Fashion-MNIST's test pictures, in percent, with --data.holdout 0.02 --augment.shift 1 and a teacher of
+Accuracy on Fashion-MNIST's test images, in percent, with --data.holdout 0.02 --augment.shift 1 and a teacher of
 91.65 (means and standard deviations of the seeds 0, 1 and 2; 2026-11-23): `vit` 85.44 ± 0.78 with it and 82.98 ± 0.28
 without, `deit` 84.03 ± 0.73 and 83.31 ± 0.25, no more than its seeds differ among themselves.
 """
@@ -30,13 +30,13 @@ from flax_transformer.train.optimizer import muon_cosine
 
 
 def backbone(*tokens: str) -> Any:
-    """Give a small Transformer of patches of 4 × 4 pixels."""
+    """Return a small Transformer of patches of 4 × 4 pixels."""
     encoder = vit_encoder("tiny", 4, image=32, tokens=tokens, drop_path=0.1)
     return with_fields(encoder, embed=96, heads=3, inner=192, depth=4, out_bias=True, unroll=True)
 
 
 def experiment(family: str, model: Any, objective: DistilLoss) -> Recipe:
-    """Give the recipe for a student, whose size of pictures and classes are those of the data."""
+    """Return the recipe for a student, whose size of images and classes are those of the data."""
     return Recipe(
         model=model,
         family=family,

@@ -49,7 +49,7 @@ class Reversals(Iterator):
         return teach(*arrays, start=BOS, pad=PAD)
 
     def get_state(self) -> dict:
-        """Tell the position."""
+        """Return the position."""
         return {"step": self.step, "seed": self.seed}
 
     def set_state(self, state: dict) -> None:

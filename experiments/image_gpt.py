@@ -1,17 +1,17 @@
-"""Draw pictures pixel by pixel: ImageGPT, a decoder of colours, and what it has learned of classes by that.
+"""Draw images pixel by pixel: ImageGPT, a decoder of colours, and what it has learned of classes by that.
 
     python experiments/image_gpt.py                                                  # drawn shapes
     python experiments/image_gpt.py wide --workdir runs/pixels --data.root CIFAR10 --size 8 --colours 64 \\
         --train.steps 2400
 
-The first word is the model: `small`, 4 layers, 96 wide, or `wide`, 256. Pictures are resized to --size pixels a side
-and painted in --colours colours, which k-means finds; grey pictures in as many levels. A run ends with the bits a pixel
-of the test pictures, beside those of two models of counts; with a linear probe of every layer, beside one of the
-pixels; and with halves of test pictures completed, in `completions.png` of the run's folder. `export/` is a checkpoint
+The first word is the model: `small`, 4 layers, 96 wide, or `wide`, 256. Images are resized to --size pixels a side
+and painted in --colours colours, which k-means finds; grey images in as many levels. A run ends with the bits a pixel
+of the test images, beside those of two models of counts; with a linear probe of every layer, beside one of the
+pixels; and with halves of test images completed, in `completions.png` of the run's folder. `export/` is a checkpoint
 that `transformers` opens, with its image processor.
 
 2,400 steps of `wide`, with --optimizer.schedule.warmup 100 (seed 0, 2026-11-23), and linear probes of 10,000 training
-pictures on 10,000 test pictures:
+images on 10,000 test images:
 
 - CIFAR-10, 8 pixels a side, 64 colours: 2.943 bits a pixel; copying the pixel to the left 4.847, by place 5.708. The
   probe tells 41.55 % by all layers, 39.61 % by the pixels.
@@ -36,7 +36,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 
 
 def experiment(model: CausalConfig, learning_rate: float) -> Recipe:
-    """Give the recipe for a model, whose colours and number of pixels are those of the data."""
+    """Return the recipe for a model, whose colours and number of pixels are those of the data."""
     return Recipe(
         model=replace(model, unroll=True),
         family="imagegpt",

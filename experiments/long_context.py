@@ -116,7 +116,7 @@ class Questions:
         return self.length
 
     def distances(self, count: int) -> tuple[int, ...]:
-        """Give the distances: twice as far each time, and at last as far as there is room."""
+        """Return the distances: twice as far each time, and at last as far as there is room."""
         farthest = self.length - count - 2
         if farthest < count:
             raise ValueError(f"a text must have room for tokens and questions, got length={self.length}, count={count}")

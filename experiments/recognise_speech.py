@@ -1,4 +1,4 @@
-r"""Tell which digit is spoken, or write down several that are spoken one after another.
+r"""Return which digit is spoken, or write down several that are spoken one after another.
 
     python experiments/recognise_speech.py                                                        # tones of keys
     python experiments/recognise_speech.py digits --workdir runs/digits --data.root FSDD --augment.speed 0.1 \
@@ -60,13 +60,13 @@ def _louder(whisper: Seq2SeqConfig) -> Seq2SeqConfig:
 
 
 def whisper(width: int, depth: int) -> Seq2SeqConfig:
-    """Give a small Whisper."""
+    """Return a small Whisper."""
     sizes = {"embed": width, "heads": 4, "inner": 4 * width, "depth": depth, "channels": 40}
     return with_fields(_louder(whisper_tiny(300)), max_source=50, max_length=32, unroll=True, **sizes)
 
 
 def wav2vec2(width: int, depth: int) -> TranscriberConfig:
-    """Give a small wav2vec 2.0 of a position every 20 milliseconds, at 8,000 samples a second."""
+    """Return a small wav2vec 2.0 of a position every 20 milliseconds, at 8,000 samples a second."""
     block = transformer_block(
         embed=width, heads=4, inner=4 * width, activation="gelu", norm_position="pre", init_std=0.02
     )
@@ -78,7 +78,7 @@ def wav2vec2(width: int, depth: int) -> TranscriberConfig:
 
 
 def experiment(**parts: Any) -> Recipe:
-    """Give a recipe, whose window, classes and vocabulary are those of the data."""
+    """Return a recipe, whose window, classes and vocabulary are those of the data."""
     common = {
         "optimizer": muon_cosine(1e-2),
         "train": TrainConfig(steps=600, log_every=50, eval_every=300, checkpoint_every=300, ema=0.99),

@@ -51,7 +51,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 
 
 def experiment(model: Any, **parts: Any) -> Recipe:
-    """Give the recipe for a model, whose vocabulary is that of the data."""
+    """Return the recipe for a model, whose vocabulary is that of the data."""
     common = {
         "data": TextCorpus(),
         "examples": SentencePairs(
@@ -66,12 +66,12 @@ def experiment(model: Any, **parts: Any) -> Recipe:
 
 
 def clipped(rate: float) -> OptimizerConfig:
-    """Give the optimizer of a model that 5e-3, which suits `transformer` and `evolved`, throws off."""
+    """Return the optimizer of a model that 5e-3, which suits `transformer` and `evolved`, throws off."""
     return OptimizerConfig(learning_rate=rate, schedule=ScheduleConfig(name="inverse_sqrt", warmup=400), clip_norm=1.0)
 
 
 def recurrent(preset: RecurrentSeq2SeqConfig, reads: int, writes: int) -> Recipe:
-    """Give the recipe for one layer on each side, of so many units: in each direction, and in the decoder."""
+    """Return the recipe for one layer on each side, of so many units: in each direction, and in the decoder."""
     config = with_fields(preset, embed=128, depth=1, dropout=0.3)
     sides = {
         "encoder": with_fields(config.encoder, hidden=reads, bidirectional=True),
@@ -81,7 +81,7 @@ def recurrent(preset: RecurrentSeq2SeqConfig, reads: int, writes: int) -> Recipe
 
 
 def at_once(model: Any, objective: Any, **search: int) -> Recipe:
-    """Give the recipe for a model that writes all tokens at once, and how it is searched."""
+    """Return the recipe for a model that writes all tokens at once, and how it is searched."""
     sizes = {"tokens": 8_192, "buckets": 8, "max_tokens": 128}
     batch = AlignedBatching(**sizes, spread=model.spread) if hasattr(model, "spread") else Batching(**sizes)
     return experiment(

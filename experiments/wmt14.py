@@ -30,7 +30,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 
 
 def experiment(model: Seq2SeqConfig, *, steps: int, average: int) -> Recipe:
-    """Give the paper's recipe for a model."""
+    """Return the paper's recipe for a model."""
     schedule = ScheduleConfig(name="noam", warmup=4_000, width=model.embedding.embed)
     return Recipe(
         model=model,

@@ -41,7 +41,7 @@ class _Docstring:
 
 @functools.cache
 def meanings(cls: type) -> dict[str, str]:
-    """Give the string below each field of a class and of those it inherits from, by name, on one line each."""
+    """Return the string below each field of a class and of those it inherits from, by name, on one line each."""
     found: dict[str, str] = {}
     for kind in reversed(cls.__mro__[:-1]):
         for field, below in itertools.pairwise(_body(kind)):
@@ -52,7 +52,7 @@ def meanings(cls: type) -> dict[str, str]:
 
 
 def _body(cls: type) -> list[ast.stmt]:
-    """Give the statements of a class; none where there is no file to read them in."""
+    """Return the statements of a class; none where there is no file to read them in."""
     try:
         body = _parsed(inspect.getfile(cls)).body
     except (OSError, TypeError, SyntaxError):

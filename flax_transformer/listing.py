@@ -43,7 +43,7 @@ def without_folders(value: Any, folders: Collection[str | os.PathLike]) -> Any:
 
 
 def last_parts(value: Any) -> Any:
-    """Give absolute paths by their last parts, also those in lists and dictionaries, as in a page that others read.
+    """Return absolute paths by their last parts, also those in lists and dictionaries, as in a page that others read.
 
     >>> last_parts({"root": "/home/me/cats", "init": "google/vit", "text": ["/a/b/1.txt", "c/2.txt"]})
     {'root': 'cats', 'init': 'google/vit', 'text': ['1.txt', 'c/2.txt']}
@@ -56,7 +56,7 @@ def last_parts(value: Any) -> Any:
 
 
 def short_path(path: str | os.PathLike) -> str:
-    """Give a path as a person at this terminal would type it: relative where it lies below the current folder.
+    """Return a path as a person at this terminal would type it: relative where it lies below the current folder.
 
     >>> short_path("/nowhere/at/all")
     '/nowhere/at/all'

@@ -14,7 +14,7 @@ OUTSIDE = "(no module)"
 
 
 def module_path(name: str) -> str:
-    """Give the modules, from the outermost one on, that a name of scopes or of an operation names; "" for none.
+    """Return the modules, from the outermost one on, that a name of scopes or of an operation names; "" for none.
 
     Derivatives of a module are its own.
 

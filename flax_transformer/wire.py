@@ -53,7 +53,7 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
 
 
 def numbers(values: list[Any]) -> list[int]:
-    """Give the whole numbers of a repeated field, be they packed or not."""
+    """Return the whole numbers of a repeated field, be they packed or not."""
     found = []
     for value in values:
         if isinstance(value, int):
@@ -67,5 +67,5 @@ def numbers(values: list[Any]) -> list[int]:
 
 
 def text(values: list[Any] | None) -> str:
-    """Give the last of a field's strings; "" where there is none."""
+    """Return the last of a field's strings; "" where there is none."""
     return values[-1].decode(errors="replace") if values else ""

@@ -324,7 +324,7 @@ for sentence, (best, *_) in zip(sentences, translator(sentences, Search(beams=4)
 # ## What it looks at
 #
 # Each row is a token the decoder was about to write, each column a token of the source, the darkness the weight of
-# the cross-attention between them, here in the last layer and averaged over heads. Such pictures were first drawn for
+# the cross-attention between them, here in the last layer and averaged over heads. Such images were first drawn for
 # recurrent translators ([Bahdanau et al. 2015](https://arxiv.org/abs/1409.0473)). A `·` stands for a space.
 
 # %%

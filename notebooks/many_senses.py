@@ -12,10 +12,10 @@
 # ---
 
 # %% [markdown]
-# # Many senses: pictures with words, clips and sounds
+# # Many senses: images with words, clips and sounds
 #
-# A Transformer reads rows of vectors, and does not ask what they are of. This notebook draws its own pictures and
-# clips, matches pictures with texts by two towers, lets a decoder write what is on a picture and shows what every word
+# A Transformer reads rows of vectors, and does not ask what they are of. This notebook draws its own images and
+# clips, matches images with texts by two towers, lets a decoder write what is on an image and shows what every word
 # looks at, and ends with what clips and sounds are to such a model. It takes
 # about a minute on two CPU cores and downloads nothing.
 
@@ -50,9 +50,9 @@ from flax_transformer.task.use.image_attention import draw_image
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
 
 # %% [markdown]
-# ## Pictures and what is said of them
+# ## Images and what is said of them
 #
-# A shape of some colour each, on noisy ground. Of the 24 combinations of a colour and a shape six are in test pictures
+# A shape of some colour each, on noisy ground. Of the 24 combinations of a colour and a shape six are in test images
 # alone: who names them has put together what was never seen together.
 
 # %%
@@ -112,8 +112,8 @@ def drawn(split, rows, random):
 # %% [markdown]
 # ## Two towers
 #
-# CLIP: a text and a picture become vectors in one space, each by a tower of its own. The loss asks for every picture
-# which text of the batch is its own, and for every text which picture. Two pairs of a batch that say the same are right
+# CLIP: a text and an image become vectors in one space, each by a tower of its own. The loss asks for every image
+# which text of the batch is its own, and for every text which image. Two pairs of a batch that say the same are right
 # twice, so its least is not 0.
 
 # %%
@@ -145,7 +145,7 @@ def recognised(split):
 
 
 print(f"loss {losses[0]:.2f} → {losses[-1]:.2f}; the right one of 24 texts is first for {recognised('validation'):.0%}")
-print(f"of pictures whose combination was never seen: {recognised('test'):.0%} (by chance 4 %)")
+print(f"of images whose combination was never seen: {recognised('test'):.0%} (by chance 4 %)")
 assert recognised("validation") > 0.4
 
 # %% [markdown]
@@ -154,7 +154,7 @@ assert recognised("validation") > 0.4
 # The encoder of a `Seq2Seq` may be any; here it is the tower's, and the decoder is GPT-2's with cross-attention. The
 # objective is that of a translator: the cross-entropy of the next token. Wrapped as what Hugging Face calls a
 # VisionEncoderDecoderModel, it writes by the loops that all models write by. (With a ViT for its encoder
-# `transformers` opens it too; convolutions before the patches learn from fewer pictures.)
+# `transformers` opens it too; convolutions before the patches learn from fewer images.)
 
 # %%
 WORDS = with_fields(gpt2_tiny(tokenizer.vocab_size), max_length=TOKENS.shape[1], **SMALL, inner=96)
@@ -221,7 +221,7 @@ for name, divided in {"all with all": False, "time, then space": True}.items():
 # %% [markdown]
 # ## Sounds
 #
-# To Whisper a sound is a picture of a kind, the log-mel spectrum, read frame after frame; two convolutions make
+# To Whisper a sound is an image of a kind, the log-mel spectrum, read frame after frame; two convolutions make
 # positions of frames, and the rest is the encoder and the decoder of any `Seq2Seq`. wav2vec 2.0 reads the samples
 # themselves. `experiments/recognise_speech.py` trains both kinds.
 

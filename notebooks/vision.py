@@ -12,10 +12,10 @@
 # ---
 
 # %% [markdown]
-# # Vision: from patches to attention over a picture
+# # Vision: from patches to attention over an image
 #
-# To a Transformer a picture is a sentence whose words are patches. This notebook cuts pictures up, trains a small
-# Vision Transformer on pictures that it draws itself, looks at what every head looks at, gives the model pictures of
+# To a Transformer an image is a sentence whose words are patches. This notebook cuts images up, trains a small
+# Vision Transformer on images that it draws itself, looks at what every head looks at, gives the model images of
 # another size, shows what the windows of a Swin leave to be seen, and passes the model through a Hugging Face
 # checkpoint. It takes less than a minute on two CPU cores and downloads nothing.
 
@@ -48,7 +48,7 @@ from flax_transformer.train.state import parameter_count
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
 
 # %% [markdown]
-# ## Pictures to learn from
+# ## Images to learn from
 #
 # A disc of one of four colours, somewhere on a background of paler colours that run into each other, under noise. The
 # class is the colour of the disc. `inside` says where the disc is; the model is never told.
@@ -177,15 +177,13 @@ print(f"told: {attention.output}, is {CLASSES[labels[0]]}")
 image_attention_figure(attention, layer=2)
 
 # %% [markdown]
-# How much of the class token's attention falls on the disc, beside what would by chance, the share of the picture that
+# How much of the class token's attention falls on the disc, beside what would by chance, the share of the image that
 # the disc takes? `ops.capture` gives the weights of a whole batch.
 
 # %%
 held, _, where = draw(np.random.default_rng(3), 64)
 look = jax.jit(capture(lambda model, images: model.hidden_states(images), "attention_weights"))
-weights = np.asarray(
-    look(model, (held / 127.5 - 1).astype(np.float32))[1][0]
-)  # layers, pictures, heads, places, places
+weights = np.asarray(look(model, (held / 127.5 - 1).astype(np.float32))[1][0])  # layers, images, heads, places, places
 token = weights[..., 0, 1:]
 cover = where.reshape(-1, 8, 4, 8, 4).mean((2, 4)).reshape(-1, 64)  # what share of a patch the disc covers
 found = np.einsum("lbnp,bp->lbn", token / token.sum(-1, keepdims=True), cover)
@@ -201,9 +199,9 @@ print(f"a head looks at the disc up to {on_disc.max():.1f} times as much as by c
 assert on_disc.max() > 2
 
 # %% [markdown]
-# ## Pictures of another size
+# ## Images of another size
 #
-# Positions are a table with an entry a patch. For pictures of another size the table is resampled, bicubic, as `torch`
+# Positions are a table with an entry a patch. For images of another size the table is resampled, bicubic, as `torch`
 # does it; the rest of the model does not care how many patches there are.
 
 # %%
@@ -217,7 +215,7 @@ for size in (24, 32, 40, 48):
 #
 # All patches looking at all others costs their number squared. Swin lets a patch look at its window alone, and shifts
 # windows by half in every other layer, so that what is apart in one layer meets in the next. Merging 2×2 patches after
-# each stage makes windows ever larger parts of the picture. With even weights in every window, this is what one patch
+# each stage makes windows ever larger parts of the image. With even weights in every window, this is what one patch
 # sees, after one layer and after two; below, the grids of Swin-T on 224×224 pixels.
 
 # %%

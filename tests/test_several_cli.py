@@ -18,7 +18,7 @@ GREY = {
 
 @pytest.fixture
 def album(tmp_path, monkeypatch):
-    """Give a folder of three pictures, of which the second is damaged."""
+    """Return a folder of three images, of which the second is damaged."""
     monkeypatch.chdir(tmp_path)
     for number in range(3):
         write_image(tmp_path / "album" / f"{number}.png", pixels(number, 24, 24))
@@ -28,7 +28,7 @@ def album(tmp_path, monkeypatch):
 
 
 def checkpoint(name, folder):
-    """Copy a golden checkpoint and say how it sees pictures."""
+    """Copy a golden checkpoint and say how it sees images."""
     made = Path(shutil.copytree(GOLDEN / name, folder / name))
     config = json.loads((made / "config.json").read_text())
     seen = config.get("vision_config", config)
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_named_and_the_others_are_gone_on_with(run, album, tmp
 
 def test_search_leaves_a_damaged_picture_out(run, album, tmp_path):
     checkpoint("clip", tmp_path)
-    for _ in range(2):  # by the pictures, then by what is kept of them
+    for _ in range(2):  # by the images, then by what is kept of them
         code, out, err = run("search", "clip", album[0], "album")
         assert [line.split("\t")[1] for line in out.splitlines()] == [album[0], album[2]]
         assert (code, err.count("album/1.png")) == (1, 1)
@@ -68,8 +68,8 @@ def test_what_is_no_file_is_told_as_what_it_is(run, album, tmp_path):
     code, out, err = run("classify", "vit", album[0], "album", "none.png")
     assert (code, len(out.splitlines())) == (1, 1)
     assert err.splitlines() == [
-        f"error: a {'ViTForImageClassification'} reads pictures, and 'album' is a folder",
-        "error: a ViTForImageClassification reads pictures, and there is no file 'none.png'",
+        f"error: a {'ViTForImageClassification'} reads images, and 'album' is a folder",
+        "error: a ViTForImageClassification reads images, and there is no file 'none.png'",
     ]
 
 
@@ -88,7 +88,7 @@ def test_vectors_are_written_by_the_files_suffix(run, album, tmp_path, suffix):
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     code, _, err = run("embed", "vit", album[0], "--output", tmp_path / "x.csv")
     assert (code, "a file of .npy, .npz or .jsonl, got" in err) == (1, True)
-    assert "a text are pooled, got pictures" in run("embed", "vit", album[0], "--pooling", "mean")[2]
+    assert "a text are pooled, got images" in run("embed", "vit", album[0], "--pooling", "mean")[2]
 
 
 def test_several_pictures_are_drawn_into_a_folder(run, album, tmp_path):
@@ -98,7 +98,7 @@ def test_several_pictures_are_drawn_into_a_folder(run, album, tmp_path):
     assert out.splitlines()[0].startswith(f"{album[0]}\t")
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["0.png", "2.png"]
     code, _, err = run("detect", "detr", album[0], album[2], "--output", "drawn.png")
-    assert (code, "the output of several pictures must be a folder, got drawn.png" in err) == (1, True)
+    assert (code, "the output of several images must be a folder, got drawn.png" in err) == (1, True)
 
 
 def test_a_classifier_of_pictures_is_measured_on_class_folders(run, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 
 def lines(out, start):
-    """Give the columns of every line that begins so."""
+    """Return the columns of every line that begins so."""
     return [re.split(r"\s{2,}", line) for line in out.splitlines() if line.startswith(start)]
 
 

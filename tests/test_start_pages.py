@@ -15,7 +15,7 @@ SHOWN = dict(re.findall(r"```sh\n(flax-transformer \w+ mine.py[^\n]*)\n```\n\n``
 
 
 def labels(text):
-    """Give the first column of each line that has several, without the spaces before it."""
+    """Return the first column of each line that has several, without the spaces before it."""
     return [re.split(r"\s{2,}", line.strip())[0] for line in text.splitlines() if re.search(r"\S\s{2,}\S", line)]
 
 

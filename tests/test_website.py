@@ -20,7 +20,7 @@ SHOWN = {name.path for room in ROOMS for name in reference.names(room)}
 
 
 def leaves(nav):
-    """Give the files that a navigation names."""
+    """Return the files that a navigation names."""
     for entry in nav if isinstance(nav, list) else nav.values():
         yield from [entry] if isinstance(entry, str) else leaves(entry)
 

@@ -84,7 +84,7 @@ def describe(config: Class) -> None:
 
 
 def meaning(field: Any) -> str:
-    """Give the string below a field on one line; of a field without one, what its type is."""
+    """Return the string below a field on one line; of a field without one, what its type is."""
     if field.docstring is not None:
         return " ".join(field.docstring.value.split())
     return f"A `{field.annotation}`."

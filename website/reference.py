@@ -104,7 +104,7 @@ def defined(file: Path) -> Iterator[ast.FunctionDef | ast.ClassDef]:
 
 
 def is_config(node: ast.stmt) -> bool:
-    """Tell whether a class is frozen."""
+    """Return whether a class is frozen."""
     return isinstance(node, ast.ClassDef) and "frozen" in map(ast.unparse, node.decorator_list)
 
 
@@ -145,7 +145,7 @@ def names(room: str) -> list[Name]:
 
 
 def first_words(module: str) -> str:
-    """Give the docstring of a module, or nothing."""
+    """Return the docstring of a module, or nothing."""
     return docstring.rendered(ast.get_docstring(parsed(file_of(module))) or "", {})
 
 
@@ -187,7 +187,7 @@ def index() -> str:
 
 @functools.cache
 def labels() -> dict[str, str]:
-    """Give the paths of what is shown by what texts call it: `Mask`, `ops.Mask`, `ft.ops.Mask`, all of its path."""
+    """Return the paths of what is shown by what texts call it: `Mask`, `ops.Mask`, `ft.ops.Mask`, all of its path."""
     shown = [name for room in rooms() for name in names(room)]
     found = {f"{start}.{room}": f"{PACKAGE}.{room}" for room in rooms() for start in ("ft", PACKAGE)}
     for name in shown:

@@ -78,7 +78,7 @@ def _is_rows(value: Any) -> bool:
 
 
 def flat(value: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Give the columns of a row; a median stands with its range, a ratio with that of single rounds."""
+    """Return the columns of a row; a median stands with its range, a ratio with that of single rounds."""
     ranges = {"median": ("low", "high"), "ratio": ("ratio_range",)}
     for name, each in value.items():
         column = spoken(f"{above} {name}".strip())

@@ -96,7 +96,7 @@ class Recurrent(Module):
         return jnp.tanh(self.join(jnp.concatenate([states, found], axis=-1)))
 
     def output(self, hidden: Float[Array, "B T D"]) -> Output:
-        """Give what logits are made of: products with the token table."""
+        """Return what logits are made of: products with the token table."""
         return Output(hidden, self.embedding)
 
     def init_cache(

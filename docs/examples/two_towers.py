@@ -2,7 +2,7 @@
 
     python docs/examples/two_towers.py --workdir runs/towers
 
-Two encoders learn to put what means the same in one place, as CLIP does with pictures and captions (Radford et al.
+Two encoders learn to put what means the same in one place, as CLIP does with images and captions (Radford et al.
 2021, https://arxiv.org/abs/2103.00020): each text must tell its own translation from those of all other rows of its
 batch, and the reverse. 99.9 % of unseen translations are found among 100 after 20 s of CPU time (2026-11-22).
 
@@ -65,7 +65,7 @@ class Towers(Module):
     def embed(
         self, side: str, tokens: Int[Array, "B T"], lengths: Int[Array, "B"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "B D"]:
-        """Give the mean of each text's hidden states, as a vector of length 1."""
+        """Return the mean of each text's hidden states, as a vector of length 1."""
         hidden = getattr(self, side).hidden_states(tokens, lengths=lengths, key=key)
         mean = hidden.mean(axis=1, where=(jnp.arange(tokens.shape[1]) < lengths[:, None])[..., None])
         return mean / jnp.linalg.norm(mean, axis=-1, keepdims=True)

@@ -169,7 +169,7 @@ def _name(program: str, devices: Mapping[str, Any]) -> str:
 
 
 def topology_devices(topology: Topology) -> list[Any]:
-    """Give the devices of a slice, for shardings to name; nothing runs on them.
+    """Return the devices of a slice, for shardings to name; nothing runs on them.
 
     Raises:
       CompilerError: without the compiler, or where it knows no such slice.
@@ -202,7 +202,7 @@ def compile_program(
 
 
 def _compile(case: Case, kept: Path | None = None, *, fresh: bool = False) -> dict[str, Any]:
-    """Give what is known of a step, what the compiler told of it, and the file for that."""
+    """Return what is known of a step, what the compiler told of it, and the file for that."""
     topology = Topology.of(case.topology)
     if case.programs and (topology.devices == 1 or not split_target(case.target)[0].endswith(".py")):
         raise ValueError(
@@ -220,7 +220,7 @@ def _compile(case: Case, kept: Path | None = None, *, fresh: bool = False) -> di
 def _lower_training(
     workload: Workload, topology: Topology, mesh: MeshConfig | None
 ) -> tuple[dict[str, Any], Any, Mesh]:
-    """Give what is known of a model's training step, the step for the slice, and the mesh it is split over."""
+    """Return what is known of a model's training step, the step for the slice, and the mesh it is split over."""
     if workload.objective is None:
         raise ValueError(f"a plan is of a training step, and nothing says what {workload.name} is trained on")
     mesh = make_mesh(mesh or workload.mesh, topology_devices(topology))
@@ -238,7 +238,7 @@ def _lower_training(
 def _lower_program(
     name: str, program: Program, topology: Topology, mesh: MeshConfig | None = None
 ) -> tuple[dict[str, Any], Any, Mesh]:
-    """Give what is known of any program, the program for the slice, and the mesh it is split over."""
+    """Return what is known of any program, the program for the slice, and the mesh it is split over."""
     devices, meant = topology_devices(topology), mesh_of(program.arguments)
     if meant is not None and meant.size != len(devices):
         raise ValueError(f"the arguments lie on {meant.size} devices, {topology.name} has {len(devices)}")

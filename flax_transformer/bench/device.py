@@ -94,7 +94,7 @@ def measured_peak(dtype: str, *, seconds: float = 0.3) -> float:
 
 
 def device_peak(dtype: str, devices: int = 1) -> Peak:
-    """Give the peak of this many of the devices here, from the table or measured.
+    """Return the peak of this many of the devices here, from the table or measured.
 
     Devices of the CPU platform share its cores, so there one peak counts for all.
     """

@@ -121,7 +121,7 @@ def with_options(experiment: Experiment, options: Sequence[str]) -> Experiment:
 
 
 def option_changes(experiment: Experiment, size: Size) -> Iterator[tuple[str, Any]]:
-    """Give what a size changes of an experiment, but for its shapes, as options of its own command line."""
+    """Return what a size changes of an experiment, but for its shapes, as options of its own command line."""
     if (model := getattr(experiment, "model", None)) is not None:
         yield from _differences(model, changed(model, size), "model")
     if size.accumulate not in (None, experiment.train.accumulate):

@@ -85,7 +85,7 @@ def count_flops(function: Callable, *arguments: Any) -> Flops:
 
 
 def alone() -> AbstractContextManager:
-    """Give a context in which functions are traced as for one CPU, whatever mesh is set around it."""
+    """Return a context in which functions are traced as for one CPU, whatever mesh is set around it."""
     mesh = AbstractMesh((), (), abstract_device=AbstractDevice("cpu", None, "cpu"))
     return jax.sharding.use_abstract_mesh(mesh)
 

@@ -20,7 +20,7 @@ from flax_transformer.task.use.require import positions_of, tokenizer_of
 def trained_heads(
     checkpoint: str, text: str
 ) -> tuple[Float[Array, "L T N H"], Float[Array, "L T N H"], Float[Array, "L T N H"]]:
-    """Give what a model's layers multiply while it reads a text: the queries, keys and values of its self-attention.
+    """Return what a model's layers multiply while it reads a text: the queries, keys and values of its self-attention.
 
     Args:
       checkpoint: run folder, Hugging Face folder or hub id.
@@ -34,7 +34,7 @@ def trained_heads(
 
 
 def heads_of(pretrained: Pretrained, tokens: Any) -> tuple[Array, Array, Array]:
-    """Give queries, keys and values of tokens that a model reads; arguments as those of `trained_heads`."""
+    """Return queries, keys and values of tokens that a model reads; arguments as those of `trained_heads`."""
     tokens = np.asarray(tokens)[: positions_of(pretrained.model.cfg)]
     trunks = [part for _, part in nnx.iter_graph(pretrained.model) if isinstance(part, Trunk)]
     if len(trunks) != 1 or type(getattr(trunks[0].blocks, "attention", None)) is not Attention:

@@ -33,7 +33,7 @@ STEPS = 16
 
 
 def memory_by_module(compiled: Any) -> dict[str, int]:
-    """Give the bytes on one device at a program's peak by module; "" is none. Nothing where the compiler does not say.
+    """Return bytes on one device at a program's peak by module ("" is none), nothing where the compiler does not say.
 
     Args:
       compiled: what `jax.jit(…).lower(…).compile()` gave.
@@ -239,7 +239,7 @@ class _Plan:
         return begin <= time <= end
 
     def _held(self, places: list[tuple[int, int, int, int]], time: int) -> Iterator[tuple[int, int]]:
-        """Give the values that are alive at a time, each with the bytes that no newer one has."""
+        """Return the values that are alive at a time, each with the bytes that no newer one has."""
         alive = [place for place in places if self._lives(place[0], time)]
         taken = defaultdict(list)
         for value, allocation, offset, size in sorted(alive, key=lambda place: -self._span[place[0]][0]):

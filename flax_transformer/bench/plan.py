@@ -150,7 +150,7 @@ def compile(function: Callable, *arguments: Any, topology: str, name: str | None
 
 
 def kept_folder() -> Path:
-    """Give the folder of what was compiled."""
+    """Return the folder of what was compiled."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flax_transformer" / "plan"
 
 

@@ -128,7 +128,7 @@ def _places(work: Workload, topology: Topology) -> Iterator[_Place]:
 
 
 def _parts(case: Case, work: Workload, place: _Place, rows: int, flops: float) -> Iterator[Way]:
-    """Give the ways to take a batch on one mesh, where it can be shared out; `flops` are of a row."""
+    """Return the ways to take a batch on one mesh, where it can be shared out; `flops` are of a row."""
     topology, dtype = Topology.of(case.topology), work.dtype or "float32"
     spec, parallel = topology.spec, row_parts(place.mesh.shape)
     peak = (known_peak(spec.kind, dtype) or known_peak(spec.kind, "bfloat16")) * topology.devices
@@ -181,7 +181,7 @@ def _rank(entry: tuple[Way, Plan | str]) -> tuple:
 
 
 def chosen(found: Found) -> Plan | None:
-    """Give the fastest plan that fits; None where none does."""
+    """Return the fastest plan that fits; None where none does."""
     best = found[0][1] if found else None
     return best if isinstance(best, Plan) and best.compiled.fits else None
 

@@ -81,7 +81,7 @@ def from_pretrained(name: str, size: Size) -> Workload:
         raise ValueError(f"{file} must be of a Hugging Face checkpoint, which has a model_type; it has none")
     made = from_config(name, read_model(fields, file.parent), size)
     known = find_family(fields)[1]
-    uses = set() if known.inputs.several else {*known.uses}  # examples are of one picture a text
+    uses = set() if known.inputs.several else {*known.uses}  # examples are of one image a text
     if made.objective == OBJECTIVES["detect"] and "detect" not in uses:  # it has no heads
         return replace(made, forward=hidden, objective=None)
     labels = {use for use, objective in OBJECTIVES.items() if objective == OBJECTIVES["classify"]}

@@ -99,7 +99,7 @@ def bench_variants(
 
 
 def crossing(results: list[dict[str, Any]], name: str, exact: str = "xla") -> int | None:
-    """Give the length from which on a variant takes less memory than exact attention, forward and backward.
+    """Return the length from which on a variant takes less memory than exact attention, forward and backward.
 
     >>> two = lambda length, a, b: [{"length": length, "name": name, "forward_backward": {"temporaries": bytes_}}
     ...                             for name, bytes_ in (("xla", a), ("local", b))]
@@ -171,7 +171,7 @@ def relative_error(
     v: Float[Array, "B T N H"],
     mask: Mask | None,
 ) -> float:
-    """Give how far a variant is from softmax attention, at places evenly spread, as a share of its norm."""
+    """Return how far a variant is from softmax attention, at places evenly spread, as a share of its norm."""
     places = np.linspace(0, q.shape[1] - 1, min(QUERIES, q.shape[1])).astype(int)
     seen = None if mask is None else Mask(dense=jnp.arange(k.shape[1]) <= places[:, None])
     exact = jax.jit(lambda q, k, v: attention(q, k, v, seen, backend="xla"))(q[:, places], k, v)

@@ -114,7 +114,7 @@ class Workload:
             )
 
     def learning(self, model: Any) -> list[bool]:
-        """Tell of each parameter whether it gets a gradient: the loss depends on it, and it is not frozen."""
+        """Return of each parameter whether it gets a gradient: the loss depends on it, and it is not frozen."""
         paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(model)]
         free = [bool(re.search(self.optimizer.trainable, path)) for path in paths]
         if self.carry is not NOTHING:
@@ -126,7 +126,7 @@ class Workload:
         return [one and other for one, other in zip(free, used, strict=False)]  # after the parameters comes the batch
 
     def facts(self, what: Sequence[str], state: TrainState | None = None) -> Facts:
-        """Tell what is known; FLOPs are counted as on one device, whatever mesh is set."""
+        """Return what is known; FLOPs are counted as on one device, whatever mesh is set."""
         state = self.state if state is None else state
         made = {"forward": (self.forward, state.model), "decode": (self.decode, state.model)}
         made |= {"train": (self.step, state)} if "train" in what else {}
@@ -139,7 +139,7 @@ class Workload:
 
 
 def program_facts(name: str, program: Program, items: int | None = None, unit: str = "items") -> Facts:
-    """Tell what is known of any function; its FLOPs are by its name without the file's."""
+    """Return what is known of any function; its FLOPs are by its name without the file's."""
     flops = count_flops(program.function, *program.arguments)
     return Facts(
         name=name, parameters=None, shape=array_shape(program.arguments), dtype=flops.dtype, items=items, unit=unit,

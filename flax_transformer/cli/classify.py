@@ -22,16 +22,16 @@ def classify(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Classify texts, the words of texts, pictures, clips or sounds, whichever the checkpoint does.
+    """Classify texts, the words of texts, images, clips or sounds, whichever the checkpoint does.
 
     One is answered with all classes and their probabilities; several with the best of each, one a line.
 
     Args:
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
-      texts: Texts to classify, or files of pictures, of clips (folders of frames, or videos) or of sounds; without
+      texts: Texts to classify, or files of images, of clips (folders of frames, or videos) or of sounds; without
         them every line of standard input is one.
       pair: Whether two texts are classified together: arguments two by two, or lines with a tab between them.
-      among: Texts to choose among, for a checkpoint that matches pictures and texts, in place of classes.
+      among: Texts to choose among, for a checkpoint that matches images and texts, in place of classes.
       jsonl: Print a JSON object for each instead: the text or file, and all labels, or words with theirs.
       revision: Branch, tag or commit of a hub id.
     """
@@ -73,7 +73,7 @@ def _pairs(lines: list[str], *, by_tabs: bool) -> tuple[list[str], list[str]]:
 
 
 def _classify_files(pretrained, names: list[str], among: tuple[str, ...], *, jsonl: bool) -> None:
-    """Classify the files of pictures, clips or sounds; those that are damaged are named, others gone on with."""
+    """Classify the files of images, clips or sounds; those that are damaged are named, others gone on with."""
     from flax_transformer.task.use import (
         choose,
         classify_clips,

@@ -1,4 +1,4 @@
-"""The command `embed`, for texts and for pictures."""
+"""The command `embed`, for texts and for images."""
 
 from functools import partial
 from pathlib import Path
@@ -24,16 +24,16 @@ def embed(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Give a vector for each text or picture: the text or file, a tab, and the numbers with spaces between them.
+    """Return a vector for each text or image: the text or file, a tab, and the numbers with spaces between them.
 
     Args:
       checkpoint: Hugging Face folder, hub id, Orbax folder, or run folder.
-      texts: Texts, or files of pictures for a checkpoint that reads those; without them every line of standard input is
+      texts: Texts, or files of images for a checkpoint that reads those; without them every line of standard input is
         one.
       pooling: How the states of a text's tokens become one: their mean (by default), the first or the last; for a
         model of texts alone.
       normalise: Divide each vector by its length.
-      images: Take arguments for files of pictures, where a checkpoint reads texts too and not all are files.
+      images: Take arguments for files of images, where a checkpoint reads texts too and not all are files.
       output: File to write the vectors to in place of printing them: a row each in .npy; .npz has them as vectors, and
         names; .jsonl has a JSON object a line.
       jsonl: Print a JSON object for each instead: the text or file, and its vector.
@@ -51,7 +51,7 @@ def embed(
     reads = pretrained.architecture.inputs.reads
     seen = "pictures" in reads and (images or "text" not in reads or all(Path(name).exists() for name in names))
     if seen and pooling is not None:
-        raise ValueError(f"the states of a text are pooled, got pictures and pooling={pooling}")
+        raise ValueError(f"the states of a text are pooled, got images and pooling={pooling}")
     with Refused() as refuse:
         vectors = _vectors(pretrained, names, refuse, seen=seen, pooling=pooling, normalise=normalise)
         if output is None:
@@ -63,7 +63,7 @@ def embed(
 
 
 def _vectors(pretrained, names: list[str], refuse: Refused, *, seen: bool, pooling, normalise: bool):
-    """Give each text or file that can be read, and its vector."""
+    """Return each text or file that can be read, and its vector."""
     import numpy as np
 
     from flax_transformer.task.use import embed as run

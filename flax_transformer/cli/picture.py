@@ -1,6 +1,6 @@
-"""Commands on pictures: `ask | caption | detect | search`.
+"""Commands on images: `ask | caption | detect | search`.
 
-CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on pictures.
+CHECKPOINT is a Hugging Face folder, a hub id, or the run folder of an experiment on images.
 """
 
 from dataclasses import asdict
@@ -26,14 +26,14 @@ def caption(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Say what is on pictures: a line for each, its file and a tab before it where there are several.
+    """Say what is on images: a line for each, its file and a tab before it where there are several.
 
     Args:
       checkpoint: Hugging Face folder, hub id, or run folder.
-      pictures: Files of pictures; without them every line of standard input names one.
+      images: Files of images; without them every line of standard input names one.
       max_new_tokens: Tokens of a caption at most; by default 40, or as many as the model has positions.
       num_beams: Hypotheses of beam search; 1 for none.
-      jsonl: Print a JSON object for each picture instead: file and caption.
+      jsonl: Print a JSON object for each image instead: file and caption.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import caption as run
@@ -62,11 +62,11 @@ def ask(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Answer questions about a picture: probability and answer, separated by a tab, the most probable first.
+    """Answer questions about an image: probability and answer, separated by a tab, the most probable first.
 
     Args:
-      checkpoint: Hugging Face folder, hub id, or run folder, of a model that answers questions about pictures.
-      picture: File of a picture.
+      checkpoint: Hugging Face folder, hub id, or run folder, of a model that answers questions about images.
+      image: File of an image.
       questions: What is asked; each alone.
       top: Answers of each at most.
       jsonl: Print a JSON object for each question instead: file, question and answers.
@@ -95,17 +95,17 @@ def detect(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Find objects in pictures: probability, class, and left, top, right and bottom in pixels, separated by tabs.
+    """Find objects in images: probability, class, and left, top, right and bottom in pixels, separated by tabs.
 
-    Where there are several pictures, the file and a tab are before each object.
+    Where there are several images, the file and a tab are before each object.
 
     Args:
       checkpoint: Hugging Face folder, hub id, or run folder.
-      pictures: Files of pictures; without them every line of standard input names one.
-      output: File to write the picture to with the boxes drawn in, or a folder where there are several; none by
+      images: Files of images; without them every line of standard input names one.
+      output: File to write the image to with the boxes drawn in, or a folder where there are several; none by
         default.
       threshold: Probability above which an object counts as found.
-      jsonl: Print a JSON object for each picture instead: file and objects.
+      jsonl: Print a JSON object for each image instead: file and objects.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import detect as run
@@ -135,14 +135,14 @@ def detect(
 
 
 def _outputs(output: Path, names: list[str]) -> dict[str, Path]:
-    """Name the file that each picture is drawn to: in a folder, where there are several."""
+    """Name the file that each image is drawn to: in a folder, where there are several."""
     if len(names) == 1 and not output.is_dir():
         return {names[0]: output}
     if output.suffix and not output.is_dir():
-        raise ValueError(f"the output of several pictures must be a folder, got {output}")
+        raise ValueError(f"the output of several images must be a folder, got {output}")
     found = {name: output / f"{Path(name).stem}.png" for name in names}
     if len({*found.values()}) < len(found):
-        raise ValueError(f"pictures drawn into one folder must differ in their names, got {len(names)} with the same")
+        raise ValueError(f"images drawn into one folder must differ in their names, got {len(names)} with the same")
     output.mkdir(parents=True, exist_ok=True)
     return found
 
@@ -157,15 +157,15 @@ def search(
     jsonl: bool = False,
     revision: str | None = None,
 ) -> None:
-    """Find pictures of a folder by a text, or by a picture: cosine and file, separated by a tab, the best first.
+    """Find images of a folder by a text, or by an image: cosine and file, separated by a tab, the best first.
 
     Args:
-      checkpoint: Hugging Face folder, hub id, or run folder, of a model that matches pictures and texts.
-      query: What is to be seen, or the file of a picture that others are to be like.
-      folder: Pictures, also those of folders in it.
-      top: Pictures at most.
-      index: File that keeps what the model makes of the pictures; .embeddings.npz in the folder by default.
-      jsonl: Print a JSON object for each picture instead: file and score.
+      checkpoint: Hugging Face folder, hub id, or run folder, of a model that matches images and texts.
+      query: What is to be seen, or the file of an image that others are to be like.
+      folder: Images, also those of folders in it.
+      top: Images at most.
+      index: File that keeps what the model makes of the images; .embeddings.npz in the folder by default.
+      jsonl: Print a JSON object for each image instead: file and score.
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import open_checkpoint

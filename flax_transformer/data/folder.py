@@ -1,4 +1,4 @@
-"""A folder of class folders, of each split or of all files together: pictures, clips, or sounds."""
+"""A folder of class folders, of each split or of all files together: images, clips, or sounds."""
 
 import os
 import re
@@ -127,7 +127,7 @@ def _read(root: Path, kind: FileKind) -> tuple[ClassFiles, tuple[str, ...]]:
 
 
 def inner_folder(root: Path, kind: FileKind) -> Path | None:
-    """Give a folder's only folder, as an unpacked archive has it, unless it is a class or a split."""
+    """Return a folder's only folder, as an unpacked archive has it, unless it is a class or a split."""
     folders = folders_of(root)
     if len(folders) != 1 or kind.files(root) or names_split(*folders):
         return None
@@ -136,7 +136,7 @@ def inner_folder(root: Path, kind: FileKind) -> Path | None:
 
 
 def folders_of(root: Path) -> dict[str, Path]:
-    """Give the folders of a folder by their names, but hidden ones."""
+    """Return the folders of a folder by their names, but hidden ones."""
     return {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and not _hidden(path.name)}
 
 

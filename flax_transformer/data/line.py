@@ -1,4 +1,4 @@
-"""Files that JSON lines tell of, and what is said of each: captions of pictures, questions, or what sounds say."""
+"""Files that JSON lines tell of, and what is said of each: captions of images, questions, or what sounds say."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -124,12 +124,12 @@ def read_lines(path: Path, kind: LineKind) -> Iterator[Line]:
 
 
 def first_of(said: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    """Give what a line has under the first of some keys that it has; None where it has none."""
+    """Return what a line has under the first of some keys that it has; None where it has none."""
     return next((said[key] for key in keys if said.get(key) is not None), None)
 
 
 def texts_of(said: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Give the text, or texts, that a line has under one of some keys; None where they are none, or empty."""
+    """Return the text, or texts, that a line has under one of some keys; None where they are none, or empty."""
     texts = first_of(said, keys)
     texts = [texts] if isinstance(texts, str) else texts
     good = isinstance(texts, list) and texts and all(isinstance(each, str) and each.strip() for each in texts)

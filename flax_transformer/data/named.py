@@ -1,4 +1,4 @@
-"""Files of a folder by number, whatever they hold: what sources of pictures, clips and sounds have in common.
+"""Files of a folder by number, whatever they hold: what sources of images, clips and sounds have in common.
 
 Axes: B files.
 """

@@ -21,12 +21,12 @@ def refuse_code(path: Any) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of what an error says, or its kind if it says nothing."""
+    """Return the first line of what an error says, or its kind if it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _kinds(features: Any) -> Iterator[Any]:
-    """Give the class names in a features.json, which TFDS imports; also those of its older forms."""
+    """Return the class names in a features.json, which TFDS imports; also those of its older forms."""
     if isinstance(features, dict):
         yield from (features[key] for key in ("pythonClassName", "python_class_name") if key in features)
         yield from (features[key] for key in ("type",) if isinstance(features.get(key), str))

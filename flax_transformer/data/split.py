@@ -17,7 +17,7 @@ _WORDS = {
 
 
 def split_of(name: str) -> str | None:
-    """Tell which split a folder or a file is of, by a word in its name; None if it has none or several.
+    """Return which split a folder or a file is of, by a word in its name; None if it has none or several.
 
     >>> split_of("Valid"), split_of("instances_train2017.json"), split_of("contrast")
     ('validation', 'train', None)
@@ -89,7 +89,7 @@ def completed(
     seed: int,
     what: str = "pictures",
 ) -> dict[str, Any]:
-    """Give all three splits in their order: those that there are not are held out of `train`, as `hold_out` does.
+    """Return all three splits in their order: those that there are not are held out of `train`, as `hold_out` does.
 
     Args:
       splits: what has `take(indices)`.

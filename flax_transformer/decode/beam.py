@@ -123,7 +123,7 @@ def beam_search(
 
 
 def _penalties(config: Beam) -> tuple[Float[Array, "M"], Float[Array, "M"]]:
-    """Give the divisor of each length, and the largest one that a hypothesis of that length may still come to."""
+    """Return the divisor of each length, and the largest one that a hypothesis of that length may still come to."""
     penalty = jnp.array([config.length_penalty(n) for n in range(1, config.max_length + 1)], jnp.float32)
     if config.early_stopping != "never":
         return penalty, penalty

@@ -80,7 +80,7 @@ def sample(
 
 
 def sizes(config: Greedy, grow: Grow | None) -> tuple[tuple[int, ...], Grow]:
-    """Give the stages and how to grow between them: without `grow` one stage, for which the cache is ready."""
+    """Return the stages and how to grow between them: without `grow` one stage, for which the cache is ready."""
     return (config.stages, grow) if grow else ((config.max_length,), lambda cache, length: cache)
 
 
@@ -115,7 +115,7 @@ def _run(
 
 
 def start(cache: Any, prompt: Int[Array, "B"], config: Greedy) -> State:
-    """Give the state before the first token."""
+    """Return the state before the first token."""
     shape = (*prompt.shape, config.max_length)
     return State(
         t=jnp.zeros((), jnp.int32),
@@ -160,7 +160,7 @@ def _choose(
 
 
 def _logprob(logits: Float[Array, "B V"], token: Int[Array, "B"]) -> Float[Array, "B"]:
-    """Give the log-probability of a token of each row: -inf where a process has left none."""
+    """Return the log-probability of a token of each row: -inf where a process has left none."""
     chosen = jnp.take_along_axis(logits, token[:, None], axis=-1)[:, 0]
     return jnp.where(chosen == -jnp.inf, -jnp.inf, chosen - jax.nn.logsumexp(logits, axis=-1))
 
@@ -170,7 +170,7 @@ def _put(old: Array, new: Array, t: Int[Array, ""]) -> Array:
 
 
 def finish(state: State, config: Greedy) -> Decoded:
-    """Give what was decoded, with lengths and scores."""
+    """Return what was decoded, with lengths and scores."""
     ended = is_end(state.tokens, config)
     if config.stop:
         stopped = lambda count: ends_with(state.tokens, count, config.stop).any(-1)  # noqa: E731
@@ -183,7 +183,7 @@ def finish(state: State, config: Greedy) -> Decoded:
 
 
 def refuse_nan(decoded: Decoded) -> Decoded:
-    """Give what was decoded, unless it is there to be looked at and was decoded from logits that are no numbers.
+    """Return what was decoded, unless it is there to be looked at and was decoded from logits that are no numbers.
 
     Raises:
       ValueError: says which row, and where.

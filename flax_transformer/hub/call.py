@@ -1,7 +1,7 @@
 """How models of ours are called with Hugging Face's keyword names, and what they return under its names.
 
 Axes: B batch, T positions, S source positions, N heads, D width, V vocabulary, E outputs, A choices, C channels; H and
-W of a picture.
+W of an image.
 """
 
 import dataclasses
@@ -41,23 +41,23 @@ class ModelOutput:
     seq_relationship_logits: Any = None
     """[B, 2]; 0 is "follows"."""
     logits_per_text: Any = None
-    """[B, B]: the score of every text with every picture."""
+    """[B, B]: the score of every text with every image."""
     logits_per_image: Any = None
     """[B, B]: its transpose."""
     itm_score: Any = None
-    """[B, 2]: whether each text belongs to its picture, no and yes."""
+    """[B, 2]: whether each text belongs to its image, no and yes."""
     text_embeds: Any = None
     """[B, E], of texts."""
     image_embeds: Any = None
-    """[B, E], of pictures; [B, S, D], what is written or read of them is made from."""
+    """[B, E], of images; [B, S, D], what is written or read of them is made from."""
     question_embeds: Any = None
-    """[B, T, D]: texts as they are read with pictures."""
+    """[B, T, D]: texts as they are read with images."""
     text_model_output: Any = None
     """What the tower of texts gives, a `ModelOutput`."""
     vision_model_output: Any = None
-    """What the tower of pictures gives."""
+    """What the tower of images gives."""
     pred_boxes: Any = None
-    """[B, Q, 4]: centre x and y, width and height, as shares of the picture."""
+    """[B, Q, 4]: centre x and y, width and height, as shares of the image."""
     language_output: Any = None
     """[B, T, D], of the text, where there are states of regions beside."""
     vision_output: Any = None
@@ -137,12 +137,12 @@ def visible(attention_mask: Int[Array, "*B T"] | None) -> Mask | None:
 
 
 def pictures(inputs: Inputs) -> Float[Array, "B *I H W C"]:
-    """Give pictures as models of this package take them, channels last; [B, I, H, W, C] where a row has several."""
+    """Return images as models of this package take them, channels last; [B, I, H, W, C] where a row has several."""
     return jnp.moveaxis(inputs.pixel_values, -3, -1)
 
 
 def source_of(inputs: Inputs) -> tuple[Array, Mask | None]:
-    """Give what an encoder reads, and what of it is real: tokens, or the frames of sounds, of which silence is real."""
+    """Return what an encoder reads, and what of it is real: tokens, or frames of sounds, of which silence is real."""
     if inputs.input_features is not None:
         return inputs.input_features.mT, None
     return inputs.input_ids, visible(inputs.attention_mask)
@@ -202,12 +202,12 @@ def causal_hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -
 
 
 def causal_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states, as GPT2Model and LlamaModel do."""
+    """Return hidden states, as GPT2Model and LlamaModel do."""
     return ModelOutput(last_hidden_state=causal_hidden(model, inputs, key))
 
 
 def causal_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of the token after each, as GPT2LMHeadModel and LlamaForCausalLM do."""
+    """Return logits of the token after each, as GPT2LMHeadModel and LlamaForCausalLM do."""
     hidden = causal_hidden(model, inputs, key)
     return ModelOutput(logits=model.output(hidden).logits(), last_hidden_state=hidden)
 
@@ -235,25 +235,25 @@ def encoder_hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) 
 
 
 def encoder_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states, as DistilBertModel does."""
+    """Return hidden states, as DistilBertModel does."""
     return ModelOutput(last_hidden_state=encoder_hidden(model, inputs, key))
 
 
 def pooled_encoder(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the pooler makes of the first, as BertModel does."""
+    """Return hidden states and what the pooler makes of the first, as BertModel does."""
     keys = split_keys(key)
     hidden = encoder_hidden(model.backbone, inputs, keys[0])
     return ModelOutput(last_hidden_state=hidden, pooler_output=model.head(hidden, key=keys[1]))
 
 
 def encoder_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of each token, as BertForMaskedLM does."""
+    """Return logits of each token, as BertForMaskedLM does."""
     hidden = encoder_hidden(model.encoder, inputs, key)
     return ModelOutput(logits=model.output(hidden).logits(), last_hidden_state=hidden)
 
 
 def pretraining(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of each token and of one sentence following the other, as BertForPreTraining does."""
+    """Return logits of each token and of one sentence following the other, as BertForPreTraining does."""
     hidden = encoder_hidden(model.encoder, inputs, key)
     return ModelOutput(
         prediction_logits=model.output(hidden).logits(), seq_relationship_logits=model.sentence(hidden),
@@ -314,13 +314,13 @@ def decoder_hidden(
 
 
 def seq2seq_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states of both sides, as T5Model and BartModel do."""
+    """Return hidden states of both sides, as T5Model and BartModel do."""
     memory, hidden = decoder_hidden(model, inputs, key, fields)
     return ModelOutput(last_hidden_state=hidden, encoder_last_hidden_state=memory)
 
 
 def seq2seq_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of the token after each of the target, as T5ForConditionalGeneration does."""
+    """Return logits of the token after each of the target, as T5ForConditionalGeneration does."""
     memory, hidden = decoder_hidden(model, inputs, key, fields)
     logits = model.output(hidden).logits()
     return ModelOutput(logits=logits, last_hidden_state=hidden, encoder_last_hidden_state=memory)

@@ -1,6 +1,6 @@
-"""How models that write about pictures are called with Hugging Face's keyword names.
+"""How models that write about images are called with Hugging Face's keyword names.
 
-Axes: B pictures, T tokens.
+Axes: B images, T tokens.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ DECODED = ("decoder_attentions", "cross_attentions")
 
 
 def picture_to_text(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of the token after each of the target, as VisionEncoderDecoderModel does."""
+    """Return logits of the token after each of the target, as VisionEncoderDecoderModel does."""
     keys, encoder = split_keys(key), model.encoder
     projected = isinstance(encoder, Classifier)
     states = (encoder.backbone if projected else encoder)(pictures(inputs), key=keys[0])

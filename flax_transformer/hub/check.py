@@ -1,6 +1,6 @@
 """What a model may be given: refused where there is something to look at; inside transforms, what comes of it is NaN.
 
-Axes: B batch, T positions or frames, C channels or mel bins; H and W of a picture.
+Axes: B batch, T positions or frames, C channels or mel bins; H and W of an image.
 """
 
 from collections.abc import Mapping
@@ -76,7 +76,7 @@ def check_shapes(inputs: Inputs) -> None:
 
 
 def check_pictures(inputs: Inputs, fields: Fields, *, several: bool = False) -> None:
-    """Refuse pictures that are no numbers [B, C, H, W] of the model's channels, and a mask of another shape.
+    """Refuse images that are no numbers [B, C, H, W] of the model's channels, and a mask of another shape.
 
     Args:
       several: whether they are several of each text, [B, I, C, H, W].
@@ -96,10 +96,10 @@ def check_pictures(inputs: Inputs, fields: Fields, *, several: bool = False) -> 
             f"pixel_values must be [{rows}, {channels}, H, W]{more}, channels before rows, got {list(pixels.shape)}"
         )
     if not jnp.issubdtype(pixels.dtype, jnp.floating):
-        raise ValueError(f"pixel_values must be what a processor makes of pictures, floats, got {pixels.dtype}")
+        raise ValueError(f"pixel_values must be what a processor makes of images, floats, got {pixels.dtype}")
     mask, shape = inputs.pixel_mask, (*pixels.shape[:-3], *pixels.shape[-2:])
     if mask is not None and mask.shape != shape:
-        raise ValueError(f"pixel_mask must be [{rows}, H, W] of its pictures, {list(shape)}, got {list(mask.shape)}")
+        raise ValueError(f"pixel_mask must be [{rows}, H, W] of its images, {list(shape)}, got {list(mask.shape)}")
 
 
 def check_frames(inputs: Inputs, fields: Fields) -> None:

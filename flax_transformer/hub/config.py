@@ -187,7 +187,7 @@ def _paths(config: Any, place: str) -> list[Path]:
 
 
 def _first(found: Mapping[Path, Any], places: tuple[str, ...]) -> Any:
-    """Give the value at the first of some places; None where there is no such field."""
+    """Return the value at the first of some places; None where there is no such field."""
     return next((value for place in places for path, value in found.items() if _fits(place, path)), None)
 
 

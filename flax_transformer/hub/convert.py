@@ -24,7 +24,7 @@ STEPS = "checkpoints"
 
 
 def is_orbax(folder: str | os.PathLike) -> bool:
-    """Tell whether a folder is one that `save_orbax` wrote."""
+    """Return whether a folder is one that `save_orbax` wrote."""
     folder = Path(folder)
     return (folder / STEPS).is_dir() and (folder / CONFIG).is_file() and "model_type" in read_json(folder / CONFIG)
 

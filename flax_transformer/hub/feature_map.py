@@ -1,6 +1,6 @@
 """What checkpoints of convolutional networks have in common: how they are called, and what their layers are.
 
-Axes: B pictures, C channels, H W height and width, I J those of a feature map, D its width.
+Axes: B images, C channels, H W height and width, I J those of a feature map, D its width.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def stages_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tu
 
 
 def of_maps(architecture: Architecture) -> Architecture:
-    """Let an architecture be given pictures, and its layers be stages of feature maps."""
+    """Let an architecture be given images, and its layers be stages of feature maps."""
     return replace(architecture, inputs=PICTURES, layers=stages_of)
 
 

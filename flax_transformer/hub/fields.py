@@ -8,7 +8,7 @@ from typing import Any
 
 _REQUIRED = object()
 PICTURED = "vision_config", "encoder"
-"""Objects of config.json in which the part stands that reads pictures, where there are several parts."""
+"""Objects of config.json in which the part stands that reads images, where there are several parts."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Fields(Mapping):
         return self.data[name]
 
     def updated(self, changes: Mapping[str, Any]) -> "Fields":
-        """Give a copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return Fields.of({**self.data, **changes})
 
     def number(self, name: str, default: Any = _REQUIRED) -> Any:
@@ -94,17 +94,17 @@ class Fields(Mapping):
 
     @property
     def channels(self) -> int | None:
-        """How many channels pictures have, where it is said, be it of one tower or side of several."""
+        """How many channels images have, where it is said, be it of one tower or side of several."""
         inner = next((each for name in PICTURED if isinstance(each := self.data.get(name), dict)), self.data)
         return inner.get("num_channels")
 
     @property
     def frames(self) -> int | None:
-        """How many pictures a row may have, where it may have several."""
+        """How many images a row may have, where it may have several."""
         return self.integer("num_image_with_embedding", None)
 
     def relabelled(self, changes: Mapping[str, Any]) -> "Fields":
-        """Give a copy with some fields changed, in which what is said of classes agrees.
+        """Return a copy with some fields changed, in which what is said of classes agrees.
 
         Names that are given are the classes; a number of them that is given keeps the names there are where they are as
         many, and else numbers the classes, as transformers does.
@@ -149,7 +149,7 @@ SPELLING = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 
 
 def spelled(activation: Any) -> str:
-    """Give Hugging Face's name of an activation.
+    """Return Hugging Face's name of an activation.
 
     Raises:
       ValueError: for one that it has no name for, such as a function of one's own.

@@ -34,7 +34,7 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 def find_folder(
     path_or_id: str | os.PathLike, revision: str | None = None, *, only: Collection[str] | None = None
 ) -> Path:
-    """Give the folder of a checkpoint: a local one as it is, a hub id downloaded at a revision.
+    """Return the folder of a checkpoint: a local one as it is, a hub id downloaded at a revision.
 
     Without a revision, what came is logged as a warning, with the name that would pin it.
 
@@ -121,7 +121,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def beside(folder: Path, name: str) -> Path:
-    """Give the place of a file in a folder, its own folder made; a link in the place of that one is not followed."""
+    """Return the place of a file in a folder, its own folder made; a link in the place of that one is not followed."""
     path = folder / name
     if path.parent != folder:
         if path.parent.is_symlink():
@@ -200,7 +200,7 @@ def _view(content: mmap.mmap, offset: int, shape: tuple[int, ...], dtype: str) -
 
 
 def _files(folder: Path, whole: str, shards: str) -> list[Path]:
-    """Give the files of one kind that weights are in, none where there are none of it."""
+    """Return the files of one kind that weights are in, none where there are none of it."""
     if (folder / whole).is_file():
         return [folder / whole]
     if not (folder / shards).is_file():

@@ -39,7 +39,7 @@ def generate(
     streamer: Any = None,
     **settings: Any,
 ) -> Int[Array, "R T"]:
-    """Continue prompts, answer sources, or say what is on pictures: token ids as Hugging Face's `generate` has them.
+    """Continue prompts, answer sources, or say what is on images: token ids as Hugging Face's `generate` has them.
 
     The n sequences of a prompt stand after one another. They begin with the prompt, those of an encoder-decoder with
     its start token, and are padded after their end.
@@ -51,7 +51,7 @@ def generate(
       pretrained: a `Pretrained` that is a language model.
       attention_mask: 0 where there is padding; prompts of a decoder-only model end with a token. Without it, as in
         Hugging Face, their padding token is padding unless it is an end token too, and other models' sources have none.
-      pixel_values: pictures, for a model that reads them; several of each row where it may have several. Tokens are
+      pixel_values: images, for a model that reads them; several of each row where it may have several. Tokens are
         then what texts begin with, or questions to answer. A prompt of an encoder-decoder has the tokenizer's marks
         around it, of which the last is dropped and the first becomes the start token, as in Hugging Face.
       key: what sampling draws from: one, of which row i draws by `row_keys(key, i)`, or one for each row, so that a
@@ -167,7 +167,7 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
 
 
 def _said(pretrained: Any) -> tuple[Fields, Fields]:
-    """Give config.json and generation_config.json as a class goes by them."""
+    """Return config.json and generation_config.json as a class goes by them."""
     told = pretrained.architecture.told
     return (pretrained.config, pretrained.generation) if told is None else (told(pretrained.config), Fields("{}"))
 

@@ -1,6 +1,6 @@
-"""How models that read or write texts about pictures are called with Hugging Face's keyword names.
+"""How models that read or write texts about images are called with Hugging Face's keyword names.
 
-Axes: B texts or pictures, I pictures of a row, T positions, S states of a picture, E width of the common space.
+Axes: B texts or images, I images of a row, T positions, S states of an image, E width of the common space.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ from flax_transformer.models.multimodal.towers import Embedded, unit
 
 
 def last_stack(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, Any]:
-    """Name what the layers of the text were given, which come after those of the pictures."""
+    """Name what the layers of the text were given, which come after those of the images."""
     return plain_layers({mark: stacks[-1:] for mark, stacks in seen.items()}, output)
 
 
@@ -26,7 +26,7 @@ WRITTEN = {"marks": ("hidden_states", "trunk_output"), "layers": last_stack}
 
 
 def prefixed_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states of pictures and of the tokens after them, as GitModel does."""
+    """Return hidden states of images and of the tokens after them, as GitModel does."""
     seen, images = inputs.attention_mask, pictures(inputs)
     if seen is not None:
         before = model.cfg.vision.patches.grid_of(*images.shape[-3:-1])
@@ -38,19 +38,19 @@ def prefixed_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields:
 
 
 def prefixed_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of the token after each position, pictures' ones too, as GitForCausalLM does."""
+    """Return logits of the token after each position, pictures' ones too, as GitForCausalLM does."""
     found = prefixed_model(model, inputs, key, fields)
     return replace(found, logits=model.output(found.last_hidden_state).logits())
 
 
 def normed_picture(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the head makes of the first, which is normalised twice, as BlipVisionModel does."""
+    """Return hidden states and what the head makes of the first, which is normalised twice, as BlipVisionModel does."""
     hidden = tower.hidden_states(pictures(inputs), key=key)
     return ModelOutput(last_hidden_state=tower.head.norm(hidden), pooler_output=tower.head.pool(hidden))
 
 
 def captioner(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of the token after each, and a picture's states, as BlipForConditionalGeneration does."""
+    """Return logits of the token after each, and an image's states, as BlipForConditionalGeneration does."""
     keys = split_keys(key)
     states = model.encode(pictures(inputs), key=keys[0])
     hidden = model.decode(inputs.input_ids, states, mask=visible(inputs.attention_mask), key=keys[1])
@@ -58,7 +58,7 @@ def captioner(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fiel
 
 
 def answerer(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of an answer's tokens and a picture's states; BlipForQuestionAnswering gives the latter."""
+    """Return logits of an answer's tokens and an image's states; BlipForQuestionAnswering gives the latter."""
     keys, seen = split_keys(key), visible(inputs.attention_mask)
     first = split_keys(keys[0])
     states = model.encoder.vision(pictures(inputs), key=first[0])
@@ -71,8 +71,8 @@ def answerer(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Field
 
 
 def retriever(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give vectors of length 1 of what there is, texts or pictures, their cosines, and scores of each text with its
-    picture, where there are as many, as BlipForImageTextRetrieval does with its head and without.
+    """Return vectors of length 1 of what there is, texts or images, their cosines, and scores of each text with its
+    image, where there are as many, as BlipForImageTextRetrieval does with its head and without.
     """
     keys, text, states, image = split_keys(key), None, None, None
     reader, seen = model.encoder, visible(inputs.attention_mask)
@@ -93,7 +93,7 @@ def retriever(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fiel
 
 
 def pooled_towers(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give vectors of length 1 of what there is, texts or pictures, and of both their scores, as BlipModel does."""
+    """Return vectors of length 1 of what there is, texts or images, and of both their scores, as BlipModel does."""
     keys, text, image = split_keys(key), None, None
     if inputs.input_ids is not None:
         tower = model.text

@@ -1,7 +1,7 @@
 """What models are given, by Hugging Face's names, and which of it an architecture needs and may have.
 
-Axes: B batch, T positions, samples or frames, C channels or mel bins, P patches, R regions, I pictures of a
-text or frames of a clip; H and W of a picture.
+Axes: B batch, T positions, samples or frames, C channels or mel bins, P patches, R regions, I images of a
+text or frames of a clip; H and W of an image.
 """
 
 import dataclasses
@@ -37,14 +37,14 @@ class Inputs:
     decoder_attention_mask: Any = None
     """Int [B, T]."""
     pixel_values: Any = None
-    """Float [B, C, H, W]: pictures as a processor gives them; models of this package take them as [B, H, W, C].
+    """Float [B, C, H, W]: images as a processor gives them; models of this package take them as [B, H, W, C].
     [B, I, C, H, W] where a row may have several, and of clips, taken as [B, I, H, W, C]."""
     pixel_mask: Any = None
-    """Int [B, H, W]: 1 where there is a picture, 0 where there is padding; [B, I, H, W] where a text has several."""
+    """Int [B, H, W]: 1 where there is an image, 0 where there is padding; [B, I, H, W] where a text has several."""
     visual_feats: Any = None
-    """Float [B, R, F]: what a detector says of the regions that it found in a picture."""
+    """Float [B, R, F]: what a detector says of the regions that it found in an image."""
     visual_pos: Any = None
-    """Float [B, R, 4]: where they are, as shares of the picture: left, top, right, bottom."""
+    """Float [B, R, 4]: where they are, as shares of the image: left, top, right, bottom."""
     visual_attention_mask: Any = None
     """Int [B, R]: 1 where there is a region, 0 where there is padding."""
     input_features: Any = None
@@ -82,7 +82,7 @@ HINTS = {
 """What to do instead, of words that `transformers` has."""
 NAMES = tuple(each.name for each in dataclasses.fields(Inputs))
 MODALITIES = {
-    "input_ids": "text", "pixel_values": "pictures", "input_features": "sound", "input_values": "sound",
+    "input_ids": "text", "pixel_values": "images", "input_features": "sound", "input_values": "sound",
     "states": "trajectories", "visual_feats": "regions",
 }  # fmt: skip
 """What a model reads, by the input that it needs for it, in a word for people."""
@@ -101,11 +101,11 @@ class Signature:
     padded: bool = False
     """Whether texts are padded to all positions there are, and padding is read as any token (SigLIP)."""
     colours: bool = False
-    """Whether its tokens are the colours of pixels, which an image processor makes of pictures."""
+    """Whether its tokens are the colours of pixels, which an image processor makes of images."""
     several: bool = False
-    """Whether pictures are several of each text, [B, I, C, H, W]."""
+    """Whether images are several of each text, [B, I, C, H, W]."""
     frames: bool = False
-    """Whether its pictures are the frames of clips."""
+    """Whether its images are the frames of clips."""
     order: tuple[str, ...] = ()
     """Those that may be given by position, in the order of `forward` in `transformers`; by default the first two."""
 
@@ -120,9 +120,9 @@ class Signature:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What the model reads: text, pictures, clips, sound."""
+        """What the model reads: text, images, clips, sound."""
         if self.colours or self.frames:
-            return ("pictures",) if self.colours else ("clips",)
+            return ("images",) if self.colours else ("clips",)
         return tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
 
     def named(self, given: tuple[Any, ...], others: Mapping[str, Any]) -> dict[str, Any]:

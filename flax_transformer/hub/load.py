@@ -287,7 +287,7 @@ def _matched(
     architecture: Architecture,
     lenient: Lenient,
 ) -> tuple[dict[str, StoredTensor], list[str]]:
-    """Give stored tensors the names the table has, and leave out what may be; list copies that are none."""
+    """Return stored tensors the names the table has, and leave out what may be; list copies that are none."""
     counters = {name for entry in entries for name in entry.counters}
     expected = {name for entry in entries for name in entry.names} | counters
     rename = renamer({**lenient.rename, **family.renamed})

@@ -1,4 +1,4 @@
-"""How models of pictures are called with Hugging Face's keyword names.
+"""How models of images are called with Hugging Face's keyword names.
 
 Axes: B batch, C channels, H W height and width in pixels, T tokens and patches, P patches, E classes.
 """
@@ -36,19 +36,19 @@ LAYERS = {"marks": ("hidden_states", "trunk_output"), "layers": plain_layers}
 
 
 def hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "B T D"]:
-    """Run an encoder of pictures, some patches of which may be masked."""
+    """Run an encoder of images, some patches of which may be masked."""
     masked = {} if inputs.bool_masked_pos is None else {"masked": inputs.bool_masked_pos.astype(bool)}
     return model.hidden_states(pictures(inputs), **masked, key=key)
 
 
 def picture_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and the first of them, as Dinov2Model does."""
+    """Return hidden states and the first of them, as Dinov2Model does."""
     states = hidden(model, inputs, key)
     return ModelOutput(last_hidden_state=states, pooler_output=states[:, 0])
 
 
 def pooled_picture(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the head makes of them, if there is a pooler, as ViTModel does."""
+    """Return hidden states and what the head makes of them, if there is a pooler, as ViTModel does."""
     keys = split_keys(key)
     states = hidden(model.backbone, inputs, keys[0])
     pooled = model.head(states, key=keys[1]) if fields.flag("has_pooler", True) else None
@@ -56,14 +56,14 @@ def pooled_picture(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields:
 
 
 def picture_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Classify pictures."""
+    """Classify images."""
     keys = split_keys(key)
     states = hidden(model, inputs, keys[0])
     return ModelOutput(logits=model.output(states, key=keys[1]), last_hidden_state=states)
 
 
 def picture_restorer(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give pictures back, as ViTForMaskedImageModeling does."""
+    """Return images back, as ViTForMaskedImageModeling does."""
     states = hidden(model, inputs, key)
     return ModelOutput(reconstruction=jnp.moveaxis(model.output(states), -1, 1), last_hidden_state=states)
 

@@ -62,7 +62,7 @@ class Pretrained:
     generation: Fields = field(default=Fields("{}"), metadata={"static": True})
     """Everything in generation_config.json."""
     processor: Any = field(default=None, metadata={"static": True})
-    """An `ImageProcessor`, which makes `pixel_values` of pictures, a `SoundProcessor`, which makes `input_features` or
+    """An `ImageProcessor`, which makes `pixel_values` of images, a `SoundProcessor`, which makes `input_features` or
     `input_values` of sounds, or None where the checkpoint has none."""
 
     layer_order = (Part("model"),)
@@ -134,7 +134,7 @@ class Pretrained:
         key: PRNGKeyArray | None = None,
         **inputs: Shaped[Array | np.ndarray, "..."] | Sequence | None,
     ) -> ModelOutput:
-        """Run the model on token ids [B, T] or pictures [B, C, H, W]; compiled, and usable inside any other transform.
+        """Run the model on token ids [B, T] or images [B, C, H, W]; compiled, and usable inside any other transform.
 
         Args:
           given: the first inputs, by position: `architecture.inputs.order`.

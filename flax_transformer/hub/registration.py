@@ -33,14 +33,14 @@ USES = {
     "discriminate": "tell replaced tokens",
     "detect": "detect objects",
     "segment": "tell the class of every pixel",
-    "match": "match pictures and texts",
-    "ask": "answer questions about pictures",
-    "compare": "tell whether a text is true of its pictures",
+    "match": "match images and texts",
+    "ask": "answer questions about images",
+    "compare": "tell whether a text is true of its images",
     "act": "choose actions",
     "embed": "give hidden states",
 }
 """What models can do: the word by which an architecture says so, and the one for people. What a model reads is said by
-its inputs: to fill in masks is to guess tokens of a text, or patches of a picture."""
+its inputs: to fill in masks is to guess tokens of a text, or patches of an image."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class Family:
     """Inputs, and the table of ours in which they are looked up, where a model has it."""
 
     def prefix_of(self, architecture: Architecture) -> str:
-        """Give what is before the names of the backbone's tensors in one architecture."""
+        """Return what is before the names of the backbone's tensors in one architecture."""
         own = self.prefix if architecture.prefix is None else architecture.prefix
         return "" if architecture.base else own
 
     def rows(self, architecture: Architecture) -> Table:
-        """Give the table of one architecture, prefixes and all."""
+        """Return the table of one architecture, prefixes and all."""
         return under(self.table, architecture.at, self.prefix_of(architecture)) + architecture.head

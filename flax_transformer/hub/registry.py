@@ -16,13 +16,13 @@ _registered: dict[str, Family] = {}
 
 
 def families() -> Mapping[str, Family]:
-    """Give every family by the `model_type` of its config.json: those of the package, and those registered."""
+    """Return every family by the `model_type` of its config.json: those of the package, and those registered."""
     return {**_own(), **_registered}
 
 
 @cache
 def _own() -> Mapping[str, Family]:
-    """Give the `FAMILIES` of all files in `hub/family`."""
+    """Return the `FAMILIES` of all files in `hub/family`."""
     files = pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
     return {kind: found for file in files for kind, found in importlib.import_module(file.name).FAMILIES.items()}
 

@@ -121,7 +121,7 @@ class Settings:
         return self.ends[0] if self.ends and (pad is None or (beams and pad == 0)) else (pad or 0)
 
     def new_tokens(self, prompt: int, positions: int | None = None) -> int:
-        """Give the number of tokens to generate at most after a prompt of that many, of so many positions."""
+        """Return the number of tokens to generate at most after a prompt of that many, of so many positions."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         limit = self.max_length

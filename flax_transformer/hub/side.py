@@ -37,7 +37,7 @@ SELF, BOTH = {"attention": "self_attn"}, {"attention": "self_attn", "cross": "en
 
 
 def side(ours: str, theirs: str, attentions: dict[str, str]) -> Table:
-    """Give the rows of one side's blocks."""
+    """Return the rows of one side's blocks."""
     rows = []
     for mine, yours in attentions.items():
         for part in ("query", "key", "value"):

@@ -21,20 +21,20 @@ def sound_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, field
 
 
 def _given(inputs: Inputs) -> tuple[Float[Array, "B T"], Mask | None]:
-    """Give samples, and how many of each row are sound."""
+    """Return samples, and how many of each row are sound."""
     mask = inputs.attention_mask
     return inputs.input_values, None if mask is None else Mask(lengths=(mask != 0).sum(axis=-1))
 
 
 def samples_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what they are made of, as Wav2Vec2Model does."""
+    """Return hidden states and what they are made of, as Wav2Vec2Model does."""
     samples, mask = _given(inputs)
     features = model.features(samples)
     return ModelOutput(last_hidden_state=model.encode(features, mask=mask, key=key), extract_features=features)
 
 
 def samples_ctc(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of each position, as Wav2Vec2ForCTC does."""
+    """Return logits of each position, as Wav2Vec2ForCTC does."""
     keys = split_keys(key)
     samples, mask = _given(inputs)
     hidden = model.backbone(samples, mask=mask, key=keys[0])

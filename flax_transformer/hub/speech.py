@@ -173,7 +173,7 @@ def cut(
 
 
 def begin(pretrained: Any, window: Sounds, how: Speech, settings: Settings) -> Int[np.ndarray, "B P"]:
-    """Give the tokens that each sound's text begins with: start, language, task, and whether there are no times.
+    """Return the tokens that each sound's text begins with: start, language, task, and whether there are no times.
 
     A checkpoint's `forced_decoder_ids` hold where neither language nor task is said. A language that nobody says is the
     most probable one after the start token.
@@ -188,7 +188,7 @@ def begin(pretrained: Any, window: Sounds, how: Speech, settings: Settings) -> I
 
 
 def undecided(said: Mapping[str, Any], how: Speech) -> bool:
-    """Tell whether the language of a sound must be heard: a checkpoint has several, and nobody says which.
+    """Return whether the language of a sound must be heard: a checkpoint has several, and nobody says which.
 
     Args:
       said: what config.json and generation_config.json say.
@@ -201,7 +201,7 @@ def undecided(said: Mapping[str, Any], how: Speech) -> bool:
 def prompts(
     said: Mapping[str, Any], how: Speech, start: int | None, rows: int, spoken: Sequence[int] | None = None
 ) -> Int[np.ndarray, "B P"]:
-    """Give the tokens that each of so many texts begins with, as `begin`; `spoken` are languages that were heard."""
+    """Return the tokens that each of so many texts begins with, as `begin`; `spoken` are languages that were heard."""
     language, task = (said.get(name) if each is None else each for name, each in _asked(how))
     if said.get("is_multilingual") is False and (language, task) != (None, None):
         raise ValueError(f"a checkpoint for English alone has no tokens for language={language!r} and task={task!r}")
@@ -239,7 +239,7 @@ def _asked(how: Speech) -> tuple[tuple[str, Any], ...]:
 def detect_language(
     pretrained: Any, window: Sounds, languages: Mapping[str, int], settings: Settings
 ) -> Int[np.ndarray, "B"]:
-    """Give the token of the most probable language of each sound, by its first window."""
+    """Return the token of the most probable language of each sound, by its first window."""
     ids = np.full((len(window), 1), settings.decoder_start_token_id, np.int32)
     full = pretrained.model.cfg.encoder.frames
     window = np.pad(window, ((0, 0), (0, 0), (0, full - window.shape[2])))
@@ -249,7 +249,7 @@ def detect_language(
 
 
 def _forced(pairs: Sequence[Sequence[int | None]]) -> list[int | None]:
-    """Give the tokens that a checkpoint forces, which must be those of positions 1, 2, and so on; others are none."""
+    """Return the tokens that a checkpoint forces, which must be those of positions 1, 2, and so on; others are none."""
     if not pairs or pairs[0][0] != 1:
         return []
     if [place for place, _ in pairs] != list(range(1, len(pairs) + 1)):
@@ -276,7 +276,7 @@ class _Writer:
     rule: Timestamps | None
 
     def __call__(self, window: Float[np.ndarray, "B C T"], rows: Int[np.ndarray, "B"]) -> list[tuple[int, ...]]:
-        """Give the tokens of each, without an end token."""
+        """Return the tokens of each, without an end token."""
         begun, chosen = self.begun[rows], self.settings
         count = _new_tokens(chosen, begun.shape[1], self.pretrained.model.cfg.embedding.max_length)
         constraints = replace(chosen.constraints(begun.shape[1]), timestamps=self.rule)
@@ -302,7 +302,7 @@ def _new_tokens(chosen: Settings, begun: int, positions: int) -> int:
 
 
 def _checked(pretrained: Any, features: Any, mask: Any, chosen: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Give frames, and where each sound ends."""
+    """Return frames, and where each sound ends."""
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     if "respond" not in known.uses or "sound" not in known.inputs.reads:
         raise ValueError(f"a {name} writes no text: it is no model of speech to text")

@@ -1,6 +1,6 @@
 """How each kind of model begins to generate: what it reads, what its texts begin with, how both are padded and cached.
 
-Axes: B rows, P prompt tokens, I pictures of a row, H W height and width in pixels, C channels.
+Axes: B rows, P prompt tokens, I images of a row, H W height and width in pixels, C channels.
 """
 
 import math
@@ -29,7 +29,7 @@ class Read(NamedTuple):
     """What is generated from."""
 
     source: Any
-    """What is read before anything is written: tokens [B, P], pictures [B, H, W, C], or both by name."""
+    """What is read before anything is written: tokens [B, P], images [B, H, W, C], or both by name."""
     mask: Int[Any, "B P"] | None
     """1 where the source has a token."""
     prompt: Int[Any, "B P"]
@@ -90,7 +90,7 @@ def name_of(pretrained: Any) -> str:
 
 
 def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tuple[Any, Any]:
-    """Give ids and mask, on the host where they are known: so nothing but the loop is compiled.
+    """Return ids and mask, on the host where they are known: so nothing but the loop is compiled.
 
     Args:
       pad: the token that is padding where no mask is given, as Hugging Face infers it.
@@ -122,7 +122,7 @@ def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tup
 
 
 def read_pictures(pretrained: Any, given: Given) -> Any:
-    """Give pictures with channels last."""
+    """Return images with channels last."""
     if given[2] is None:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values, got none")
     inputs = Inputs(pixel_values=jnp.asarray(given[2]))
@@ -132,12 +132,12 @@ def read_pictures(pretrained: Any, given: Given) -> Any:
 
 def _words(pretrained: Any, given: Given) -> None:
     if given[2] is not None:
-        raise ValueError(f"a {name_of(pretrained)} goes by input_ids, got pictures")
+        raise ValueError(f"a {name_of(pretrained)} goes by input_ids, got images")
 
 
 def _same_rows(ids: Any, images: Any) -> None:
     if len(ids) != len(images):
-        raise ValueError(f"there must be a picture, or a row of them, for each text, got {len(images)} and {len(ids)}")
+        raise ValueError(f"there must be an image, or a row of them, for each text, got {len(images)} and {len(ids)}")
 
 
 def _continued(pretrained: Any, given: Given, settings: Settings) -> Read:
@@ -147,7 +147,7 @@ def _continued(pretrained: Any, given: Given, settings: Settings) -> Read:
 
 
 def _continued_beside(pretrained: Any, given: Given, settings: Settings) -> Read:
-    """Read pictures and what texts of them begin with: the start token, where nothing is said."""
+    """Read images and what texts of them begin with: the start token, where nothing is said."""
     images = read_pictures(pretrained, given)
     if given[0] is None:
         ids, mask = _begin(len(images), settings.bos_token_id), None
@@ -165,7 +165,7 @@ def _answered(pretrained: Any, given: Given, settings: Settings) -> Read:
 
 
 def _told(pretrained: Any, given: Given, settings: Settings) -> Read:
-    """Read pictures alone."""
+    """Read images alone."""
     if given[0] is not None or given[1] is not None:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values alone, got others")
     images = read_pictures(pretrained, given)
@@ -173,7 +173,7 @@ def _told(pretrained: Any, given: Given, settings: Settings) -> Read:
 
 
 def _told_on(pretrained: Any, given: Given, settings: Settings) -> Read:
-    """Read pictures and what texts begin with, with its marks: the start token takes the place of the first."""
+    """Read images and what texts begin with, with its marks: the start token takes the place of the first."""
     if given[0] is None:
         return _told(pretrained, given, settings)
     images = read_pictures(pretrained, given)
@@ -182,14 +182,14 @@ def _told_on(pretrained: Any, given: Given, settings: Settings) -> Read:
     if ids.shape[1] < 2:
         raise ValueError(f"a prompt has marks before and after it, got {ids.shape[1]} token")
     if mask is not None and not isinstance(mask, jax.core.Tracer) and not mask.all():
-        raise ValueError("prompts beside pictures are of one length, got an attention_mask with 0")
+        raise ValueError("prompts beside images are of one length, got an attention_mask with 0")
     on = np if isinstance(ids, np.ndarray) else jnp
     begun = _begin(len(ids), _first(settings), on, ids.dtype)
     return Read(images, None, on.concatenate([begun, ids[:, 1:-1]], axis=1))
 
 
 def _asked(pretrained: Any, given: Given, settings: Settings) -> Read:
-    """Read questions and the pictures that they are about."""
+    """Read questions and the images that they are about."""
     images, (ids, mask) = read_pictures(pretrained, given), read_tokens(pretrained, given)
     _same_rows(ids, images)
     return Read({"tokens": ids, "images": images}, mask, _begin(len(ids), _first(settings)))
@@ -262,17 +262,17 @@ CONTINUE = {"pad": _left, "before": _count_source, "cache": _causal_cache, "cont
 RESPOND = {"before": _count_begun, "cache": _seq2seq_cache}
 STARTS = {
     "continue": Start(_continued, **CONTINUE),
-    "continue beside pictures": Start(_continued_beside, **CONTINUE),
+    "continue beside images": Start(_continued_beside, **CONTINUE),
     "respond": Start(_answered, _right, **RESPOND),
-    "respond to pictures": Start(_told, _as_it_is, **RESPOND),
-    "respond beside pictures": Start(_told_on, _as_it_is, **RESPOND),
+    "respond to images": Start(_told, _as_it_is, **RESPOND),
+    "respond beside images": Start(_told_on, _as_it_is, **RESPOND),
     "respond to questions": Start(_asked, _right, **RESPOND),
 }
 """By what an architecture can do, and from what."""
 
 
 def start_of(pretrained: Any) -> Start:
-    """Tell how a checkpoint begins to generate.
+    """Return how a checkpoint begins to generate.
 
     Raises:
       ValueError: one that generates nothing.
@@ -280,8 +280,8 @@ def start_of(pretrained: Any) -> Start:
     known, needs = pretrained.architecture, pretrained.architecture.inputs.needs
     how = ""
     if "pixel_values" in needs:
-        texts = " to questions" if "decoder_input_ids" in needs else " beside pictures"
-        how = texts if "input_ids" in needs else " to pictures"
+        texts = " to questions" if "decoder_input_ids" in needs else " beside images"
+        how = texts if "input_ids" in needs else " to images"
     found = next((STARTS[use + how] for use in known.uses if use + how in STARTS), None)
     if found is None:
         raise ValueError(f"a {name_of(pretrained)} generates no text: it is no language model")

@@ -26,7 +26,7 @@ class Layout(Protocol):
     """How a tensor of theirs holds parameters of ours."""
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        """Give the shape of their tensor for the shapes of our parameters."""
+        """Return the shape of their tensor for the shapes of our parameters."""
 
     def split(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
         """Turn their tensor into our parameters, without copying where strides will do."""
@@ -154,17 +154,17 @@ Table = tuple[Row, ...]
 
 
 def linear(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Table:
-    """Give kernel and bias of a linear layer, or of several that are one of theirs; PyTorch keeps [outputs, inputs]."""
+    """Return kernel and bias of a linear layer, or of several that are one there; PyTorch keeps [outputs, inputs]."""
     return _layer(ours, theirs, Matrix(inputs, transposed=True))
 
 
 def matrix(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Table:
-    """Give kernel and bias of a linear layer that is kept as [inputs, outputs], as GPT-2's are."""
+    """Return kernel and bias of a linear layer that is kept as [inputs, outputs], as GPT-2's are."""
     return _layer(ours, theirs, Matrix(inputs))
 
 
 def conv(ours: str | tuple[str, ...], theirs: str, *, ones: int = 0) -> Table:
-    """Give kernel and bias of a convolution over one axis, a picture or a video, be it grouped or depthwise.
+    """Return kernel and bias of a convolution over one axis, an image or a video, be it grouped or depthwise.
 
     Args:
       ones: how many axes of theirs, each of one point, ours lacks, where it is a linear layer.
@@ -173,12 +173,12 @@ def conv(ours: str | tuple[str, ...], theirs: str, *, ones: int = 0) -> Table:
 
 
 def norm(ours: str, theirs: str) -> Table:
-    """Give scale and bias of a normalisation."""
+    """Return scale and bias of a normalisation."""
     return Row((f"{ours}.scale",), f"{theirs}.weight"), Row((f"{ours}.bias",), f"{theirs}.bias")
 
 
 def batch_norm(ours: str, theirs: str, *, counted: bool = True) -> Table:
-    """Give scale, bias and running statistics of a batch normalisation.
+    """Return scale, bias and running statistics of a batch normalisation.
 
     Args:
       counted: whether theirs also counts batches, as PyTorch's own does and a frozen one does not.
@@ -192,7 +192,7 @@ def batch_norm(ours: str, theirs: str, *, counted: bool = True) -> Table:
 
 
 def parameter(ours: str, theirs: str, *, ones: int = 0, fit: Callable[..., np.ndarray] | None = None) -> Table:
-    """Give one parameter, a class token or a table of positions, that has so many axes of one before ours.
+    """Return one parameter, a class token or a table of positions, that has so many axes of one before ours.
 
     Args:
       fit: as a `Row` has it.
@@ -201,7 +201,7 @@ def parameter(ours: str, theirs: str, *, ones: int = 0, fit: Callable[..., np.nd
 
 
 def embedding(ours: str, theirs: str) -> Table:
-    """Give a table of embeddings."""
+    """Return a table of embeddings."""
     return (Row((f"{ours}.embedding",), f"{theirs}.weight"),)
 
 

@@ -1,6 +1,6 @@
-"""How models of two towers, of texts and of pictures, are called with Hugging Face's keyword names.
+"""How models of two towers, of texts and of images, are called with Hugging Face's keyword names.
 
-Axes: B texts or pictures, T positions, E width of the common space.
+Axes: B texts or images, T positions, E width of the common space.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ OLD_END = 2
 
 
 def inside(fields: Fields, side: str) -> Fields:
-    """Give the fields of one tower, "text" or "vision", of a config.json of both.
+    """Return the fields of one tower, "text" or "vision", of a config.json of both.
 
     In old ones `text_config_dict` stands beside `text_config`, and counts.
 
@@ -42,7 +42,7 @@ def ends(ids: Int[Array, "*B T"], fields: Fields) -> Int[Array, "*B"]:
 
 
 def text_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the head makes of the one at the end, as CLIPTextModel does."""
+    """Return hidden states and what the head makes of the one at the end, as CLIPTextModel does."""
     keys = split_keys(key)
     hidden = causal_hidden(tower.backbone, inputs, keys[0])
     pooled = tower.head(hidden, ends(inputs.input_ids, fields), key=keys[1])
@@ -50,26 +50,26 @@ def text_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fie
 
 
 def image_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the head makes of the first, as CLIPVisionModel does."""
+    """Return hidden states and what the head makes of the first, as CLIPVisionModel does."""
     keys = split_keys(key)
     hidden = tower.hidden_states(pictures(inputs), key=keys[0])
     return ModelOutput(last_hidden_state=hidden, pooler_output=tower.head(hidden, key=keys[1]))
 
 
 def text_projected(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and the vector of a text, as CLIPTextModelWithProjection does."""
+    """Return hidden states and the vector of a text, as CLIPTextModelWithProjection does."""
     found = text_tower(tower, inputs, key, fields)
     return replace(found, pooler_output=None, text_embeds=found.pooler_output)
 
 
 def image_projected(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and the vector of a picture, as CLIPVisionModelWithProjection does."""
+    """Return hidden states and the vector of an image, as CLIPVisionModelWithProjection does."""
     found = image_tower(tower, inputs, key, fields)
     return replace(found, pooler_output=None, image_embeds=found.pooler_output)
 
 
 def last_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the head makes of the very last, padding or not, as SiglipTextModel does."""
+    """Return hidden states and what the head makes of the very last, padding or not, as SiglipTextModel does."""
     keys = split_keys(key)
     hidden = encoder_hidden(tower.backbone, inputs, keys[0])
     return ModelOutput(last_hidden_state=hidden, pooler_output=tower.head(hidden, key=keys[1]))
@@ -78,7 +78,7 @@ def last_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fie
 def two_towers(
     model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields, *, texts: Tower = text_tower
 ) -> ModelOutput:
-    """Give vectors of length 1 of what there is, texts or pictures, and of both their scores, as CLIPModel does.
+    """Return vectors of length 1 of what there is, texts or images, and of both their scores, as CLIPModel does.
 
     Args:
       texts: how the tower of texts is called.

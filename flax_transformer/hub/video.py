@@ -22,7 +22,7 @@ MASKABLE_CLIPS = Signature(CLIPS.needs, ("bool_masked_pos",), frames=True)
 
 
 def clips(inputs: Inputs) -> Float[Array, "B I H W C"]:
-    """Give clips as models of this package take them, channels last."""
+    """Return clips as models of this package take them, channels last."""
     return jnp.moveaxis(inputs.pixel_values, 2, -1)
 
 
@@ -49,7 +49,7 @@ def keep_patches(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
 
 
 def pooled_clip(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the head makes of them, if there is a pooler, as VivitModel does."""
+    """Return hidden states and what the head makes of them, if there is a pooler, as VivitModel does."""
     keys = split_keys(key)
     states = model.hidden_states(clips(inputs), key=keys[0])
     pooled = model.head(states, key=keys[1]) if fields.flag("has_pooler", True) else None
@@ -64,7 +64,7 @@ def clip_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields
 
 
 def by_frame(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states, as TimesformerModel does: without attention over time those of all frames, a row each."""
+    """Return hidden states, as TimesformerModel does: without attention over time those of all frames, a row each."""
     return ModelOutput(last_hidden_state=_flat(model.encode(clips(inputs), key=key)))
 
 

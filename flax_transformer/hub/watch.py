@@ -53,7 +53,7 @@ class Watch:
         return CHUNK if self.streamer is None else 1
 
     def __call__(self, tokens: Generator[Any, None, Decoded], prompt: Any, pad: int) -> Decoded:
-        """Give what is generated, each row up to where a text ended it, and padded after that.
+        """Return what is generated, each row up to where a text ended it, and padded after that.
 
         Args:
           tokens: [B, C] at a time, and in the end all of them.
@@ -100,7 +100,7 @@ class Watch:
         return np.iinfo(np.int32).max
 
     def spell(self, token: int) -> str:
-        """Give the text of a token within a text."""
+        """Return the text of a token within a text."""
         if token not in self.spelled:
             begin = self.tokenizer.encode(BEFORE, add_special_tokens=False)
             said = [self.tokenizer.decode(ids, skip_special_tokens=False) for ids in (begin, [*begin, token])]

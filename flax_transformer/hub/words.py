@@ -55,7 +55,7 @@ def _gpt2() -> Words:
 
 
 def _bert(config: ConfigTable, base: str, out: Table, copies: Mapping[str, str], dense: str | None = None) -> Words:
-    """Give BERT's or one of its kin: `dense` is the activation of the layer before the output, or the blocks' own."""
+    """Return BERT's or one of its kin: `dense` is the activation of the layer before the output, or the blocks' own."""
     like = config.like
     config = replace(
         config, like=CausalConfig(embedding=like.embedding, block=like.block, depth=like.depth),

@@ -50,7 +50,7 @@ class LaunchFolder:
         return self.root / "launch.json"
 
     def read(self) -> Made | None:
-        """Tell what was made and not deleted yet.
+        """Return what was made and not deleted yet.
 
         Raises:
           ValueError: when the note is damaged; names the file.

@@ -69,7 +69,7 @@ def plan_gke(request: Request) -> Plan:
 
 
 def jobset(request: Request) -> dict[str, Any]:
-    """Give the JobSet: as many pods as the slice has machines, on one node pool, begun again together.
+    """Return the JobSet: as many pods as the slice has machines, on one node pool, begun again together.
 
     Exit code 2 means settings that cannot work, so nothing is begun again after it.
     """

@@ -143,7 +143,7 @@ def _wait(members: list[subprocess.Popen]) -> int | None:
 
 
 def _code(returned: int) -> int:
-    """Give the exit code that a shell would."""
+    """Return the exit code that a shell would."""
     return returned if returned >= 0 else 128 - returned
 
 

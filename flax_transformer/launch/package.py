@@ -109,7 +109,7 @@ def _listed(folder: Path, patterns: tuple[str, ...]) -> list[str]:
 
 
 def _outside_of_library(name: str) -> tuple[str, ...]:
-    """Give the folders of a path, but those inside the library."""
+    """Return the folders of a path, but those inside the library."""
     parts = PurePosixPath(name).parts[:-1]
     return () if parts[:1] == ("flax_transformer",) else parts
 

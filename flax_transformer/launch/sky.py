@@ -46,7 +46,7 @@ def plan_sky(request: Request) -> Plan:
 
 
 def sky_task(request: Request) -> dict[str, Any]:
-    """Give the task; SkyPilot runs its command on every machine of a slice."""
+    """Return the task; SkyPilot runs its command on every machine of a slice."""
     generation = request.accelerator.generation
     if generation.runtime is None:
         raise ValueError(f"{request.accelerator.name} is offered by GKE alone: use --on gke")

@@ -1,9 +1,9 @@
-"""A head that answers questions: scores of answers from the pooled states of a text and its picture, or pictures.
+"""A head that answers questions: scores of answers from the pooled states of a text and its image, or images.
 
 ViLT's (Kim et al. 2021, https://arxiv.org/abs/2102.03334) and LXMERT's (Tan & Bansal 2019,
 https://arxiv.org/abs/1908.07490) are choices of its config.
 
-Axes: B batch, I pictures of a text, S positions, D width, E answers.
+Axes: B batch, I images of a text, S positions, D width, E answers.
 """
 
 from dataclasses import replace
@@ -36,8 +36,8 @@ class AnswerHeadConfig:
     inner: int
     """Width of the layer between."""
     pictures: int | None = None
-    """I, pictures of a text, each with hidden states of its own, whose pooled ones are put side by side; None: one
-    picture, without an axis of its own."""
+    """I, images of a text, each with hidden states of its own, whose pooled ones are put side by side; None: one
+    image, without an axis of its own."""
     norm_last: bool = False
     """Whether the norm is after GELU (LXMERT) and not before (ViLT)."""
     eps: float = 1e-5
@@ -102,13 +102,13 @@ class AnswerHead(Module):
         """Score, in float32 or more; `key` is for dropout.
 
         Raises:
-          ValueError: hidden states of another number of pictures.
+          ValueError: hidden states of another number of images.
         """
         check_hidden(hidden, self.cfg.embed, "hidden")
         pooled, pictures = self.pooler(hidden), self.cfg.pictures
         if pictures is not None:
             if hidden.ndim < 3 or hidden.shape[-3] != pictures:
-                raise ValueError(f"hidden states must be of {pictures} pictures a text, got shape {hidden.shape}")
+                raise ValueError(f"hidden states must be of {pictures} images a text, got shape {hidden.shape}")
             pooled = pooled.reshape(*pooled.shape[:-2], -1)
         return self.scores(pooled, key=key)
 

@@ -1,6 +1,6 @@
 """A decoder-only language model: GPT-2, Llama and their kin are choices of its config.
 
-What stands before a text without being of it, a picture's states, is its prefix.
+What stands before a text without being of it, an image's states, is its prefix.
 
 Axes: B batch, T positions, P positions of a prefix or a prompt, D width, V vocabulary.
 """
@@ -138,7 +138,7 @@ class Causal(ReadsTokens, Module):
         return masks[0] if len(masks) == 1 else Cycle(masks)
 
     def _trunk(self) -> Trunk:
-        """Give the trunk as it is used: with queries that are smaller in each block, where scales fall."""
+        """Return the trunk as it is used: with queries that are smaller in each block, where scales fall."""
         if not self.cfg.falling_scale or isinstance(self.trunk.blocks, nnx.List):
             return self.trunk
         trunk = jax.tree.map(lambda leaf: leaf, self.trunk)
@@ -181,7 +181,7 @@ class Causal(ReadsTokens, Module):
     def _enter(
         self, tokens: Array, mask: Mask | None, types: Any, positions: Any, before: tuple, key: Any
     ) -> tuple[Array, dict[str, Any]]:
-        """Give what the trunk is given."""
+        """Return what the trunk is given."""
         prefix, prefix_lengths = before
         check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
@@ -192,7 +192,7 @@ class Causal(ReadsTokens, Module):
         return x, {"mask": self._windowed(self._mask(P, prefix_lengths) & mask), "positions": positions, "key": keys[1]}
 
     def _check_prefix(self, prefix: Array) -> int:
-        """Give how many positions a prefix has, or raise ValueError where a model cannot tell them from tokens."""
+        """Return how many positions a prefix has, or raise ValueError where a model cannot tell them from tokens."""
         check_hidden(prefix, self.cfg.block.embed, "a prefix")
         if self.cfg.window is not None or self.cfg.relative is not None or self.cfg.block.attention.rotary is not None:
             raise ValueError("a prefix is of models without windows, rotary or relative positions, got one with them")
@@ -248,7 +248,7 @@ class Causal(ReadsTokens, Module):
         return self._trunk().observe(x, **given)
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
-        """Give what logits are made of: hidden states, the output table, perhaps a bias."""
+        """Return what logits are made of: hidden states, the output table, perhaps a bias."""
         bias = self.output_bias[...] if self.cfg.output_bias else None
         return Output(hidden, self.embedding if self.cfg.tied_output else self.head, bias)
 

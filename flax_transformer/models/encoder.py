@@ -67,7 +67,7 @@ class Encoder(ReadsTokens, Module):
         """Encode tokens.
 
         Args:
-          memory: what cross-attention looks at, a picture's states, say; all of it is seen.
+          memory: what cross-attention looks at, an image's states, say; all of it is seen.
           mask: what is hidden, padding above all.
           types: of the tokens: 0 in the first sentence, 1 in the second.
           positions: of the tokens; 0, 1, … by default.
@@ -82,7 +82,7 @@ class Encoder(ReadsTokens, Module):
     def _enter(
         self, tokens: Array, mask: Mask | None, types: Array | None, positions: Array | None, key: PRNGKeyArray | None
     ) -> tuple[Array, dict[str, Any]]:
-        """Give embedded tokens, and what else the trunk is given."""
+        """Return embedded tokens, and what else the trunk is given."""
         check_positions(positions, self.cfg)
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embedding(tokens, positions=positions, types=types, key=keys[0])
@@ -203,7 +203,7 @@ class MaskedLM(OutputDense, ReadsTokens, Module):
         return self.encoder.hidden_states(tokens, **inputs)
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
-        """Give what logits of the tokens at those positions are made of."""
+        """Return what logits of the tokens at those positions are made of."""
         x = self.through_dense(hidden, self.cfg.resolved_activation)
         if self.cfg.tied_output:
             return Output(x, self.encoder.embedding, self.output_bias[...])

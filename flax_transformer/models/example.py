@@ -38,24 +38,24 @@ class ReadsTokens:
 
 
 IMAGE = (224, 224)
-"""Height and width of a picture, where a model is made for any."""
+"""Height and width of an image, where a model is made for any."""
 
 
 class ReadsImages:
-    """What models of pictures have in common as `Measurable`s; configs have `patches` of an image, or `channels`."""
+    """What models of images have in common as `Measurable`s; configs have `patches` of an image, or `channels`."""
 
     use = "embed"
 
     @classmethod
     def example_batch(cls, config: Any, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B pictures [H, W, C] of the size that the model is made for."""
+        """Make a batch of B images [H, W, C] of the size that the model is made for."""
         patches = getattr(config, "patches", config)
         shape = (rows, *getattr(patches, "image", IMAGE), patches.channels)
         return {"inputs": {"images": np.random.default_rng(0).standard_normal(shape, dtype=np.float32)}}
 
     @classmethod
     def describe_batch(cls, config: Any, batch: dict[str, Any]) -> Described:
-        """Count B pictures."""
+        """Count B images."""
         rows, height, width, _ = batch["inputs"]["images"].shape
         return Described({"rows": rows, "height": height, "width": width}, rows, "images")
 

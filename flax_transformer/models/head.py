@@ -176,7 +176,7 @@ def with_head(backbone: Any, **head: Any) -> ClassifierConfig:
 
 
 def head_of(backbone: Any, **head: Any) -> HeadConfig:
-    """Give a head's config that fits a backbone; options as `with_head`'s.
+    """Return a head's config that fits a backbone; options as `with_head`'s.
 
     The backbone's blocks have a feed-forward layer, or it says `embed`, `init_std` and `precision` itself.
     """

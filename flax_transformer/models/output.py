@@ -16,7 +16,7 @@ from flax_transformer.ops.wide import product
 
 
 def output_table(cfg: EmbeddingConfig, outputs: int | None = None) -> EmbeddingConfig:
-    """Give the config of an output table of its own: as many tokens if not said otherwise, no positions or types."""
+    """Return the config of an output table of its own: as many tokens if not said otherwise, no positions or types."""
     vocab = cfg.vocab if outputs is None else outputs
     return replace(cfg, vocab=vocab, position="none", types=0, norm=None, project=None, own_table=True)
 
@@ -67,5 +67,5 @@ class OutputDense:
         self.norm = make_norm(residual.norm, width, eps=residual.norm_eps, precision=residual.precision, rngs=rngs)
 
     def through_dense(self, hidden: Float[Array, "*B T D"], name: str | Callable) -> Float[Array, "*B T D"]:
-        """Give what the output layer is given, by an activation of that name."""
+        """Return what the output layer is given, by an activation of that name."""
         return self.norm(activation(name)(self.dense(hidden)))

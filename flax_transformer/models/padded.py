@@ -30,7 +30,7 @@ class Padded:
 
 
 def split_padded(hidden: Any) -> tuple[Float[Array, "*B T D"], Bool[Array, "*B T"] | None]:
-    """Give hidden states, and which positions are not padding; None: all are, as of an array."""
+    """Return hidden states, and which positions are not padding; None: all are, as of an array."""
     return (hidden.hidden, hidden.real) if isinstance(hidden, Padded) else (hidden, None)
 
 

@@ -1,6 +1,6 @@
-"""What the heads of an encoder of pictures look at, laid out over the picture.
+"""What the heads of an encoder of images look at, laid out over the image.
 
-Axes: L layers, B pictures, N heads, T tokens and patches that look, S those that are looked at, H W pixels.
+Axes: L layers, B images, N heads, T tokens and patches that look, S those that are looked at, H W pixels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +16,13 @@ LARGEST = 1 << 21
 
 
 class Tiles(NamedTuple):
-    """Patches of a picture, from its upper left corner, and the tokens that come before them."""
+    """Patches of an image, from its upper left corner, and the tokens that come before them."""
 
     grid: Grid
     size: tuple[int, int]
     """Height and width of each, in pixels."""
     tokens: tuple[str, ...] = ()
-    """Names of what stands at no place of the picture."""
+    """Names of what stands at no place of the image."""
 
     def merged(self, rows: int, columns: int, grid: Grid | None = None) -> "Tiles":
         """Give those that are made of some rows and columns of them each; without a grid of as many as are whole."""

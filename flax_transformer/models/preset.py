@@ -45,7 +45,7 @@ def find_preset(name: str) -> Callable[[], Any]:
 
 
 def module_of(config: Any) -> type[nnx.Module]:
-    """Give the module a config is for: the first in the config's file whose `__init__` says that it takes one.
+    """Return the module a config is for: the first in the config's file whose `__init__` says that it takes one.
 
     It says so by the annotation of an argument, as in `def __init__(self, cfg: MyConfig, *, rngs: nnx.Rngs)`.
 
@@ -64,7 +64,7 @@ def module_of(config: Any) -> type[nnx.Module]:
 
 @lru_cache(maxsize=16)
 def abstract(config: Any) -> nnx.Module:
-    """Give the model of a config with shapes in place of parameters; kept, as to trace a model costs most of a load.
+    """Return the model of a config with shapes in place of parameters; kept, as to trace a model costs most of a load.
 
     Nobody may write to it.
     """

@@ -21,10 +21,10 @@ from flax_transformer.order import Part
 
 @frozen
 class RestorerConfig:
-    """A backbone of pictures, and a layer that gives back their pixels."""
+    """A backbone of images, and a layer that gives back their pixels."""
 
     backbone: Any
-    """The config of a model that gives hidden states of the patches of a square picture."""
+    """The config of a model that gives hidden states of the patches of a square image."""
     embed: int
     """D, the width of these."""
     stride: int
@@ -42,7 +42,7 @@ class RestorerConfig:
 
 
 class Restorer(Module):
-    """Pictures with masked patches in, pictures out: `model.output(model.hidden_states(images, masked=masked))`."""
+    """Images with masked patches in, images out: `model.output(model.hidden_states(images, masked=masked))`."""
 
     layer_order = (Part("backbone"), "dense")
 
@@ -55,7 +55,7 @@ class Restorer(Module):
 
     @classmethod
     def describe_batch(cls, config: RestorerConfig, batch: dict[str, Any]) -> Described:
-        """Count B pictures."""
+        """Count B images."""
         return module_of(config.backbone).describe_batch(config.backbone, batch)
 
     def __init__(self, cfg: RestorerConfig, *, rngs: nnx.Rngs):
@@ -68,12 +68,12 @@ class Restorer(Module):
         return self.backbone.hidden_states(*inputs, **named)
 
     def output(self, hidden: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B H W C"]:
-        """Give the pixels around every patch of a square picture."""
+        """Return the pixels around every patch of a square image."""
         return from_patches(self.dense(hidden[..., self.cfg.skip :, :]), self.cfg.stride, channels_first=True)
 
 
 def from_patches(patches: Float[Array, "*B P X"], stride: int, *, channels_first: bool) -> Float[Array, "*B H W C"]:
-    """Put the pixels of the patches of a square picture where they belong.
+    """Put the pixels of the patches of a square image where they belong.
 
     Args:
       patches: the pixels of each.
@@ -86,7 +86,7 @@ def from_patches(patches: Float[Array, "*B P X"], stride: int, *, channels_first
     *lead, P, _ = patches.shape
     side = isqrt(P)
     if side * side != P:
-        raise ValueError(f"pixels are given back to square pictures, got {P} patches")
+        raise ValueError(f"pixels are given back to square images, got {P} patches")
     shape = (-1, stride, stride) if channels_first else (stride, stride, -1)
     x = patches.reshape(*lead, side, side, *shape)
     x = x.transpose(

@@ -183,7 +183,7 @@ class Seq2Seq(OutputDense, Module):
         return self.encoder(x, **given)
 
     def _source(self, source: Any, lengths: Any, key: PRNGKeyArray | None) -> tuple[Any, dict[str, Any]]:
-        """Give what the encoder is given: a source, embedded where it is tokens, and the rest."""
+        """Return what the encoder is given: a source, embedded where it is tokens, and the rest."""
         mask = source_mask(lengths)
         if not self.cfg.embeds_source:
             return source, {"mask": mask, "key": key}
@@ -214,7 +214,7 @@ class Seq2Seq(OutputDense, Module):
         return self.decoder(x, memory, **given)
 
     def _target(self, target: Array, lengths: Any, mask: Mask | None, key: Any) -> tuple[Array, dict[str, Any]]:
-        """Give what the decoder is given beside the memory."""
+        """Return what the decoder is given beside the memory."""
         keys = (None, None) if key is None else jax.random.split(key)
         memory_mask = self.encoder.memory_mask(source_mask(lengths))
         given = {"mask": Mask(causal=True) & mask, "memory_mask": memory_mask, "key": keys[1]}
@@ -257,7 +257,7 @@ class Seq2Seq(OutputDense, Module):
         return hidden, {"encoder": read, "decoder": wrote}
 
     def output(self, hidden: Float[Array, "*B T D"]) -> Output:
-        """Give what logits are made of, from the decoder's hidden states."""
+        """Return what logits are made of, from the decoder's hidden states."""
         if self.cfg.output_dense is not None:
             hidden = self.through_dense(hidden, self.cfg.output_dense)
         hidden = hidden if self.cfg.output_scale == 1 else scaled(hidden, self.cfg.output_scale)
@@ -323,7 +323,7 @@ class Seq2Seq(OutputDense, Module):
         return x, replace(cache, layers=layers, index=cache.index + T)
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
-        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its patches.
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its patches.
 
         First the encoder's, then what each position of the decoder sees of what the encoder's last layer gives.
         """

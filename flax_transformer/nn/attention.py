@@ -115,13 +115,13 @@ class AttentionConfig:
 
 @frozen
 class CrossAttentionConfig(AttentionConfig):
-    """Attention to a memory of another kind than the block's own hidden states: a picture's, say."""
+    """Attention to a memory of another kind than the block's own hidden states: an image's, say."""
 
     memory: int | None = None
     """Width of the memory; None: D."""
     optional: bool = False
     """Whether a block that is given no memory does without this layer, instead of refusing: texts that are read alone
-    or with a picture (Li et al. 2022, https://arxiv.org/abs/2201.12086)."""
+    or with an image (Li et al. 2022, https://arxiv.org/abs/2201.12086)."""
 
     def resolved(self) -> "CrossAttentionConfig":
         """Spell out what None stands for, so that layers that are the same are equal."""
@@ -173,7 +173,7 @@ class Attention(Module):
         return self._normed("key", self.key(memory)), self.value(memory)
 
     def _look(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Array, Array]:
-        """Give a memory's keys and values for these queries: one row for each, for all, or for the beams of each."""
+        """Return a memory's keys and values for these queries: one row for each, for all, or for the beams of each."""
         if not isinstance(memory, Memory):
             check_hidden(memory, self.cfg.memory_width, "memory")
         k, v = memory.by_position() if isinstance(memory, Memory) else self._key_value(memory)
@@ -292,7 +292,7 @@ class Attention(Module):
         check_single(self.out.kernel, 3)
 
     def _placed(self, x: Array, positions: Array | None, first: Array | int) -> tuple[Array, Array, Array]:
-        """Give queries, keys and values of self-attention, turned by their positions."""
+        """Return queries, keys and values of self-attention, turned by their positions."""
         q, k, v = self._query_key_value(x)
         if self.cfg.rotary is None:
             return q, k, v
@@ -316,6 +316,6 @@ class Attention(Module):
     def _mix(
         self, q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, dropout: Dropout | None = None
     ) -> Array:
-        """Give what each query sees of the values: what layers of other parameters do in another way."""
+        """Return what each query sees of the values: what layers of other parameters do in another way."""
         extra = {} if dropout is None else {"dropout": dropout}  # a function that knows no dropout is given none
         return self.cfg.attend(q, k, v, mask, bias, scale=self.cfg.scale, **extra)

@@ -77,7 +77,7 @@ class Memory(LayerMemory):
         return replace(self, beams=beams)
 
     def by_position(self) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
-        """Give keys and values as `attention` takes them; XLA folds the transposition into the product."""
+        """Return keys and values as `attention` takes them; XLA folds the transposition into the product."""
         return rearrange(self.key, "... K H S -> ... S K H"), rearrange(self.value, "... K S H -> ... S K H")
 
 
@@ -234,5 +234,5 @@ def each_cache(function: Callable[[Any], Any], layers: Any) -> Any:
 
 
 def cache_length(layers: Caches) -> int:
-    """Give the positions there is room for."""
+    """Return the positions there is room for."""
     return (layers[0] if isinstance(layers, tuple) else layers).length

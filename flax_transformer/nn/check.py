@@ -28,7 +28,7 @@ def check_hidden(x: Any, width: int, what: str = "x") -> None:
 
 
 def check_images(images: Any, channels: int) -> None:
-    """Raise ValueError unless these are pictures [*B, H, W, C] in floating point."""
+    """Raise ValueError unless these are images [*B, H, W, C] in floating point."""
     if not jnp.issubdtype(getattr(images, "dtype", bool), jnp.floating):
         kind = getattr(images, "dtype", type(images).__name__)
         raise ValueError(f"images must be in floating point, scaled as the model wants them, got {kind}")

@@ -132,7 +132,7 @@ def configs_in(config: Any) -> Iterator[Any]:
 
 
 def field_names(config: Any) -> set[str]:
-    """Give the names of all fields of a config and of the configs in it."""
+    """Return the names of all fields of a config and of the configs in it."""
     return {field.name for each in configs_in(config) for field in fields(each)}
 
 

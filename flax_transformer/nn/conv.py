@@ -1,4 +1,4 @@
-"""Convolutions over pictures and over time, channels last.
+"""Convolutions over images and over time, channels last.
 
 Axes: B batch, H W height and width, T time, C channels in, D features out.
 """
@@ -21,7 +21,7 @@ _he = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 @frozen
 class ConvConfig:
-    """A convolution of pictures, or of sequences, by the axes of its window."""
+    """A convolution of images, or of sequences, by the axes of its window."""
 
     channels: int
     """C."""
@@ -61,7 +61,7 @@ class ConvConfig:
 
 
 class Conv(Module):
-    """Pictures in, pictures out; the kernel is [height, width, C / groups, D]. Of sequences, [length, …]."""
+    """Images in, images out; the kernel is [height, width, C / groups, D]. Of sequences, [length, …]."""
 
     def __init__(self, cfg: ConvConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -73,11 +73,11 @@ class Conv(Module):
             self.bias = nnx.Param(jnp.zeros(cfg.features, kind), out_sharding=(None,), eager_sharding=False)
 
     def weights(self) -> Float[Array, "..."]:
-        """Give the kernel, which a subclass may make of other parameters."""
+        """Return the kernel, which a subclass may make of other parameters."""
         return self.kernel[...]
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Convolve pictures [*B, H, W, C] or sequences [*B, T, C]; the bias is added in float32 or more.
+        """Convolve images [*B, H, W, C] or sequences [*B, T, C]; the bias is added in float32 or more.
 
         Raises:
           ValueError: shapes that do not fit.

@@ -101,7 +101,7 @@ class DividedBlockConfig(BlockConfig):
     time: TimeAttentionConfig
 
     def plain(self) -> BlockConfig:
-        """Give the block whose attention is not divided."""
+        """Return the block whose attention is not divided."""
         fields = {name: value for name, value in vars(self).items() if name != "time"}
         return BlockConfig(**{**fields, "attention": AttentionConfig(**vars(self.attention))})
 

@@ -122,7 +122,7 @@ class Experts(Module):
         return constrain(y.astype(x.dtype), "batch", "length", None), {**told, "dropped": late}
 
     def _seen(self, x: Array, key: PRNGKeyArray | None) -> Array:
-        """Give what the router sees."""
+        """Return what the router sees."""
         if key is None or not self.cfg.jitter:
             return widen(x)
         least, most = 1 - self.cfg.jitter, 1 + self.cfg.jitter

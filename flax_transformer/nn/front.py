@@ -64,13 +64,13 @@ class FrontConfig:
         return length
 
     def length_of(self, frames: int) -> int:
-        """Give the shortest sound of which so many positions come."""
+        """Return the shortest sound of which so many positions come."""
         for window, stride in zip(reversed(self.windows), reversed(self.strides), strict=True):
             frames = (frames - 1) * stride + window - 2 * self.padding(window)
         return frames
 
     def padding(self, window: int) -> int:
-        """Give the zeros at either end before a convolution."""
+        """Return the zeros at either end before a convolution."""
         return window // 2 if self.padded else 0
 
     def build(self, rngs: nnx.Rngs) -> "Front":

@@ -1,4 +1,4 @@
-"""Blocks whose attention knows that hidden states lie on a grid, as the patches of a picture do.
+"""Blocks whose attention knows that hidden states lie on a grid, as the patches of an image do.
 
 Axes: B batch, T positions, D width.
 """
@@ -65,7 +65,7 @@ class GridBlockConfig:
 
 
 class GridBlock(Module):
-    """One layer of an encoder of pictures."""
+    """One layer of an encoder of images."""
 
     def __init__(self, cfg: GridBlockConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

@@ -57,7 +57,7 @@ class GridBias(Module):
         self.table = nnx.Param(table, out_sharding=(None, "heads"), eager_sharding=False)
 
     def __call__(self, grid: Grid) -> Float[Array, "N T T"]:
-        """Give the biases of a grid no larger than the table's, in float32 or more.
+        """Return the biases of a grid no larger than the table's, in float32 or more.
 
         Raises:
           ValueError: for a larger grid.
@@ -69,7 +69,7 @@ class GridBias(Module):
         return self._biases(self.table[...], grid, self.cfg.grid)
 
     def resampled(self, grid: Grid) -> Float[Array, "N T T"]:
-        """Give the biases of a grid of any size: the distances of the table's, stretched to it, bilinear."""
+        """Return the biases of a grid of any size: the distances of the table's, stretched to it, bilinear."""
         tokens = 3 * self.cfg.token
         table = resample_relative_bias(
             widen(self.table[...]), grid, tokens=tokens, window=self.cfg.grid, kernel=bilinear

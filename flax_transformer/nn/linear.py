@@ -21,7 +21,7 @@ _xavier = nnx.initializers.xavier_uniform()
 
 
 def initializer(cfg: Any, default: nnx.Initializer = _xavier, *, residual: bool = False) -> nnx.Initializer:
-    """Give what a sublayer's kernels start from: its own standard deviation, or the default of the 2017 model.
+    """Return what a sublayer's kernels start from: its own standard deviation, or the default of the 2017 model.
 
     Args:
       cfg: of the sublayer; it has `init_std` and `residual_init_std`.

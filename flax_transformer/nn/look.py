@@ -71,7 +71,7 @@ class Look(Module):
         lengths: Int[Array, "*B"] | None,
         positions: Int[Array, "T"],
     ) -> tuple[Float[Array, "*B T W"], Float[Array, "*B T S"]]:
-        """Give what each state sees, and how much of each source position; a row without a source sees nothing.
+        """Return what each state sees, and how much of each source position; a row without a source sees nothing.
 
         Args:
           keys: by `keys`.
@@ -99,7 +99,7 @@ class Look(Module):
         return widen(self.score(together)[..., 0])
 
     def _middle(self, query: Array, length: Array, positions: Array) -> Array:
-        """Give the middle of each state's window."""
+        """Return the middle of each state's window."""
         last = jnp.maximum(length - 1, 0)[..., None]
         if self.cfg.local == "monotonic":
             return jnp.minimum(positions, last)

@@ -116,7 +116,7 @@ class _Absent:
 
 @cache
 def _config_of(cls: type) -> type | None:
-    """Tell what class the argument `cfg` of a module must have; None where it does not say."""
+    """Return what class the argument `cfg` of a module must have; None where it does not say."""
     parameter = inspect.signature(cls.__init__).parameters.get("cfg")
     return parameter.annotation if parameter is not None and inspect.isclass(parameter.annotation) else None
 

@@ -55,7 +55,7 @@ class NoNorm(Module):
     """What stands where a norm would be."""
 
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Give what it is given."""
+        """Return what it is given."""
         return x
 
 

@@ -1,4 +1,4 @@
-"""Pictures as sequences: equal patches, each one vector (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929).
+"""Images as sequences: equal patches, each one vector (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929).
 
 Axes: B batch, H W height and width in pixels, C channels, P patches, D width.
 """
@@ -16,12 +16,12 @@ from flax_transformer.parallel import constrain
 
 @frozen
 class PatchConfig:
-    """A linear layer over every patch of a picture."""
+    """A linear layer over every patch of an image."""
 
     embed: int
     """D, the width of the residual stream."""
     image: tuple[int, int]
-    """Height and width of the pictures that the model is made for, in pixels."""
+    """Height and width of the images that the model is made for, in pixels."""
     patch: tuple[int, int]
     """Height and width of a patch."""
     channels: int = 3
@@ -43,13 +43,13 @@ class PatchConfig:
         return self.grid_of(*self.image)
 
     def grid_of(self, height: int, width: int) -> tuple[int, int]:
-        """Give the rows and columns of patches of a picture; what is left at its right and lower edge is not seen.
+        """Return the rows and columns of patches of an image; what is left at its right and lower edge is not seen.
 
         Raises:
-          ValueError: for a picture smaller than a patch.
+          ValueError: for an image smaller than a patch.
         """
         if min(self.patch) < 1 or height < self.patch[0] or width < self.patch[1]:
-            raise ValueError(f"a picture must hold a patch of {_size(self.patch)} pixels, got {height}×{width}")
+            raise ValueError(f"an image must hold a patch of {_size(self.patch)} pixels, got {height}×{width}")
         return height // self.patch[0], width // self.patch[1]
 
     def build(self, rngs: nnx.Rngs) -> "Patches":
@@ -58,7 +58,7 @@ class PatchConfig:
 
 
 class Patches(Module):
-    """Pictures in, a row of vectors out, line by line."""
+    """Images in, a row of vectors out, line by line."""
 
     def __init__(self, cfg: PatchConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -68,7 +68,7 @@ class Patches(Module):
         )  # fmt: skip
 
     def __call__(self, images: Float[Array, "*B H W C"]) -> Float[Array, "*B P D"]:
-        """Embed the patches of pictures, of any size.
+        """Embed the patches of images, of any size.
 
         Raises:
           ValueError: shapes that do not fit.

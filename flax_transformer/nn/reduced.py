@@ -23,7 +23,7 @@ class ReducedConfig:
 
     attention: AttentionConfig
     patches: PatchConfig
-    """The layer that makes one key and value of several patches: of pictures of D channels, whose pixels these are."""
+    """The layer that makes one key and value of several patches: of images of D channels, whose pixels these are."""
     norm_eps: float = 1e-6
     """Of the LayerNorm after it."""
 

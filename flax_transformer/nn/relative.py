@@ -38,7 +38,7 @@ class RelativeBias(Module):
         self.bucket = nnx.Embed(cfg.buckets, heads, embedding_init=init, rngs=rngs, **precision.dtypes)
 
     def __call__(self, T: int, S: int, offset: Int[Array, ""] | int = 0) -> Float[Array, "N T S"]:
-        """Give the bias of T queries on S keys, in float32 whatever attention computes in.
+        """Return the bias of T queries on S keys, in float32 whatever attention computes in.
 
         Args:
           offset: position of the first query among the keys.

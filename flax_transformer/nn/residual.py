@@ -87,7 +87,7 @@ class Residual(Module):
         return self.add(x, y, key=outer, drop_path=drop_path)
 
     def enter(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T D"]:
-        """Give what the sublayer sees."""
+        """Return what the sublayer sees."""
         check_hidden(x, self.cfg.embed)
         for leaf in jax.tree.leaves(self.norm):
             check_single(leaf, 1)

@@ -245,7 +245,7 @@ def _keys(blocks: Any, key: PRNGKeyArray | None) -> Array | None:
 def _step(
     given: "_Given", shared: list, remat: str, unroll: int | bool, call: Callable = _call
 ) -> Callable[[int, Any, list], Any]:
-    """Give what is done in each layer, whose turn in a cycle comes first."""
+    """Return what is done in each layer, whose turn in a cycle comes first."""
 
     def step(turn: int, x: Any, layers: list) -> Any:
         block, k, *slices = layers
@@ -312,14 +312,14 @@ class _Given:
         return [leaf.value for _, leaf in self.named if _is_per_layer(leaf)]
 
     def of_block(self, slices: list, shared: list, turn: int) -> tuple[tuple, dict]:
-        """Give the arguments of a block from its slices, from what all are given, and whose turn it is."""
+        """Return the arguments of a block from its slices, from what all are given, and whose turn it is."""
         slices, rest = iter(slices), iter(shared)
         whole = self.treedef.unflatten([next(slices if _is_per_layer(leaf) else rest) for _, leaf in self.named])
         own = lambda node: node.values[turn % len(node.values)] if isinstance(node, Cycle) else node  # noqa: E731
         return jax.tree.map(own, whole, is_leaf=_is_marked)
 
     def over(self, blocks: Any, unroll: int | bool) -> Callable:
-        """Give the loop over layers, of `step(turn, x, layers) -> (x, state)`."""
+        """Return the loop over layers, of `step(turn, x, layers) -> (x, state)`."""
         return _one_by_one if isinstance(blocks, nnx.List) else partial(_scan, self.period, unroll)
 
     def names(self, blocks: Any) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""Pictures as sequences: convolutions, each of which halves a picture, in place of a layer over patches (Hassani et al.
+"""Images as sequences: convolutions, each of which halves an image, in place of a layer over patches (Hassani et al.
 2021, https://arxiv.org/abs/2104.05704; Xiao et al. 2021, https://arxiv.org/abs/2106.14881).
 
 Axes: B batch, H W height and width in pixels, C channels, P places of the last feature map, D width.
@@ -21,21 +21,21 @@ from flax_transformer.parallel import constrain
 
 @frozen
 class StemConfig:
-    """Convolutions of 3×3, each with ReLU, that make a picture half as high and wide.
+    """Convolutions of 3×3, each with ReLU, that make an image half as high and wide.
 
-    Kernels begin as He's by what they take, so that pictures come out as strong as they went in.
+    Kernels begin as He's by what they take, so that images come out as strong as they went in.
     """
 
     embed: int
     """D, the width of the residual stream and of the last convolution."""
     image: tuple[int, int]
-    """Height and width of the pictures that the model is made for, in pixels."""
+    """Height and width of the images that the model is made for, in pixels."""
     inner: tuple[int, ...] = ()
     """Widths of the convolutions before the last."""
     channels: int = 3
     """C."""
     pool: bool = True
-    """Whether pictures are halved by the largest value of 3×3, as in CCT, or by convolutions of stride 2."""
+    """Whether images are halved by the largest value of 3×3, as in CCT, or by convolutions of stride 2."""
     precision: Precision = Precision()
 
     def __post_init__(self):
@@ -56,13 +56,13 @@ class StemConfig:
         return (2 ** (len(self.inner) + 1),) * 2
 
     def grid_of(self, height: int, width: int) -> tuple[int, int]:
-        """Give the rows and columns that a picture becomes.
+        """Return the rows and columns that an image becomes.
 
         Raises:
-          ValueError: for a picture without pixels.
+          ValueError: for an image without pixels.
         """
         if min(height, width) < 1:
-            raise ValueError(f"a picture must have pixels, got {height}×{width}")
+            raise ValueError(f"an image must have pixels, got {height}×{width}")
         for _ in range(len(self.inner) + 1):
             height, width = -(-height // 2), -(-width // 2)
         return height, width
@@ -73,7 +73,7 @@ class StemConfig:
 
 
 class Stem(Module):
-    """Pictures in, a row of vectors out, line by line."""
+    """Images in, a row of vectors out, line by line."""
 
     def __init__(self, cfg: StemConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
@@ -86,7 +86,7 @@ class Stem(Module):
             setattr(self, f"conv{i + 1}", layer)
 
     def __call__(self, images: Float[Array, "*B H W C"]) -> Float[Array, "*B P D"]:
-        """Embed pictures, of any size.
+        """Embed images, of any size.
 
         Raises:
           ValueError: shapes that do not fit.

@@ -139,7 +139,7 @@ def _rows(name: str, inside: dict | Row, level: int) -> Iterator[Row]:
 
 
 def _axes(tree: Any) -> dict[str, tuple[str | None, ...]]:
-    """Tell the axes of the parts of a tree, each by itself where they cannot be told of all of it."""
+    """Return the axes of the parts of a tree, each by itself where they cannot be told of all of it."""
     try:
         return tree_axes(tree)
     except ValueError:  # a model of one's own, before its rules are written

@@ -190,7 +190,7 @@ class Trunk(Module):
         return self._end(x), cache
 
     def drop_rates(self, key: PRNGKeyArray | None) -> PerLayer | None:
-        """Give each block's rate of doing without a sublayer; None: as the blocks say, or nothing is random."""
+        """Return each block's rate of doing without a sublayer; None: as the blocks say, or nothing is random."""
         cfg = self.cfg
         return PerLayer(jnp.linspace(0, cfg.drop_path, cfg.depth)) if cfg.drop_path and key is not None else None
 

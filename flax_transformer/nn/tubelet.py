@@ -35,7 +35,7 @@ class TubeletConfig(PatchConfig):
         return self.grid_of(self.frames, *self.image)
 
     def grid_of(self, frames: int, height: int, width: int) -> tuple[int, int, int]:
-        """Give the times, rows and columns of tubelets of a clip; what is left at its end and edges is not seen.
+        """Return the times, rows and columns of tubelets of a clip; what is left at its end and edges is not seen.
 
         Raises:
           ValueError: for a clip smaller than a tubelet.

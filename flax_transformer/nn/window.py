@@ -111,7 +111,7 @@ def join_windows(x: Float[Array, "*B W S D"], grid: Grid) -> Float[Array, "*B R 
 
 
 def apart(grid: Grid, size: int, shift: Int[Array, ""] | int) -> Float[Array, "W 1 S S"]:
-    """Give what keeps those places of a window from each other that shifting has put there from opposite edges.
+    """Return what keeps those places of a window from each other that shifting has put there from opposite edges.
 
     >>> apart(Grid(1, 2), 1, 0).ravel()
     Array([0., 0.], dtype=float32)

@@ -1,4 +1,4 @@
-"""Pairs, each told from all others of its batch: texts and pictures, or two pictures of one thing.
+"""Pairs, each told from all others of its batch: texts and images, or two images of one thing.
 
 Axes: B pairs.
 """
@@ -91,7 +91,7 @@ def present_pairs(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, " B"
 
 
 def same_pairs(batch: Batch, scores: Float[Array, "B B"]) -> Bool[Array, "B B"]:
-    """Tell which pairs say the same: each itself, and those with the same `tokens`."""
+    """Return which pairs say the same: each itself, and those with the same `tokens`."""
     tokens = batch["inputs"].get("tokens")
     itself = jnp.eye(len(scores), dtype=bool)
     return itself if tokens is None else itself | (tokens[:, None] == tokens[None]).all(axis=-1)

@@ -1,6 +1,6 @@
-"""Objects in pictures as a set: each is matched with one answer, and all other answers are to be no object.
+"""Objects in images as a set: each is matched with one answer, and all other answers are to be no object.
 
-Axes: B pictures, L layers that answer, Q answers (queries), M places for objects, E classes.
+Axes: B images, L layers that answer, Q answers (queries), M places for objects, E classes.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ class DetectionLoss(Objective):
     """Sum the losses of classes and boxes over the objects of a batch (Carion et al. 2020, §3.1).
 
     The model answers as `model.output(hidden)`: `logits` [B, L, Q, E + 1], the last of no object, and `boxes`
-    [B, L, Q, 4]. The batch's labels are `boxes` [B, M, 4], by centres in shares of the picture, their `classes` [B, M]
-    and `weights` [B, M], 0 where there is no object; a picture of weight 0 counts nothing. An object of no class, or
+    [B, L, Q, 4]. The batch's labels are `boxes` [B, M, 4], by centres in shares of the image, their `classes` [B, M]
+    and `weights` [B, M], 0 where there is no object; an image of weight 0 counts nothing. An object of no class, or
     whose box is not one, makes the loss NaN.
 
     Cross-entropy is a mean over answers by their weights, the others are over objects, and `count_error`, how many
-    objects too many or too few are found, over pictures.
+    objects too many or too few are found, over images.
     """
 
     class_cost: float = 1.0
@@ -64,7 +64,7 @@ class DetectionLoss(Objective):
         """Sum the loss over the objects of a batch; what it reports is of the last layer.
 
         Raises:
-          ValueError: when a picture has places for more objects than there are answers.
+          ValueError: when an image has places for more objects than there are answers.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         found = model.output(model.hidden_states(**batch["inputs"], key=keys[0]), key=keys[1])
@@ -117,7 +117,7 @@ class DetectionLoss(Objective):
         """
         Q, M = logits.shape[1], labels["weights"].shape[1]
         if M > Q:
-            raise ValueError(f"a picture must not have more objects than the model has queries, got {M}, {Q} queries")
+            raise ValueError(f"an image must not have more objects than the model has queries, got {M}, {Q} queries")
         likely = jax.nn.softmax(logits, axis=-1)
         class_cost = -jnp.take_along_axis(likely, labels["classes"][:, None, :], axis=-1)  # [B, Q, M]
         one, other = boxes[:, :, None], labels["boxes"][:, None]
@@ -130,7 +130,7 @@ class DetectionLoss(Objective):
 
 
 def fits_image(boxes: Float[Array, "*B 4"]) -> Bool[Array, "*B 4"]:
-    """Tell which numbers of boxes, by centres and sizes, can be fractions of an image; a tenth beyond its edge is."""
+    """Return which numbers of boxes, by centres and sizes, can be fractions of an image; a tenth beyond its edge is."""
     return (boxes >= jnp.array([-0.1, -0.1, 0, 0])) & (boxes <= 1.1)
 
 

@@ -20,7 +20,7 @@ class LabelLoss(Objective):
 
     The model gives the scores of classes as `model.output(hidden, key=key)`: [B, E] for labels [B], one a row, or
     [B, T, E] for labels [B, T] of every position. Each counts as often as its weight says. Labels may be distributions
-    over the classes, with an axis E more, as mixing pictures makes them; right is then the class that has the most.
+    over the classes, with an axis E more, as mixing images makes them; right is then the class that has the most.
     """
 
     label_smoothing: float = 0.0

@@ -1,4 +1,4 @@
-"""Texts read with pictures: whether they belong together, where they nearly do and where they do (Li et al. 2021,
+"""Texts read with images: whether they belong together, where they nearly do and where they do (Li et al. 2021,
 https://arxiv.org/abs/2107.07651; Li et al. 2022, https://arxiv.org/abs/2201.12086).
 
 Axes: B pairs, T positions.
@@ -19,12 +19,12 @@ from flax_transformer.train.mean import Mean, summed
 
 @frozen
 class MatchLoss(ContrastiveLoss):
-    """Add to the contrastive loss the cross-entropy of telling, by reading a text with a picture, whether they belong
-    together: of every pair, of every text with another's picture, and of every picture with another's text.
+    """Add to the contrastive loss the cross-entropy of telling, by reading a text with an image, whether they belong
+    together: of every pair, of every text with another's image, and of every image with another's text.
 
     The other is drawn from the batch, as often as the contrastive scores take the two for a pair; without a key it is
     the likeliest. It is never an absent pair, nor one whose text says the same. The model has, beside what
-    `ContrastiveLoss` asks for, `states` of pictures in its hidden states, and
+    `ContrastiveLoss` asks for, `states` of images in its hidden states, and
     `match(tokens, states, lengths=…, key=…)` [B, 2], the scores of no and yes.
     """
 

@@ -41,7 +41,7 @@ class Objective:
         return self.separable
 
     def project(self, model: Any) -> Any:
-        """Give the model as it may be: done after every update. As it is, unless a subclass says otherwise."""
+        """Return the model as it may be: done after every update. As it is, unless a subclass says otherwise."""
         return model
 
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
@@ -86,7 +86,7 @@ class Around(Objective):
         return self.of.unit
 
     def project(self, model: Any) -> Any:
-        """Give the model as the objective allows it."""
+        """Return the model as the objective allows it."""
         return projection_of(self.of)(model)
 
     def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Known:
         self._model, self._hidden = model, hidden
 
     def hidden_states(self, **inputs: Any) -> jax.Array:
-        """Give them, whatever the inputs."""
+        """Return them, whatever the inputs."""
         return self._hidden
 
     def __getattr__(self, name: str) -> Any:
@@ -113,7 +113,7 @@ class Known:
 
 
 def present_rows(batch: Batch) -> Bool[Array, " B"]:
-    """Tell which rows are there, and do not just fill up a batch: those with a length, or else with a weight."""
+    """Return which rows are there, and do not just fill up a batch: those with a length, or else with a weight."""
     if (lengths := batch["inputs"].get("lengths")) is not None:
         return lengths > 0
     weights = batch["weights"]
@@ -121,7 +121,7 @@ def present_rows(batch: Batch) -> Bool[Array, " B"]:
 
 
 def is_right(logits: Float[Array, "*B E"], labels: Int[Array, "*B"]) -> Bool[Array, "*B"]:
-    """Tell whether labels are the first of the best classes, which never is so where the logits are not finite."""
+    """Return whether labels are the first of the best classes, which never is so where the logits are not finite."""
     return (logits.argmax(-1) == labels) & jnp.isfinite(logits.max(-1))
 
 

@@ -98,7 +98,7 @@ def explain_attention(
     *,
     dropout: Dropout | None = None,
 ) -> str:
-    """Tell which backend `auto` takes for a call, and why others cannot serve it. Shapes alone will do.
+    """Return which backend `auto` takes for a call, and why others cannot serve it. Shapes alone will do.
 
     >>> import jax
     >>> q = jax.ShapeDtypeStruct((2, 16, 4, 32), "float32")

@@ -39,7 +39,7 @@ def cut_block(x, axis, index, block):
 
 
 def part_of(mask, i, j, rows, columns):
-    """Give the mask of query block i against key block j."""
+    """Return the mask of query block i against key block j."""
     segments = mask.segments
     if segments is not None:
         segments = cut_block(segments[0], -1, i, rows), cut_block(segments[1], -1, j, columns)
@@ -87,7 +87,7 @@ class Band(NamedTuple):
         return jnp.clip((i * self.step + self.start) // self.size, 0, self.total - self.count)
 
     def cut(self, i, *arrays):
-        """Give the numbers of the blocks that block i visits, and these blocks of arrays."""
+        """Return the numbers of the blocks that block i visits, and these blocks of arrays."""
         if self.count == self.total:
             return jnp.arange(self.total), *arrays
         first = self.first(i)

@@ -182,5 +182,5 @@ def _early(draw: np.random.RandomState, blocks: int, count: int, heads: int) -> 
 
 
 def least_blocks(count: int) -> int:
-    """Give how many blocks a text must have, that it pays to see some and draw `count` besides."""
+    """Return how many blocks a text must have, that it pays to see some and draw `count` besides."""
     return 2 * count + 6

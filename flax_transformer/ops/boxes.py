@@ -1,4 +1,4 @@
-"""Boxes in pictures, as the centre and the size of each or as its two corners, in shares of the picture or in pixels.
+"""Boxes in images, as the centre and the size of each or as its two corners, in shares of the image or in pixels.
 
 A box by its centre is (x, y, width, height), by its corners (left, top, right, bottom).
 """
@@ -28,12 +28,12 @@ def to_centres(boxes: Float[Array, "*B 4"]) -> Float[Array, "*B 4"]:
 
 
 def area(boxes: Float[Array, "*B 4"]) -> Float[Array, "*B"]:
-    """Give the areas of boxes by their corners; 0 where a corner is on the wrong side of the other."""
+    """Return the areas of boxes by their corners; 0 where a corner is on the wrong side of the other."""
     return jnp.prod(jnp.maximum(boxes[..., 2:] - boxes[..., :2], 0), axis=-1)
 
 
 def overlap(one: Float[Array, "*#B 4"], other: Float[Array, "*#B 4"]) -> Float[Array, "*B"]:
-    """Give intersection over union of boxes by their corners, pair by pair; `overlap(a[:, None], b)` is of all pairs.
+    """Return intersection over union of boxes by their corners, pair by pair; `overlap(a[:, None], b)` is of all pairs.
 
     >>> float(overlap(jnp.array([0.0, 0.0, 2.0, 2.0]), jnp.array([1.0, 0.0, 3.0, 2.0])))
     0.3333333432674408
@@ -42,8 +42,10 @@ def overlap(one: Float[Array, "*#B 4"], other: Float[Array, "*#B 4"]) -> Float[A
 
 
 def generalised_overlap(one: Float[Array, "*#B 4"], other: Float[Array, "*#B 4"]) -> Float[Array, "*B"]:
-    """Give intersection over union less the empty share of the smallest box around both, which tells how far apart they
-    are (Rezatofighi et al. 2019, https://arxiv.org/abs/1902.09630); boxes by their corners, pair by pair.
+    """Return the generalised intersection over union of boxes by their corners, pair by pair.
+
+    It is less by the empty share of the smallest box around both, which grows with the distance of boxes that share
+    nothing (Rezatofighi et al. 2019, https://arxiv.org/abs/1902.09630).
 
     >>> float(generalised_overlap(jnp.array([0.0, 0.0, 1.0, 1.0]), jnp.array([3.0, 0.0, 4.0, 1.0])))
     -0.5
@@ -55,7 +57,7 @@ def generalised_overlap(one: Float[Array, "*#B 4"], other: Float[Array, "*#B 4"]
 
 
 def _shared(one: Array, other: Array) -> tuple[Array, Array]:
-    """Give intersection over union, and the union."""
+    """Return intersection over union, and the union."""
     low, high = jnp.maximum(one[..., :2], other[..., :2]), jnp.minimum(one[..., 2:], other[..., 2:])
     common = area(jnp.concatenate([low, high], axis=-1))
     union = area(one) + area(other) - common

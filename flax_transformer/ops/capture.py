@@ -49,7 +49,7 @@ def capture(f: Callable, name: str) -> Callable:
 
 
 def marks(f: Callable, *args: Any) -> tuple[str, ...]:
-    """Give the names that f marks values by when it is called so, each once, in program order.
+    """Return the names that f marks values by when it is called so, each once, in program order.
 
     >>> from jax.ad_checkpoint import checkpoint_name
     >>> marks(lambda x: checkpoint_name(2 * x, "doubled"), 1.0)
@@ -110,7 +110,7 @@ def _bind(jaxpr: Any, eqn: Any, inputs: list) -> list:
 
 
 def _marked(jaxpr: Any) -> Iterator[str]:
-    """Give the names of what a jaxpr marks, in program order."""
+    """Return the names of what a jaxpr marks, in program order."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "name":
             yield eqn.params["name"]

@@ -98,7 +98,7 @@ def _logits(output, hidden, vocab):
 
 
 def _score(logits, labels, weights, options):
-    """Give the loss of a chunk, and the weights of right guesses."""
+    """Return the loss of a chunk, and the weights of right guesses."""
     fixed = jax.lax.stop_gradient(logits)
     # `argmax` in parts that XLA drops where nobody asks; itself, it would merge it with the maximum of the loss.
     ids = jax.lax.broadcasted_iota(jnp.int32, fixed.shape, fixed.ndim - 1)

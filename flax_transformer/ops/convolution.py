@@ -1,4 +1,4 @@
-"""Convolutions over pictures and over time, channels last, and the largest value of windows.
+"""Convolutions over images and over time, channels last, and the largest value of windows.
 
 Axes: B batch, H W height and width, T time, U V those of a window, C channels, D features; I J height and width of what
 comes.
@@ -26,7 +26,7 @@ def convolution(
     padding: int = 0,
     dilation: int = 1,
 ) -> Float[Array, "..."]:
-    """Multiply every window with a kernel [U, V, G, D] of pictures [*B, H, W, C], or [U, G, D] of sequences [*B, T, C].
+    """Multiply every window with a kernel [U, V, G, D] of images [*B, H, W, C], or [U, G, D] of sequences [*B, T, C].
 
     With G = C every feature sees all channels; with fewer they are in C / G groups that see their own.
 
@@ -36,7 +36,7 @@ def convolution(
       dilation: from place to place within a window.
 
     Raises:
-      ValueError: for a picture or a sequence that is smaller than a window.
+      ValueError: for an image or a sequence that is smaller than a window.
 
     >>> convolution(jnp.ones((2, 5, 5, 3)), jnp.ones((3, 3, 3, 4)), stride=2, padding=1)[0, 0, 0, 0]
     Array(12., dtype=float32)
@@ -98,7 +98,7 @@ def max_pool(x: Float[Array, "*B H W C"], window: int, *, stride: int, padding: 
 
 
 def _largest_of_shifted(x: Array, window: int, stride: int, padding: int) -> Array:
-    """Compare shifted pictures, down and then across: on CPU the gradient of XLA's windows takes ten times as long."""
+    """Compare shifted images, down and then across: on CPU the gradient of XLA's windows takes ten times as long."""
     return _largest_along(_largest_along(x, -3, window, stride, padding), -2, window, stride, padding)
 
 
@@ -125,7 +125,7 @@ def check_window(shape: tuple[int, ...], window: tuple[int, ...], *, padding: in
     spans = [dilation * (size - 1) + 1 for size in window]
     sizes = shape[-len(window) - 1 : -1]
     if any(size + 2 * padding < span for size, span in zip(sizes, spans, strict=True)):
-        what = "pictures" if len(window) == 2 else "sequences"
+        what = "images" if len(window) == 2 else "sequences"
         raise ValueError(
             f"{what} must be as large as a window of {'×'.join(map(str, spans))} after padding {padding}, got "
             f"{'×'.join(map(str, sizes))}"

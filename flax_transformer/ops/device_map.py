@@ -35,7 +35,7 @@ def device_map(run: Callable, *, given: Any, made: Any, axes: Iterable[str]) -> 
 
 
 def summable(leaf: Any) -> Any:
-    """Give short floats 32 bits on CPUs, where XLA ends the process if devices inside of a map are to sum them.
+    """Return short floats 32 bits on CPUs, where XLA ends the process if devices inside of a map are to sum them.
 
     >>> summable(jnp.ones(2, jnp.bfloat16)).dtype == (jnp.float32 if platform() == "cpu" else jnp.bfloat16)
     True

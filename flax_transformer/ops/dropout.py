@@ -74,7 +74,7 @@ def keep_part(
 
 
 def keep_scale(rate: float) -> float:
-    """Give the factor on survivors that makes dropout unbiased, exact for the rate as `keep_mask` rounds it."""
+    """Return the factor on survivors that makes dropout unbiased, exact for the rate as `keep_mask` rounds it."""
     return _LEVELS / (_LEVELS - _levels(rate))
 
 

@@ -17,7 +17,7 @@ from flax_transformer.ops.xla import attention_logits, mix_weights
 
 
 def sparsemax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None = None) -> Float[Array, "*B S"]:
-    """Give the nearest shares to the logits: none below 0, together 1. Rows that see nothing are zero.
+    """Return the nearest shares to the logits: none below 0, together 1. Rows that see nothing are zero.
 
     >>> sparsemax(jnp.array([1.0, 0.5, -1.0]))
     Array([0.75, 0.25, 0.  ], dtype=float32)
@@ -28,7 +28,7 @@ def sparsemax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None =
 
 
 def entmax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None = None) -> Float[Array, "*B S"]:
-    """Give shares between softmax's and sparsemax's, α = 1.5: max(z / 2 − τ, 0)². Rows that see nothing are zero.
+    """Return shares between softmax's and sparsemax's, α = 1.5: max(z / 2 − τ, 0)². Rows that see nothing are zero.
 
     >>> entmax(jnp.array([1.0, 0.5, -3.0])).round(3)
     Array([0.674, 0.326, 0.   ], dtype=float32)
@@ -38,7 +38,7 @@ def entmax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None = No
 
 
 def _below_top(logits: Array, visible: Array | None, depth: float) -> tuple[Array, Array]:
-    """Give what is visible from its largest down, and whether there is any; at `depth` below it all shares are 0."""
+    """Return what is visible from its largest down, and whether there is any; at `depth` below it all shares are 0."""
     visible = jnp.ones((), bool) if visible is None else visible
     logits = jnp.where(visible, logits, -jnp.inf)
     top = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))

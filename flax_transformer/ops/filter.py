@@ -34,7 +34,7 @@ def keep_top_k(
 ) -> Float[Array, "*B V"]:
     """Keep the k largest logits of each row, and of these the nucleus of mass p; see `keep_top_p`.
 
-    Whatever equals the smallest logit kept stays too, so that equal tokens have equal chances. A k above the vocabulary
+    Whatever equals the smallest logit kept stays too, so that equal tokens are as probable. A k above the vocabulary
     size keeps everything.
 
     Args:

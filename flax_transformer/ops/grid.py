@@ -1,4 +1,4 @@
-"""Telling a Transformer where things are in a picture.
+"""Telling a Transformer where things are in an image.
 
 Axes: B batch, P places, rows I times columns J, D width; H W height and width in pixels, or of a table.
 """
@@ -32,13 +32,13 @@ def sinusoidal_grid(rows: int, columns: int, width: int) -> Float[Array, "P D"]:
 
 
 def sinusoidal_places(seen: Bool[Array, "*B I J"], width: int) -> Float[Array, "*B P D"]:
-    """Encode the places of a grid of which a part is a picture, line by line: the row in the first half of the width.
+    """Encode the places of a grid of which a part is an image, line by line: the row in the first half of the width.
 
-    Rows and columns of the picture are counted from 1 and scaled to end at 2π; sines and cosines take turns (Carion et
+    Rows and columns of the image are counted from 1 and scaled to end at 2π; sines and cosines take turns (Carion et
     al. 2020, https://arxiv.org/abs/2005.12872).
 
     Args:
-      seen: where there is a picture.
+      seen: where there is an image.
 
     Raises:
       ValueError: for a width that four does not divide.
@@ -76,13 +76,13 @@ def shrink_mask(mask: Bool[Array, "*B H W"], rows: int, columns: int) -> Bool[Ar
 
 
 def stretch_places(table: Float[Array, "H W D"], seen: Bool[Array, "*B I J"]) -> Float[Array, "*B I J D"]:
-    """Lay a table of learned places over the part of a grid that is a picture, corner on corner, bilinear.
+    """Lay a table of learned places over the part of a grid that is an image, corner on corner, bilinear.
 
-    A picture begins at the upper left; what is beside it has places 0 (Kim et al. 2021,
+    An image begins at the upper left; what is beside it has places 0 (Kim et al. 2021,
     https://arxiv.org/abs/2102.03334).
 
     Args:
-      seen: where there is a picture.
+      seen: where there is an image.
 
     >>> stretch_places(jnp.array([[[0.0], [6.0]]]), jnp.arange(4)[None] < 3)[0, :, 0]
     Array([0., 3., 6., 0.], dtype=float32)

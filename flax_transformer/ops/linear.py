@@ -46,7 +46,7 @@ class LinearState(NamedTuple):
         return LinearState(values, self.features + k.sum(axis=-3))
 
     def look(self, q: Float[Array, "*B T N F"]) -> tuple[Float[Array, "*B T N H"], Float[Array, "*B T N"]]:
-        """Give what features of queries see, and by how much to divide it."""
+        """Return what features of queries see, and by how much to divide it."""
         q = rearrange(widen(q), "... T (K G) F -> ... T K G F", K=self.values.shape[-3])
         seen = jnp.einsum("...tkgf,...kfh->...tkgh", q, self.values)
         total = jnp.einsum("...tkgf,...kf->...tkg", q, self.features)
@@ -54,7 +54,7 @@ class LinearState(NamedTuple):
 
 
 def elu_features(x: Float[Array, "*B H"]) -> Float[Array, "*B H"]:
-    """Give elu(x) + 1, above 0 everywhere.
+    """Return elu(x) + 1, above 0 everywhere.
 
     >>> elu_features(jnp.array([0.0, 2.0]))
     Array([1., 3.], dtype=float32)
@@ -160,7 +160,7 @@ def _per_head(x: Array, q: Array, axis: int) -> Array:
 
 
 def _weights(q: Array, k: Array) -> Array:
-    """Give the products of features, [*B, N, T, S]."""
+    """Return the products of features, [*B, N, T, S]."""
     q = rearrange(q, "... T (K G) F -> ... K G T F", K=k.shape[-2])
     return rearrange(product("...kgtf,...skf->...kgts", q, k), "... K G T S -> ... (K G) T S")
 

@@ -85,14 +85,14 @@ def soft_cross_entropy(
 
 
 def check_vocab(rows: int, vocab: int | None) -> int:
-    """Give the size of a vocabulary that a table of so many rows holds."""
+    """Return the size of a vocabulary that a table of so many rows holds."""
     if vocab is not None and not 0 < vocab <= rows:
         raise ValueError(f"vocab must be between 1 and the rows of the table, got {vocab} of {rows}")
     return rows if vocab is None else vocab
 
 
 def weights_of(weights, labels, dtype):
-    """Give the weights of labels in a float type, 1 each where there are none."""
+    """Return the weights of labels in a float type, 1 each where there are none."""
     return jnp.ones(labels.shape, dtype) if weights is None else weights.astype(dtype)
 
 

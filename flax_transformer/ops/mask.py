@@ -128,7 +128,7 @@ class Mask:
         return (replace(self, also=()), *self.also)
 
     def at(self, offset: Int[Array, "*#B"] | int | None) -> "Mask":
-        """Give the mask with another offset."""
+        """Return the mask with another offset."""
         return replace(self, offset=offset, also=tuple(replace(part, offset=offset) for part in self.also))
 
     def positional(self) -> bool:
@@ -136,7 +136,7 @@ class Mask:
         return self.causal or self.window is not None or any(part.positional() for part in self.also)
 
     def query_positions(self, T: int, S: int) -> Int[Array, "*#B 1 T 1"]:
-        """Give the position of each query among the keys."""
+        """Return the position of each query among the keys."""
         offset = jnp.asarray(S - T if self.offset is None else self.offset)
         return offset[..., None, None, None] + jnp.arange(T)[:, None]
 
@@ -163,7 +163,7 @@ class Mask:
         return jnp.broadcast_to(visible, jnp.broadcast_shapes(visible.shape, (1, T, S)))
 
     def _shown(self, T: int, S: int) -> Array | None:
-        """Give what all fields but `also` allow; None when they hide nothing."""
+        """Return what all fields but `also` allow; None when they hide nothing."""
         keys, parts = jnp.arange(S), []
         if self.causal or self.window is not None:
             ahead = keys - self.query_positions(T, S)

@@ -25,7 +25,7 @@ def check_shape(name: str, value: Any, own: int, shape: tuple[int, ...]) -> None
 
 
 def window_sides(window: Any) -> tuple[int, int] | None:
-    """Give a window's sides; ValueError for what is none."""
+    """Return a window's sides; ValueError for what is none."""
     if window is None:
         return None
     sides = (window, window) if isinstance(window, Integral) else window

@@ -17,7 +17,7 @@ from flax_transformer.ops.variant import Variant
 
 
 def root(length: int) -> int:
-    """Give the stride nearest to the square root of a length, with which a pattern is cheapest.
+    """Return the stride nearest to the square root of a length, with which a pattern is cheapest.
 
     >>> root(1000), root(0)
     (32, 1)

@@ -41,7 +41,7 @@ def orthogonal_features(key: PRNGKeyArray, features: int, width: int) -> Float[A
 def positive_features(
     x: Float[Array, "*B T N H"], vectors: Float[Array, "F H"]
 ) -> tuple[Float[Array, "*B T N F"], Float[Array, "*B T N"]]:
-    """Give exp(w · x − |x|²/2) as features of which the largest is 1, and the logarithm of what that was.
+    """Return exp(w · x − |x|²/2) as features of which the largest is 1, and the logarithm of what that was.
 
     Each position has a scale of its own, so that none is lost beside a larger one. A small number is added to all, as
     in the paper's code, so that a query and a key always have something in common.

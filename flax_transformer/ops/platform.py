@@ -23,7 +23,7 @@ def platform() -> str:
 
 
 def compute_capability() -> tuple[int, ...] | None:
-    """Give the version of NVIDIA's instructions that the devices here have; None where they have none.
+    """Return the version of NVIDIA's instructions that the devices here have; None where they have none.
 
     >>> platform() == "gpu" or compute_capability() is None
     True

@@ -54,7 +54,7 @@ def sinusoidal_spanning(positions: Int[Array, "*B T"], width: int) -> Float[Arra
 
 
 def _waves(positions, width, steps=None):
-    """Give sines and cosines; `steps` of wavelengths, each as much longer, lead to 20000π: as many as pairs if None."""
+    """Return sines and cosines; `steps` of wavelengths, each as much longer, lead to 20000π (None: one a pair)."""
     if width % 2:
         raise ValueError(f"sines and cosines come in pairs, so the width must be even, got {width}")
     if width > WIDEST:
@@ -71,7 +71,7 @@ def _waves(positions, width, steps=None):
 
 
 def rotary_frequencies(width: int, base: float = 10000.0) -> Float[Array, "half"]:
-    """Give the radians per position of each pair of channels: `base ** (-2 i / width)`.
+    """Return the radians per position of each pair of channels: `base ** (-2 i / width)`.
 
     >>> rotary_frequencies(4)
     Array([1.  , 0.01], dtype=float32)
@@ -103,7 +103,7 @@ class LinearScaling:
             raise ValueError(f"frequencies are divided by a factor above 0, got {self.factor}")
 
     def __call__(self, width: int, base: float) -> Float[Array, "half"]:
-        """Give the radians per position of each pair of channels."""
+        """Return the radians per position of each pair of channels."""
         return jnp.asarray(_frequencies(width, base) / np.float32(self.factor))
 
 
@@ -131,7 +131,7 @@ class Llama3Scaling:
             )
 
     def __call__(self, width: int, base: float) -> Float[Array, "half"]:
-        """Give the radians per position of each pair of channels."""
+        """Return the radians per position of each pair of channels."""
         frequencies = _frequencies(width, base)
         turns = self.original_length / (2 * np.float32(math.pi) / frequencies)
         blend = np.clip((turns - self.low) / (self.high - self.low), 0, 1).astype(np.float32)

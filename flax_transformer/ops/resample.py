@@ -165,7 +165,7 @@ def _places(old: int, new: int, ratio: float | None, dtype: DTypeLike) -> np.nda
 
 
 def _fused(x: Number, y: np.ndarray, z: Number) -> np.ndarray:
-    """Give x·y + z rounded once, as the instruction does that torch's weights come from."""
+    """Return x·y + z rounded once, as the instruction does that torch's weights come from."""
     return (np.float64(x) * np.float64(y) + z).astype(y.dtype)
 
 

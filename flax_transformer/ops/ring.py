@@ -100,7 +100,7 @@ def ring_attention(
 
 
 def _block(length: int, ranks: int) -> int:
-    """Give the largest block that cuts the pieces of a sequence evenly."""
+    """Return the largest block that cuts the pieces of a sequence evenly."""
     piece = length // (2 * ranks)
     return next(size for size in range(min(piece, _BLOCK), 0, -1) if piece % size == 0)
 

@@ -20,7 +20,7 @@ def _query_blocks(plan, x, name):
 
 
 def _keys(plan, x):
-    """Give what goes round."""
+    """Return what goes round."""
     keys = {name: rearrange(x[name], "... (j s) K H -> j ... K s H", s=plan.columns) for name in ("k", "v")}
     return keys | ({"segments": x["key_segments"]} if "key_segments" in x else {})
 

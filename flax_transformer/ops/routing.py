@@ -116,7 +116,7 @@ def visitors(seats: Int[Array, "*B V"], count: int) -> Int[Array, "*B J"]:
 
 
 def send(x: Float[Array, "*B I D"], taken: Int[Array, "*B J"], back: Int[Array, "*B V"]) -> Float[Array, "*B J D"]:
-    """Give row `taken` of x for each of J, zeros where there is no such row; x's gradient is made so, too.
+    """Return row `taken` of x for each of J, zeros where there is no such row; x's gradient is made so, too.
 
     Args:
         taken: numbers of V visits, of which each row of x makes V / I, one after the other.
@@ -159,7 +159,7 @@ def balance_loss(
 
 
 def router_z_loss(logits: Float[Array, "*B T E"], real: Bool[Array, "*B T"] | None = None) -> Float[Array, "*B"]:
-    """Give the mean squared log-normaliser of each row (Zoph et al. 2022, https://arxiv.org/abs/2202.08906, ST-MoE).
+    """Return the mean squared log-normaliser of each row (Zoph et al. 2022, https://arxiv.org/abs/2202.08906, ST-MoE).
 
     Args:
         real: which tokens are no padding; None: all.

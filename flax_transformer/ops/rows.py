@@ -61,7 +61,7 @@ def drawn_from(shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, Int[A
 
 
 def drawn(draw: Callable[[tuple[int, ...]], Array], shape: tuple[int, ...]) -> Array:
-    """Give `draw(shape)`; in `rows_of`, that of the whole array at those rows.
+    """Return `draw(shape)`; in `rows_of`, that of the whole array at those rows.
 
     >>> with rows_of(jnp.array([2, 0]), 3):
     ...     drawn(lambda shape: jnp.arange(3.0)[:, None], (2, 1)).ravel()

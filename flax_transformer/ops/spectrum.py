@@ -14,7 +14,7 @@ Either = Array | np.ndarray
 
 
 def spectrum(weights: Float[Either, "*B T S"]) -> Float[Either, "*B R"]:
-    """Give the singular values of matrices, the largest first: of NumPy's by NumPy, so that nothing is compiled.
+    """Return the singular values of matrices, the largest first: of NumPy's by NumPy, so that nothing is compiled.
 
     >>> spectrum(jnp.eye(2)).tolist()
     [1.0, 1.0]
@@ -24,7 +24,7 @@ def spectrum(weights: Float[Either, "*B T S"]) -> Float[Either, "*B R"]:
 
 
 def spectrum_rank(weights: Float[Either, "*B T S"], share: float = 0.9) -> Int[Either | np.integer, "*B"]:
-    """Give the rank that keeps a share of the sum of the singular values.
+    """Return the rank that keeps a share of the sum of the singular values.
 
     Raises:
       ValueError: a share that is none.
@@ -40,7 +40,7 @@ def spectrum_rank(weights: Float[Either, "*B T S"], share: float = 0.9) -> Int[E
 
 
 def rank_error(weights: Float[Either, "*B T S"], rank: int) -> Float[Array, "*B"]:
-    """Give how far the best matrix of a rank is from each: the norm of the difference, as a share of the norm.
+    """Return how far the best matrix of a rank is from each: the norm of the difference, as a share of the norm.
 
     Raises:
       ValueError: a rank larger than the matrices have room for.

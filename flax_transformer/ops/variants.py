@@ -40,7 +40,7 @@ def explain_variants(
     scale: float | None = None,
     dropout: Dropout | None = None,
 ) -> str:
-    """Tell which variants can serve a call, and why others cannot. Shapes alone will do.
+    """Return which variants can serve a call, and why others cannot. Shapes alone will do.
 
     >>> q = jax.ShapeDtypeStruct((2, 96, 4, 32), "float32")
     >>> print(explain_variants(q, q, q, Mask(causal=True), scale=1.0))

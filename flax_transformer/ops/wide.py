@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:
-    """Give the type to compute in, at least float32.
+    """Return the type to compute in, at least float32.
 
     >>> wide("bfloat16"), wide("float32")
     (dtype('float32'), dtype('float32'))
@@ -16,7 +16,7 @@ def wide(dtype: DTypeLike) -> jnp.dtype:
 
 
 def widen(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
-    """Give an array at least 32 bits.
+    """Return an array at least 32 bits.
 
     >>> widen(jnp.ones(2, jnp.float16)).dtype
     dtype('float32')

@@ -108,7 +108,7 @@ def _score_jvp(primals, tangents):
 def masked_softmax(
     logits: Float[Array, "*B N T S"], visible: Bool[Array, "*#B #N #T #S"] | None
 ) -> Float[Array, "*B N T S"]:
-    """Give shares of what is visible; rows that see nothing are zero."""
+    """Return shares of what is visible; rows that see nothing are zero."""
     if visible is not None:
         logits = jnp.where(visible, logits, -jnp.inf)
     top = jnp.max(logits, axis=-1, keepdims=True, initial=-jnp.inf)

@@ -24,7 +24,7 @@ AXIS_TO_MESH: dict[str, Place] = {
 
 
 def several(place: Place) -> tuple[str, ...]:
-    """Give the mesh axes of a place in a table, or in a PartitionSpec."""
+    """Return the mesh axes of a place in a table, or in a PartitionSpec."""
     return (place,) if isinstance(place, str) else () if place is None else tuple(place)
 
 
@@ -56,12 +56,12 @@ def axis_rules(rules: Mapping[str, Place]) -> Iterator[None]:
 
 
 def axis_to_mesh() -> dict[str, tuple[str, ...]]:
-    """Give the table that holds here: `AXIS_TO_MESH` and what `axis_rules` has said."""
+    """Return the table that holds here: `AXIS_TO_MESH` and what `axis_rules` has said."""
     return _DEFAULT | dict(_given.value)
 
 
 def auto_axes() -> dict[str, int]:
-    """Give the mesh axes in context along which the compiler splits arrays, with their sizes; none without a mesh.
+    """Return the mesh axes in context along which the compiler splits arrays, with their sizes; none without a mesh.
 
     >>> auto_axes()
     {}

@@ -89,7 +89,7 @@ def _parse(text: str) -> tuple[dict[str, list[_Instruction]], str | None]:
 
 
 def _walk(programs: dict, name: str, times: int) -> Iterator[tuple[tuple[str, ...] | None, Collective]]:
-    """Give each collective with the chain it is in, if it is in one."""
+    """Return each collective with the chain it is in, if it is in one."""
     body = programs.get(name, [])
     for each in body:
         kind = each.op.removesuffix("-start")
@@ -104,7 +104,7 @@ def _walk(programs: dict, name: str, times: int) -> Iterator[tuple[tuple[str, ..
 
 
 def _overlaps(start: _Instruction, body: list[_Instruction]) -> bool:
-    """Tell whether there is work between the start of a collective and its end, by the schedule that the text is in."""
+    """Return whether there is work between a collective's start and end, by the schedule that the text is in."""
     if not start.op.endswith("-start") or '"is_sync":true' in start.rest:
         return False
     for each in body[body.index(start) + 1 :]:

@@ -79,7 +79,7 @@ def _lay(leaf: Any, spec: PartitionSpec) -> Any:
 
 
 def _shared(leaf: jax.Array, lead: jax.Array | None) -> PartitionSpec:
-    """Give how leading axes are split that are as long in both."""
+    """Return how leading axes are split that are as long in both."""
     spec = []
     if lead is None:
         return PartitionSpec()

@@ -137,7 +137,7 @@ def meet(name: str) -> None:
 
 
 def agreed(value: int) -> int:
-    """Give the number that process 0 has."""
+    """Return the number that process 0 has."""
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
@@ -152,7 +152,7 @@ def first(name: str) -> Iterator[None]:
 
 
 def row_parts(mesh: Mesh | None) -> tuple[tuple[int, ...], int]:
-    """Tell which parts of a batch's rows this process lays out, and of how many.
+    """Return which parts of a batch's rows this process lays out, and of how many.
 
     A mesh cuts the rows into equal parts; processes whose devices share a part (tensor, sequence or pipeline axes that
     reach over processes) each lay it out.

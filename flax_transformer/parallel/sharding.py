@@ -85,7 +85,7 @@ def sharding_rules(rules: Mapping[str, Axes]) -> Iterator[None]:
 
 
 def given_rules() -> dict[str, Axes]:
-    """Give what `sharding_rules` has said here."""
+    """Return what `sharding_rules` has said here."""
     rules: dict[str, Axes] = {}
     for pattern, axes in _given.value:
         rules.setdefault(pattern, axes)
@@ -180,7 +180,7 @@ def _no_rule(name: str, rank: int) -> ValueError:
 
 
 def tree_axes(tree: Any) -> dict[str, Axes]:
-    """Tell the logical axes of every leaf of a model, by its path.
+    """Return the logical axes of every leaf of a model, by its path.
 
     First counts what `sharding_rules` says, then what the parameter says of itself (`with_axes`), then `RULES`. A
     vector of which nobody says anything is not split; it has an axis of layers where all that is known nearest to it in
@@ -225,7 +225,7 @@ def _check_names(name: str, axes: Axes) -> None:
 
 
 def _layers_around(name: str, layers: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Give the sizes of the axes of layers of the known parameters nearest in the tree, the fewest that one has."""
+    """Return the sizes of the axes of layers of the known parameters nearest in the tree, the fewest that one has."""
     parts = name.split(".")
     for depth in range(len(parts) - 1, -1, -1):
         inside = "".join(f"{part}." for part in parts[:depth])
@@ -261,7 +261,7 @@ def _fit(name: str, shape: tuple[int, ...], axes: Axes, sizes: Mapping[str, int]
 
 
 def _sizes(mesh: Mesh | AbstractMesh) -> Mapping[str, int]:
-    """Give the sizes of a mesh's axes, all of which somebody knows the use of."""
+    """Return the sizes of a mesh's axes, all of which somebody knows the use of."""
     if unknown := unknown_axes(mesh.shape):
         spelled = ", ".join(f"{axis}={mesh.shape[axis]}" for axis in unknown)
         raise ValueError(

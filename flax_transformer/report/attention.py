@@ -91,7 +91,7 @@ def attention_figure(maps: AttentionMaps, *, layer: int = -1) -> Any:
 
 
 def is_flat(weights: Float[np.ndarray, "*T S"]) -> bool:
-    """Tell whether every query gives all but the same weight to all that it attends to.
+    """Return whether every query gives all but the same weight to all that it attends to.
 
     >>> is_flat(np.array([[0.5, 0.5], [1.0, 0.0]])), is_flat(np.array([[0.6, 0.4], [0.5, 0.5]]))
     (True, False)

@@ -1,4 +1,4 @@
-"""A picture with the boxes of what was found in it, and how sure the model is.
+"""An image with the boxes of what was found in it, and how sure the model is.
 
 Axes: M boxes.
 """
@@ -12,7 +12,7 @@ import numpy as np
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#7f3c8d")
 """Of classes, in turn; most people tell them apart (Okabe and Ito 2008)."""
 SMALLEST = 480
-"""Pixels of the longer side at least; smaller pictures are drawn larger, pixel by pixel."""
+"""Pixels of the longer side at least; smaller images are drawn larger, pixel by pixel."""
 
 
 def draw_boxes(
@@ -31,7 +31,7 @@ def draw_boxes(
       truth: `boxes` that are there, drawn thin and white, with a dark edge.
 
     Returns:
-      A new picture of Pillow's.
+      A new image of Pillow's.
 
     >>> nothing = {"boxes": np.zeros((0, 4)), "labels": np.zeros(0, int), "scores": np.zeros(0)}
     >>> draw_boxes(np.zeros((30, 60, 3), np.uint8), nothing).size
@@ -66,7 +66,7 @@ def _corners(box: np.ndarray, scale: int) -> tuple[float, float, float, float]:
 
 
 def _caption(draw: Any, text: str, corner: tuple[float, float], colour: str, font: Any, size: tuple[int, int]) -> None:
-    """Write above a box, or where there is no room within the picture, as near as there is."""
+    """Write above a box, or where there is no room within the image, as near as there is."""
     left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
     width, height = right - left + 6, bottom - top + 6
     x = min(max(corner[0], 0), max(size[0] - width, 0))

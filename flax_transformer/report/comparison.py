@@ -57,7 +57,7 @@ class ComparedRun:
     """What the reader must know, a sentence each."""
 
     def last(self, metric: Metric) -> float | None:
-        """Give the newest value of a metric."""
+        """Return the newest value of a metric."""
         found = (r[metric.name] for r in reversed(self.records) if r["split"] == metric.split and metric.name in r)
         value = next(found, None)
         return float(value) if is_number(value) else None
@@ -79,7 +79,7 @@ class ComparedRun:
         return float(sum(found)) if found and all(map(is_number, found)) else None
 
     def speed(self) -> tuple[float, str] | None:
-        """Give the median of the speeds that were measured, and what was counted."""
+        """Return the median of the speeds that were measured, and what was counted."""
         for name in (name for record in self.records if record["split"] == "train" for name in record):
             if name.endswith(SPEED):
                 values = [r[name] for r in self.records if r["split"] == "train" and is_number(r.get(name))]
@@ -136,7 +136,7 @@ def grouped(runs: Sequence[ComparedRun]) -> list[Group]:
 
 
 def _shared_name(names: Sequence[str]) -> str:
-    """Give what names of several runs begin with, without what then names the seed."""
+    """Return what names of several runs begin with, without what then names the seed."""
     if len(names) == 1:
         return names[0]
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
@@ -170,7 +170,7 @@ def _spelled(value: Any) -> str:
 
 
 def settings(groups: Sequence[Group]) -> dict[str, list[str | None]]:
-    """Give the settings in which groups differ, by path, one value a group; None where a group has no such setting.
+    """Return the settings in which groups differ, by path, one value a group; None where a group has no such setting.
 
     Of folders and files the last parts, where these tell them apart.
     """

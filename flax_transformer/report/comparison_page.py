@@ -32,7 +32,7 @@ SCRIPTS = ("widget.js", "attention.js", "samples.js", "comparison.js")
 POINTS = 300
 """Records of a run's split that the page holds; of more, one in n."""
 PIXELS = 6_000_000
-"""Bytes of pictures that the page holds."""
+"""Bytes of images that the page holds."""
 FEW = 12
 """Samples that all runs should share; of fewer, samples that only some share are shown too."""
 UNSEEN = ("learning_rate", "gradient_norm", "skipped")
@@ -136,7 +136,7 @@ def _column(scores: Sequence[Score | None]) -> list[str]:
 
 
 def decimals(scores: Sequence[Score]) -> int:
-    """Give the decimals by which the widest spread has two digits, or the largest value four.
+    """Return the decimals by which the widest spread has two digits, or the largest value four.
 
     >>> decimals([Score(31.4159, 0.234, 3), Score(30.0, None, 1)]), decimals([Score(0.5, None, 1)])
     (2, 4)
@@ -204,7 +204,7 @@ def _missing(comparison: Comparison) -> list[str]:
 
 
 def _curves(run: ComparedRun, notes: list[str]) -> dict[str, dict[str, Any]]:
-    """Give what was measured of a run in columns, by split, with where the run then was."""
+    """Return what was measured of a run in columns, by split, with where the run then was."""
     where, splits = positions(run), {}
     for split in ("train", "validation"):
         last = {record["step"]: at for at, record in enumerate(run.records) if record["split"] == split}
@@ -245,14 +245,14 @@ def matched(samples: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple]:
 
 
 def sample_key(sample: Mapping[str, Any]) -> tuple:
-    """Give what makes a sample the same in two runs: source, target, and its picture."""
+    """Return what makes a sample the same in two runs: source, target, and its image."""
     picture = sample.get("picture")
     seen = hashlib.sha256(picture.encode()).hexdigest() if isinstance(picture, str) and "size" not in sample else ""
     return str(sample.get("source", "")), str(sample.get("target", "")), seen
 
 
 def _samples(groups: Sequence[Group], keys: Sequence[tuple], notes: list[str]) -> dict[str, Any] | None:
-    """Give samples with what each group's first run makes of them: half spread evenly, half those they differ in."""
+    """Return samples with what each group's first run makes of them: half spread evenly, half those they differ in."""
     lacking = [group.name for group in groups if not group.first.samples]
     if lacking:
         notes.append(f"There are no samples of {listed(lacking)}.")
@@ -287,7 +287,7 @@ def _sample(sample: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _attention(groups: Sequence[Group], notes: list[str]) -> list[dict[str, Any]]:
-    """Put pictures of one sentence together, one a group; None for a group that has none of it."""
+    """Put images of one sentence together, one a group; None for a group that has none of it."""
     sources = dict.fromkeys(picture.source for group in groups for picture in group.first.pictures)
     room, kept = WEIGHTS, []
     for source in sources:

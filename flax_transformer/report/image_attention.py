@@ -44,7 +44,7 @@ class Tiling(NamedTuple):
         return len(self.tokens) + self.rows * self.columns
 
     def merged(self, side: int) -> "Tiling":
-        """Give as large patches as are so many rows and columns of these; at the edges they may be smaller."""
+        """Return as large patches as are so many rows and columns of these; at the edges they may be smaller."""
         rows, columns = -(-self.rows // side), -(-self.columns // side)
         return Tiling(rows, columns, side * self.height, side * self.width, self.tokens)
 
@@ -178,7 +178,7 @@ def image_attention_figure(
 
 
 def flat_over(patches: Float[np.ndarray, "P"]) -> bool:
-    """Tell whether patches have all but the same weight, whose differences are then not drawn."""
+    """Return whether patches have all but the same weight, whose differences are then not drawn."""
     return float(patches.max()) <= FLAT * float(patches.min())
 
 

@@ -102,7 +102,7 @@ def render(report: Report) -> str:
 
 
 def _units(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Give the metrics that are told in percent, with what they are in the records."""
+    """Return the metrics that are told in percent, with what they are in the records."""
     names = dict.fromkeys(name for record in records for name in record)
     return {name: unit for name in names if (unit := unit_of(name))}
 

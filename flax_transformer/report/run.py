@@ -50,7 +50,7 @@ def read_records(folder: RunFolder, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -4,7 +4,7 @@ A sample of an image has `picture`, its file in the run's folder, and `source`, 
 too; `wide` asks for a whole line of the page. One that was classified, also a text alone, has `target`, `hypothesis`,
 its `score`, and `scores`, the probabilities of the most probable classes by name; one in which objects were sought
 `size`, the width and height that boxes are within, `objects` with `label` and `box`, and `found` with their `score`
-too; any other a `caption`. That of a clip has `frames`, how many of them its picture is a sheet of.
+too; any other a `caption`. That of a clip has `frames`, how many of them its image is a sheet of.
 Axes: M samples, E classes.
 """
 
@@ -21,18 +21,18 @@ import numpy as np
 from jaxtyping import Float
 
 PICTURES = "samples"
-"""Folder of a run's that has the pictures of its samples."""
+"""Folder of a run's that has the images of its samples."""
 CONFUSION = "confusion.json"
 """File of a run's folder that counts the samples of each class by the class predicted."""
 LONGEST = 512
-"""Pixels that a picture's longer side has at most, unless it is asked for larger."""
+"""Pixels that an image's longer side has at most, unless it is asked for larger."""
 NAME = re.compile(PICTURES + r"/[\w.-]{1,100}\.(png|wav)", re.ASCII)
 KINDS = {"png": ("image/png", b"\x89PNG\r\n\x1a\n"), "wav": ("audio/wav", b"RIFF")}
 """Of files, by their suffixes: their media types, and what they begin with."""
 
 
 def sheet(images: Sequence[Any]) -> Any:
-    """Put pictures of Pillow, all of one size, in rows on one: about half as many rows as columns."""
+    """Put images of Pillow, all of one size, in rows on one: about half as many rows as columns."""
     import PIL.Image
 
     (width, height), columns = images[0].size, _columns(len(images))
@@ -44,11 +44,11 @@ def sheet(images: Sequence[Any]) -> Any:
 
 
 def from_sheet(whole: Any, count: int) -> list[Any]:
-    """Cut so many pictures out of a sheet.
+    """Cut so many images out of a sheet.
 
     >>> import PIL.Image
-    >>> pictures = [PIL.Image.new("L", (3, 2), number) for number in range(8)]
-    >>> sheet(pictures).size, [each.getpixel((0, 0)) for each in from_sheet(sheet(pictures), 8)]
+    >>> images = [PIL.Image.new("L", (3, 2), number) for number in range(8)]
+    >>> sheet(images).size, [each.getpixel((0, 0)) for each in from_sheet(sheet(images), 8)]
     ((12, 4), [0, 1, 2, 3, 4, 5, 6, 7])
     """
     columns = _columns(count)
@@ -62,7 +62,7 @@ def _columns(count: int) -> int:
 
 
 def save_picture(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> str:
-    """Write the picture of a sample into a run's folder; give what the sample calls it.
+    """Write the image of a sample into a run's folder; give what the sample calls it.
 
     Args:
       root: the run's folder.
@@ -78,7 +78,7 @@ def save_picture(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> 
 
     place = f"{PICTURES}/{name}.png"
     if not NAME.fullmatch(place):
-        raise ValueError(f"the name of a picture must be of letters, digits, '-' and '_', got {name!r}")
+        raise ValueError(f"the name of an image must be of letters, digits, '-' and '_', got {name!r}")
     if isinstance(pixels, np.ndarray):
         pixels = PIL.Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
     image = pixels if pixels.mode in ("L", "RGB") else pixels.convert("RGB")
@@ -107,7 +107,7 @@ def save_sound(root: Path, name: str, samples: Float[np.ndarray, "T"], rate: int
 
 
 def read_media(root: Path, place: Any) -> str | None:
-    """Give the picture or the sound of a sample as a data URL; None where there is no such file in the run's own
+    """Return the image or the sound of a sample as a data URL; None where there is no such file in the run's own
     folder.
     """
     if not isinstance(place, str) or not (name := NAME.fullmatch(place)):
@@ -134,7 +134,7 @@ def write_confusion(root: Path, classes: Sequence[str], truth: Sequence[int], pr
 
 
 def read_confusion(root: Path) -> dict[str, Any] | None:
-    """Give the `classes` and `counts` of a run; None where there are none, or they do not fit each other."""
+    """Return the `classes` and `counts` of a run; None where there are none, or they do not fit each other."""
     path = root / CONFUSION
     try:
         value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

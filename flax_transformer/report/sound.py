@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 INCHES, DOTS = (7.0, 150)
-"""Of a picture's width, and pixels an inch."""
+"""Of an image's width, and pixels an inch."""
 
 
 def sound_figure(

@@ -140,7 +140,7 @@ def exact_match(prediction: str, references: Sequence[str]) -> float:
 
 
 def f1(prediction: str, references: Sequence[str]) -> float:
-    """Give the best harmonic mean of the words' precision and recall over the references; none means no answer."""
+    """Return the best harmonic mean of the words' precision and recall over the references; none means no answer."""
     return max(_overlap(normalize(prediction).split(), normalize(one).split()) for one in _answerable(references))
 
 
@@ -194,7 +194,7 @@ class Conversation:
             raise ValueError(f"keep must not be negative, got {self.keep}")
 
     def add(self, question: str, answer: str) -> "Conversation":
-        """Give the conversation with one more turn."""
+        """Return the conversation with one more turn."""
         return replace(self, turns=(*self.turns, (question, answer)))
 
     @property
@@ -208,7 +208,7 @@ class Conversation:
         return " ".join(part for part in (*said, question) if part)
 
     def messages(self, message: str) -> list[dict[str, str]]:
-        """Give the conversation as chat templates read it: who says what, and what is said now.
+        """Return the conversation as chat templates read it: who says what, and what is said now.
 
         >>> Conversation().add("Who wrote it?", "Ada.").messages("When?")[1:]
         [{'role': 'assistant', 'content': 'Ada.'}, {'role': 'user', 'content': 'When?'}]

@@ -83,7 +83,7 @@ def _weights(
 
 
 def _stacked(found: list[Array], side: Any) -> list[Array]:
-    """Give an array of all layers for each kind, whether the layers ran as a scan or one by one."""
+    """Return an array of all layers for each kind, whether the layers ran as a scan or one by one."""
     if all(weights.ndim == 5 for weights in found):
         return found
     kinds = len(found) // getattr(getattr(side, "cfg", None), "depth", len(found))
@@ -125,7 +125,7 @@ def attention_maps(translator: Translator, source: Sequence[int], target: Sequen
 
 
 def draw(translator: Translator, source: str, tokens: Sequence[str]) -> Picture:
-    """Make the picture of a sentence and its translation, the latter as a `Hypothesis` has it.
+    """Make the image of a sentence and its translation, the latter as a `Hypothesis` has it.
 
     Raises:
       ValueError: as `attention_maps` does.
@@ -139,7 +139,7 @@ def draw(translator: Translator, source: str, tokens: Sequence[str]) -> Picture:
 
 
 def draw_sentence(translator: Translator, sentence: str, search: Search) -> tuple[Picture, dict]:
-    """Translate a sentence; give its picture, and the translation as a sample with readable tokens.
+    """Translate a sentence; give its image, and the translation as a sample with readable tokens.
 
     Raises:
       ValueError: when the sentence or its translation is empty or too long to be drawn.

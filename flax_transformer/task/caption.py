@@ -1,7 +1,7 @@
-"""How good captions are, by what several people said of the same pictures: BLEU (Papineni et al. 2002) and CIDEr-D
+"""How good captions are, by what several people said of the same images: BLEU (Papineni et al. 2002) and CIDEr-D
 (Vedantam et al. 2015, https://arxiv.org/abs/1411.5726).
 
-Axes: B pictures.
+Axes: B images.
 """
 
 import math
@@ -30,19 +30,19 @@ def words(text: str) -> list[str]:
 
 
 def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Score captions of pictures by all that is said of each.
+    """Score captions of images by all that is said of each.
 
     Returns:
       `bleu1` to `bleu4`, of the corpus and without smoothing; `cider`, which is 10 at the most; `exact`, the share of
       captions whose words are those of one that somebody said. All but `cider` in percent.
 
     Raises:
-      ValueError: no captions, or not as many as pictures, or a picture of which nothing is said.
+      ValueError: no captions, or not as many as images, or an image of which nothing is said.
     """
     if not hypotheses or len(hypotheses) != len(references) or not all(references):
         raise ValueError(
             f"captions are scored by one or more references each, got {len(hypotheses)} captions, references of "
-            f"{sum(map(bool, references))} pictures"
+            f"{sum(map(bool, references))} images"
         )
     said = [words(text) for text in hypotheses]
     known = [[words(text) for text in each] for each in references]
@@ -64,10 +64,10 @@ def _bleu(said: list[list[str]], known: list[list[list[str]]]) -> dict[str, floa
 
 
 def cider(said: Sequence[Sequence[str]], known: Sequence[Sequence[Sequence[str]]]) -> float:
-    """Give the mean over pictures of CIDEr-D: how alike n-grams of words are, each the more the fewer pictures have it.
+    """Return the mean over images of CIDEr-D: how alike n-grams of words are, each the more the fewer images have it.
 
     Args:
-      said: the words of each picture's caption.
+      said: the words of each image's caption.
       known: those of its references.
     """
     pictures: Counter[tuple[str, ...]] = Counter()
@@ -94,7 +94,7 @@ def _length(text: Sequence[str]) -> int:
 
 
 def _weighed(text: Sequence[str], pictures: Counter, count: int) -> list[Vector]:
-    """Weigh the n-grams of a text by how few pictures have them: a vector for each n."""
+    """Weigh the n-grams of a text by how few images have them: a vector for each n."""
     found: list[Vector] = [{} for _ in range(ORDERS)]
     for gram, times in Counter(_grams(text)).items():
         found[len(gram) - 1][gram] = times * (math.log(count) - math.log(max(pictures[gram], 1)))
@@ -102,7 +102,7 @@ def _weighed(text: Sequence[str], pictures: Counter, count: int) -> list[Vector]
 
 
 def _cosine(one: Vector, other: Vector) -> float:
-    """Give how alike a caption's weights are to a reference's, which they must not exceed."""
+    """Return how alike a caption's weights are to a reference's, which they must not exceed."""
     both = sum(min(weight, other.get(gram, 0.0)) * other.get(gram, 0.0) for gram, weight in one.items())
     lengths = [math.sqrt(sum(weight**2 for weight in each.values())) for each in (one, other)]
     return both / math.prod(lengths) if all(lengths) else 0.0

@@ -25,7 +25,7 @@ def program() -> str:
 
 
 def spelled(target: str, options: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
-    """Give one spelling to an experiment of a file, FILE.py:NAME, and its options, however they were typed.
+    """Return one spelling to an experiment of a file, FILE.py:NAME, and its options, however they were typed.
 
     >>> spelled("wmt14.py", ["base", "--train.steps", "10"])
     ('wmt14.py:base', ('--train.steps', '10'))

@@ -119,7 +119,7 @@ def _drawn(runs: Sequence[ComparedRun], folders: Mapping[str, RunFolder]) -> lis
 
 
 def _fits(sample: Mapping[str, Any]) -> bool:
-    """Tell whether a picture of a sample's attention fits a page."""
+    """Return whether an image of a sample's attention fits a page."""
     short = 0 < len(sample["tokens"]) <= DRAWN if "tokens" in sample and has_tokens(dict(sample)) else True
     return short and len(str(sample.get("source", "")).split()) < DRAWN
 

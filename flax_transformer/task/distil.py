@@ -120,7 +120,7 @@ def _whole(part: Path) -> int:
 
 
 def _line(text: str) -> str:
-    """Give a text as one line."""
+    """Return a text as one line."""
     return text.replace("\r", " ").replace("\n", " ")
 
 

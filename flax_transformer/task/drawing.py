@@ -25,10 +25,10 @@ def draw_samples(
 
     Args:
       pretrained: the finished model.
-      samples: of the run; texts as `source`, pictures as data URLs, `whole` where `picture` is a page of several.
+      samples: of the run; texts as `source`, images as data URLs, `whole` where `picture` is a page of several.
 
     Returns:
-      That over texts, that over pictures, each None where the model reads no such thing; and what the reader must know.
+      That over texts, that over images, each None where the model reads no such thing; and what the reader must know.
     """
     texts = images = None
     notes: list[str] = []
@@ -37,7 +37,7 @@ def draw_samples(
             films = [each for each in samples if each.get("picture") and each.get("frames")]
             drawn = [_draw_clip(pretrained, each) for each in _spread(films)] if pretrained.processor else []
             images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
-        elif "pictures" in pretrained.architecture.inputs.reads:
+        elif "images" in pretrained.architecture.inputs.reads:
             if layout_of(pretrained) is not None and pretrained.processor is not None:
                 drawn = [_draw(pretrained, sample) for sample in _spread([s for s in samples if s.get("picture")])]
                 images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
@@ -52,7 +52,7 @@ def draw_samples(
 
 
 def _reads_alone(pretrained: Pretrained) -> bool:
-    """Tell whether a model reads one text at a time, and writes it on if it writes."""
+    """Return whether a model reads one text at a time, and writes it on if it writes."""
     known = pretrained.architecture
     two = "decoder_input_ids" in known.inputs.takes or "choose" in known.uses
     return "text" in known.inputs.reads and pretrained.tokenizer is not None and not two
@@ -75,7 +75,7 @@ def _decoded(pretrained: Pretrained, url: str) -> Any:
 
 
 def _as_it_is(pretrained: Pretrained, image: Any) -> Pretrained:
-    """Leave the size of a picture that is as the model sees it: resized and cropped already."""
+    """Leave the size of an image that is as the model sees it: resized and cropped already."""
     processor = image_processor_of(pretrained)
     if processor.shown(image).shape[1::-1] != image.size:
         return pretrained

@@ -14,7 +14,7 @@ class Edits(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Give the share of the references' length, which may be above 1; 0 where both are empty."""
+        """Return the share of the references' length, which may be above 1; 0 where both are empty."""
         wrong = self.substitutions + self.deletions + self.insertions
         return wrong / self.length if self.length else float(wrong > 0)
 

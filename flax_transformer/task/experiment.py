@@ -173,7 +173,7 @@ def _fit(
 
 
 def begin_training(experiment: Experiment, task: Task, mesh: Any = None) -> tuple[TrainState, Carry, Step]:
-    """Give the state that training begins in, what it carries, and the training step, not compiled.
+    """Return the state that training begins in, what it carries, and the training step, not compiled.
 
     Raises:
       ValueError: a new model with batch norms, trained by an objective that does not carry their statistics.
@@ -188,7 +188,7 @@ def begin_training(experiment: Experiment, task: Task, mesh: Any = None) -> tupl
 
 
 def _step(experiment: Experiment, task: Task) -> tuple[Any, Carry, Step]:
-    """Give what makes the optimizer's state, what is carried, and the training step."""
+    """Return what makes the optimizer's state, what is carried, and the training step."""
     config = experiment.train
     if task.step is not None:
         if config.accumulate > 1:
@@ -264,7 +264,7 @@ BARE = {"bare": True}
 
 
 def option_type(experiment: Experiment) -> Any:
-    """Give the type that tyro reads an experiment's options by."""
+    """Return the type that tyro reads an experiment's options by."""
     import tyro
 
     kind = type(experiment)

@@ -242,12 +242,12 @@ def _check_texts(spec: Spec, config: Any) -> None:
 
 
 def _check_objects(spec: Spec, config: Any) -> None:
-    """Refuse pictures of more objects than a model has queries."""
+    """Refuse images of more objects than a model has queries."""
     queries = getattr(config, "queries", None)
     if spec.objects is not None and queries is not None and spec.objects[0] > queries:
         most, name = spec.objects
         raise ValueError(
-            f"a picture must not have more objects than the model has queries (--model.queries), got {most} in {name}, "
+            f"an image must not have more objects than the model has queries (--model.queries), got {most} in {name}, "
             f"{queries} queries"
         )
 
@@ -281,7 +281,7 @@ def _wrapped(model: Any, architectures: list[str], said: Mapping[str, Any]) -> h
 
 
 def _merged(model: Any) -> Any:
-    """Give the model that is tested: that which is trained, or what is merged of it."""
+    """Return the model that is tested: that which is trained, or what is merged of it."""
     return jax.jit(merge_lora)(model.base, model.lora) if isinstance(model, Adapted) else model
 
 

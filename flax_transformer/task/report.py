@@ -99,7 +99,7 @@ def remake_report(workdir: str | Path) -> Path:
         evaluators = read_experiment(folder).evaluators
     except (FolderError, AttributeError) as error:  # its numbers can be shown all the same
         own = (folder.root / own_code.FILE).is_file()
-        notes = [f"There are no samples and no pictures of attention: {error}."] if own else []
+        notes = [f"There are no samples and no images of attention: {error}."] if own else []
         return write_report(folder, samples=[], notes=notes)
     if not any(each.draws for each in evaluators):
         return write_report(folder, evaluators, **_finished(folder))
@@ -136,7 +136,7 @@ def write_attention(
     """Write the attention of one sentence: a page of every layer, and PNGs of one.
 
     Args:
-      picture: the attention.
+      image: the attention.
       sample: the sentence, and what was written.
       output: folder to write to, made if need be.
       run: name of the run, for the page.

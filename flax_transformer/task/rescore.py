@@ -50,7 +50,7 @@ class Rescored:
 
 
 def score_pairs(judge: Translator, pairs: Sequence[tuple[str, str]], search: Search) -> list[float]:
-    """Give the log-probability of each target by its source, divided by its length as the search says.
+    """Return the log-probability of each target by its source, divided by its length as the search says.
 
     Targets that are as they would be written are scored as the judge's own beam search does; an empty source or
     target has the score 0, as an empty sentence's translation has.

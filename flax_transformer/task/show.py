@@ -40,7 +40,7 @@ def config_lines(config: dict, depth: int = 0) -> list[str]:
 
 
 def metric_lines(path: Path) -> list[str]:
-    """Give the newest metrics of each split."""
+    """Return the newest metrics of each split."""
     newest: dict[str, dict] = {}
     if path.exists():
         for line in path.read_text().splitlines():
@@ -85,7 +85,7 @@ def list_presets() -> None:
 
 
 def _about(thing: Any) -> str:
-    """Give the first paragraph of a docstring in one line, without the address of a paper."""
+    """Return the first paragraph of a docstring in one line, without the address of a paper."""
     text = " ".join(inspect.getdoc(thing).partition("\n\n")[0].split())
     return re.sub(r",? https?://[^\s)]+", "", text)
 

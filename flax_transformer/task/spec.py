@@ -29,7 +29,7 @@ class Spec:
     next_sentence: bool = False
     """Whether there are sentences that follow each other."""
     image: tuple[int, int, int] | None = None
-    """Height, width and channels of pictures, where there are any."""
+    """Height, width and channels of images, where there are any."""
     frames: int | None = None
     """Of clips, where there are any."""
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -39,11 +39,11 @@ class Spec:
     letters: int | None = None
     """Tokens of a new vocabulary of letters, which needs a new head of a checkpoint's model."""
     objects: tuple[int, str] | None = None
-    """The most objects of a picture, where they are to be found, and the picture's name."""
+    """The most objects of an image, where they are to be found, and the image's name."""
 
 
 def sized(config: Any, spec: Spec) -> Any:
-    """Give a config the sizes of the data: vocabulary, positions, size of pictures, classes, a head for next sentences.
+    """Give a config the sizes of the data: vocabulary, positions, size of images, classes, a head for next sentences.
 
     >>> from flax_transformer.models.text.gpt2 import gpt2_tiny
     >>> sized(gpt2_tiny(), Spec(uses=("continue",), vocab=99)).embedding.vocab

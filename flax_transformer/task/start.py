@@ -117,19 +117,19 @@ def start_processor(name: str) -> ImageProcessor:
         processor()
     if processor is None:
         raise ValueError(
-            f"a checkpoint must say in preprocessor_config.json how it sees pictures, {name} does not; or say it by "
+            f"a checkpoint must say in preprocessor_config.json how it sees images, {name} does not; or say it by "
             "--size, --mean and --std"
         )
     return processor
 
 
 def start_inputs(name: str) -> Signature:
-    """Tell what a checkpoint is given, a folder or hub id."""
+    """Return what a checkpoint is given, a folder or hub id."""
     return find_family(read_json(find_folder(name) / CONFIG))[1].inputs
 
 
 def start_uses(name: str) -> tuple[str, ...]:
-    """Tell what a checkpoint can do, a folder or hub id."""
+    """Return what a checkpoint can do, a folder or hub id."""
     return find_family(read_json(find_folder(name) / CONFIG))[1].uses
 
 
@@ -153,7 +153,7 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
         changed |= {"num_labels": len(spec.classes), "id2label": None}
     able = find_uses(config.get("model_type"), *spec.uses)
     own = (config.get("architectures") or [None])[0]
-    reads, given = find_architecture(able[0])[1].inputs.reads, "text" if spec.image is None else "pictures"
+    reads, given = find_architecture(able[0])[1].inputs.reads, "text" if spec.image is None else "images"
     given = "sound" if spec.sound else given if spec.frames is None else "clips"
     if given not in reads:
         raise ValueError(f"the checkpoint {name} reads {' and '.join(reads)}, the data are {given}")
@@ -209,7 +209,7 @@ def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
 
 
 def _pictures(config: dict[str, Any], spec: Spec, name: str) -> dict[str, Any]:
-    """Spell the size of the data's pictures as the checkpoint's config.json does."""
+    """Spell the size of the data's images as the checkpoint's config.json does."""
     if spec.image is None:
         return {}
     height, width, channels = spec.image
@@ -217,7 +217,7 @@ def _pictures(config: dict[str, Any], spec: Spec, name: str) -> dict[str, Any]:
     tower = next((each for each in ("vision_config", "encoder") if isinstance(config.get(each), dict)), None)
     if known != channels:
         raise ValueError(
-            f"pictures must have as many channels as those of the checkpoint {name}, {known}, got {channels}"
+            f"images must have as many channels as those of the checkpoint {name}, {known}, got {channels}"
         )
     size = {"image_size": height if height == width else [height, width]}
     if tower is not None and "image_size" in config[tower]:

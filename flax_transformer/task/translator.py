@@ -112,13 +112,13 @@ class Hypothesis:
 
 
 def room_of(model: Any, tokenizer: Any) -> int | None:
-    """Tell how many tokens a model has positions to write, behind those of a checkpoint's prompt; None: any number."""
+    """Return how many tokens a model has positions to write, after those of a checkpoint's prompt; None: any number."""
     positions = longest(getattr(model, "cfg", None))
     return None if positions is None else positions - len(getattr(tokenizer, "prompt", ()))
 
 
 def beginning(tokenizer: Any, rows: int) -> dict[str, Any]:
-    """Give what `decode_batch` must know of a tokenizer: what targets begin with, and a checkpoint's rules for them."""
+    """Return what `decode_batch` must know of a tokenizer: what targets begin with, and a checkpoint's rules."""
     if not hasattr(tokenizer, "prompt"):
         return {"bos": tokenizer.bos}
     return {"bos": tokenizer.prompt, "process": tokenizer.process(rows)}

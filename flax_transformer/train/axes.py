@@ -32,7 +32,7 @@ class Axes:
 
 
 def parameter_axes(tree: Any, order: Order | None = None) -> Any:
-    """Tell the axes of every parameter of a model, its gradients or a part of either, as a tree of `Axes`.
+    """Return the axes of every parameter of a model, its gradients or a part of either, as a tree of `Axes`.
 
     How many axes a parameter has by itself, Flax's layers say of theirs, and of others the logical axes they were made
     with (`nnx.Param(…, out_sharding=…)`); what is more than that are layers. Any other parameter of a module has as
@@ -68,7 +68,7 @@ def parameter_axes(tree: Any, order: Order | None = None) -> Any:
 
 
 def _said(node: Any, path: tuple) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Give the input and output axes of parameters by their paths, as far as modules and variables say them."""
+    """Return the input and output axes of parameters by their paths, as far as modules and variables say them."""
     is_leaf = lambda child: is_variable(child) or (child is not node and isinstance(child, nnx.Module))  # noqa: E731
     declared = _declared(node)
     for rest, child in jax.tree_util.tree_leaves_with_path(node, is_leaf=is_leaf):
@@ -82,7 +82,7 @@ def _said(node: Any, path: tuple) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _modules(tree: Any) -> Iterator[str]:
-    """Give what the paths of parameters within modules begin with."""
+    """Return what the paths of parameters within modules begin with."""
     is_leaf = lambda node: isinstance(node, nnx.Module)  # noqa: E731
     for path, node in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf):
         if isinstance(node, nnx.Module):
@@ -90,7 +90,7 @@ def _modules(tree: Any) -> Iterator[str]:
 
 
 def _declared(node: Any) -> dict[str, tuple[int, int]]:
-    """Give the input and output axes of what a Flax layer holds, as it says itself; nothing for any other node."""
+    """Return the input and output axes of what a Flax layer holds, as it says itself; nothing for any other node."""
     if isinstance(node, nnx.LinearGeneral):
         inputs, outputs = len(node.in_features), len(node.out_features)
         return {"kernel": (inputs, outputs), "bias": (0, outputs)}
@@ -117,12 +117,12 @@ def _split(name: str, rank: int) -> tuple[int, int]:
 
 
 def _factor(name: str, kernel: tuple[int, int]) -> tuple[int, int]:
-    """Give the input and output axes of a low-rank factor, `a` or `b`, of a kernel with those."""
+    """Return the input and output axes of a low-rank factor, `a` or `b`, of a kernel with those."""
     return (kernel[0], 1) if name.endswith(".a") else (1, kernel[1])
 
 
 def _named(name: str, rank: int, inside: bool) -> tuple[int, int] | None:
-    """Give the input and output axes of a kernel, an embedding or a low-rank factor of one by its name.
+    """Return the input and output axes of a kernel, an embedding or a low-rank factor of one by its name.
 
     Inside of a module more axes than two may as well be those of a window: there those around say more.
     """
@@ -206,7 +206,7 @@ def _mapped(function: Callable, group: str) -> Callable:
 
 
 def _reshape(tree: Any, before: Named, after: Named) -> Any:
-    """Give what lies under a parameter's name and has the shape it has before the shape it has after."""
+    """Return what lies under a parameter's name and has the shape it has before the shape it has after."""
 
     def change(path: tuple, leaf: Any) -> Any:
         name = path_name(path[-1:])

@@ -40,7 +40,7 @@ def _itself(model: Any) -> Any:
 
 
 def alone(model: Any, carried: Any) -> Any:
-    """Give the model as it is: what is carried is no part of it."""
+    """Return the model as it is: what is carried is no part of it."""
     return model
 
 
@@ -79,7 +79,7 @@ class Carrying:
         return projection_of(self.objective)
 
     def __call__(self, model: Any, batch: Any, *, carried: Any, key: PRNGKeyArray | None = None) -> tuple:
-        """Give loss, metrics, and what is carried on."""
+        """Return loss, metrics, and what is carried on."""
         return self.objective(model, batch, key=key, carried=carried)
 
 
@@ -90,17 +90,17 @@ def _said(objective: Objective, name: str, default: Any) -> Any:
 
 
 def carry_of(objective: Objective) -> Carry:
-    """Tell what an objective carries; `NOTHING` where it does not say."""
+    """Return what an objective carries; `NOTHING` where it does not say."""
     return _said(objective, "carry", NOTHING)
 
 
 def is_separable(objective: Objective) -> bool:
-    """Tell whether the sums over a batch are those over its parts, as they are where an objective does not say."""
+    """Return whether the sums over a batch are those over its parts, as they are where an objective does not say."""
     return _said(objective, "separable", True)
 
 
 def projection_of(objective: Objective) -> Callable[[Any], Any]:
-    """Give `project(model) -> model`, to what an objective allows, which is done after every update; often nothing."""
+    """Return `project(model) -> model`, to what an objective allows, done after every update; often nothing."""
     return _said(objective, "project", _itself)
 
 
@@ -168,7 +168,7 @@ def momentum_teacher(decay: float) -> Carry:
 
 
 def is_variable(node: Any) -> bool:
-    """Tell whether a node of a model is a Flax variable."""
+    """Return whether a node of a model is a Flax variable."""
     return isinstance(node, nnx.Variable)
 
 
@@ -177,7 +177,7 @@ def _is_statistic(node: Any) -> bool:
 
 
 def statistics_of(model: Any) -> dict[str, Any]:
-    """Give what a model holds beside parameters, by path: the values of Flax variables that are no `nnx.Param`."""
+    """Return what a model holds beside parameters, by path: the values of Flax variables that are no `nnx.Param`."""
     nodes = jax.tree_util.tree_leaves_with_path(model, is_leaf=is_variable)
     return {path_name(path): leaf for path, node in nodes if _is_statistic(node) for leaf in jax.tree.leaves(node)}
 
@@ -202,7 +202,7 @@ def check_new_statistics(model: Any, carry: Carry) -> None:
 
 
 def without_statistics(model: Any) -> Any:
-    """Give the model's parameters alone, with None in the places of what `statistics_of` gives."""
+    """Return the model's parameters alone, with None in the places of what `statistics_of` gives."""
     empty = lambda node: jax.tree.map(lambda _: None, node) if _is_statistic(node) else node  # noqa: E731
     return jax.tree.map(empty, model, is_leaf=is_variable)
 
@@ -214,7 +214,7 @@ def with_statistics(model: Any, statistics: dict[str, jax.Array]) -> Any:
 
 
 def statistics_fixed(model: Any) -> Any:
-    """Give the model with statistics that are constants to `jax.grad`."""
+    """Return the model with statistics that are constants to `jax.grad`."""
     fix = lambda node: jax.lax.stop_gradient(node) if _is_statistic(node) else node  # noqa: E731
     return jax.tree.map(fix, model, is_leaf=is_variable)
 

@@ -168,7 +168,7 @@ class Checkpoints:
         return [checkpoint.step for checkpoint in self._orbax.checkpoints]
 
     def newest(self) -> int | None:
-        """Tell the newest step, if there is one, as process 0 sees it.
+        """Return the newest step, if there is one, as process 0 sees it.
 
         Raises:
           CheckpointError: when this process does not see it, as folders on a network may come late or not be shared.

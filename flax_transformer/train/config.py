@@ -128,7 +128,7 @@ def outdated(data: Any) -> str | None:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Tell whether a value is of the type that a field declares; types that say more than JSON can hold, fit.
+    """Return whether a value is of the type that a field declares; types that say more than JSON can hold, fit.
 
     >>> fits(3, float), fits(True, int), fits(("a", 1), tuple[str, ...]), fits("x", Literal["x", "y"] | None)
     (True, False, False, True)

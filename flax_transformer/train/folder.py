@@ -71,7 +71,7 @@ class RunFolder:
         return self.root / "report.html"
 
     def begun(self) -> bool:
-        """Tell whether there is a checkpoint to go on from."""
+        """Return whether there is a checkpoint to go on from."""
         return self.checkpoints.is_dir() and any(path.name.isdigit() for path in self.checkpoints.iterdir())
 
 

@@ -81,10 +81,10 @@ class Batches(Protocol):
         """Iterate over batches."""
 
     def __next__(self) -> Any:
-        """Give the next batch."""
+        """Return the next batch."""
 
     def get_state(self) -> dict:
-        """Tell the position, as JSON-able data."""
+        """Return the position, as JSON-able data."""
 
     def set_state(self, state: dict) -> None:
         """Go on from a position."""
@@ -252,7 +252,7 @@ class _Run:
         return self._config.keep_best and self.patience.best_step == self.step
 
     def best(self) -> TrainState:
-        """Give the last state, with the best parameters where they are kept."""
+        """Return the last state, with the best parameters where they are kept."""
         step = self.patience.best_step
         if not self._config.keep_best or step in (None, self.step):
             return self.state

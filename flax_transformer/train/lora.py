@@ -71,7 +71,7 @@ class Adapted:
 
     @staticmethod
     def stands_for(name: str) -> str:
-        """Give the path of the kernel that a factor changes: it lies in the same layer."""
+        """Return the path of the kernel that a factor changes: it lies in the same layer."""
         return re.sub(r"^lora\.(.*)\.[ab]$", r"base.\1", name)
 
 
@@ -113,7 +113,7 @@ def _split(axes: Axes, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[i
 
 
 def merge_lora(model: Any, lora: Lora) -> Any:
-    """Give the model with its kernels changed, W + scale · A B, computed in float32 and rounded to W's type.
+    """Return the model with its kernels changed, W + scale · A B, computed in float32 and rounded to W's type.
 
     Pure and differentiable: `merge_lora(base, lora)` inside a loss trains `lora`; once, at the end, it gives a model
     like any other. In bfloat16 W's rounding swallows small changes, so train and merge on float32 parameters.

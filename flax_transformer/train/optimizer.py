@@ -113,7 +113,7 @@ def _muon(c: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def _direction(c: OptimizerConfig) -> optax.GradientTransformation:
-    """Give what turns gradients into a step of learning rate 1, upwards."""
+    """Return what turns gradients into a step of learning rate 1, upwards."""
     adam = optax.scale_by_adam(c.b1, c.b2, c.eps)
     return {
         "adam": lambda: adam,

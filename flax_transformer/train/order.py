@@ -72,7 +72,7 @@ def layer_distances(tree: Any, order: Order | None = None) -> Any:
 
 
 def stacked(tree: Any) -> tuple[str, ...]:
-    """Give the paths of all stacks with a layer axis that the modules in a tree name, as far as they say so."""
+    """Return the paths of all stacks with a layer axis that the modules in a tree name, as far as they say so."""
     return tuple(_stacked(tree, ""))
 
 

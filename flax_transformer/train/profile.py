@@ -158,7 +158,7 @@ def _whole(stat: Message) -> int:
 
 
 def _events(plane: Message) -> Iterator[tuple[int, str, int]]:
-    """Give the operations of a plane: program, name, and how long each took itself, in picoseconds."""
+    """Return the operations of a plane: program, name, and how long each took itself, in picoseconds."""
     kinds = {number: text(kind.get(2)) for number, kind in _map(plane.get(5, [])).items()}
     wanted = {name: number for number, name in kinds.items()}
     if "hlo_op" not in wanted:

@@ -53,7 +53,7 @@ def canonical(program: str) -> str:
 
 
 def installed(package: str) -> str | None:
-    """Tell the version of a package; None where it is missing."""
+    """Return the version of a package; None where it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -35,7 +35,7 @@ def unit_of(name: str) -> Literal["fraction", "percent", ""]:
 
 
 def percent(name: str, value: float) -> float:
-    """Give a metric as people are told it: a fraction of 1 in percent, all else as it is."""
+    """Return a metric as people are told it: a fraction of 1 in percent, all else as it is."""
     return 100 * value if unit_of(name) == "fraction" else value
 
 

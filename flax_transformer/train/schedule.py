@@ -54,7 +54,7 @@ class ScheduleConfig:
 
 
 def noam_schedule(width: int, warmup: int, factor: float = 1.0) -> optax.Schedule:
-    """Give the paper's schedule: factor · width^-0.5 · min(step^-0.5, step · warmup^-1.5), counting steps from 1."""
+    """Return the paper's schedule: factor · width^-0.5 · min(step^-0.5, step · warmup^-1.5), counting steps from 1."""
     peak = factor * (width * warmup) ** -0.5
     return inverse_sqrt_schedule(peak, warmup)
 

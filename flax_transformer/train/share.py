@@ -52,7 +52,7 @@ class _Picked(Iterator):
         return np.concatenate([np.split(np.asarray(leaf), self._count)[part] for part in self._parts])
 
     def get_state(self) -> dict:
-        """Tell the position."""
+        """Return the position."""
         return self._batches.get_state()
 
     def set_state(self, state: dict) -> None:

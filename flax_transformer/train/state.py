@@ -83,12 +83,12 @@ def _new_state(init: Callable, optimizer: Optimizer, ema: bool, carry: Carry, ke
 
 
 def evaluated_model(state: TrainState, carry: Carry = NOTHING) -> Any:
-    """Give the model that is evaluated: the moving average where the run keeps one, with what is carried in it."""
+    """Return the model that is evaluated: the moving average where the run keeps one, with what is carried in it."""
     return carry.whole(state.model, state.carried) if state.ema is None else state.ema
 
 
 def _untouched(statistics: Mapping[str, Any]) -> bool:
-    """Tell whether all running means are known to be 0, and all variances 1."""
+    """Return whether all running means are known to be 0, and all variances 1."""
     if any(isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array) for leaf in statistics.values()):
         return False
     means = {name: leaf for name, leaf in statistics.items() if f".{name}".endswith((".mean", ".var"))}
@@ -189,7 +189,7 @@ def state_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
 
 
 def _tails(path: tuple) -> list[str]:
-    """Give the ends of a path, the longest first."""
+    """Return the ends of a path, the longest first."""
     parts = path_name(path).split(".")
     return [".".join(parts[i:]) for i in range(len(parts))]
 

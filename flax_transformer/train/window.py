@@ -100,6 +100,6 @@ class Window:
 
 @jax.jit
 def all_finite(tree: Any) -> jax.Array:
-    """Tell whether every number of a tree is finite."""
+    """Return whether every number of a tree is finite."""
     real = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in real]))

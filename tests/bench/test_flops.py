@@ -30,7 +30,7 @@ from tests.shares import share
 
 
 def fed(config, rows, length):
-    """Give the abstract model of a config, and a batch for it."""
+    """Return the abstract model of a config, and a batch for it."""
     return abstract(config), module_of(config).example_batch(config, rows, length)
 
 

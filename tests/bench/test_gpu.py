@@ -95,7 +95,7 @@ def test_the_workspace_of_a_backward_pass_is_what_cudnn_said_of_it():
 
 
 def program(options, dtype=jnp.bfloat16, heads=(8, 8), width=64, biased=False):
-    """Give the gradients of attention, and arguments of one shape."""
+    """Return the gradients of attention, and arguments of one shape."""
     query, key = (jax.ShapeDtypeStruct((2, 256, count, width), dtype) for count in heads)
     bias = jax.ShapeDtypeStruct((2, heads[0], 256, 256), dtype) if biased else None
     lengths = jax.ShapeDtypeStruct((2,), jnp.int32) if "lengths" in options else None

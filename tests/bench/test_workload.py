@@ -22,7 +22,7 @@ PLACES = (SIDE // PATCH) ** 2
 
 @dataclass(frozen=True, kw_only=True)
 class PatchesConfig:
-    """An encoder of pictures [B, H, W, 3] by their patches alone."""
+    """An encoder of images [B, H, W, 3] by their patches alone."""
 
     width: int = D
 
@@ -72,7 +72,7 @@ def test_a_classifier_of_pictures_is_fed_and_trained():
     head = 2 * 2 * D * 5
     flops = work.facts(work.programs).flops
     assert flops["forward"].model == STEM + head
-    assert flops["train"].model == 2 * STEM + 3 * head  # no gradient goes to pictures
+    assert flops["train"].model == 2 * STEM + 3 * head  # no gradient goes to images
 
 
 def test_an_encoder_of_pictures_has_a_forward_pass_alone():

@@ -49,7 +49,7 @@ def load_doubled(folder):
 
 
 def lay_out(pretrained):
-    """Give a mesh and the place of every parameter on it."""
+    """Return a mesh and the place of every parameter on it."""
     *sizes, last = MESHES
     for size in sizes:
         with contextlib.suppress(ValueError):

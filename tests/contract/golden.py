@@ -49,6 +49,6 @@ def scores(pretrained: hub.Pretrained, inputs: dict) -> dict[str, jax.Array]:
 
 
 def error(ours: object, theirs: object) -> float:
-    """Give the largest difference, relative to the largest value, over all arrays."""
+    """Return the largest difference, relative to the largest value, over all arrays."""
     pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
     return max(float(np.abs(np.asarray(a) - np.asarray(b)).max() / np.abs(np.asarray(b)).max()) for a, b in pairs)

@@ -216,13 +216,13 @@ CASES = {
 
 
 def case(name):
-    """Give the objective, the model and the batch of a case."""
+    """Return the objective, the model and the batch of a case."""
     objective, methods, batch = CASES[name]
     return objective, Normalised() if methods is None else toy(**methods), batch
 
 
 def multi():
-    """Give what `multi_task` makes of two objectives, one of which has terms, with a model and a batch."""
+    """Return what `multi_task` makes of two objectives, one of which has terms, with a model and a batch."""
     both = multi_task({"words": MaskedLoss(), "objects": DetectionLoss()}, {"objects": 0.5})
 
     def read(self, hidden, key=None):
@@ -239,7 +239,7 @@ def objectives():
 
 
 def learnt(objective, model, batch):
-    """Give what a step reports of a batch, without dropout, and the gradient."""
+    """Return what a step reports of a batch, without dropout, and the gradient."""
     carry = carry_of(objective)
     given = {"carried": carry.begin(model, jax.random.key(0))} if isinstance(objective, BatchStatistics) else {}
 

@@ -33,7 +33,7 @@ BELOW = (
 
 
 def told(model):
-    """Give the distance of every parameter by its path, as a flat list, the lowest layer first."""
+    """Return the distance of every parameter by its path, as a flat list, the lowest layer first."""
     distances = jax.tree_util.tree_leaves_with_path(layer_distances(model))
     return {path_name(path): np.ravel(each).tolist() for path, each in distances}
 
@@ -81,7 +81,7 @@ def check_stacks(stacks, towers):
 
 
 def _numbered(path):
-    """Give what is before the first number in a path, and the number."""
+    """Return what is before the first number in a path, and the number."""
     found = re.match(r"(.*?[a-z.])(\d+)", path.replace("backward", "forward"))
     return (found[1], int(found[2])) if found else (path, 0)
 

@@ -67,7 +67,7 @@ def backbone(kind, name, data):
 
 
 def variants(value):
-    """Give other values of a field, of the same kind."""
+    """Return other values of a field, of the same kind."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):

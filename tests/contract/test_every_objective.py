@@ -33,7 +33,7 @@ def same(one, two):
 
 
 def after_a_step(objective, model, batch, accumulate):
-    """Give the model after a step of its gradient, without dropout, and what the step reports."""
+    """Return the model after a step of its gradient, without dropout, and what the step reports."""
 
     def keyless(model, batch, *, key):
         return objective(model, batch, key=None)

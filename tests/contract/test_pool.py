@@ -27,7 +27,7 @@ POOLS = ("every", "first", "last", "mean", "first and mean", "weighted", "attent
 
 
 def backbone_of(folder):
-    """Give the config of a family's backbone whose rows have lengths and a label each, None if it has none."""
+    """Return the config of a family's backbone whose rows have lengths and a label each, None if it has none."""
     config = load(folder).pretrained.model.cfg
     for name in ("backbone", "encoder", "text"):
         config = getattr(config, name, config)

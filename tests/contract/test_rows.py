@@ -30,7 +30,7 @@ def names(config):
 
 
 def dropping(folder):
-    """Give the config of a checkpoint with everything dropped now and then that it can drop."""
+    """Return the config of a checkpoint with everything dropped now and then that it can drop."""
     config = load(folder).pretrained.model.cfg
     return with_fields(config, **{name: 0.3 for name in RATES if name in names(config)})
 

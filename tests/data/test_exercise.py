@@ -29,7 +29,7 @@ def right(task, source, target):
 
 
 def about(task, source):
-    """Give what an exercise is about, whatever way it is put."""
+    """Return what an exercise is about, whatever way it is put."""
     if task == "add":
         return frozenset(source.split(" plus "))
     if task == "sort":

@@ -30,7 +30,7 @@ def model(seed):
 
 
 def by_hand(logits, length, iterations):
-    """Give tokens and their probabilities after all passes, by section 3 of the paper."""
+    """Return tokens and their probabilities after all passes, by section 3 of the paper."""
     tokens, sure = [MASK] * length, [0.0] * length
     masked = range(length)
     for t in range(iterations):

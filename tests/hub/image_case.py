@@ -1,4 +1,4 @@
-"""Options of image processors of every kind, and pictures of every mode."""
+"""Options of image processors of every kind, and images of every mode."""
 
 import numpy as np
 import PIL.Image
@@ -78,7 +78,7 @@ MODES = ("RGB", "L", "LA", "P", "RGBA", "CMYK", "1", "I;16", "F", "RGB", "PA", "
 
 
 def picture(seed):
-    """Draw a picture of an odd size in one of the modes, smooth in parts."""
+    """Draw an image of an odd size in one of the modes, smooth in parts."""
     rng = np.random.default_rng(seed)
     mode = MODES[seed % len(MODES)]
     width, height = rng.integers(1, 90, 2) if seed % 7 else (int(rng.integers(1, 5)), int(rng.integers(30, 60)))
@@ -105,4 +105,4 @@ def attempt(processor, images):
 
 
 SEEN = (0, 3, 4)
-"""Pictures of the golden file: RGB, a palette with a transparent colour, RGBA."""
+"""Images of the golden file: RGB, a palette with a transparent colour, RGBA."""

@@ -211,10 +211,10 @@ PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
 PIXELS = ("resnet", "convnext", "detr")
 CLIPS = ("vivit", "timesformer", "videomae")
 TOWERS = ("clip", "siglip")
-"""Of texts and of pictures."""
+"""Of texts and of images."""
 CAPTIONERS = ("vision-encoder-decoder",)
 BESIDE = ("git", "blip", "blip_answers", "blip_retrieval")
-"""Of texts that are read or written with a picture."""
+"""Of texts that are read or written with an image."""
 ASKED = ("vilt", "lxmert")
 """Of both together."""
 
@@ -259,7 +259,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     given = {"input_ids": ids, "attention_mask": mask}
     if name in BESIDE:
         given["pixel_values"] = random.normal(size=(2, 3, 12, 12)).astype(np.float32)
-        if name == "git":  # two pictures a row
+        if name == "git":  # two images a row
             given["pixel_values"] = given["pixel_values"][:, :2, None]
     if name in ("t5", "mt5", "bart", "marian", "blip_answers"):
         given["decoder_input_ids"] = random.integers(4, V, (2, 6))
@@ -278,7 +278,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
 
 
 def generated_from(name: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Give what texts are generated from, of the inputs of a call; pictures alone, where a prompt has no padding."""
+    """Return what texts are generated from, of the inputs of a call; images alone, where a prompt has no padding."""
     names = {"blip": ("pixel_values",), "blip_answers": ("pixel_values", "input_ids")}
     return {key: value for key, value in given.items() if key in names.get(name, READ)}
 
@@ -291,7 +291,7 @@ def _after(ids: np.ndarray) -> np.ndarray:
 def make(name: str) -> None:
     kind, config = MODELS[name]
     torch.manual_seed(0)
-    if name == "vilt":  # the patches of a picture in their order, and not shuffled
+    if name == "vilt":  # the patches of an image in their order, and not shuffled
         torch.multinomial = lambda weights, count, replacement=False: torch.arange(int(count)) % len(weights)
     model = getattr(transformers, kind)(config).eval()
     random_too = PIXELS + PATCHES + CLIPS + TOWERS + CAPTIONERS + BESIDE + ASKED

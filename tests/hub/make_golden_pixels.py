@@ -1,4 +1,4 @@
-"""Make golden_pixels.npz: what the image processors of transformers give for three pictures, every 29th value.
+"""Make golden_pixels.npz: what the image processors of transformers give for three images, every 29th value.
 
 pip install torch==2.13.0 transformers pillow
 python -m tests.hub.make_golden_pixels

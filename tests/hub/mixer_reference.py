@@ -30,7 +30,7 @@ def tensors(options, *, classes=5, seed=0):
 
 
 def forward(given, images, options):
-    """Give logits and what every layer is given."""
+    """Return logits and what every layer is given."""
 
     def linear(name, x):
         return functional.linear(x, given[f"{name}.weight"], given[f"{name}.bias"])

@@ -58,7 +58,7 @@ def parts_of(output, prefix=""):
 
 
 def part(output, name):
-    """Give what `parts_of` calls so."""
+    """Return what `parts_of` calls so."""
     for each in name.split("."):
         output = output[each]
     return output
@@ -104,7 +104,7 @@ def random_ids(vocab, rows, length, *, seed=0, low=3):
 
 
 def padded(lengths, length, side="right"):
-    """Give an attention mask for rows of these lengths."""
+    """Return an attention mask for rows of these lengths."""
     at = np.arange(length)[None]
     lengths = np.asarray(lengths)[:, None]
     return ((at < lengths) if side == "right" else (at >= length - lengths)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Models of pictures beside transformers': random weights, odd sizes."""
+"""Models of images beside transformers': random weights, odd sizes."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def strengthen(model):
 
 
 def images(height, width, channels=3, rows=2, seed=0):
-    """Give random pictures, channels first."""
+    """Return random images, channels first."""
     return np.random.default_rng(seed).standard_normal((rows, channels, height, width), dtype=np.float32)
 
 

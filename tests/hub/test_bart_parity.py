@@ -35,7 +35,7 @@ def make(kind, *, heads=2, inner=17, labels=3, **options):
 
 
 def ended(rows, length):
-    """Give token ids of which each row has one end token, at another place."""
+    """Return token ids of which each row has one end token, at another place."""
     ids = random_ids(V, rows, length)
     ids[range(rows), [length - 1 - i for i in range(rows)]] = EOS
     return ids

@@ -41,7 +41,7 @@ MARKS = {"bos_token_id": 1, "eos_token_id": 5, "pad_token_id": 3, "sep_token_id"
 
 def made(kind, name):
     text, vision = CONFIGS[name]
-    if kind == ANSWERS:  # its decoder looks at questions as others do at pictures
+    if kind == ANSWERS:  # its decoder looks at questions as others do at images
         text = {**text, "hidden_size": vision["hidden_size"], "num_attention_heads": vision["num_attention_heads"]}
     shared = {"vocab_size": 50, "max_position_embeddings": 33, "initializer_range": 0.4, **MARKS}
     config = transformers.BlipConfig(

@@ -160,7 +160,7 @@ OPTIONS = [
 
 @pytest.fixture(scope="module", params=TEMPLATES)
 def pair(request, tmp_path_factory):
-    """Give our reading of a folder and theirs."""
+    """Return our reading of a folder and theirs."""
     folder = tmp_path_factory.mktemp("chat")
     inner = _byte_level([])
     inner.add_special_tokens([tokenizers.AddedToken(mark, special=True, normalized=False) for mark in MARKS])

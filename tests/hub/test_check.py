@@ -26,7 +26,7 @@ def opened():
 
 
 def head(pretrained, architecture, **fields):
-    """Give a checkpoint another class; its head is new."""
+    """Return a checkpoint another class; its head is new."""
     folder = GOLDEN / pretrained.config["model_type"]
     lenient = hub.Lenient(architecture=architecture, config=fields, initialise=("score", "class", "pooler", "outputs"))
     return hub.load(folder, lenient=lenient)
@@ -153,8 +153,8 @@ def test_a_model_is_given_what_it_reads(opened):
         model(pixel_values=pixels)
     with pytest.raises(ValueError, match="got decoder_input_ids"):
         model(input_ids=np.ones((1, 3), int), decoder_input_ids=np.ones((1, 3), int))
-    with pytest.raises(ValueError, match="a BertForPreTraining reads text, it was given pictures"):
-        require_use(model, "fill", "pictures")
+    with pytest.raises(ValueError, match="a BertForPreTraining reads text, it was given images"):
+        require_use(model, "fill", "images")
     with pytest.raises(ValueError, match=r"inputs must be among input_ids, .*, got sound"):
         Signature(("sound",))
 
@@ -166,7 +166,7 @@ def test_a_model_is_given_what_it_reads(opened):
         (np.zeros((2, 1, 8, 8)), None, r"must be \[B, 3, H, W\], .* got \[2, 1, 8, 8\]"),
         (np.zeros((3, 8, 8)), None, r"got \[3, 8, 8\]"),
         (np.zeros((0, 3, 8, 8)), None, r"got \[0, 3, 8, 8\]"),
-        (np.zeros((2, 3, 8, 8), np.uint8), None, "what a processor makes of pictures, floats, got uint8"),
+        (np.zeros((2, 3, 8, 8), np.uint8), None, "what a processor makes of images, floats, got uint8"),
         (np.zeros((2, 3, 8, 6)), np.ones((2, 6, 8)), r"pixel_mask must be .*\[2, 8, 6\], got \[2, 6, 8\]"),
     ],
 )

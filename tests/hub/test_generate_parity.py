@@ -64,7 +64,7 @@ CASES = {
 
 @pytest.fixture(scope="module", params=FAMILIES, ids=str)
 def both(request, tmp_path_factory):
-    """Give a family's name, a random model of it in transformers, and the same one here."""
+    """Return a family's name, a random model of it in transformers, and the same one here."""
     prefix, kind, options = FAMILIES[request.param]
     torch.manual_seed(4)
     theirs = getattr(transformers, prefix + kind)(getattr(transformers, f"{prefix}Config")(**TOKENS, **options)).eval()

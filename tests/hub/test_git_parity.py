@@ -1,4 +1,4 @@
-"""GIT against transformers: pictures before a text, several of them, generation, and the round trip."""
+"""GIT against transformers: images before a text, several of them, generation, and the round trip."""
 
 import numpy as np
 import pytest

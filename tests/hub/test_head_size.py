@@ -45,7 +45,7 @@ CLASSIFIERS = list(classifiers())
 
 @pytest.fixture
 def folder(request, tmp_path):
-    """Give a classifier of two named classes."""
+    """Return a classifier of two named classes."""
     kind, name = request.param
     given = {"model_type": kind, "id2label": {0: "bad", 1: "good"}}
     lenient = hub.Lenient(architecture=name, config=given, initialise=NEW, ignore=("^qa_outputs",))
@@ -75,7 +75,7 @@ def test_all_that_classify_are_here():
 
 
 def output(pretrained):
-    """Give the kernel of a classifier's output layer."""
+    """Return the kernel of a classifier's output layer."""
     head = pretrained.model.head
     return getattr(head, "scores", head).output.kernel[...]
 
@@ -106,7 +106,7 @@ THEIRS = [
     for kind, name in CLASSIFIERS
     if kind not in ("mixer", "cct") and name != "ViltForImagesAndTextClassification"
 ]
-"""Of transformers, and not of so many pictures a text as the golden config.json does not say."""
+"""Of transformers, and not of so many images a text as the golden config.json does not say."""
 
 
 @pytest.mark.parity

@@ -233,7 +233,7 @@ RUST = [
 
 @pytest.fixture(scope="module", params=[*RUST, make_marian], ids=lambda make: make.__name__.removeprefix("make_"))
 def pair(request, tmp_path_factory):
-    """Give our reading of a folder and theirs."""
+    """Return our reading of a folder and theirs."""
     folder = tmp_path_factory.mktemp("checkpoint")
     request.param(folder)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}

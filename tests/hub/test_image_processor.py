@@ -218,7 +218,7 @@ def test_an_option_that_makes_no_sense_is_refused_in_one_sentence(options, messa
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        ([], "at least one picture"),
+        ([], "at least one image"),
         (3, "must be Pillow's, a file, bytes or an array, got int"),
         (np.zeros((5, 6, 2), np.uint8), r"1, 3 or 4 channels, first or last, got shape \(5, 6, 2\)"),
         (np.zeros(4, np.uint8), r"got uint8\(4,\)"),
@@ -253,7 +253,7 @@ def test_what_a_call_cannot_do_is_said():
         thin(PIL.Image.new("RGB", (900, 1)))
     with pytest.raises(ValueError, match=r"of one shape here, got \(3, 2, 5\) and \(3, 6, 5\)"):
         processor([np.zeros((2, 5, 3)), np.zeros((6, 5, 3))], do_resize=False)
-    with pytest.raises(ValueError, match="pictures must fit pad_size, 3 × 3, got 8 × 8"):
+    with pytest.raises(ValueError, match="images must fit pad_size, 3 × 3, got 8 × 8"):
         processor(picture(0), do_pad=True, pad_size=3)
 
 
@@ -265,5 +265,5 @@ def test_objects_above_the_threshold_are_given_with_corners_in_pixels():
     np.testing.assert_allclose(found["scores"], [0.7, 0.9], rtol=1e-6)
     np.testing.assert_allclose(found["boxes"], [[80, 30, 120, 70], [0, 50, 100, 100]], rtol=1e-6)
     assert len(post_process_object_detection(logits, boxes, threshold=0.2)[0]["scores"]) == 3
-    with pytest.raises(ValueError, match="one size for each picture, got 2 for 1"):
+    with pytest.raises(ValueError, match="one size for each image, got 2 for 1"):
         post_process_object_detection(logits, boxes, [(1, 1), (2, 2)])

@@ -46,7 +46,7 @@ CLASSES = {
 
 @pytest.fixture(autouse=True)
 def one_row_of_mask(monkeypatch):
-    """Give landmarks the mask that they were made for, [B, 1, 1, T]; transformers 5 gives them T rows, and fails.
+    """Return landmarks the mask that they were made for, [B, 1, 1, T]; transformers 5 gives them T rows, and fails.
 
     Whoever attends exactly is given the same numbers by either.
     """

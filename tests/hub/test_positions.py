@@ -1,4 +1,4 @@
-"""A checkpoint loaded for another size of pictures computes what it did of them, and is saved as one of that size."""
+"""A checkpoint loaded for another size of images computes what it did of them, and is saved as one of that size."""
 
 from pathlib import Path
 

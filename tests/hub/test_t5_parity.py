@@ -42,7 +42,7 @@ def make(kind, **options):
 
 
 def ended(rows, length):
-    """Give token ids of which each row has one end token, at another place."""
+    """Return token ids of which each row has one end token, at another place."""
     ids = random_ids(V, rows, length)
     ids[range(rows), [length - 1 - i for i in range(rows)]] = EOS
     return ids
@@ -142,7 +142,7 @@ def test_what_is_not_supported_is_refused_by_name(value):
 
 
 def blind(length, *, at=2):
-    """Give a mask for three rows, of which one has no token."""
+    """Return a mask for three rows, of which one has no token."""
     return padded([length, length // 2, 0], length, "right") if at == 2 else padded([0, length, 1], length, "left")
 
 

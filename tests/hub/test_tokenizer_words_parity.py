@@ -75,7 +75,7 @@ def letters(folder, name):
 
 @pytest.fixture(scope="module", params=[*MAKE, "wav2vec2"])
 def pair(request, tmp_path_factory):
-    """Give our reading of what theirs saves, and theirs."""
+    """Return our reading of what theirs saves, and theirs."""
     folder = tmp_path_factory.mktemp("tokenizer")
     theirs = letters(folder, request.param) if request.param in CTC else MAKE[request.param]()
     theirs.save_pretrained(folder)

@@ -56,7 +56,7 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def writers(tmp_path_factory):
-    """Give a small GPT-2 with its tokenizer, ours and theirs."""
+    """Return a small GPT-2 with its tokenizer, ours and theirs."""
     from tests.hub.test_tokenizer_words_parity import gpt2
 
     folder = tmp_path_factory.mktemp("gpt2")

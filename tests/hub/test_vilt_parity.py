@@ -1,6 +1,6 @@
 """ViLT against transformers: every class, odd sizes, padding on either side, other resolutions, and the round trip.
 
-transformers shuffles the patches of a picture that fills its place and repeats padding at random; here its draws are
+transformers shuffles the patches of an image that fills its place and repeats padding at random; here its draws are
 pinned to the order that there is, and what comes of padding is not compared.
 """
 
@@ -34,7 +34,7 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def in_order(monkeypatch):
-    """Let transformers take the patches of a picture in their order, and its padding too."""
+    """Let transformers take the patches of an image in their order, and its padding too."""
     take = lambda weights, count, replacement=False: torch.arange(int(count)) % len(weights)  # noqa: E731
     monkeypatch.setattr(torch, "multinomial", take)
 

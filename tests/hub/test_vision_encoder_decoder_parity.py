@@ -1,4 +1,4 @@
-"""Encoders of pictures with decoders of words against transformers: odd sizes, projections, generation, round trip."""
+"""Encoders of images with decoders of words against transformers: odd sizes, projections, generation, round trip."""
 
 import numpy as np
 import pytest

@@ -64,7 +64,7 @@ def test_every_class_equals_transformers(tmp_path, options, kind, lengths):
 
 
 def published(name):
-    """Give the names in the files on the hub."""
+    """Return the names in the files on the hub."""
     for new, old in (("original0", "weight_g"), ("original1", "weight_v")):
         name = name.replace(f"parametrizations.weight.{new}", old)
     return name

@@ -1,4 +1,4 @@
-"""Decoders that look at pictures, of every family there is one of: written, named as files name them, read again."""
+"""Decoders that look at images, of every family there is one of: written, named as files name them, read again."""
 
 import json
 from dataclasses import replace

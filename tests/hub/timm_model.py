@@ -24,7 +24,7 @@ DETR = {
 
 
 def register():
-    """Give timm the tiny ResNets, by their names."""
+    """Return timm the tiny ResNets, by their names."""
     from timm.models import _builder, resnet
     from timm.models._registry import register_model
 
@@ -66,7 +66,7 @@ def detector(backbone, *, dilation=True, seed=0, **options):
 
 
 def pictures():
-    """Give two pictures, one of them padded."""
+    """Return two images, one of them padded."""
     values = np.random.default_rng(0).normal(size=(2, 1, 50, 70)).astype(np.float32)
     mask = np.ones((2, 50, 70), np.int64)
     mask[1, 35:], mask[1, :, 40:] = 0, 0

@@ -8,7 +8,7 @@ B, S, T, V = 2, 7, 6, 40
 
 
 def source():
-    """Give source tokens and their lengths."""
+    """Return source tokens and their lengths."""
     return jax.random.randint(jax.random.key(1), (B, S), 3, V), jnp.array([S, 4])
 
 

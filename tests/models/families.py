@@ -29,7 +29,7 @@ PICTURES = (
     "resnet18", "convnext_tiny", "mixer_small_patch32", "cct_2_3x2",
     "detr_resnet50",
 )  # fmt: skip
-"""A preset of each family that reads pictures."""
+"""A preset of each family that reads images."""
 SOUNDS = ("whisper_tiny", "wav2vec2_base")
 """A preset of each family that reads sound."""
 
@@ -54,7 +54,7 @@ def narrow(config, **changes):
 
 
 def family(name):
-    """Give a preset's narrow config."""
+    """Return a preset's narrow config."""
     return narrow(find_preset(name)())
 
 
@@ -64,7 +64,7 @@ def build(config):
 
 
 def objective(config, **options):
-    """Give what models of that kind are trained on."""
+    """Return what models of that kind are trained on."""
     return replace(OBJECTIVES[module_of(config).use], **{"label_smoothing": 0.0, **options})
 
 

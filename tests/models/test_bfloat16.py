@@ -16,7 +16,7 @@ BAR = 0.05
 
 
 def mean_and_gradients(config, batch):
-    """Give the mean loss of a batch, as float32 models train on it, and its gradient by path."""
+    """Return the mean loss of a batch, as float32 models train on it, and its gradient by path."""
 
     def mean(model):
         total, metrics = families.objective(config)(model, batch)
@@ -28,7 +28,7 @@ def mean_and_gradients(config, batch):
 
 
 def distances(config, rows, length):
-    """Give how far off bfloat16 is, of the loss and of every gradient, relative to its own norm in float32."""
+    """Return how far off bfloat16 is, of the loss and of every gradient, relative to its own norm in float32."""
     batch = families.batch(config, rows, length)
     exact, gradients = mean_and_gradients(config, batch)
     loss, short = mean_and_gradients(with_precision(config, compute="bfloat16"), batch)

@@ -1,4 +1,4 @@
-"""BLIP has the published sizes; texts are read with a picture and without, written beside one, and guessed by one."""
+"""BLIP has the published sizes; texts are read with an image and without, written beside one, and guessed by one."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ VISION = blip_vision(image=8, patch=4, embed=8, heads=2, depth=1)
 TEXT = blip_text(8, vocab=20, embed=12, heads=2, depth=2, length=16)
 READER = GroundedConfig(vision=VISION, text=TEXT)
 ASKED = GroundedConfig(vision=VISION, text=blip_text(8, vocab=20, embed=8, heads=2, depth=1, length=16))
-"""What a decoder that attends to questions as to pictures needs: one width."""
+"""What a decoder that attends to questions as to images needs: one width."""
 T = 6
 
 
@@ -100,9 +100,9 @@ def test_any_of_them_says_how_it_is_fed(given):
     assert np.abs(gradient.encoder.vision.patches.patch.kernel).max() > 0
 
 
-@pytest.mark.proves("grounded", "train", "masked tokens, guessed by a picture")
+@pytest.mark.proves("grounded", "train", "masked tokens, guessed by an image")
 def test_masked_tokens_are_guessed_by_a_picture(given):
-    """The loss is that of logits at the masked places, and what is learned is of that picture."""
+    """The loss is that of logits at the masked places, and what is learned is of that image."""
     tokens, images = given
     model = MaskedLM(MaskedLMConfig(encoder=READER), rngs=nnx.Rngs(0))
     batch = {
@@ -124,12 +124,12 @@ def test_masked_tokens_are_guessed_by_a_picture(given):
 
 
 def test_configs_that_cannot_work_say_why():
-    with pytest.raises(ValueError, match="texts must have cross-attention to pictures, whose width is 8, got one to a"):
+    with pytest.raises(ValueError, match="texts must have cross-attention to images, whose width is 8, got one to a"):
         GroundedConfig(vision=VISION, text=blip_text(9, vocab=20, embed=12, heads=2, depth=1))
     with pytest.raises(ValueError, match="got none"):
         GroundedConfig(vision=VISION, text=replace(TEXT, block=replace(TEXT.block, cross=None)))
     must = replace(TEXT, block=replace(TEXT.block, cross=replace(TEXT.block.cross, optional=False)))
-    with pytest.raises(ValueError, match="texts must be read without pictures too"):
+    with pytest.raises(ValueError, match="texts must be read without images too"):
         RetrievalConfig(encoder=GroundedConfig(vision=VISION, text=must))
     with pytest.raises(ValueError, match="memory must be at least 1, got 0"):
         CrossAttentionConfig(embed=8, heads=2, memory=0)

@@ -1,4 +1,4 @@
-"""Captioners: the published size, what a decoder sees of a picture, and one token at a time as all at once."""
+"""Captioners: the published size, what a decoder sees of an image, and one token at a time as all at once."""
 
 import jax
 import jax.numpy as jnp

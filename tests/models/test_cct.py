@@ -38,7 +38,7 @@ def test_what_a_new_stem_gives_is_as_strong_as_pictures(channels):
 
 
 def test_a_place_without_pixels_is_refused():
-    with pytest.raises(ValueError, match="a picture must have pixels, got 0×4"):
+    with pytest.raises(ValueError, match="an image must have pixels, got 0×4"):
         StemConfig(embed=6, image=(0, 4))
     with pytest.raises(ValueError, match=r"inner must be widths of at least 1, got \(0,\)"):
         StemConfig(embed=6, image=(4, 4), inner=(0,))

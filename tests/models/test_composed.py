@@ -35,7 +35,7 @@ DECODER = TrunkConfig(block=replace(BLOCK, cross=BLOCK.attention), depth=2)
 
 @dataclass(frozen=True, kw_only=True)
 class HalvingConfig:
-    """An encoder of pictures [*B, S, 3] that joins every two positions to one, without attention."""
+    """An encoder of images [*B, S, 3] that joins every two positions to one, without attention."""
 
     width: int = D
 

@@ -156,10 +156,10 @@ def test_objectives_of_objectives_survive_a_file():
         (lambda: replace(DETR, encoder=DETR.decoder), "and the encoder to no memory"),
         (lambda: replace(DETR, queries=0), "queries must be at least 1, got 0"),
         (lambda: build(RESNET).hidden_states(pictures(1)[..., 0]), r"C=1 channels, got shape \(1, 32, 32\)"),
-        (lambda: build(BACKBONES["mixer"])(jnp.ones((40, 32, 3))), "pictures must have 4×4 patches"),
+        (lambda: build(BACKBONES["mixer"])(jnp.ones((40, 32, 3))), "images must have 4×4 patches"),
         (
             lambda: build(DETR).encode(jnp.ones((1, 4, 4, 12)), (32, 32), jnp.ones((1, 32, 31), bool)),
-            r"mask must be \(1, 32, 32\), as the pictures are, got \(1, 32, 31\)",
+            r"mask must be \(1, 32, 32\), as the images are, got \(1, 32, 31\)",
         ),
     ],
 )  # fmt: skip

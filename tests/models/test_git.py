@@ -1,4 +1,4 @@
-"""GIT has the published sizes; pictures see all of themselves, texts the pictures and their past, one token at a time
+"""GIT has the published sizes; images see all of themselves, texts the images and their past, one token at a time
 too.
 """
 
@@ -26,7 +26,7 @@ SMALL = PrefixedConfig(
     frames=2,
 )
 P, T = 10, 6
-"""Positions of two pictures, and tokens."""
+"""Positions of two images, and tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_pictures_see_themselves_and_texts_the_past(model, given):
 @pytest.mark.parametrize("begin", [0, 3])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_one_token_at_a_time_is_all_at_once(model, given, begin, beams):
-    """Hypotheses of a picture change places; prompts of other lengths are padded on the left."""
+    """Hypotheses of an image change places; prompts of other lengths are padded on the left."""
     tokens, images = given
     random, rows = np.random.default_rng(0), np.repeat(np.arange(2), beams)
     read = np.asarray(tokens)[rows].copy()
@@ -112,9 +112,9 @@ def test_a_text_is_learned_from_its_picture(model, given):
 
 def test_what_cannot_be_a_prefix_is_refused(model, given):
     tokens, images = given
-    with pytest.raises(ValueError, match=r"a row has at most 2 pictures, got images of shape \[2, 3, 8, 8, 3\]"):
+    with pytest.raises(ValueError, match=r"a row has at most 2 images, got images of shape \[2, 3, 8, 8, 3\]"):
         model(tokens, jnp.concatenate([images, images[:, :1]], axis=1))
-    with pytest.raises(ValueError, match="a row has at most 1 pictures"):
+    with pytest.raises(ValueError, match="a row has at most 1 images"):
         Prefixed(replace(SMALL, frames=None), rngs=nnx.Rngs(0))(tokens, images)
     rotary = Causal(narrow(with_fields(llama3_2_1b(), vocab=20)), rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="a prefix is of models without windows, rotary or relative positions"):

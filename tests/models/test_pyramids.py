@@ -1,4 +1,4 @@
-"""Swin, PVT and BEiT: published sizes, pictures of any number, size and format of numbers, drop-path, refusals."""
+"""Swin, PVT and BEiT: published sizes, images of any number, size and format of numbers, drop-path, refusals."""
 
 from dataclasses import replace
 
@@ -123,5 +123,5 @@ def test_what_does_not_fit_is_refused():
         replace(SMALL["pvt"], reductions=(2, 2))
     with pytest.raises(ValueError, match="the first stage must be as its patches and blocks are"):
         replace(SMALL["pvt"], widths=(4, 12))
-    with pytest.raises(ValueError, match="a picture must hold a patch of 2×2 pixels, got 1×9"):
+    with pytest.raises(ValueError, match="an image must hold a patch of 2×2 pixels, got 1×9"):
         build(SMALL["pvt"])(jnp.zeros((1, 9, 3)))

@@ -76,7 +76,7 @@ def test_several_pictures_are_seen_one_by_one_and_told_apart():
     assert found.shape == (2, 3, 5 + 1 + 12, 16)
     np.testing.assert_allclose(found[:, 0], model.hidden_states(TOKENS, images=IMAGES, lengths=LENGTHS), atol=1e-5)
     assert np.abs(found[:, 2] - found[:, 0]).max() > 1e-3
-    with pytest.raises(ValueError, match="pictures of a text must be fewer than the kinds, got 3, 3 kinds"):
+    with pytest.raises(ValueError, match="images of a text must be fewer than the kinds, got 3, 3 kinds"):
         build(with_fields(SMALL, kinds=3)).hidden_states(TOKENS, images=pictures)
 
 

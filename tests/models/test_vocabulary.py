@@ -24,7 +24,7 @@ V, ROWS = 37, 64
 
 
 def filled(config, **changes):
-    """Give models of one config, its table with and without rows beyond the vocabulary, which shout."""
+    """Return models of one config, its table with and without rows beyond the vocabulary, which shout."""
     models = []
     for multiple in (1, ROWS):
         table = replace(config.embedding, vocab=V, multiple=multiple)

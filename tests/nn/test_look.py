@@ -27,7 +27,7 @@ def made(**options):
 
 
 def by_hand(look, query, memory, positions):
-    """Give contexts and shares, by the formulas of Bahdanau et al. 2015 (A.1.2) and Luong et al. 2015 (§3)."""
+    """Return contexts and shares, by the formulas of Bahdanau et al. 2015 (A.1.2) and Luong et al. 2015 (§3)."""
     cfg, contexts, shares = look.cfg, np.zeros((B, T, memory.shape[-1])), np.zeros((B, T, S))
     kernel = lambda name: np.asarray(getattr(look, name).kernel[...])  # noqa: E731
     for row, t in itertools.product(range(B), range(T)):

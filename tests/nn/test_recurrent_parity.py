@@ -19,7 +19,7 @@ LENGTHS = [6, 3, 1]
 
 
 def filled(stack, theirs):
-    """Give our stack torch's parameters."""
+    """Return our stack torch's parameters."""
     for number, cells in enumerate(stack.layers):
         for way, cell in enumerate(cells):
             for mine, its in (("input", "ih"), ("recurrent", "hh")):

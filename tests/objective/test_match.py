@@ -36,7 +36,7 @@ def pairs(rows=B, seed=0):
 
 
 def by_hand(model, inputs, present, pictures, texts):
-    """Give the sum of the loss and of right guesses over what is told, one pair at a time."""
+    """Return the sum of the loss and of right guesses over what is told, one pair at a time."""
     losses, right = [], 0
     states = model.encoder.vision(inputs["images"])
     told = [(i, i, 1) for i in present]

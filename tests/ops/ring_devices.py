@@ -57,7 +57,7 @@ def error(ours, theirs):
 
 
 def run(case, backend):
-    """Give the output, the gradients by q, k, v and bias, and the derivative along them."""
+    """Return the output, the gradients by q, k, v and bias, and the derivative along them."""
     mask, shape, drop, heads, S = CASES[case]
     q, pull = (jax.random.normal(KEY[i], (B, T, N, H)) for i in (3, 4))
     k, v = (jax.random.normal(KEY[i], (B, S, heads, H)) for i in (5, 6))

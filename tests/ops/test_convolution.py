@@ -15,7 +15,7 @@ def drawn(*shape, seed=0):
 
 
 def by_hand(x, kernel, stride, padding, dilation):
-    """Look at every window of a picture without a batch."""
+    """Look at every window of an image without a batch."""
     high, wide, inputs, outputs = kernel.shape
     x, groups = np.pad(x, ((padding, padding), (padding, padding), (0, 0))), x.shape[-1] // inputs
     rows = (x.shape[0] - dilation * (high - 1) - 1) // stride + 1

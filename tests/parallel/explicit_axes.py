@@ -79,7 +79,7 @@ def calls():
 
 
 def outcome(kind, function, model, *arrays):
-    """Give results, their layouts, and what the program costs."""
+    """Return results, their layouts, and what the program costs."""
     mesh = make_mesh(kind)
     model = jax.device_put(model, tree_shardings(model, mesh))
     arrays = jax.device_put(arrays, batch_sharding(mesh))

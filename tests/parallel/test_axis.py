@@ -30,7 +30,7 @@ def mesh(**sizes):
 
 
 def spec(*axes, shape=(8, 6, 4, 2), **sizes):
-    """Give what `constrain` says of an array on a mesh, or None if it says nothing."""
+    """Return what `constrain` says of an array on a mesh, or None if it says nothing."""
     with jax.sharding.use_abstract_mesh(mesh(**sizes)):
         jaxpr = jax.make_jaxpr(lambda x: constrain(x, *axes))(jnp.zeros(shape))
     found = [eqn.params["sharding"].spec for eqn in jaxpr.eqns]

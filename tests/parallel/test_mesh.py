@@ -30,7 +30,7 @@ EVERY = [(model, mesh) for model, meshes in FAST.items() for mesh in meshes] + [
 
 @cache
 def run(*arguments: str) -> tuple[dict, str]:
-    """Give what the script found, and what it said on standard error."""
+    """Return what the script found, and what it said on standard error."""
     return on_eight(HERE / "eight_devices.py", *arguments)
 
 

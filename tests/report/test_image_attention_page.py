@@ -20,7 +20,7 @@ from flax_transformer.report.image_attention import (
     packed,
 )
 
-pytestmark = pytest.mark.proves("report", "attention over pictures, rollout")
+pytestmark = pytest.mark.proves("report", "attention over images, rollout")
 
 random = np.random.default_rng(0)
 BARE = Tiling(3, 4, 8, 6)

@@ -10,7 +10,7 @@ from flax_transformer.report import Report, read_run, render
 from flax_transformer.report.sample import save_picture, write_confusion
 from flax_transformer.train.folder import RunFolder
 
-pytestmark = pytest.mark.proves("report", "pictures of samples, boxes, confusions")
+pytestmark = pytest.mark.proves("report", "images of samples, boxes, confusions")
 
 CLASSES = ("cat", "dog", "</script><img src=x onerror=\"document.title='broken'\">")
 TOLD = [(0, 0, 0.9), (0, 1, 0.4), (1, 0, 0.8), (2, 2, 0.3)]
@@ -27,12 +27,12 @@ FOUND = {
 
 @pytest.fixture
 def run(tmp_path):
-    """A folder of a run that classified four pictures."""
+    """A folder of a run that classified four images."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "split": "test", "accuracy": 0.5}\n')
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), np.uint8)
     write([
-        {"picture": save_picture(tmp_path, str(i), pixels[i]), "source": f"picture {i}", "target": CLASSES[true],
+        {"picture": save_picture(tmp_path, str(i), pixels[i]), "source": f"image {i}", "target": CLASSES[true],
          "hypothesis": CLASSES[told], "score": score, "scores": {CLASSES[told]: score}}
         for i, (true, told, score) in enumerate(TOLD)
     ], tmp_path)  # fmt: skip
@@ -58,7 +58,7 @@ def test_the_most_wrong_come_first_and_a_count_leads_to_its_pictures(show, run):
         page.run("Promise.all([...document.images].map(image => image.decode())).then(() => document.images.length)")
         == 4
     )
-    assert [re.search(r"picture \d", card)[0][-1] for card in page.run(CARDS)] == ["2", "1", "3", "0"]
+    assert [re.search(r"image \d", card)[0][-1] for card in page.run(CARDS)] == ["2", "1", "3", "0"]
     assert page.run(CARDS)[0].startswith("✗ cat 0.80\nreference: dog")
     assert page.run("[...document.querySelectorAll('.confusion tbody td')].map(cell => cell.innerText)") == [
         "1", "1", "·", "50.0 %", "1", "·", "·", "0.0 %", "·", "·", "1", "100.0 %",

@@ -31,7 +31,7 @@ def test_a_large_picture_keeps_its_shape(tmp_path, mode):
 
 @pytest.mark.parametrize("name", ["", "../7", "a/b", "a b", "ä"])
 def test_a_picture_stays_in_its_folder(tmp_path, name):
-    with pytest.raises(ValueError, match="the name of a picture must be"):
+    with pytest.raises(ValueError, match="the name of an image must be"):
         save_picture(tmp_path, name, np.zeros((2, 2), np.uint8))
 
 

@@ -1,4 +1,4 @@
-"""Pictures of sounds, and sounds on a page."""
+"""Images of sounds, and sounds on a page."""
 
 import base64
 import io

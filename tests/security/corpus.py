@@ -436,11 +436,11 @@ def file_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
             yield from cases_of(name, [(label, changed, legal)])
 
 
-# Pictures
+# Images
 
 
 def make_images(folder: Path) -> None:
-    """Write class folders with a picture of each format."""
+    """Write class folders with an image of each format."""
     pixels = np.random.default_rng(0).integers(0, 256, (7, 9, 3), np.uint8)
     exif = PIL.Image.Exif()
     exif[0x0112] = 6
@@ -461,7 +461,7 @@ def image_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name, content = str(path.relative_to(folder)), path.read_bytes()
         for label, changed, _ in damaged_bytes(content, seed, amount):
-            yield from cases_of(name, [(label, changed, True)])  # no checksum: another picture, or bytes nobody reads
+            yield from cases_of(name, [(label, changed, True)])  # no checksum: another image, or bytes nobody reads
         yield from cases_of(name, (("a page", b"<html></html>", False), ("empty", b"", False)))
         yield Case(f"{name}: removed", name, lambda folder, name=name: (folder / name).unlink(), True)
     other = (folder / "b" / "y.bmp").read_bytes()
@@ -469,7 +469,7 @@ def image_cases(folder: Path, seed: int, amount: int) -> Iterator[Case]:
 
 
 def make_scenes(folder: Path) -> None:
-    """Write COCO's json and its pictures."""
+    """Write COCO's json and its images."""
     make_images(folder)
     (folder / "images").mkdir()
     for number in range(3):

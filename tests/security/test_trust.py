@@ -42,7 +42,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path):
-    """Give a file that nobody may change."""
+    """Return a file that nobody may change."""
     path = tmp_path / "outside"
     path.write_text("mine")
     yield path

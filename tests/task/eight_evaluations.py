@@ -30,7 +30,7 @@ MESHES = {
 
 
 def boxes():
-    """Give where a detector finds objects, on one device and on meshes that its three pictures do not fit."""
+    """Return where a detector finds objects, on one device and on meshes that its three images do not fit."""
     opened = RECIPE.examples.open(RECIPE.data, Context(folder=RunFolder(Path())))
     config = sized(RECIPE.model, opened.spec)
     model = jax.jit(lambda: config.build(nnx.Rngs(0)))()

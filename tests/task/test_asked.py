@@ -1,4 +1,4 @@
-"""Recipes of questions about pictures: what a run measures, that it resumes, what its export answers, and the blind."""
+"""Recipes of questions about images: what a run measures, that it resumes, what its export answers, and the blind."""
 
 import base64
 import json
@@ -149,7 +149,7 @@ def test_what_makes_no_sense_is_refused(tmp_path):
         )
     with pytest.raises(ValueError, match="answers must be at least 2, got 1"):
         AskedImages(answers=1)
-    with pytest.raises(ValueError, match="pictures with questions are not mixed"):
+    with pytest.raises(ValueError, match="images with questions are not mixed"):
         AskedImages(augment=Augment(cutmix=1.0))
 
 
@@ -160,10 +160,10 @@ def test_only_who_can_answer_about_a_picture_is_asked(seeing, tmp_path):
     for question, rule in ((" ", "must have words, .*got none"), ("what " * 40, "of at most 24 tokens, got ")):
         with pytest.raises(ValueError, match=rule):
             ask(pretrained, tmp_path / "a.png", [question])
-    with pytest.raises(ValueError, match="reads pictures, and there is no file"):
+    with pytest.raises(ValueError, match="reads images, and there is no file"):
         ask(pretrained, tmp_path / "b.png", ["what?"])
     bert = hub.load("tests/hub/golden/bert")
-    with pytest.raises(ValueError, match="to answer questions about pictures takes a checkpoint that can, got a Bert"):
+    with pytest.raises(ValueError, match="to answer questions about images takes a checkpoint that can, got a Bert"):
         ask(bert, tmp_path / "a.png", ["what?"])
     lxmert = hub.load("tests/hub/golden/lxmert")
     with pytest.raises(ValueError, match=r"answers by regions that a detector found .* visual_feats and visual_pos"):
@@ -200,7 +200,7 @@ def test_words_are_drawn_over_the_patches_they_look_at(seeing):
     pretrained = open_checkpoint(str(folder))
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     question = samples[0]["source"]
-    drawn, _ = draw_image(pretrained, folder / samples[0]["picture"], "a picture", question)
+    drawn, _ = draw_image(pretrained, folder / samples[0]["picture"], "an image", question)
     ((maps),) = drawn.maps
     words = len(pretrained.tokenizer([question])["input_ids"][0])
     assert maps.queries.tokens[words:] == ("class_token",)
@@ -208,7 +208,7 @@ def test_words_are_drawn_over_the_patches_they_look_at(seeing):
     assert maps.weights.shape == (1, 2, words + 1 + 9, words + 1 + 9)
     np.testing.assert_allclose(maps.weights.sum(-1), 1, rtol=1e-5)
     assert drawn.output.split(" ")[0] == samples[0]["hypothesis"]
-    with pytest.raises(ValueError, match="reads text with a picture, it was given none"):
+    with pytest.raises(ValueError, match="reads text with an image, it was given none"):
         draw_image(pretrained, folder / samples[0]["picture"])
     data = base64.b64encode((folder / samples[0]["picture"]).read_bytes()).decode()
     shown = {"source": question, "picture": f"data:image/png;base64,{data}"}

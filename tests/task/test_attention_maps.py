@@ -20,7 +20,7 @@ from flax_transformer.ops.platform import platform
 from flax_transformer.task.attention import attention_maps, draw, draw_sentence, spell
 from flax_transformer.task.translator import Search, Translator
 
-pytestmark = pytest.mark.proves("report", "attention pictures")
+pytestmark = pytest.mark.proves("report", "attention images")
 
 TEXTS = ["ein kleiner Hund läuft über die Straße", "a small dog runs across the street"] * 3
 TOKENIZER = train_byte_bpe(TEXTS, vocab_size=330)

@@ -83,7 +83,7 @@ def test_pictures_without_objects_count_by_what_is_found_in_them():
 
 
 def test_each_picture_must_have_been_looked_at():
-    with pytest.raises(ValueError, match="what was found in each picture, got 0 for 1 pictures"):
+    with pytest.raises(ValueError, match="what was found in each image, got 0 for 1 images"):
         average_precision([], [objects([ONE])])
 
 

@@ -22,7 +22,7 @@ NAMES = {"ap": 0, "ap50": 1, "ap75": 2, "ap_small": 3, "ap_medium": 4, "ap_large
 
 
 def scene(rng, classes, crowds, spread):
-    """Draw boxes in pictures, and what a detector might find."""
+    """Draw boxes in images, and what a detector might find."""
     truth, found = [], []
     for _ in range(12):
         n = int(rng.integers(0, 9))

@@ -44,7 +44,7 @@ def test_bleu_by_hand():
 
 
 def test_cider_by_hand():
-    """Single words alone: of two pictures, each word is in one, and weighs log 2; a repeated word counts but once."""
+    """Single words alone: of two images, each word is in one, and weighs log 2; a repeated word counts but once."""
     found = cider([["red"], ["dog", "dog"]], [[["red"]], [["dog"]]])
     second = math.exp(-1 / (2 * 36)) * math.log(2) ** 2 / (2 * math.log(2) * math.log(2))
     assert found == pytest.approx(10 / 4 * (1 + second) / 2)

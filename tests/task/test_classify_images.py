@@ -1,4 +1,4 @@
-"""Recipes that classify pictures: where a run ends, what its export sees, and what commands say of picture files."""
+"""Recipes that classify images: where a run ends, what its export sees, and what commands say of image files."""
 
 import importlib.util
 import json
@@ -42,7 +42,7 @@ def experiments(name):
 
 
 def short(recipe, **changes):
-    """Make a recipe of two steps over a few small pictures."""
+    """Make a recipe of two steps over a few small images."""
     schedule = replace(recipe.optimizer.schedule, warmup=1)
     return replace(
         recipe, data=SHAPES, examples=replace(recipe.examples, rows=8),
@@ -95,19 +95,19 @@ def test_the_export_tells_of_files_what_the_run_told(finished, run):
 
 def test_what_is_no_picture_is_said(finished, run, tmp_path):
     note = tmp_path / "note.txt"
-    note.write_text("no picture")
-    for file, said in ((note, "note.txt must be a picture"), ("a cat", "reads pictures, and there is no file 'a cat'")):
+    note.write_text("no image")
+    for file, said in ((note, "note.txt must be an image"), ("a cat", "reads images, and there is no file 'a cat'")):
         code, _, error = run("classify", finished, file)
         assert (code, len(error.splitlines())) == (1, 1)
         assert said in error
     code, _, error = run("classify", finished, "--pair", "one", "two")
-    assert "pairs are of texts, the checkpoint reads pictures" in error
+    assert "pairs are of texts, the checkpoint reads images" in error
     with pytest.raises(ValueError, match="to classify takes a checkpoint that can, got a GPT2LMHeadModel"):
         classify_pictures(hub.load(ROOT / "tests/hub/golden/gpt2"), [])
     picture = next((finished / "samples").iterdir())
-    with pytest.raises(ValueError, match=r"a BertForPreTraining reads text, it was given the picture .*\.png"):
+    with pytest.raises(ValueError, match=r"a BertForPreTraining reads text, it was given the image .*\.png"):
         tokenizer_of(hub.load(ROOT / "tests/hub/golden/bert"), "a cat", str(picture))
-    with pytest.raises(ValueError, match="a CCTForImageClassification reads pictures, it was given text"):
+    with pytest.raises(ValueError, match="a CCTForImageClassification reads images, it was given text"):
         classify(hub.load(finished / "export"), ["a cat"])
 
 

@@ -94,7 +94,7 @@ def test_what_is_exported_finds_what_the_run_has_measured(finished):
 
 
 def in_pixels(found, scenes):
-    """Give what was found and what is there as `average_precision` takes them."""
+    """Return what was found and what is there as `average_precision` takes them."""
     found = [
         {
             "scores": np.array([one.probability for one in each]),
@@ -139,7 +139,7 @@ def test_training_begins_with_a_detector_of_other_classes(finished):
 
 def test_pictures_are_nothing_for_a_checkpoint_that_reads_text():
     spec = Spec(uses=("classify",), classes=("cell", "platelet"), image=(32, 40, 3))
-    with pytest.raises(ValueError, match=r"bert reads text, the data are pictures"):
+    with pytest.raises(ValueError, match=r"bert reads text, the data are images"):
         load_start(str(GOLDEN / "bert"), spec, None, seed=0)
 
 
@@ -164,18 +164,18 @@ def test_what_cannot_work_is_said_in_a_sentence(finished, tmp_path, run):
     folder, _ = finished
     picture, text = tmp_path / "a.png", tmp_path / "a.txt"
     PIL.Image.new("RGB", (8, 8)).save(picture)
-    text.write_text("no picture")
+    text.write_text("no image")
     for arguments, message in [
         ((folder, picture, "--threshold", "2"), "threshold must be from 0 to 1, got 2"),
         ((folder, text), "a.txt"),
         ((folder, tmp_path / "none.png"), "none.png"),
         ((GOLDEN / "vit", picture), "to detect objects takes a checkpoint that can"),
         ((GOLDEN / "gpt2", picture), "to detect objects takes a checkpoint that can"),
-        ((GOLDEN / "detr", picture), "a picture needs an image processor"),
+        ((GOLDEN / "detr", picture), "an image needs an image processor"),
     ]:
         code, _, said = run("detect", *arguments)
         assert code == 1
         assert message in said
     few = replace(RECIPE, model=replace(RECIPE.model, queries=2))
-    with pytest.raises(ValueError, match="a picture must not have more objects than the model has queries"):
+    with pytest.raises(ValueError, match="an image must not have more objects than the model has queries"):
         train(few, tmp_path / "few")

@@ -1,4 +1,4 @@
-"""The report of any run draws the attention of some samples: of texts, and of pictures."""
+"""The report of any run draws the attention of some samples: of texts, and of images."""
 
 import base64
 import io
@@ -60,7 +60,7 @@ def test_a_text_that_is_not_read_is_said_to_be_none():
 
 
 def test_a_picture_that_was_resized_and_cropped_is_not_so_again():
-    """Of a sheet of several pictures the whole one is drawn."""
+    """Of a sheet of several images the whole one is drawn."""
     options = {"size": {"shortest_edge": 16}, "do_center_crop": True, "crop_size": {"height": 12, "width": 12}}
     processor = ImageProcessor.of({"image_processor_type": "ViTImageProcessor", **HALF, **options})
     pretrained = replace(hub.load(GOLDEN / "vit"), processor=processor)

@@ -18,7 +18,7 @@ from flax_transformer.ops.blockwise import blockwise_attention
 from flax_transformer.task.attention import spell
 from flax_transformer.task.use.attention import draw, draw_text
 
-pytestmark = pytest.mark.proves("report", "attention pictures of any checkpoint")
+pytestmark = pytest.mark.proves("report", "attention images of any checkpoint")
 
 GOLDEN = Path(__file__).parent.parent / "hub/golden"
 KINDS = ("bert", "gpt2", "t5")

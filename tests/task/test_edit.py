@@ -9,7 +9,7 @@ from flax_transformer.task.edit import Edits, edits, letter_edits, word_edits
 
 
 def every_way(reference, hypothesis):
-    """Give the errors, the substitutions, deletions and insertions of all ways."""
+    """Return the errors, the substitutions, deletions and insertions of all ways."""
 
     @cache
     def ways(i, j):

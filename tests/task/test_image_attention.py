@@ -1,4 +1,4 @@
-"""Attention over a picture is the model's own, at the patches where it belongs, on a page that shows whose it is."""
+"""Attention over an image is the model's own, at the patches where it belongs, on a page that shows whose it is."""
 
 import io
 from dataclasses import replace
@@ -15,7 +15,7 @@ from flax_transformer.report import image_attention_figure
 from flax_transformer.task.use import classify_pictures, embed_pictures, image_attention
 from flax_transformer.task.use.image_attention import draw_image
 
-pytestmark = pytest.mark.proves("report", "attention over pictures, rollout")
+pytestmark = pytest.mark.proves("report", "attention over images, rollout")
 
 GOLDEN = Path(__file__).parent.parent / "hub/golden"
 QUICK = ("vit", "swin")
@@ -26,7 +26,7 @@ FAMILIES = [
 
 
 def load(name):
-    """Open a tiny checkpoint, with a processor that makes pictures of 24 × 36 pixels."""
+    """Open a tiny checkpoint, with a processor that makes images of 24 × 36 pixels."""
     pretrained = hub.load(GOLDEN / name)
     half = [0.5] * (pretrained.config.channels or 3)
     options = {"size": {"height": 24, "width": 36}, "image_mean": half, "image_std": half}
@@ -90,7 +90,7 @@ def test_what_found_an_object_is_named_by_it(monkeypatch, threshold):
 
 
 def reader_of_colours():
-    """Make an ImageGPT of pictures of 4 × 8 pixels in 39 colours."""
+    """Make an ImageGPT of images of 4 × 8 pixels in 39 colours."""
     lenient = hub.Lenient(
         architecture="ImageGPTForImageClassification",
         config={"num_labels": 3},
@@ -137,7 +137,7 @@ def test_layers_of_too_many_patches_are_left_out_and_named(monkeypatch):
 
 @pytest.mark.parametrize(("name", "says"), [
     ("resnet", "layers attend to its patches, as in ViT, .* a ResNetForImageClassification has none such"),
-    ("bert", "a BertForPreTraining reads text, it was given pictures"),
+    ("bert", "a BertForPreTraining reads text, it was given images"),
 ])  # fmt: skip
 def test_what_has_no_attention_over_a_picture_is_refused(name, says):
     with pytest.raises(ValueError, match=says):
@@ -145,7 +145,7 @@ def test_what_has_no_attention_over_a_picture_is_refused(name, says):
 
 
 def test_a_checkpoint_without_a_processor_is_refused():
-    with pytest.raises(ValueError, match=r"a picture needs an image processor, .* no preprocessor_config.json"):
+    with pytest.raises(ValueError, match=r"an image needs an image processor, .* no preprocessor_config.json"):
         draw_image(hub.load(GOLDEN / "vit"), "none.png")
 
 
@@ -160,9 +160,7 @@ def test_the_command_writes_a_page_and_a_figure(run, tmp_path):
     assert np.asarray(PIL.Image.open(io.BytesIO((folder / "attention.png").read_bytes())).convert("L")).std() > 1
     assert "noise.png" in (folder / "attention.html").read_text()
     assert run(*given, "--layer", 3)[2] == "error: layer must be between 1 and 2, or count from the end, got 3\n"
-    assert (
-        run(*given, "a text")[2] == "error: a ViTForImageClassification sees a picture alone, it was given text too\n"
-    )
+    assert run(*given, "a text")[2] == "error: a ViTForImageClassification sees an image alone, it was given text too\n"
     assert run(*given[:2])[2] == "error: attention is drawn of a text, of an --image or of both, got neither\n"
     assert run(*given[:3], tmp_path / "vit/config.json")[2].endswith("it is none or damaged\n")
 

@@ -1,4 +1,4 @@
-"""Pictures as examples of a recipe: what is opened, what models are sized by, a small one that learns."""
+"""Images as examples of a recipe: what is opened, what models are sized by, a small one that learns."""
 
 import json
 from dataclasses import replace
@@ -96,9 +96,9 @@ def test_scenes_are_laid_out_with_their_boxes(tmp_path, context):
 @pytest.mark.parametrize(
     ("examples", "make", "message"),
     [
-        (LabelledImages(), coco_folder, "the pictures must have classes, they have boxes"),
-        (DetectionImages(), class_folders, "the pictures must have boxes, they have classes"),
-        (DetectionImages(boxes=1), coco_folder, r"boxes must be at least as many as a picture has, got 1, 2 in .*png"),
+        (LabelledImages(), coco_folder, "the images must have classes, they have boxes"),
+        (DetectionImages(), class_folders, "the images must have boxes, they have classes"),
+        (DetectionImages(boxes=1), coco_folder, r"boxes must be at least as many as an image has, got 1, 2 in .*png"),
         (LabelledImages(mean=(0.5, 0.5)), class_folders, "mean and std must be those of 3 channels, or one for all"),
     ],
 )
@@ -108,7 +108,7 @@ def test_pictures_that_do_not_fit_are_refused(tmp_path, context, examples, make,
 
 
 def test_pictures_of_several_sizes_need_one_to_be_said(tmp_path, context):
-    """Before anything is trained, wherever the odd picture lies."""
+    """Before anything is trained, wherever the odd image lies."""
     for split in ("train", "test"):
         root = class_folders(tmp_path / "data" / split).parent
     write_image(root / "test" / "dog" / "3.png", pixels(0, 4, 9))
@@ -168,7 +168,7 @@ def test_options_of_examples_are_refused_at_the_door(make, message):
 
 @frozen
 class Patch:
-    """A stand-in for a config that has pictures."""
+    """A stand-in for a config that has images."""
 
     image: tuple[int, int] = (1, 1)
     channels: int = 3
@@ -180,7 +180,7 @@ def test_a_model_is_sized_by_the_pictures():
 
 
 class Linear(nnx.Module):
-    """The least model of pictures."""
+    """The least model of images."""
 
     def __init__(self, pixels: int, classes: int):
         self.kernel = nnx.Param(jnp.zeros((pixels, classes)))

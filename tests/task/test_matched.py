@@ -258,12 +258,12 @@ class TestSearch:
         ):
             with pytest.raises(ValueError, match=rule):
                 search(pretrained, query, album, **options)
-        with pytest.raises(FileNotFoundError, match="must be a folder of pictures, there is none"):
+        with pytest.raises(FileNotFoundError, match="must be a folder of images, there is none"):
             search(pretrained, "a cross", tmp_path / "none")
         (tmp_path / "empty").mkdir()
-        with pytest.raises(ValueError, match="must have pictures, got none"):
+        with pytest.raises(ValueError, match="must have images, got none"):
             search(pretrained, "a cross", tmp_path / "empty")
-        with pytest.raises(ValueError, match="to match pictures and texts takes a checkpoint that can, got a ViTFor"):
+        with pytest.raises(ValueError, match="to match images and texts takes a checkpoint that can, got a ViTFor"):
             search(hub.load(ROOT / "tests/hub/golden/vit"), "a cross", album)
 
     def test_texts_are_chosen_among_by_the_scale_of_the_model(self, searched, album, run):

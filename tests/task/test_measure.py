@@ -70,6 +70,6 @@ def test_captions_of_damaged_images_alone_are_refused(tmp_path):
     (tmp_path / "data" / "0.png").write_bytes(b"none")
     (tmp_path / "data" / "metadata.jsonl").write_text(json.dumps({"image": "0.png", "captions": ["a b"]}))
     refused = []
-    with pytest.raises(ValueError, match="must have a picture that can be read, got none"):
+    with pytest.raises(ValueError, match="must have an image that can be read, got none"):
         measure(model, tmp_path / "data", refuse=lambda file, error: refused.append(file.name))
     assert refused == ["0.png"]

@@ -1,4 +1,4 @@
-"""Classifiers of pictures and `transformers`: what it makes is fine-tuned, what a run exports it opens and feeds."""
+"""Classifiers of images and `transformers`: what it makes is fine-tuned, what a run exports it opens and feeds."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Pictures as sequences: batches, simple models to be beaten, probes, and a run of all of it."""
+"""Images as sequences: batches, simple models to be beaten, probes, and a run of all of it."""
 
 import json
 
@@ -63,7 +63,7 @@ def test_colours_are_those_of_the_checkpoint_that_training_begins_with(tmp_path)
     with pytest.raises(ValueError, match="size must be that of the checkpoint, 3 × 3 pixels, got 4 × 4"):
         opened(tmp_path, data, str(start), size=4)
     found.processor.updated(clusters=[[0, 0, 0], [0, 0, 1]]).save(start)
-    with pytest.raises(ValueError, match="grey pictures take a checkpoint whose colours are grey"):
+    with pytest.raises(ValueError, match="grey images take a checkpoint whose colours are grey"):
         opened(tmp_path, data, str(start), size=3)
 
 
@@ -111,7 +111,7 @@ def test_strips_have_every_picture_in_its_place():
     (lambda: PixelSequences(colours=1), "colours must be 2 to 4096, got 1"),
     (lambda: PixelSequences(flip=2.0), "flip must be"),
     (lambda: Completions(temperature=0.0), "temperature above 0, got 8, 3, 0.0"),
-    (lambda: LayerProbe(train=2), "train and test must be at least 5 pictures, got 2, 10000"),
+    (lambda: LayerProbe(train=2), "train and test must be at least 5 images, got 2, 10000"),
 ])  # fmt: skip
 def test_bad_options_are_told(call, message):
     with pytest.raises(ValueError, match=message):

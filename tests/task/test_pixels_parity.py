@@ -1,4 +1,4 @@
-"""What a run of pictures as sequences exports, opened by transformers: the model, the colours, the sequences."""
+"""What a run of images as sequences exports, opened by transformers: the model, the colours, the sequences."""
 
 import jax
 import numpy as np

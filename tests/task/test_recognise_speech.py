@@ -30,7 +30,7 @@ SMALL = {"embed": 8, "heads": 2, "inner": 8, "depth": 1}
 
 
 def model(kind, recipe):
-    """Give a tiny model of the recipe's kind."""
+    """Return a tiny model of the recipe's kind."""
     if kind != "ctc":
         whisper = with_fields(experiments("recognise_speech")["seq2seq"].model, **SMALL)
         return whisper if kind == "seq2seq" else with_head(

@@ -51,7 +51,7 @@ def test_a_series_trains_what_is_missing_and_joins_all(script, tmp_path, capsys)
     assert [(row["pictures"], row["seeds"], row["steps"]) for row in rows] == [(8, 2, 1), (20, 2, 1)]
     second = read_test(RunFolder(tmp_path / "cct-8-1"))["accuracy"]
     assert rows[0]["accuracy"] == pytest.approx((first["cct-8-0"]["accuracy"] + second) / 2)
-    assert (tmp_path / "comparison.md").read_text().startswith("| model | steps | 8 pictures | 20 pictures |\n")
+    assert (tmp_path / "comparison.md").read_text().startswith("| model | steps | 8 images | 20 images |\n")
     assert (tmp_path / "comparison.png").stat().st_size > 10_000
     assert read_test(RunFolder(tmp_path)) is None
 

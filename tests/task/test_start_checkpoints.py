@@ -34,7 +34,7 @@ KINDS = [*SEQ2SEQ, "whisper", "wav2vec2", "bert", "roberta", "vision-encoder-dec
 
 
 def recipe_of(kind, root):
-    """Give the recipe that a kind of checkpoint is trained by, on data in a folder."""
+    """Return the recipe that a kind of checkpoint is trained by, on data in a folder."""
     if kind in SEQ2SEQ:
         recipe = experiments("translate_text")["finetune"]
         examples = replace(recipe.examples, batch=replace(recipe.examples.batch, tokens=256, buckets=1, max_tokens=24))
@@ -99,7 +99,7 @@ def finished(kind, tmp_path_factory):
 
 
 def called(pretrained, batch):
-    """Give the logits of a batch by the names that a checkpoint's class has for its inputs."""
+    """Return the logits of a batch by the names that a checkpoint's class has for its inputs."""
     inputs = dict(batch["inputs"])
     reads, lengths = pretrained.architecture.inputs.needs[0], inputs.pop("lengths", None)
     first = jnp.asarray(next(inputs[name] for name in ("source", "tokens", "samples") if name in inputs))

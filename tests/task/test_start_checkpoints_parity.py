@@ -31,7 +31,7 @@ def theirs_of(kind, folder):
 
 
 def given(pretrained, batch):
-    """Give their names for the inputs of a batch."""
+    """Return their names for the inputs of a batch."""
     inputs = dict(batch["inputs"])
     name, lengths = pretrained.architecture.inputs.needs[0], inputs.pop("lengths", None)
     first = np.array(next(inputs[each] for each in ("source", "tokens", "samples") if each in inputs))
@@ -87,7 +87,7 @@ def test_their_logits_of_the_export_are_ours(kind, finished, tmp_path):
 def test_they_write_what_the_run_wrote(kind, finished):
     _, folder, _ = finished
     if kind not in (*SEQ2SEQ, "whisper"):
-        pytest.skip("writes nothing, or pictures that are in no file")
+        pytest.skip("writes nothing, or images that are in no file")
     ours, theirs = hub.load(folder / "export"), theirs_of(kind, folder / "export")
     for each in samples(folder):
         if kind == "whisper":

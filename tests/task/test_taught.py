@@ -1,4 +1,4 @@
-"""Pictures with a teacher: what it says of them, teachers that do not fit, a student's run."""
+"""Images with a teacher: what it says of them, teachers that do not fit, a student's run."""
 
 import json
 from dataclasses import replace
@@ -79,7 +79,7 @@ VIT = with_fields(vit_encoder("tiny", 2, image=8), embed=8, heads=2, inner=16, d
     ({"classes": ("0", "7")}, r"must tell 2 classes \(0, 1\), as the labels do, .*teacher tells 2 classes \(0, 7\)"),
     ({"config": with_fields(CNN, channels=3), "processor": None}, "of 1 channels, as the student does, .* sees 3"),
     ({"config": with_head(VIT, outputs=2, pool="first"), "architecture": "ViTForImageClassification"},
-     "pictures of 4 × 5 pixels, as the student does, .* sees 8 × 8"),
+     "images of 4 × 5 pixels, as the student does, .* sees 8 × 8"),
     ({"config": with_head(VIT, outputs=0, pool="first", dense="tanh"), "architecture": "ViTModel"},
      "to classify takes a checkpoint that can, got a ViTModel"),
 ])  # fmt: skip

@@ -139,7 +139,7 @@ SPELLED = "etaonri"
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory):
-    """Give the folder of a wav2vec 2.0 with a head, a feature extractor and a vocabulary of letters."""
+    """Return the folder of a wav2vec 2.0 with a head, a feature extractor and a vocabulary of letters."""
     place = tmp_path_factory.mktemp("letters")
     golden = hub.load(GOLDEN / "wav2vec2")
     processor = SoundProcessor.of({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": RATE})
@@ -148,7 +148,7 @@ def letters(tmp_path_factory):
 
 
 def best_letters(pretrained, samples):
-    """Give by hand the best letter of every position, each stretch of it once, without those for none."""
+    """Return by hand the best letter of every position, each stretch of it once, without those for none."""
     heard = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
     best = np.asarray(pretrained(input_values=heard[None]).logits[0].argmax(-1))
     kept = [token for token, _ in itertools.groupby(best.tolist()) if token]

@@ -150,7 +150,7 @@ TURNS = (
 
 
 def templated(pretrained, template, **generation):
-    """Give a checkpoint a chat template, and settings of its own."""
+    """Return a checkpoint a chat template, and settings of its own."""
     tokenizer = pretrained.tokenizer
     options = json.loads(tokenizer.files["tokenizer_config.json"]) | {"chat_template": template}
     files = {**tokenizer.files, "tokenizer_config.json": json.dumps(options).encode()}

@@ -25,7 +25,7 @@ PARTED = nnx.with_partitioning(
 
 
 def images():
-    """Rows of pictures whose class is where they are bright, in batches that change."""
+    """Rows of images whose class is where they are bright, in batches that change."""
     random = np.random.default_rng(0)
     while True:
         label = random.integers(0, CLASSES, ROWS)
@@ -171,7 +171,7 @@ KINDS = {
 
 
 def begin(kind, mesh=None, *, accumulate=1, ema=0.0, optimizer=None):
-    """Give the state and the jitted step of a kind."""
+    """Return the state and the jitted step of a kind."""
     init, method = KINDS[kind]
     if isinstance(method, OwnStep):
         optimizer, carry, step = method, method.carry, make_own_step(method, ema=ema)

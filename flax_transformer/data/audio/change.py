@@ -18,7 +18,7 @@ from flax_transformer.frozen import frozen
 
 @frozen
 class Heard:
-    """Give the samples of an example's sound at a rate."""
+    """Return the samples of an example's sound at a rate."""
 
     rate: int
 

@@ -80,7 +80,7 @@ def is_sound_name(name: str) -> bool:
 
 @contextlib.contextmanager
 def _opened(source: str | os.PathLike | bytes) -> Iterator[tuple[str, io.BufferedIOBase]]:
-    """Give what messages call a sound, and its content."""
+    """Return what messages call a sound, and its content."""
     if isinstance(source, bytes):
         yield "a sound", io.BytesIO(source)
         return
@@ -107,7 +107,7 @@ def whole_numbers(content: bytes, width: int) -> Float[np.ndarray, "T"]:
 
 
 def mono(samples: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "T"]:
-    """Give samples of one channel as float32.
+    """Return samples of one channel as float32.
 
     Args:
       samples: [T], or of several channels, whose axis is the shorter one; whole numbers stand for -1 to 1 by type.

@@ -140,7 +140,7 @@ def read_names(root: Path, names: list[str]) -> tuple[dict[str, Recordings], tup
 
 
 def tells(root: str) -> bool:
-    """Tell whether JSON lines of a folder say what is known of its sounds.
+    """Return whether JSON lines of a folder say what is known of its sounds.
 
     Raises:
       ValueError: a folder that has sounds beside, whose names say it too.

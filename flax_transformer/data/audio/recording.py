@@ -41,7 +41,7 @@ class Sounds(Protocol):
         ...
 
     def size(self, index: int) -> tuple[int, int]:
-        """Give the samples of a sound and their rate without decoding it."""
+        """Return the samples of a sound and their rate without decoding it."""
         ...
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Sounds":
@@ -63,7 +63,7 @@ class SoundFiles(NamedFiles):
         return sound
 
     def size(self, index: int) -> tuple[int, int]:
-        """Give the samples of a sound and their rate, from its header."""
+        """Return the samples of a sound and their rate, from its header."""
         return sound_size(self.root / self.names[index])
 
 
@@ -91,7 +91,7 @@ class HeldSounds:
         return self.names[index]
 
     def size(self, index: int) -> tuple[int, int]:
-        """Give the samples of a sound and their rate."""
+        """Return the samples of a sound and their rate."""
         return len(self.samples[index]), self.rate
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "HeldSounds":
@@ -123,7 +123,7 @@ class Recordings(Sequence[Any]):
 
     @property
     def texts(self) -> list[str]:
-        """Give what is said in each."""
+        """Return what is said in each."""
         return self.known["text"].tolist()
 
     @property
@@ -160,7 +160,7 @@ class Retold(Sequence[Any]):
 
     @property
     def texts(self) -> list[str]:
-        """Give what is said in each."""
+        """Return what is said in each."""
         return list(map(self.change, self.items.texts))
 
     @property

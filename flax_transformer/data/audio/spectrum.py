@@ -25,7 +25,7 @@ def _hertz(mels: Float[np.ndarray, "X"]) -> Float[np.ndarray, "X"]:
 
 @cache
 def mel_filters(bins: int, window: int, rate: int, highest: float = 8000.0) -> Float[np.ndarray, "F C"]:
-    """Give triangles over the F = window / 2 + 1 frequencies, evenly spaced in Slaney's mels, each of the same area.
+    """Return triangles over the F = window / 2 + 1 frequencies, evenly spaced in Slaney's mels, each of the same area.
 
     Args:
       bins: C.
@@ -46,7 +46,7 @@ def mel_filters(bins: int, window: int, rate: int, highest: float = 8000.0) -> F
 def log_mel(
     samples: Float[np.ndarray, "T"], *, bins: int, window: int, hop: int, rate: int
 ) -> Float[np.ndarray, "C I"]:
-    """Give I = ⌊T / hop⌋ frames of a sound, about from -1 to 1; silence is -1.5.
+    """Return I = ⌊T / hop⌋ frames of a sound, about from -1 to 1; silence is -1.5.
 
     Every frame is centred on a multiple of `hop`, with the sound mirrored at its ends, under a Hann window; its power
     by mel bins is log10, held within 8 of the largest of the whole sound, plus 4, divided by 4.

@@ -71,7 +71,7 @@ class Strings(Sequence[Any]):
 
     @cached_property
     def texts(self) -> list[str]:
-        """Give texts to learn a vocabulary by: of the first sentences, and the longest there may be."""
+        """Return texts to learn a vocabulary by: of the first sentences, and the longest there may be."""
         longest = max(self.words, key=len)
         return [
             *(self._text(self._plan(i)[0]) for i in range(min(self.size, 1000))),

@@ -1,6 +1,6 @@
-"""Pictures in, batches out: sources, transforms, fixed-shape batches.
+"""Images in, batches out: sources, transforms, fixed-shape batches.
 
-`open_images` takes a folder of whichever form and gives an `ImageSet`. Pictures pass through transforms of examples
+`open_images` takes a folder of whichever form and gives an `ImageSet`. Images pass through transforms of examples
 (`geometry`, `colour`), are laid out by `ImageRows`, or with their boxes by `SceneRows`, and changed as batches
 (`ShiftFlip`, `Normalise`, `Erase`, `Mix`). `hold` keeps small ones in memory, `ImageStream` streams them
 for training, `each_image_once` for evaluation.

@@ -1,4 +1,4 @@
-"""Pictures, and questions about each with their answers, that a json file tells.
+"""Images, and questions about each with their answers, that a json file tells.
 
 Axes: B questions.
 """
@@ -21,8 +21,8 @@ from flax_transformer.data.line import LineKind, check_apart, find_files, first_
 from flax_transformer.frozen import frozen
 
 LINES = LineKind(
-    one="picture",
-    many="pictures and their questions",
+    one="image",
+    many="images and their questions",
     names=NAMES,
     said="questions",
     texts=("question", "text"),
@@ -35,12 +35,12 @@ ANSWERS = "answers", "answer"
 
 @dataclass(frozen=True, eq=False)
 class Asked(Sequence[Any]):
-    """Questions about pictures, and the answers that are right."""
+    """Questions about images, and the answers that are right."""
 
     images: Images
     """Each once."""
     of: Int[np.ndarray, " B"]
-    """Which picture a question is about."""
+    """Which image a question is about."""
     questions: Sequence[str]
     answers: Sequence[tuple[str, ...]]
 
@@ -55,12 +55,12 @@ class Asked(Sequence[Any]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Name which pictures, questions and answers they are."""
+        """Name which images, questions and answers they are."""
         told = json.dumps([list(self.questions), list(self.answers)])
         return digest(self.images.fingerprint, self.of.astype(np.int64), told)
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Asked":
-        """Pick some pictures, with all questions about them."""
+        """Pick some images, with all questions about them."""
         place = {int(old): new for new, old in enumerate(indices)}
         kept = np.array([number for number, old in enumerate(self.of.tolist()) if old in place], np.int64)
         chosen = self.only(kept)
@@ -69,33 +69,33 @@ class Asked(Sequence[Any]):
         )
 
     def only(self, numbers: Int[np.ndarray, "_"]) -> "Asked":
-        """Pick some questions, of all pictures."""
+        """Pick some questions, of all images."""
         questions, answers = ([each[number] for number in numbers] for each in (self.questions, self.answers))
         return Asked(self.images, self.of[numbers], questions, answers)
 
 
 @frozen
 class QuestionData:
-    """Pictures of a folder and questions, as JSON lines tell of them: `{"image": …, "question": …, "answers": […]}`.
+    """Images of a folder and questions, as JSON lines tell of them: `{"image": …, "question": …, "answers": […]}`.
 
-    Which split a file is of, a word in its name says; a single file needs none. Pictures are looked for below the
+    Which split a file is of, a word in its name says; a single file needs none. Images are looked for below the
     folder, and in its `images`; one may have many questions, all in one split.
     """
 
     root: str
     holdout: float = 0.1
-    """Share of the training pictures for each of validation and test that the folder lacks."""
+    """Share of the training images for each of validation and test that the folder lacks."""
     split_seed: int = 0
-    """Which pictures these are."""
+    """Which images these are."""
     single: bool = False
     """Whether questions of several answers are left out, in every split."""
 
     def open(self) -> ImageSet:
-        """Open the pictures without decoding them.
+        """Open the images without decoding them.
 
         Raises:
           FileNotFoundError: no such folder.
-          ValueError: no lines, a line without a picture, a question or an answer, a picture that is not there or in two
+          ValueError: no lines, a line without an image, a question or an answer, an image that is not there or in two
             splits; names the file and the line.
         """
         root = Path(self.root).expanduser()
@@ -106,7 +106,7 @@ class QuestionData:
 
 
 def frequent(answers: Sequence[tuple[str, ...]], most: int) -> tuple[str, ...]:
-    """Give the most frequent answers, each in so many questions; those that are as frequent by the alphabet.
+    """Return the most frequent answers, each in so many questions; those that are as frequent by the alphabet.
 
     >>> frequent([("no",), ("yes", "no"), ("two",)], 2)
     ('no', 'two')
@@ -123,7 +123,7 @@ def _read(root: Path, path: Path, *, single: bool) -> Asked:
         asked, told = texts_of(said, LINES.texts), texts_of(said, ANSWERS)
         if asked is None or len(asked) > 1:
             raise ValueError(
-                f"{where}: the picture {name} must have a question, a text, got {first_of(said, LINES.texts)!r:.60}"
+                f"{where}: the image {name} must have a question, a text, got {first_of(said, LINES.texts)!r:.60}"
             )
         if told is None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Generated pictures with questions that only the picture answers: shapes of a few colours, on noisy ground.
+"""Generated images with questions that only the image answers: shapes of a few colours, on noisy ground.
 
 Axes: B questions.
 """
@@ -27,20 +27,20 @@ class AskedShapes(ShapeScenes):
     """Scenes of shapes that have one of six colours, and questions about each; the same ones of a seed."""
 
     train: int = 6_000
-    """Pictures to train on."""
+    """Images to train on."""
     size: int = 48
     """Pixels of both sides."""
     objects: int = 3
-    """Shapes in a picture at most; there is at least one."""
+    """Shapes in an image at most; there is at least one."""
     smallest: float = 0.25
-    """Least side of a box, as a share of the picture's."""
+    """Least side of a box, as a share of the image's."""
     questions: int = 4
-    """About each picture."""
+    """About each image."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.questions <= 16:
-            raise ValueError(f"questions must be from 1 to 16 a picture, got {self.questions}")
+            raise ValueError(f"questions must be from 1 to 16 an image, got {self.questions}")
 
     def ground(self, rng: np.random.Generator) -> Float[np.ndarray, "3"]:
         """Draw a grey, which no object has."""
@@ -53,11 +53,11 @@ class AskedShapes(ShapeScenes):
     def paint(
         self, number: int, count: int, ground: Float[np.ndarray, "3"], rng: np.random.Generator
     ) -> Sequence[Float[np.ndarray, "3"]]:
-        """Give the colours of a scene's objects."""
+        """Return the colours of a scene's objects."""
         return [np.array(COLOURS[name], float) for name in self.colours(number, count)]
 
     def open(self) -> ImageSet:
-        """Lay out all scenes and questions; pictures are drawn when they are asked for."""
+        """Lay out all scenes and questions; images are drawn when they are asked for."""
         counts = (self.train, self.held_out, self.held_out)
         ends = np.cumsum(counts)
         splits = {}
@@ -137,10 +137,10 @@ KINDS: tuple[Any, ...] = (which_colour, which_shape, how_many, is_there, is_left
 
 @frozen
 class ShapeQuestions(QuestionData):
-    """Pictures with questions: of a folder, or drawn shapes where no folder is named."""
+    """Images with questions: of a folder, or drawn shapes where no folder is named."""
 
     root: str = ""
-    """Folder of pictures and files of questions; empty: shapes are drawn."""
+    """Folder of images and files of questions; empty: shapes are drawn."""
     shapes: AskedShapes = field(default_factory=AskedShapes)
     """Which ones."""
 

@@ -1,10 +1,10 @@
-"""Batches of pictures: laid out, and changed as a whole.
+"""Batches of images: laid out, and changed as a whole.
 
 A batch is `{"inputs": {"images": [B, H, W, C]}, "labels": …, "weights": [B]}`. What changes one is
 `augment(batch, draw)`, with random numbers from a `Draw`: they are drawn for the rows of all processes and each
 takes those of its own rows, so that batches do not depend on how many processes there are.
 
-Axes: B pictures, H W height and width in pixels, C channels, E classes, M boxes of a picture.
+Axes: B images, H W height and width in pixels, C channels, E classes, M boxes of an image.
 """
 
 import math
@@ -49,10 +49,10 @@ Augment = Callable[[Arrays, Draw], Arrays]
 
 @frozen
 class ImageRows:
-    """Lay out pictures of one size [B, H, W, C] as they are, in bytes, with the numbers of their classes [B].
+    """Lay out images of one size [B, H, W, C] as they are, in bytes, with the numbers of their classes [B].
 
     Raises:
-      ValueError: pictures of different sizes.
+      ValueError: images of different sizes.
     """
 
     def __call__(self, examples: Sequence[Example | None]) -> Arrays:
@@ -64,7 +64,7 @@ class ImageRows:
             if array is not None:
                 if array.shape != first.shape:
                     raise ValueError(
-                        f"pictures of a batch must have one size, got {first.shape} and {array.shape}; say a size to "
+                        f"images of a batch must have one size, got {first.shape} and {array.shape}; say a size to "
                         "resize them to"
                     )
                 images[row] = array
@@ -74,17 +74,17 @@ class ImageRows:
 
 @frozen
 class SceneRows:
-    """Lay out pictures of different sizes in the upper left corner of one size, with their boxes.
+    """Lay out images of different sizes in the upper left corner of one size, with their boxes.
 
-    `mask` [B, H, W], an input, is true where there is a picture. The labels are `boxes` [B, M, 4], centre x and y,
-    width and height as shares of the picture's own, their `classes` and `weights` [B, M], 0 where there is none, and of
-    each picture its `numbers` in its split and the `sizes` [B, 2] (H, W) that it has as it is.
+    `mask` [B, H, W], an input, is true where there is an image. The labels are `boxes` [B, M, 4], centre x and y,
+    width and height as shares of the image's own, their `classes` and `weights` [B, M], 0 where there is none, and of
+    each image its `numbers` in its split and the `sizes` [B, 2] (H, W) that it has as it is.
     """
 
     size: int | tuple[int, int]
     """Pixels of both sides, or height and width."""
     boxes: int = 100
-    """M: room for so many boxes of a picture."""
+    """M: room for so many boxes of an image."""
 
     def __post_init__(self) -> None:
         check_size("size", self.size)
@@ -95,7 +95,7 @@ class SceneRows:
         """Lay out one batch; a row without an example has weight 0.
 
         Raises:
-          ValueError: a picture that is larger, or one of more boxes.
+          ValueError: an image that is larger, or one of more boxes.
         """
         B, M, (height, width) = len(examples), self.boxes, pair(self.size)
         channels = len(next(each["image"] for each in examples if each is not None).getbands())
@@ -134,7 +134,7 @@ class Normalise:
             raise ValueError(f"mean and std must be as many, std positive, got {self.mean}, {self.std}")
 
     def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
-        """Normalise the pictures of a batch; what lies beside them, by a mask, becomes 0."""
+        """Normalise the images of a batch; what lies beside them, by a mask, becomes 0."""
         images, mask = batch["inputs"]["images"], batch["inputs"].get("mask")
         B, H, W, C = images.shape
         if len(self.mean) != C:
@@ -152,7 +152,7 @@ class Normalise:
 
 @frozen
 class ShiftFlip:
-    """Move each picture by up to so many pixels, black coming in, and mirror a share of them, left to right."""
+    """Move each image by up to so many pixels, black coming in, and mirror a share of them, left to right."""
 
     pad: int = 4
     flip: float = 0.5
@@ -163,7 +163,7 @@ class ShiftFlip:
             raise ValueError(f"pad must not be negative, got {self.pad}")
 
     def __call__(self, batch: Arrays, draw: Draw) -> Arrays:
-        """Move and mirror the pictures of a batch."""
+        """Move and mirror the images of a batch."""
         images = batch["inputs"]["images"]
         _, H, W, _ = images.shape
         p = self.pad
@@ -179,13 +179,13 @@ class ShiftFlip:
 
 @frozen
 class Erase:
-    """Put noise in place of a rectangle, in a share of all pictures (Zhong et al. 2017,
+    """Put noise in place of a rectangle, in a share of all images (Zhong et al. 2017,
     https://arxiv.org/abs/1708.04896); after `Normalise`, for the noise is standard normal.
     """
 
     share: float = 0.25
     area: tuple[float, float] = (0.02, 1 / 3)
-    """The least and the most of the picture's area."""
+    """The least and the most of the image's area."""
     aspect: tuple[float, float] = (0.3, 1 / 0.3)
     """The least and the most of height over width."""
 
@@ -195,7 +195,7 @@ class Erase:
             raise ValueError(f"area must be a range in (0, 1), aspect a positive range, got {self.area}, {self.aspect}")
 
     def __call__(self, batch: Arrays, draw: Draw) -> Arrays:
-        """Erase in the pictures of a batch."""
+        """Erase in the images of a batch."""
         images = batch["inputs"]["images"].copy()
         seeds = draw.seeds()
         for row in np.flatnonzero(draw.uniform() < self.share):
@@ -218,7 +218,7 @@ class Erase:
 class Mix:
     """Mix each row of a batch with its neighbour, and their labels, which become [B, E] and sum to one.
 
-    All of two pictures (mixup, Zhang et al. 2017, https://arxiv.org/abs/1710.09412), or a rectangle of one in the other
+    All of two images (mixup, Zhang et al. 2017, https://arxiv.org/abs/1710.09412), or a rectangle of one in the other
     (CutMix, Yun et al. 2019, https://arxiv.org/abs/1905.04899), drawn for each batch where both are asked for. Rows 2i
     and 2i + 1 are neighbours, at random since the order is: a process needs no rows but its own.
     """
@@ -238,7 +238,7 @@ class Mix:
             )
 
     def __call__(self, batch: Arrays, draw: Draw) -> Arrays:
-        """Mix the pictures and labels of a batch.
+        """Mix the images and labels of a batch.
 
         Raises:
           ValueError: an odd number of rows.
@@ -265,17 +265,17 @@ class Mix:
 def laid_out(
     images: UInt8[np.ndarray, "B H W C"], labels: Int[np.ndarray, " B"], weights: Float[np.ndarray, " B"]
 ) -> Arrays:
-    """Name the parts of a batch of pictures and classes."""
+    """Name the parts of a batch of images and classes."""
     return {"inputs": {"images": images}, "labels": labels, "weights": weights}
 
 
 def with_images(batch: Arrays, images: Shaped[np.ndarray, "B H W C"]) -> Arrays:
-    """Put other pictures into a batch."""
+    """Put other images into a batch."""
     return {**batch, "inputs": {**batch["inputs"], "images": images}}
 
 
 def centred(boxes: Float[np.ndarray, "M 4"], width: int, height: int) -> Float[np.ndarray, "M 4"]:
-    """Turn left, top, right and bottom in pixels into centre x and y, width and height, as shares of the picture's."""
+    """Turn left, top, right and bottom in pixels into centre x and y, width and height, as shares of the image's."""
     low, high = boxes[:, :2], boxes[:, 2:]
     return np.concatenate([(low + high) / 2, high - low], axis=1) / np.array([width, height] * 2, np.float32)
 
@@ -288,7 +288,7 @@ def _pixels(image: Any) -> UInt8[np.ndarray, "H W C"]:
 def _rectangle(
     height: int, width: int, own: float, rng: np.random.Generator
 ) -> tuple[tuple[int, int, int, int], float]:
-    """Draw a rectangle that leaves about a share of the picture, cut off at its edges; and the share it does leave."""
+    """Draw a rectangle that leaves about a share of the image, cut off at its edges; and the share it does leave."""
     side = math.sqrt(1 - own)
     h, w = int(height * side), int(width * side)
     y, x = int(rng.integers(height)), int(rng.integers(width))

@@ -1,6 +1,6 @@
-"""Pictures and what is said of each: captions that a json file tells.
+"""Images and what is said of each: captions that a json file tells.
 
-Axes: B pictures.
+Axes: B images.
 """
 
 import json
@@ -19,12 +19,12 @@ from flax_transformer.data.split import completed, normal
 from flax_transformer.frozen import frozen
 
 NAMES = "image", "file_name", "filename"
-"""What a line may call its picture."""
+"""What a line may call its image."""
 PLACES = "", "images", "Images", "pictures"
-"""Where pictures are, below the folder."""
+"""Where images are, below the folder."""
 LINES = LineKind(
-    one="picture",
-    many="pictures and their captions",
+    one="image",
+    many="images and their captions",
     names=NAMES,
     said="captions",
     texts=("captions", "caption", "text"),
@@ -34,7 +34,7 @@ LINES = LineKind(
 
 @dataclass(frozen=True, eq=False)
 class Captioned(Sequence[Any]):
-    """Pictures and the captions of each."""
+    """Images and the captions of each."""
 
     images: Images
     captions: Sequence[tuple[str, ...]]
@@ -48,7 +48,7 @@ class Captioned(Sequence[Any]):
 
     @property
     def fingerprint(self) -> str:
-        """Name which pictures and captions they are."""
+        """Name which images and captions they are."""
         return digest(self.images.fingerprint, json.dumps(list(self.captions)))
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Captioned":
@@ -58,29 +58,29 @@ class Captioned(Sequence[Any]):
 
 @frozen
 class CaptionData:
-    """Pictures of a folder and captions, as files of JSON lines tell of them: `{"image": …, "captions": […]}` each.
+    """Images of a folder and captions, as files of JSON lines tell of them: `{"image": …, "captions": […]}` each.
 
-    Which split a file is of, a word in its name says; a single file needs none. Pictures are looked for below the
+    Which split a file is of, a word in its name says; a single file needs none. Images are looked for below the
     folder, and in its `images`.
     """
 
     root: str
     holdout: float = 0.1
-    """Share of the training pictures for each of validation and test that the folder lacks."""
+    """Share of the training images for each of validation and test that the folder lacks."""
     split_seed: int = 0
-    """Which pictures these are."""
+    """Which images these are."""
 
     def open(self) -> ImageSet:
-        """Open the pictures without decoding them; errors as `open_captions`."""
+        """Open the images without decoding them; errors as `open_captions`."""
         return open_captions(Path(self.root), holdout=self.holdout, seed=self.split_seed)
 
 
 def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSet:
-    """Open pictures and captions, and hold out a part where there is no such split.
+    """Open images and captions, and hold out a part where there is no such split.
 
     Raises:
       FileNotFoundError: no such folder.
-      ValueError: no lines, a line without a picture or a caption, a picture that is not there or named twice; names
+      ValueError: no lines, a line without an image or a caption, an image that is not there or named twice; names
           the file and the line.
     """
     splits = {
@@ -90,7 +90,7 @@ def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSe
 
 
 def held_out(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
-    """Hold out pictures for the splits that there are not; by their names, whose order says nothing."""
+    """Hold out images for the splits that there are not; by their names, whose order says nothing."""
     return completed(splits, _names, _one_class, share=holdout, seed=seed)
 
 

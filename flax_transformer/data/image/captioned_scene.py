@@ -1,6 +1,6 @@
-"""Generated pictures of one or two shapes, and the one sentence that says what is where.
+"""Generated images of one or two shapes, and the one sentence that says what is where.
 
-Axes: B pictures.
+Axes: B images.
 """
 
 from dataclasses import field
@@ -20,33 +20,33 @@ from flax_transformer.frozen import frozen
 KINDS = tuple(product(COLOURS, SHAPES))
 """Every colour with every shape."""
 Placed = tuple[int, tuple[str, str]]
-"""A shape: its quarter of the picture, row by row, its colour and what it is."""
+"""A shape: its quarter of the image, row by row, its colour and what it is."""
 
 
 @frozen
 class CaptionedScenes:
-    """Pictures of one shape or two, each in a quarter of its own, on noisy ground; the same ones of a seed."""
+    """Images of one shape or two, each in a quarter of its own, on noisy ground; the same ones of a seed."""
 
     train: int = 12_000
-    """Pictures to train on."""
+    """Images to train on."""
     held_out: int = 500
-    """Pictures of validation, and as many of test."""
+    """Images of validation, and as many of test."""
     size: int = 32
     """Pixels of both sides."""
     noise: float = 20.0
     """Standard deviation of what is added to every value, of 255."""
     drawing_seed: int = 0
-    """Which pictures these are."""
+    """Which images these are."""
 
     def __post_init__(self) -> None:
         if min(self.train, self.held_out) < 1 or self.size < 16 or min(self.noise, self.drawing_seed) < 0:
             raise ValueError(
-                "scenes are drawn in at least 1 picture a split, of at least 16 pixels, without negative noise or "
+                "scenes are drawn in at least 1 image a split, of at least 16 pixels, without negative noise or "
                 f"seed: got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.drawing_seed}"
             )
 
     def open(self) -> ImageSet:
-        """Lay out all pictures, which are drawn when they are asked for."""
+        """Lay out all images, which are drawn when they are asked for."""
         counts = (self.train, self.held_out, self.held_out)
         splits = {}
         for split, count, end in zip(SPLITS, counts, np.cumsum(counts), strict=True):
@@ -55,14 +55,14 @@ class CaptionedScenes:
         return ImageSet("captions", splits)
 
     def layout(self, number: int) -> list[Placed]:
-        """Give the shapes of a picture, in the order in which they are told of."""
+        """Return the shapes of an image, in the order in which they are told of."""
         rng = np.random.default_rng((self.drawing_seed, number))
         quarters = np.sort(rng.choice(4, rng.integers(1, 3), replace=False)).tolist()
         kinds = rng.choice(len(KINDS), len(quarters), replace=False)
         return [(quarter, KINDS[kind]) for quarter, kind in zip(quarters, kinds, strict=True)]
 
     def draw(self, number: int) -> Any:
-        """Draw a picture of Pillow's."""
+        """Draw an image of Pillow's."""
         import PIL.Image
 
         rng, half = np.random.default_rng((self.drawing_seed, number, 1)), self.size // 2
@@ -78,7 +78,7 @@ class CaptionedScenes:
 
 
 def tell(placed: list[Placed]) -> str:
-    """Say what is on a picture: the upper shape first, and of two at one height the left one.
+    """Say what is on an image: the upper shape first, and of two at one height the left one.
 
     >>> tell([(0, ("red", "cross")), (1, ("blue", "ellipse"))])
     'a red cross left of a blue ellipse'
@@ -90,7 +90,7 @@ def tell(placed: list[Placed]) -> str:
 
 @frozen
 class SceneCaptions(ShapeCaptions):
-    """Pictures with captions: of a folder, or drawn scenes where no folder is named."""
+    """Images with captions: of a folder, or drawn scenes where no folder is named."""
 
     shapes: CaptionedScenes = field(default_factory=CaptionedScenes)
     """Which ones."""

@@ -1,6 +1,6 @@
-"""Generated pictures with captions: a shape of some colour each, on noisy ground.
+"""Generated images with captions: a shape of some colour each, on noisy ground.
 
-Axes: B pictures, H W height and width in pixels.
+Axes: B images, H W height and width in pixels.
 """
 
 from dataclasses import dataclass, field
@@ -25,38 +25,38 @@ ALL_COLOURS = {
     **COLOURS, "orange": (240, 140, 30), "pink": (245, 150, 190), "brown": (120, 70, 30), "black": (20, 20, 20),
     "white": (255, 255, 255), "navy": (20, 25, 90),
 }  # fmt: skip
-PATTERNS = ("{a} {} {}", "a picture of {a} {} {}", "one {} {} on plain ground", "here is {a} {} {}")
+PATTERNS = ("{a} {} {}", "an image of {a} {} {}", "one {} {} on plain ground", "here is {a} {} {}")
 
 
 @frozen
 class CaptionedShapes:
-    """Pictures of one shape of one colour, of which some combinations are the test's; the same ones of a seed."""
+    """Images of one shape of one colour, of which some combinations are the test's; the same ones of a seed."""
 
     train: int = 4_000
-    """Pictures to train on."""
+    """Images to train on."""
     held_out: int = 500
-    """Pictures of validation, and as many of test."""
+    """Images of validation, and as many of test."""
     colours: int = 12
     """How many colours there are, the first ones of twelve."""
     shapes: int = 8
     """How many shapes there are, the first ones of eight."""
     tested: int = 12
-    """Combinations of a colour and a shape that test pictures have."""
+    """Combinations of a colour and a shape that test images have."""
     unseen: bool = True
-    """Whether no other pictures have them."""
+    """Whether no other images have them."""
     size: int = 32
     """Pixels of both sides."""
     noise: float = 20.0
     """Standard deviation of what is added to every value, of 255."""
     spread: float = 12.0
-    """Standard deviation of the values of a colour from picture to picture."""
+    """Standard deviation of the values of a colour from image to image."""
     drawing_seed: int = 0
-    """Which pictures these are."""
+    """Which images these are."""
 
     def __post_init__(self) -> None:
         if min(self.train, self.held_out) < 1 or self.size < 8 or min(self.noise, self.spread, self.drawing_seed) < 0:
             raise ValueError(
-                "shapes are drawn in at least 1 picture a split, of at least 8 pixels, without negative noise, spread "
+                "shapes are drawn in at least 1 image a split, of at least 8 pixels, without negative noise, spread "
                 f"or seed: got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.spread}, "
                 f"{self.drawing_seed}"
             )
@@ -75,7 +75,7 @@ class CaptionedShapes:
         return tuple(product(tuple(ALL_COLOURS)[: self.colours], ALL_SHAPES[: self.shapes]))
 
     def open(self) -> ImageSet:
-        """Lay out all pictures, which are drawn when they are asked for; the classes are one caption of each kind."""
+        """Lay out all images, which are drawn when they are asked for; the classes are one caption of each kind."""
         counts = (self.train, self.held_out, self.held_out)
         ends = np.cumsum(counts)
         splits = {}
@@ -88,7 +88,7 @@ class CaptionedShapes:
         return ImageSet("captions", splits, tuple(_tell(PATTERNS[0], kind) for kind in self.every))
 
     def kinds(self, split: str) -> Int[np.ndarray, "_"]:
-        """Give the numbers of the combinations that pictures of a split have.
+        """Return the numbers of the combinations that images of a split have.
 
         Those of the test are chosen so that each of their colours and shapes is in other combinations too.
         """
@@ -100,7 +100,7 @@ class CaptionedShapes:
         return np.array([kind for kind in range(len(self.every)) if not self.unseen or kind not in tested])
 
     def draw(self, number: int, kind: tuple[str, str]) -> Any:
-        """Draw a picture of Pillow's."""
+        """Draw an image of Pillow's."""
         import PIL.Image
 
         rng, (colour, shape) = np.random.default_rng((self.drawing_seed, number, 1)), kind
@@ -120,7 +120,7 @@ def _tell(pattern: str, kind: tuple[str, str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class DrawnKinds:
-    """Generated pictures by their numbers."""
+    """Generated images by their numbers."""
 
     shapes: CaptionedShapes
     numbers: Int[np.ndarray, " B"]
@@ -135,15 +135,15 @@ class DrawnKinds:
 
     @property
     def fingerprint(self) -> str:
-        """Name which pictures they are."""
+        """Name which images they are."""
         return digest(repr(self.shapes), self.numbers.astype(np.int64))
 
     def name(self, index: int) -> str:
-        """Say which picture it is."""
-        return f"drawn picture {self.numbers[index]}"
+        """Say which image it is."""
+        return f"drawn image {self.numbers[index]}"
 
     def size(self, index: int) -> tuple[int, int]:
-        """Give the width and height, which all share."""
+        """Return the width and height, which all share."""
         return self.shapes.size, self.shapes.size
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "DrawnKinds":
@@ -153,10 +153,10 @@ class DrawnKinds:
 
 @frozen
 class ShapeCaptions(CaptionData):
-    """Pictures with captions: of a folder, or drawn shapes where no folder is named."""
+    """Images with captions: of a folder, or drawn shapes where no folder is named."""
 
     root: str = ""
-    """Folder of pictures and files of captions; empty: shapes are drawn."""
+    """Folder of images and files of captions; empty: shapes are drawn."""
     shapes: CaptionedShapes = field(default_factory=CaptionedShapes)
     """Which ones."""
 

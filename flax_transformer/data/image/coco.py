@@ -1,4 +1,4 @@
-"""Pictures with boxes, as COCO's json files tell of them."""
+"""Images with boxes, as COCO's json files tell of them."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from flax_transformer.data.split import names_split, split_of
 from flax_transformer.listing import listed
 
 SLACK = 0.5
-"""Pixels by which a box may reach out of its picture, for numbers are rounded; it is cut off."""
+"""Pixels by which a box may reach out of its image, for numbers are rounded; it is cut off."""
 
 _SECTIONS = ("images", "annotations", "categories")
 _PLACES = ("", "..", "images", "../images", "JPEGImages", "../JPEGImages")
@@ -62,11 +62,11 @@ def open_coco(
 ) -> tuple[dict[str, Scenes], tuple[str, ...], tuple[int, ...]]:
     """Look at the annotations of all splits: the scenes, the names of the classes and their ids, in the ids' order.
 
-    A box is left, top, width and height in pixels; those of crowds (`iscrowd`) are kept apart. Pictures are looked for
+    A box is left, top, width and height in pixels; those of crowds (`iscrowd`) are kept apart. Images are looked for
     beside the json file, in `images` and in folders named as the split is.
 
     Raises:
-      ValueError: ids that are missing, doubled or unknown, boxes outside the picture or of no area, pictures that are
+      ValueError: ids that are missing, doubled or unknown, boxes outside the image or of no area, images that are
           not there, or classes that differ between splits; names file, id and value.
     """
     categories = {split: _categories(each) for split, each in found.items()}
@@ -96,7 +96,7 @@ def _sections(path: Path) -> Annotations | None:
 
 
 def _by_id(file: Annotations, section: str) -> dict[int, dict]:
-    """Give the items of a section by their ids."""
+    """Return the items of a section by their ids."""
     found: dict[int, dict] = {}
     for item in file.sections[section]:
         id = item.get("id")
@@ -123,7 +123,7 @@ def _categories(file: Annotations) -> dict[int, str]:
 def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, int]) -> Scenes:
     images = _by_id(file, "images")
     if not images:
-        raise ValueError(f"{file.path} must have at least one picture, got none")
+        raise ValueError(f"{file.path} must have at least one image, got none")
     paths = _find_files(root, split, file, images)
     files = Files(root, paths, sizes=[_size(file, id, image) for id, image in images.items()])
     sizes = {id: files.size(number) for number, id in enumerate(images)}
@@ -131,7 +131,7 @@ def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, i
     for id, item in _by_id(file, "annotations").items():
         image, category = item.get("image_id"), item.get("category_id")
         if not isinstance(image, int) or image not in images:
-            raise ValueError(f"{file.path}: annotation {id} must be of a known picture, got image_id {image!r}")
+            raise ValueError(f"{file.path}: annotation {id} must be of a known image, got image_id {image!r}")
         if not isinstance(category, int) or category not in number_of:
             raise ValueError(f"{file.path}: annotation {id} must be of a known category, got category_id {category!r}")
         box = _box(file, id, item.get("bbox"), sizes[image])
@@ -162,11 +162,11 @@ def _box(file: Annotations, id: int, box: Any, size: tuple[int, int]) -> list[fl
     right, bottom = left + width, top + height
     if min(left, top) < -SLACK or right > size[0] + SLACK or bottom > size[1] + SLACK:
         raise ValueError(
-            f"{file.path}: the bbox of annotation {id} must lie within its picture of {size[0]} × {size[1]}, got {box}"
+            f"{file.path}: the bbox of annotation {id} must lie within its image of {size[0]} × {size[1]}, got {box}"
         )
     left, top, right, bottom = max(left, 0.0), max(top, 0.0), min(right, float(size[0])), min(bottom, float(size[1]))
     if left >= right or top >= bottom:
-        raise ValueError(f"{file.path}: the bbox of annotation {id} must have an area within its picture, got {box}")
+        raise ValueError(f"{file.path}: the bbox of annotation {id} must have an area within its image, got {box}")
     return [left, top, right, bottom]
 
 
@@ -184,11 +184,11 @@ def _size(file: Annotations, id: int, image: Mapping[str, Any]) -> tuple[int, in
 
 
 def _find_files(root: Path, split: str, file: Annotations, images: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Find the folder that has a split's pictures, and all of them in it."""
+    """Find the folder that has a split's images, and all of them in it."""
     names = [_name(file, id, image) for id, image in images.items()]
     for name, count in Counter(names).items():
         if count > 1:
-            raise ValueError(f"{file.path}: the pictures must differ, got {count} images of {name}")
+            raise ValueError(f"{file.path}: the images must differ, got {count} images of {name}")
     top, beside = _plain(root), [path for path in sorted(root.glob("*/")) if split_of(path.name) == split]
     inner = [path for path in sorted(root.glob("images/*/")) if split_of(path.name) == split]
     here = [*beside, *inner, *(file.path.parent / place for place in _PLACES), root]
@@ -196,10 +196,10 @@ def _find_files(root: Path, split: str, file: Annotations, images: Mapping[int, 
         if folder.is_relative_to(top) and (folder / names[0]).is_file():
             break
     else:
-        raise ValueError(f"{file.path}: the picture {names[0]} must be there, it is in no folder of {root}")
+        raise ValueError(f"{file.path}: the image {names[0]} must be there, it is in no folder of {root}")
     for id, name in zip(images, names, strict=True):
         if not (folder / name).is_file():
-            raise ValueError(f"{file.path}: the picture {name} of image {id} must be there, {folder} lacks it")
+            raise ValueError(f"{file.path}: the image {name} of image {id} must be there, {folder} lacks it")
     return [str((folder / name).relative_to(top)) for name in names]
 
 

@@ -1,4 +1,4 @@
-"""What a picture looks like: its colours changed a little, or by operations drawn from a list.
+"""What an image looks like: its colours changed a little, or by operations drawn from a list.
 
 Transforms of examples as in `geometry`.
 """
@@ -13,7 +13,7 @@ from flax_transformer.data.image.geometry import check_share
 from flax_transformer.frozen import frozen
 
 GREY = 128
-"""What is put where a picture is turned or moved away from."""
+"""What is put where an image is turned or moved away from."""
 
 
 @frozen
@@ -29,7 +29,7 @@ class ColourJitter:
             check_share(name, getattr(self, name))
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
-        """Change the colours of one picture."""
+        """Change the colours of one image."""
         changes = (("Brightness", self.brightness), ("Contrast", self.contrast), ("Color", self.saturation))
         image = example["image"]
         for number in rng.permutation(len(changes)):
@@ -49,7 +49,7 @@ class RandAugment:
     """
 
     layers: int = 2
-    """Operations a picture."""
+    """Operations an image."""
     magnitude: float = 9.0
     """Strength, 0 to 10."""
     deviation: float = 0.0
@@ -66,7 +66,7 @@ class RandAugment:
             )
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
-        """Change one picture.
+        """Change one image.
 
         Raises:
           ValueError: the example has boxes, which would not go along.
@@ -93,7 +93,7 @@ def _enhance(name: str) -> Callable[[Any, float, int], Any]:
 
 
 def _toned(name: str, *amount: int) -> Callable[[Any, float, int], Any]:
-    """Give an operation of Pillow's on single values: from the first amount at no strength by the second at full."""
+    """Return an operation of Pillow's on single values: from the first amount at no strength by the second at full."""
 
     def apply(image: Any, strength: float, sign: int) -> Any:
         import PIL.ImageOps
@@ -143,6 +143,6 @@ OPERATIONS: dict[str, Callable[[Any, float, int], Any]] = {
     "move_x": lambda image, strength, sign: _warped(image, (1, 0, sign * 0.45 * strength * image.width, 0, 1, 0)),
     "move_y": lambda image, strength, sign: _warped(image, (1, 0, 0, 0, 1, sign * 0.45 * strength * image.height)),
 }
-"""What may be done to a picture, by the strength 0 to 1 and a sign, as in the library timm: at full strength a turn by
+"""What may be done to an image, by the strength 0 to 1 and a sign, as in the library timm: at full strength a turn by
 30°, a shear by 0.3, a move by 0.45 of the side, colour, contrast, brightness and sharpness by 1 ± 0.9, solarising
 everything, posterising to 4 bits."""

@@ -1,8 +1,8 @@
-"""One picture, from a file or its bytes: refused before it is decoded if it is too large, turned upright, made RGB.
+"""One image, from a file or its bytes: refused before it is decoded if it is too large, turned upright, made RGB.
 
-What a picture's values become does not depend on its kind: 1-bit pictures are black and white, palettes are looked up,
+What an image's values become does not depend on its kind: 1-bit images are black and white, palettes are looked up,
 CMYK, YCbCr and LAB are converted by Pillow, what is transparent lies on white (as image processors of checkpoints have
-it: below it may be any colour), grey of 16 bits is scaled to 8, not cut off. Of an animation it is the first picture.
+it: below it may be any colour), grey of 16 bits is scaled to 8, not cut off. Of an animation it is the first image.
 """
 
 import io
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 MAX_PIXELS = 89_478_485
-"""Pixels of a picture at most, 256 MiB as RGB; Pillow warns of more."""
+"""Pixels of an image at most, 256 MiB as RGB; Pillow warns of more."""
 
 SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -27,7 +27,7 @@ SUFFIXES = {
 """The formats that are read, and the suffixes of their files."""
 
 MODES = {1: "L", 3: "RGB"}
-"""Pillow's name for pictures of one channel, grey, and of three."""
+"""Pillow's name for images of one channel, grey, and of three."""
 
 _FORMAT_OF = {suffix: name for name, suffixes in SUFFIXES.items() for suffix in suffixes}
 _UPRIGHT = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270",
@@ -36,7 +36,7 @@ _ORIENTATION = 0x0112  # the EXIF tag
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file of this name is taken for a picture, by its suffix in any case."""
+    """Whether a file of this name is taken for an image, by its suffix in any case."""
     return os.path.splitext(name)[1].lower() in _FORMAT_OF
 
 
@@ -47,19 +47,19 @@ def decode_image(
     name: str | None = None,
     size: tuple[int, int] | None = None,
 ) -> Any:
-    """Decode a picture to Pillow's RGB, or with `channels=1` to its grey (L), 8 bits a value.
+    """Decode an image to Pillow's RGB, or with `channels=1` to its grey (L), 8 bits a value.
 
     Args:
       source: a file, or the bytes of one.
       channels: 3 or 1.
       name: what messages call it, for bytes.
-      size: width and height that are known of it. A picture that has them only as it is stored, lying on its side,
+      size: width and height that are known of it. An image that has them only as it is stored, lying on its side,
           is left so; one that has others is refused.
 
     Raises:
       FileNotFoundError: no such file.
       ValueError: empty, truncated, damaged, larger than `MAX_PIXELS`, of another format than its suffix says, of
-          values without a known range, or not a picture at all.
+          values without a known range, or not an image at all.
     """
     import PIL.Image
 
@@ -70,7 +70,7 @@ def decode_image(
         turn = _UPRIGHT.get(_orientation(image))
         image = on_white(image)
     except Exception as error:
-        raise ValueError(f"{name} is a damaged or truncated picture: {_line(error)}") from error
+        raise ValueError(f"{name} is a damaged or truncated image: {_line(error)}") from error
     quarter = turn is not None and _turned_size(image, turn) != image.size
     if turn is not None and not (quarter and size == image.size):
         image = image.transpose(getattr(PIL.Image.Transpose, turn))
@@ -80,7 +80,7 @@ def decode_image(
 
 
 def on_white(image: Any) -> Any:
-    """Put what is transparent in a picture of Pillow's on white; a picture without transparency is left as it is."""
+    """Put what is transparent in an image of Pillow's on white; an image without transparency is left as it is."""
     import PIL.Image
 
     if not {"A", "a"} & set(image.getbands()) and image.info.get("transparency") is None:
@@ -90,7 +90,7 @@ def on_white(image: Any) -> Any:
 
 
 def image_size(source: str | os.PathLike | bytes, *, name: str | None = None) -> tuple[int, int]:
-    """Read the width and height of a picture turned upright, from its header alone; a TIFF is decoded.
+    """Read the width and height of an image turned upright, from its header alone; a TIFF is decoded.
 
     Raises:
       FileNotFoundError, ValueError: as `decode_image`, for what can be seen without decoding.
@@ -102,35 +102,35 @@ def image_size(source: str | os.PathLike | bytes, *, name: str | None = None) ->
 
 
 def _name_of(source: str | os.PathLike | bytes, name: str | None) -> str:
-    return name or ("a picture" if isinstance(source, bytes) else os.fspath(source))
+    return name or ("an image" if isinstance(source, bytes) else os.fspath(source))
 
 
 def _open(source: str | os.PathLike | bytes, name: str) -> Any:
-    """Read the header of a picture of one of the formats."""
+    """Read the header of an image of one of the formats."""
     import PIL.Image
 
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
     if not content:
-        raise ValueError(f"{name} must be a picture, it is empty")
+        raise ValueError(f"{name} must be an image, it is empty")
     try:
         image = PIL.Image.open(io.BytesIO(content), formats=list(SUFFIXES))
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as error:
         raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels, it has more") from error
     except PIL.UnidentifiedImageError as error:
-        raise ValueError(f"{name} must be a picture ({', '.join(SUFFIXES)}), it is none or damaged") from error
+        raise ValueError(f"{name} must be an image ({', '.join(SUFFIXES)}), it is none or damaged") from error
     except Exception as error:
-        raise ValueError(f"{name} is a damaged picture: {_line(error)}") from error
+        raise ValueError(f"{name} is a damaged image: {_line(error)}") from error
     if image.width * image.height > MAX_PIXELS:
         raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels, got {_spell(image)}")
     expected = _FORMAT_OF.get(os.path.splitext(name)[1].lower())
     found = "JPEG" if image.format == "MPO" else image.format
     if expected is not None and found != expected:
-        raise ValueError(f"{name} must be a {expected} picture, as its name says, it is {found}")
+        raise ValueError(f"{name} must be a {expected} image, as its name says, it is {found}")
     return image
 
 
 def _orientation(image: Any) -> int:
-    """Read how a picture lies, from its header; one whose EXIF data are damaged is taken to stand upright."""
+    """Read how an image lies, from its header; one whose EXIF data are damaged is taken to stand upright."""
     import PIL.Image
 
     try:

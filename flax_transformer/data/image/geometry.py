@@ -1,4 +1,4 @@
-"""Where things are in a picture: resizing, cropping and mirroring, with the boxes of what is to be seen.
+"""Where things are in an image: resizing, cropping and mirroring, with the boxes of what is to be seen.
 
 A transform is `transform(example, rng)`, as Grain's `random_map` takes it. An example has an `image`, Pillow's, and
 may have `boxes` [M, 4], left, top, right and bottom in pixels, with their `classes` [M], which go along: a box is cut
@@ -38,11 +38,11 @@ class Resize:
             raise ValueError(f"longest goes with a shorter side of at most as much, got {self.longest}, {self.size}")
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
-        """Resize one picture."""
+        """Resize one image."""
         return resized(example, self.shape(*example["image"].size), self.resample)
 
     def shape(self, width: int, height: int) -> tuple[int, int]:
-        """Give the height and width that a picture gets."""
+        """Return the height and width that an image gets."""
         if not isinstance(self.size, int):
             return self.size
         short, long = sorted((width, height))
@@ -68,14 +68,14 @@ class RandomResize:
             raise ValueError("sizes must be at least one, got none")
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
-        """Resize one picture."""
+        """Resize one image."""
         size = self.sizes[rng.integers(len(self.sizes))]
         return Resize(size=size, longest=self.longest, resample=self.resample)(example, rng)
 
 
 @frozen
 class CenterCrop:
-    """Take the middle, as the image processors of `transformers` do; black where the picture is smaller."""
+    """Take the middle, as the image processors of `transformers` do; black where the image is smaller."""
 
     size: int | tuple[int, int]
     """Pixels of both sides, or height and width."""
@@ -84,7 +84,7 @@ class CenterCrop:
         check_size("size", self.size)
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
-        """Crop one picture."""
+        """Crop one image."""
         height, width = pair(self.size)
         image = example["image"]
         return cropped(example, (image.width - width) // 2, (image.height - height) // 2, width, height)
@@ -99,7 +99,7 @@ class RandomResizedCrop:
     size: int | tuple[int, int]
     """Pixels of both sides, or height and width."""
     area: tuple[float, float] = (0.08, 1.0)
-    """The least and the most of the picture's area."""
+    """The least and the most of the image's area."""
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     """The least and the most of width over height."""
     resample: Resample = "bicubic"
@@ -110,7 +110,7 @@ class RandomResizedCrop:
             raise ValueError(f"area must be a range in (0, 1], aspect a positive range, got {self.area}, {self.aspect}")
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
-        """Crop and resize one picture."""
+        """Crop and resize one image."""
         left, top, width, height = self._draw(*example["image"].size, rng)
         return resized(cropped(example, left, top, width, height), pair(self.size), self.resample)
 
@@ -121,14 +121,14 @@ class RandomResizedCrop:
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
                 return int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1)), w, h
-        w = min(width, max(1, round(height * self.aspect[1])))  # the picture is too long or too high: its middle
+        w = min(width, max(1, round(height * self.aspect[1])))  # the image is too long or too high: its middle
         h = min(height, max(1, round(width / self.aspect[0])))
         return (width - w) // 2, (height - h) // 2, w, h
 
 
 @frozen
 class RandomCrop:
-    """Take a rectangle at random whose sides are random shares of the picture's, as DETR is trained."""
+    """Take a rectangle at random whose sides are random shares of the image's, as DETR is trained."""
 
     least: float = 0.5
     """The least share of each side."""
@@ -138,7 +138,7 @@ class RandomCrop:
             raise ValueError(f"least must be in (0, 1], got {self.least}")
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
-        """Crop one picture."""
+        """Crop one image."""
         sides = example["image"].size
         width, height = (max(1, round(side * rng.uniform(self.least, 1))) for side in sides)
         left, top = (int(rng.integers(side - own + 1)) for side, own in zip(sides, (width, height), strict=True))
@@ -147,7 +147,7 @@ class RandomCrop:
 
 @frozen
 class Flip:
-    """Mirror a share of all pictures."""
+    """Mirror a share of all images."""
 
     share: float = 0.5
     axis: Literal["width", "height"] = "width"
@@ -157,7 +157,7 @@ class Flip:
         check_share("share", self.share)
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:
-        """Mirror one picture, or not."""
+        """Mirror one image, or not."""
         return flipped(example, self.axis) if rng.random() < self.share else example
 
 
@@ -180,7 +180,7 @@ class Sometimes:
 
 
 def resized(example: Example, size: tuple[int, int], resample: Resample) -> Example:
-    """Make a picture of one height and width."""
+    """Make an image of one height and width."""
     import PIL.Image
 
     image, (height, width) = example["image"], size
@@ -188,7 +188,7 @@ def resized(example: Example, size: tuple[int, int], resample: Resample) -> Exam
         return example
     if height * width > MAX_PIXELS:
         raise ValueError(
-            f"a resized picture must have at most {MAX_PIXELS:,} pixels, got {width} × {height} of {image.width} × "
+            f"a resized image must have at most {MAX_PIXELS:,} pixels, got {width} × {height} of {image.width} × "
             f"{image.height}"
         )
     scale = np.array([width / image.width, height / image.height] * 2, np.float32)
@@ -197,7 +197,7 @@ def resized(example: Example, size: tuple[int, int], resample: Resample) -> Exam
 
 
 def cropped(example: Example, left: int, top: int, width: int, height: int) -> Example:
-    """Take a rectangle of a picture, black where there is none."""
+    """Take a rectangle of an image, black where there is none."""
     image = example["image"]
     if (left, top, width, height) == (0, 0, *image.size):
         return example
@@ -211,7 +211,7 @@ def cropped(example: Example, left: int, top: int, width: int, height: int) -> E
 
 
 def flipped(example: Example, axis: Literal["width", "height"] = "width") -> Example:
-    """Mirror a picture, left to right or top to bottom."""
+    """Mirror an image, left to right or top to bottom."""
     import PIL.Image
 
     image = example["image"]
@@ -228,7 +228,7 @@ def flipped(example: Example, axis: Literal["width", "height"] = "width") -> Exa
 
 
 def pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Give the height and width of a size, a number for both or the two."""
+    """Return the height and width of a size, a number for both or the two."""
     return (size, size) if isinstance(size, int) else size
 
 

@@ -1,4 +1,4 @@
-"""Pictures and labels as MNIST has them: idx files, packed by gzip or not."""
+"""Images and labels as MNIST has them: idx files, packed by gzip or not."""
 
 import gzip
 import math
@@ -23,7 +23,7 @@ def find_idx(root: Path) -> dict[str, dict[str, Path]]:
     """Find the idx files of each split, those named `train-images-idx3-ubyte` and so on, `t10k` or `test`.
 
     Raises:
-      ValueError: pictures without labels or labels without pictures, or two files of one kind.
+      ValueError: images without labels or labels without images, or two files of one kind.
     """
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(root.iterdir()):
@@ -42,10 +42,10 @@ def find_idx(root: Path) -> dict[str, dict[str, Path]]:
 
 
 def open_idx(found: dict[str, dict[str, Path]]) -> tuple[dict[str, Pictures], tuple[str, ...]]:
-    """Read the pictures of all splits, and name the classes by their numbers, those that `train` has.
+    """Read the images of all splits, and name the classes by their numbers, those that `train` has.
 
     Raises:
-      ValueError: damaged files, as many labels as pictures there are not, one class, or classes that differ.
+      ValueError: damaged files, as many labels as images there are not, one class, or classes that differ.
     """
     if "train" not in found:
         raise ValueError(f"idx files must have a split train, got {', '.join(found)}")
@@ -96,6 +96,6 @@ def _read_split(files: dict[str, Path]) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"{files['images']} must have axes B H W or B H W C of 1 or 3 channels, got {pixels.shape}")
     if labels.shape != pixels.shape[:1]:
         raise ValueError(
-            f"there must be a label for each picture, got {labels.shape} in {files['labels']}, {len(pixels)} pictures"
+            f"there must be a label for each image, got {labels.shape} in {files['labels']}, {len(pixels)} images"
         )
     return pixels, labels

@@ -1,6 +1,6 @@
-"""Generated pictures to classify: a shape each, of any colour, place and size, on noisy ground.
+"""Generated images to classify: a shape each, of any colour, place and size, on noisy ground.
 
-Axes: B pictures, H W height and width in pixels, C channels.
+Axes: B images, H W height and width in pixels, C channels.
 """
 
 from dataclasses import field
@@ -17,38 +17,38 @@ from flax_transformer.frozen import frozen
 
 @frozen
 class DrawnShapes:
-    """Pictures of one shape, whose kind is their class; always the same ones of a seed."""
+    """Images of one shape, whose kind is their class; always the same ones of a seed."""
 
     train: int = 4_000
-    """Pictures to train on."""
+    """Images to train on."""
     held_out: int = 500
-    """Pictures of validation, and as many of test."""
+    """Images of validation, and as many of test."""
     size: int = 32
     """Pixels of both sides."""
     noise: float = 40.0
     """Standard deviation of what is added to every value, of 255."""
     drawing_seed: int = 0
-    """Which pictures these are."""
+    """Which images these are."""
 
     def __post_init__(self) -> None:
         if min(self.train, self.held_out) < 1 or self.size < 8 or self.noise < 0 or self.drawing_seed < 0:
             raise ValueError(
-                "shapes are drawn in at least 1 picture a split, of at least 8 pixels, without negative noise or seed: "
+                "shapes are drawn in at least 1 image a split, of at least 8 pixels, without negative noise or seed: "
                 f"got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.drawing_seed}"
             )
 
     def open(self) -> ImageSet:
-        """Draw all pictures."""
+        """Draw all images."""
         splits = {}
         for number, split in enumerate(SPLITS):
             rng = np.random.default_rng((self.drawing_seed, number))
             labels = rng.integers(len(SHAPES), size=self.train if split == "train" else self.held_out).astype(np.int32)
             pixels = np.stack([self.draw(SHAPES[label], rng) for label in labels])
-            splits[split] = Pictures(Held(pixels, f"drawn {split} pictures"), labels)
+            splits[split] = Pictures(Held(pixels, f"drawn {split} images"), labels)
         return ImageSet("classes", splits, SHAPES)
 
     def draw(self, shape: str, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
-        """Draw one picture."""
+        """Draw one image."""
         pixels = np.empty((self.size, self.size, 3))
         pixels[:], colour = rng.uniform(0, 255, (2, 3))
         high, wide = rng.integers(self.size // 4, self.size * 3 // 4 + 1, 2).tolist()
@@ -59,10 +59,10 @@ class DrawnShapes:
 
 @frozen
 class LabelledData(ImageData):
-    """Pictures with classes: of a folder in whichever form, or drawn shapes where no folder is named."""
+    """Images with classes: of a folder in whichever form, or drawn shapes where no folder is named."""
 
     root: str = ""
-    """Folder of pictures; empty: shapes are drawn."""
+    """Folder of images; empty: shapes are drawn."""
     shapes: DrawnShapes = field(default_factory=DrawnShapes)
     """Which ones."""
 

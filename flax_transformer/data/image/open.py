@@ -1,4 +1,4 @@
-"""Pictures of whichever form a folder has them in."""
+"""Images of whichever form a folder has them in."""
 
 import os
 from dataclasses import replace
@@ -27,20 +27,20 @@ PICTURES = FileKind(
 
 @frozen
 class ImageData:
-    """Pictures of a folder: class folders, idx files, COCO's json, or what TFDS has prepared, whichever it holds."""
+    """Images of a folder: class folders, idx files, COCO's json, or what TFDS has prepared, whichever it holds."""
 
     root: str
     names: tuple[str, ...] = ()
     """What the classes are called, in their order; as the files call them by default."""
     holdout: float = 0.1
-    """Share of the training pictures, of each class, for each of validation and test that the folder lacks."""
+    """Share of the training images, of each class, for each of validation and test that the folder lacks."""
     split_seed: int = 0
-    """Which pictures these are."""
+    """Which images these are."""
     limit: int | None = None
-    """Training pictures that are used, of each class its share; None: all."""
+    """Training images that are used, of each class its share; None: all."""
 
     def open(self) -> ImageSet:
-        """Open the pictures; errors as `open_images`, names that are not as many as the classes, and as `choose`."""
+        """Open the images; errors as `open_images`, names that are not as many as the classes, and as `choose`."""
         found = self.found()
         if self.limit is None:
             return found
@@ -59,7 +59,7 @@ class ImageData:
 
 
 def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0) -> ImageSet:
-    """Open the pictures of a folder without decoding them, and hold out a part where it has no such split.
+    """Open the images of a folder without decoding them, and hold out a part where it has no such split.
 
     Forms, and what they look like: `data.folder.open_folders` (class folders), `find_idx`, `find_coco`, `find_tfds`.
     What lacks a validation or a test split gives a share of each class for it.
@@ -67,19 +67,19 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
     Args:
       root: the folder.
       holdout: the share.
-      seed: which pictures are held out, with their names.
+      seed: which images are held out, with their names.
 
     Raises:
       FileNotFoundError: no such folder.
-      ValueError: no pictures, several forms together, and what each form refuses.
+      ValueError: no images, several forms together, and what each form refuses.
     """
     root = Path(root).expanduser()
     if not root.is_dir():
-        raise FileNotFoundError(f"{root} must be a folder of pictures, there is none")
+        raise FileNotFoundError(f"{root} must be a folder of images, there is none")
     while not (forms := _forms(root)) and (inner := inner_folder(root, PICTURES)):
         root = inner
     if len(forms) > 1:
-        raise ValueError(f"{root} must have pictures in one form, got {' and '.join(forms)}")
+        raise ValueError(f"{root} must have images in one form, got {' and '.join(forms)}")
     kind, class_ids, channels = "classes", (), 3
     match forms:
         case {"TFDS features": found}:
@@ -93,7 +93,7 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
             files, classes = open_folders(root, PICTURES)
             splits = {split: Pictures(Files(each.root, each.names), each.labels) for split, each in files.items()}
     if kind == "classes" and len(classes) < 2:
-        raise ValueError(f"{root} must have pictures of at least two classes, got {', '.join(classes)}")
+        raise ValueError(f"{root} must have images of at least two classes, got {', '.join(classes)}")
     try:
         splits = completed(splits, _image_names, _labels, share=holdout, seed=seed)
     except ValueError as error:
@@ -109,12 +109,12 @@ def _forms(root: Path) -> dict[str, Any]:
 
 
 def _labels(pictures: Any) -> np.ndarray:
-    """Give each picture's class; where there are boxes, all have one."""
+    """Return each image's class; where there are boxes, all have one."""
     return pictures.labels if isinstance(pictures, Pictures) else np.zeros(len(pictures), np.int32)
 
 
 def _image_names(pictures: Any) -> list[str]:
-    """Name pictures by what does not depend on where their folder is."""
+    """Name images by what does not depend on where their folder is."""
     images = pictures.images
     if isinstance(images, Files):
         return [normal(Path(name).as_posix()) for name in images.names]

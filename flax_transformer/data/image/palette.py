@@ -1,6 +1,6 @@
-"""Pictures as sequences of few colours, line after line (Chen et al. 2020, "Generative Pretraining from Pixels").
+"""Images as sequences of few colours, line after line (Chen et al. 2020, "Generative Pretraining from Pixels").
 
-Axes: B pictures, H W height and width in pixels, C channels, T = H·W pixels of a picture, V colours, N points.
+Axes: B images, H W height and width in pixels, C channels, T = H·W pixels of an image, V colours, N points.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ PIECE = 1 << 23
 
 @frozen
 class Palette:
-    """A few colours, and pictures made of them."""
+    """A few colours, and images made of them."""
 
     colours: tuple[tuple[float, ...], ...]
     """V colours of C channels, from -1 to 1."""
@@ -43,10 +43,10 @@ class Palette:
         """Number the nearest colour of every pixel.
 
         Raises:
-          ValueError: pictures of other channels than the colours.
+          ValueError: images of other channels than the colours.
         """
         if images.shape[-1] != self.channels:
-            raise ValueError(f"pictures must have C={self.channels}, as the palette, got {images.shape[-1]}")
+            raise ValueError(f"images must have C={self.channels}, as the palette, got {images.shape[-1]}")
         colours = np.array(self.colours, np.float32)
         if self.channels == 1:
             levels = np.arange(256, dtype=np.uint8)[:, None]
@@ -54,23 +54,23 @@ class Palette:
         return _nearest(images.reshape(-1, self.channels), colours).reshape(len(images), -1)
 
     def pixels(self, tokens: Int[np.ndarray, "... T"], height: int) -> UInt8[np.ndarray, "... H W C"]:
-        """Paint pictures of so many lines in the colours of their numbers."""
+        """Paint images of so many lines in the colours of their numbers."""
         colours = np.rint((np.array(self.colours) + 1) * HALF).astype(np.uint8)
         return colours[tokens].reshape(*tokens.shape[:-1], height, -1, self.channels)
 
 
 @frozen
 class PaletteRows:
-    """Change a batch of pictures into one of colours to be told, each from those before it.
+    """Change a batch of images into one of colours to be told, each from those before it.
 
-    Its inputs are `tokens` [B, T], the pixels but the last behind a token V that begins every picture; labels [B, T]
+    Its inputs are `tokens` [B, T], the pixels but the last behind a token V that begins every image; labels [B, T]
     are the pixels.
     """
 
     palette: Palette
 
     def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
-        """Number the colours of a batch; pictures of weight 0 have pixels of weight 0."""
+        """Number the colours of a batch; images of weight 0 have pixels of weight 0."""
         pixels = self.palette.tokens(batch["inputs"]["images"])
         tokens = np.pad(pixels[:, :-1], ((0, 0), (1, 0)), constant_values=len(self.palette))
         weights = np.broadcast_to(batch["weights"][:, None], pixels.shape)

@@ -1,6 +1,6 @@
-"""Pictures of one split with what is known of them: a class each, or boxes; and where they lie.
+"""Images of one split with what is known of them: a class each, or boxes; and where they lie.
 
-Axes: B pictures, H W height and width in pixels, C channels, M boxes of a picture.
+Axes: B images, H W height and width in pixels, C channels, M boxes of an image.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,25 +18,25 @@ from flax_transformer.data.named import NamedFiles
 
 @runtime_checkable
 class Images(Protocol):
-    """Pictures by number, decoded when they are asked for."""
+    """Images by number, decoded when they are asked for."""
 
     @property
     def fingerprint(self) -> str:
-        """Name which pictures they are."""
+        """Name which images they are."""
         ...
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Any:
-        """Decode a picture to Pillow's, upright, RGB or grey."""
+        """Decode an image to Pillow's, upright, RGB or grey."""
         ...
 
     def name(self, index: int) -> str:
-        """Say where a picture comes from."""
+        """Say where an image comes from."""
         ...
 
     def size(self, index: int) -> tuple[int, int]:
-        """Give the width and height of a picture without decoding it."""
+        """Return the width and height of an image without decoding it."""
         ...
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Images":
@@ -46,7 +46,7 @@ class Images(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Files(NamedFiles):
-    """Pictures that are files of a folder."""
+    """Images that are files of a folder."""
 
     channels: int = 3
     sizes: Sequence[tuple[int, int] | None] | None = None
@@ -57,7 +57,7 @@ class Files(NamedFiles):
         return decode_image(self.root / self.names[index], channels=self.channels, size=size)
 
     def size(self, index: int) -> tuple[int, int]:
-        """Give the width and height of a picture, from its header."""
+        """Return the width and height of an image, from its header."""
         known = None if self.sizes is None else self.sizes[index]
         return known or image_size(self.root / self.names[index])
 
@@ -69,10 +69,10 @@ class Files(NamedFiles):
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Pictures that are held in memory, all of one size."""
+    """Images that are held in memory, all of one size."""
 
     pixels: UInt8[np.ndarray, "B H W C"]
-    origin: str = "pictures in memory"
+    origin: str = "images in memory"
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -85,15 +85,15 @@ class Held:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Name which pictures they are: by all their values."""
+        """Name which images they are: by all their values."""
         return digest(str(self.pixels.shape), self.pixels)
 
     def name(self, index: int) -> str:
-        """Say where a picture comes from."""
+        """Say where an image comes from."""
         return f"{self.origin}, number {index}"
 
     def size(self, index: int) -> tuple[int, int]:
-        """Give the width and height, which all share."""
+        """Return the width and height, which all share."""
         return self.pixels.shape[2], self.pixels.shape[1]
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Held":
@@ -103,7 +103,7 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class Pictures(Sequence[Any]):
-    """Pictures and the numbers of their classes."""
+    """Images and the numbers of their classes."""
 
     images: Images
     labels: Int[np.ndarray, " B"]
@@ -117,7 +117,7 @@ class Pictures(Sequence[Any]):
 
     @property
     def fingerprint(self) -> str:
-        """Name which pictures and classes they are."""
+        """Name which images and classes they are."""
         return digest(self.images.fingerprint, self.labels.astype(np.int64))
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Pictures":
@@ -127,7 +127,7 @@ class Pictures(Sequence[Any]):
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What is to be seen in one picture."""
+    """What is to be seen in one image."""
 
     boxes: Float[np.ndarray, "M 4"]
     """Left, top, right and bottom, in pixels."""
@@ -150,7 +150,7 @@ class Objects:
         return len(self.classes)
 
     def truth(self) -> dict[str, np.ndarray]:
-        """Give what a test goes by: `labels`, `boxes`, `areas`, and which are a `crowd`."""
+        """Return what a test goes by: `labels`, `boxes`, `areas`, and which are a `crowd`."""
         every = [self] if self.crowds is None else [self, self.crowds]
         sides = [each.boxes[:, 2:] - each.boxes[:, :2] for each in every]
         areas = [side.prod(-1) if each.areas is None else each.areas for each, side in zip(every, sides, strict=True)]
@@ -164,7 +164,7 @@ class Objects:
 
 @dataclass(frozen=True, eq=False)
 class Scenes(Sequence[Any]):
-    """Pictures, the objects in each, and what each picture is called in its data set."""
+    """Images, the objects in each, and what each image is called in its data set."""
 
     images: Images
     objects: Sequence[Objects]
@@ -182,7 +182,7 @@ class Scenes(Sequence[Any]):
 
     @property
     def fingerprint(self) -> str:
-        """Name which pictures and objects they are."""
+        """Name which images and objects they are."""
         parts = (part for each in self.objects for part in (str(len(each)), each.boxes, each.classes))
         return digest(self.images.fingerprint, self.ids, *parts)
 
@@ -193,10 +193,10 @@ class Scenes(Sequence[Any]):
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Pictures to train on and held-out ones."""
+    """Images to train on and held-out ones."""
 
     kind: Literal["classes", "boxes", "captions", "questions", "twins"]
-    """What is known of each picture."""
+    """What is known of each image."""
     splits: Mapping[str, Any]
     """`train`, `validation` and `test`: `Pictures` of classes, `Scenes` of boxes, `Captioned`, `Asked`, `Twins`."""
     classes: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
-"""Generated scenes: pictures of a few coloured shapes and their boxes, from which a detector can learn.
+"""Generated scenes: images of a few coloured shapes and their boxes, from which a detector can learn.
 
-Axes: B pictures, H W height and width in pixels, M boxes of a picture.
+Axes: B images, H W height and width in pixels, M boxes of an image.
 """
 
 from collections.abc import Sequence
@@ -26,31 +26,31 @@ class ShapeScenes:
     """Scenes of shapes on noisy ground, each the same wherever it is drawn: of a seed and its number."""
 
     train: int = 20_000
-    """Pictures to train on."""
+    """Images to train on."""
     held_out: int = 500
-    """Pictures of validation, and as many of test."""
+    """Images of validation, and as many of test."""
     size: int = 96
     """Pixels of both sides."""
     objects: int = 5
-    """Shapes in a picture at most; there is at least one."""
+    """Shapes in an image at most; there is at least one."""
     smallest: float = 0.15
-    """Least side of a box, as a share of the picture's."""
+    """Least side of a box, as a share of the image's."""
     largest: float = 0.45
     """Greatest side."""
     noise: float = 12.0
     """Standard deviation of what is added to every value, of 255."""
     scene_seed: int = 0
-    """Which pictures these are."""
+    """Which images these are."""
 
     def __post_init__(self) -> None:
         if min(self.train, self.held_out, self.objects) < 1 or self.noise < 0 or self.scene_seed < 0:
             raise ValueError(
-                "scenes need at least 1 picture to train on, 1 held out and 1 object, and no negative noise or seed: "
+                "scenes need at least 1 image to train on, 1 held out and 1 object, and no negative noise or seed: "
                 f"got {self.train}, {self.held_out}, {self.objects}, {self.noise}, {self.scene_seed}"
             )
         if not 0 < self.smallest <= self.largest <= 1 or self.smallest * self.size < 6:
             raise ValueError(
-                f"sides of boxes must be shares of the picture, from 6 pixels on, got {self.smallest} to "
+                f"sides of boxes must be shares of the image, from 6 pixels on, got {self.smallest} to "
                 f"{self.largest} of {self.size}"
             )
 
@@ -91,7 +91,7 @@ class ShapeScenes:
         return [_unlike(ground, rng) for _ in range(count)]
 
     def draw(self, number: int) -> Any:
-        """Draw a scene, a picture of Pillow's: each object in a colour that stands out from the ground."""
+        """Draw a scene, an image of Pillow's: each object in a colour that stands out from the ground."""
         import PIL.Image
 
         rng, objects = np.random.default_rng((self.scene_seed, number, 1)), self.layout(number)
@@ -110,7 +110,7 @@ class ShapeScenes:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Pictures of generated scenes, by their numbers."""
+    """Images of generated scenes, by their numbers."""
 
     scenes: Any
     """What draws them, `draw(number)`, all of one `size`."""
@@ -124,7 +124,7 @@ class Drawn:
 
     @property
     def fingerprint(self) -> str:
-        """Name which pictures they are."""
+        """Name which images they are."""
         return digest(repr(self.scenes), self.numbers.astype(np.int64))
 
     def name(self, index: int) -> str:
@@ -132,7 +132,7 @@ class Drawn:
         return f"scene {self.numbers[index]}"
 
     def size(self, index: int) -> tuple[int, int]:
-        """Give the width and height, which all share."""
+        """Return the width and height, which all share."""
         return self.scenes.size, self.scenes.size
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Drawn":
@@ -142,10 +142,10 @@ class Drawn:
 
 @frozen
 class SceneData(ImageData):
-    """Pictures with boxes: of a folder as COCO's json tells of them, or generated scenes where no folder is named."""
+    """Images with boxes: of a folder as COCO's json tells of them, or generated scenes where no folder is named."""
 
     root: str = ""
-    """Folder of pictures and annotations; empty: generated scenes."""
+    """Folder of images and annotations; empty: generated scenes."""
     shapes: ShapeScenes = field(default_factory=ShapeScenes)
     """Which scenes are generated."""
 

@@ -1,4 +1,4 @@
-"""Shapes that fill a box, for pictures that are drawn here.
+"""Shapes that fill a box, for images that are drawn here.
 
 Axes: H W height and width in pixels.
 """
@@ -26,7 +26,7 @@ SHAPES = ALL_SHAPES[:4]
 
 
 def draw_shape(name: str, height: int, width: int) -> Bool[np.ndarray, "H W"]:
-    """Tell which pixels of a box a shape covers; it touches all four sides.
+    """Return which pixels of a box a shape covers; it touches all four sides.
 
     Args:
       name: one of `ALL_SHAPES`.

@@ -1,6 +1,6 @@
-"""Batches of pictures, streamed for training and once through for evaluation; pictures that memory has room for.
+"""Batches of images, streamed for training and once through for evaluation; images that memory has room for.
 
-Axes: B pictures, H W height and width in pixels, C channels.
+Axes: B images, H W height and width in pixels, C channels.
 """
 
 import os
@@ -20,10 +20,10 @@ from flax_transformer.data.image.picture import Held, Pictures
 from flax_transformer.data.stream import Stream
 
 HELD_BYTES = 1 << 30
-"""Pictures are held in memory, decoded and resized, if they take at most this much."""
+"""Images are held in memory, decoded and resized, if they take at most this much."""
 
 THREADS = min(16, os.cpu_count() or 1)
-"""Threads that decode pictures, which Pillow does outside of Python's lock."""
+"""Threads that decode images, which Pillow does outside of Python's lock."""
 
 
 @runtime_checkable
@@ -59,14 +59,14 @@ class DecodedRows:
 
 @dataclass(frozen=True, eq=False)
 class HeldRows:
-    """Rows picked from pictures in memory, all of them in random order, epoch after epoch."""
+    """Rows picked from images in memory, all of them in random order, epoch after epoch."""
 
     pictures: Pictures
     seed: int
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Name pictures and order."""
+        """Name images and order."""
         return {"data": self.pictures.fingerprint, "seed": self.seed}
 
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
@@ -77,7 +77,7 @@ class HeldRows:
 
 
 def in_order(numbers: Int[np.ndarray, " B"], count: int, seed: int) -> Int[np.ndarray, " B"]:
-    """Give the indices of rows by their numbers: all `count` in random order, epoch after epoch."""
+    """Return the indices of rows by their numbers: all `count` in random order, epoch after epoch."""
     epochs, places = np.divmod(numbers, count)
     indices = np.empty(len(numbers), np.int64)
     for epoch in np.unique(epochs).tolist():
@@ -95,7 +95,7 @@ class ImageStream(Stream):
         Args:
           source: where rows come from.
           augment: what changes batches, one after the other.
-          rows: pictures in a batch of all processes.
+          rows: images in a batch of all processes.
           seed: of the random numbers that batches are changed with.
           pairs: whether rows belong together two by two, and stay in one process, as `Mix` needs it.
           options: those of `Stream`.
@@ -127,15 +127,15 @@ class ImageStream(Stream):
 
 
 def hold(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) -> Pictures | None:
-    """Decode all pictures once and hold them in memory; None if they are not of one size or take more than a limit.
+    """Decode all images once and hold them in memory; None if they are not of one size or take more than a limit.
 
     Args:
-      pictures: what to decode.
+      images: what to decode.
       transforms: what makes them one size, without random numbers.
       limit: bytes at most.
 
     Raises:
-      ValueError: a damaged picture, or one that a transform refuses; names it.
+      ValueError: a damaged image, or one that a transform refuses; names it.
     """
     if isinstance(pictures.images, Held) and not transforms:
         return pictures
@@ -175,12 +175,12 @@ def each_image_once(
     collate: Collate,
     normalise: Callable[[Arrays], Arrays] | None = None,
 ) -> Iterator[Arrays]:
-    """Yield batches of every picture once, in order; rows of the last that are left over have weight 0.
+    """Yield batches of every image once, in order; rows of the last that are left over have weight 0.
 
     Args:
       items: what has examples by number, such as `Pictures`.
       transforms: of examples, without random numbers.
-      rows: pictures a batch.
+      rows: images a batch.
       collate: lays out a batch.
       normalise: the last change of a batch, if any.
     """

@@ -1,4 +1,4 @@
-"""Pictures that TensorFlow Datasets has prepared as ArrayRecord, read without TensorFlow."""
+"""Images that TensorFlow Datasets has prepared as ArrayRecord, read without TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from flax_transformer.listing import listed
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Pictures that are encoded in records."""
+    """Images that are encoded in records."""
 
-    source: Any  # a TFDS random-access data source that leaves pictures encoded
+    source: Any  # a TFDS random-access data source that leaves images encoded
     feature: str
     origin: str
     identity: str
@@ -34,15 +34,15 @@ class Records:
 
     @property
     def fingerprint(self) -> str:
-        """Name which pictures they are: by data set, version and split, and their numbers there."""
+        """Name which images they are: by data set, version and split, and their numbers there."""
         return f"{self.identity} {self.indices.tolist()}"
 
     def name(self, index: int) -> str:
-        """Say where a picture comes from."""
+        """Say where an image comes from."""
         return f"{self.origin}, record {self.indices[index]}"
 
     def size(self, index: int) -> tuple[int, int]:
-        """Give the width and height of a picture, from its header."""
+        """Return the width and height of an image, from its header."""
         return image_size(self._content(index), name=self.name(index))
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Records":
@@ -60,9 +60,9 @@ def find_tfds(root: Path) -> list[Path]:
 
 
 def open_tfds(folders: Sequence[Path]) -> tuple[Literal["classes", "boxes"], dict[str, Any], tuple[str, ...], int]:
-    """Open the splits of a prepared data set: what is known of its pictures, the splits, the classes, the channels.
+    """Open the splits of a prepared data set: what is known of its images, the splits, the classes, the channels.
 
-    Every record is read once, for its class or its boxes; pictures stay encoded. The pictures are those of the one
+    Every record is read once, for its class or its boxes; images stay encoded. The images are those of the one
     `Image` feature, the classes those of the one `ClassLabel`, and where that stands in a sequence beside a
     `BBoxFeature`, they are of objects; those of crowds (`is_crowd`) are left out.
 
@@ -116,7 +116,7 @@ def read_record(source: Any, index: int, origin: str) -> Mapping[str, Any]:
 
 
 def _roles(features: Any, folder: Path) -> tuple[str, str, tuple[str, str] | None]:
-    """Name the features of pictures and of classes; for objects also their sequence and its feature of boxes."""
+    """Name the features of images and of classes; for objects also their sequence and its feature of boxes."""
     import tensorflow_datasets as tfds
 
     kinds = tfds.features
@@ -134,7 +134,7 @@ def _roles(features: Any, folder: Path) -> tuple[str, str, tuple[str, str] | Non
             return images[0], "label" if "label" in classes else classes[0], (name, boxes[0])
     if len(images) == 1 and (len(labels) == 1 or "label" in labels):
         return images[0], "label" if "label" in labels else labels[0], None
-    raise ValueError(f"{folder} must have one feature of pictures, and classes or boxes, got {listed(features)}")
+    raise ValueError(f"{folder} must have one feature of images, and classes or boxes, got {listed(features)}")
 
 
 def _pictures(images: Records, label: str) -> Pictures:
@@ -154,7 +154,7 @@ def _scenes(images: Records, label: str, objects: str, box: str) -> Scenes:
         wrong = ~((shares[:, :2] < shares[:, 2:]).all(1) & (shares >= 0).all(1) & (shares <= 1).all(1))
         if wrong.any():
             raise ValueError(
-                f"a box must have an area within the picture, got {shares[wrong][0].tolist()} in {images.name(index)}"
+                f"a box must have an area within the image, got {shares[wrong][0].tolist()} in {images.name(index)}"
             )
         boxes = shares[:, [1, 0, 3, 2]] * np.array([width, height, width, height], np.float32)
         classes, areas = np.array(record[objects][label], np.int32).reshape(-1), record[objects].get("area")

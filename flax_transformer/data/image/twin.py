@@ -1,4 +1,4 @@
-"""Pairs of pictures that show the same thing: two folders whose files have the same names.
+"""Pairs of images that show the same thing: two folders whose files have the same names.
 
 Axes: B pairs.
 """
@@ -21,7 +21,7 @@ from flax_transformer.frozen import frozen
 
 @dataclass(frozen=True, eq=False)
 class Twins(Sequence[Any]):
-    """Pictures and the other picture of each."""
+    """Images and the other image of each."""
 
     images: Images
     others: Images
@@ -35,7 +35,7 @@ class Twins(Sequence[Any]):
 
     @property
     def fingerprint(self) -> str:
-        """Name which pictures they are."""
+        """Name which images they are."""
         return digest(self.images.fingerprint, self.others.fingerprint)
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Twins":
@@ -45,7 +45,7 @@ class Twins(Sequence[Any]):
 
 @frozen
 class TwinData:
-    """Pictures of two folders, paired by their names: `{root}/{one}/{name}` and `{root}/{other}/{name}`."""
+    """Images of two folders, paired by their names: `{root}/{one}/{name}` and `{root}/{other}/{name}`."""
 
     root: str
     holdout: float = 0.1
@@ -58,23 +58,21 @@ class TwinData:
 
         Raises:
           FileNotFoundError: no such folder.
-          ValueError: not two folders of pictures, a picture without another of its name, or too few.
+          ValueError: not two folders of images, an image without another of its name, or too few.
         """
         root = Path(self.root).expanduser()
         if not root.is_dir():
-            raise FileNotFoundError(f"{root} must be a folder of two folders of pictures, there is none")
+            raise FileNotFoundError(f"{root} must be a folder of two folders of images, there is none")
         sides = {
             path.name: _names(path) for path in sorted(root.iterdir()) if path.is_dir() and path.name[0] not in "._"
         }
         sides = {side: names for side, names in sides.items() if names}
         if len(sides) != 2 or any(map(names_split, sides)):
-            raise ValueError(f"{root} must have two folders of pictures, got {', '.join(sides) or 'none'}")
+            raise ValueError(f"{root} must have two folders of images, got {', '.join(sides) or 'none'}")
         (one, first), (other, second) = sides.items()
         for here, there, missing in ((one, other, first - second), (other, one, second - first)):
             if missing:
-                raise ValueError(
-                    f"{root / here / min(missing)} must have a picture of its name in {there}, it has none"
-                )
+                raise ValueError(f"{root / here / min(missing)} must have an image of its name in {there}, it has none")
         both = [Files(root, [f"{side}/{name}" for name in sorted(first)]) for side in sides]
         try:
             splits = held_out({"train": Twins(*both)}, self.holdout, self.split_seed)

@@ -46,7 +46,7 @@ class Tokenizer:
         return self.inner.get_vocab_size()
 
     def with_mask(self) -> "Tokenizer":
-        """Give a copy with one more special token, the last: what stands for a hidden one.
+        """Return a copy with one more special token, the last: what stands for a hidden one.
 
         >>> tokenizer = train_byte_bpe(["over and over"], vocab_size=260).with_mask()
         >>> tokenizer.mask, tokenizer.tokens([tokenizer.mask]), tokenizer.vocab_size
@@ -60,7 +60,7 @@ class Tokenizer:
         return replace(self, inner=inner, mask=inner.token_to_id(MASK))
 
     def with_end(self) -> "Tokenizer":
-        """Give a copy with one more special token, the last, which ends texts: CLIP finds the end by the largest id."""
+        """Return a copy with one more special token, the last, to end texts: CLIP finds the end by the largest id."""
         import tokenizers
 
         inner = tokenizers.Tokenizer.from_str(self.json())
@@ -152,7 +152,7 @@ def parse_tokenizer(content: bytes, path: str | os.PathLike) -> Any:
 
 
 def _growth(part: dict[str, Any]) -> float:
-    """Give how many times longer a normalizer or decoder may make a text; what fills memory does so by repetition."""
+    """Return how many times longer a normalizer or decoder may make a text; what fills memory does so by repetition."""
     growth = math.prod(map(_growth, (*part.get("normalizers", ()), *part.get("decoders", ()))), start=1.0)
     if part["type"] == "Replace":
         growth *= max(len(part["content"]) / max(len(part["pattern"].get("String", "")), 1), 1.0)

@@ -83,11 +83,11 @@ class EpisodeData:
     """Which ones."""
 
     def open(self) -> dict[str, Episodes]:
-        """Give `train` and `validation`; errors as `read_episodes`."""
+        """Return `train` and `validation`; errors as `read_episodes`."""
         return parted(self.found(), self.holdout, self.split_seed)
 
     def found(self) -> Episodes:
-        """Give all that there are."""
+        """Return all that there are."""
         return read_episodes(self.root)
 
 

@@ -1,7 +1,7 @@
 """Clips in, batches out: folders of frames and video files, generated ones, skeletons.
 
 `ClipData` and `VideoData` give a `ClipSet`. The frames that a model sees are chosen and read by `SampleFrames`, changed
-alike by `EveryFrame`, laid out by `ClipRows` as pictures of many channels, so that all that changes batches of pictures
+alike by `EveryFrame`, laid out by `ClipRows` as images of many channels, so that all that changes batches of images
 changes those of clips, and made clips by `Unfold`.
 """
 

@@ -31,7 +31,7 @@ class Clips(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
-        """Decode some frames of a clip to Pillow's pictures, by their numbers, which do not fall."""
+        """Decode some frames of a clip to Pillow's images, by their numbers, which do not fall."""
         ...
 
     def name(self, index: int) -> str:
@@ -39,7 +39,7 @@ class Clips(Protocol):
         ...
 
     def size(self, index: int) -> tuple[int, int, int]:
-        """Give the frames, the height and the width of a clip."""
+        """Return the frames, the height and the width of a clip."""
         ...
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Clips":
@@ -58,7 +58,7 @@ class HeldClips:
         return len(self.pixels)
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
-        """Give some frames of a clip."""
+        """Return some frames of a clip."""
         import PIL.Image
 
         return [PIL.Image.fromarray(self.pixels[index, frame]) for frame in frames]
@@ -73,7 +73,7 @@ class HeldClips:
         return f"{self.origin}, number {index}"
 
     def size(self, index: int) -> tuple[int, int, int]:
-        """Give the frames, the height and the width, which all share."""
+        """Return the frames, the height and the width, which all share."""
         return self.pixels.shape[1:4]
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "HeldClips":
@@ -83,7 +83,7 @@ class HeldClips:
 
 @dataclass(frozen=True, eq=False)
 class ClipFiles(NamedFiles):
-    """Clips that lie in a folder: folders of frames, which are pictures in the order of their names, or video files."""
+    """Clips that lie in a folder: folders of frames, which are images in the order of their names, or video files."""
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:
         """Decode some frames of a clip; errors as `decode_image` and `decode_frames`."""
@@ -98,7 +98,7 @@ class ClipFiles(NamedFiles):
         return frame_files(path) if path.is_dir() else [path]
 
     def size(self, index: int) -> tuple[int, int, int]:
-        """Give the frames, the height and the width of a clip, from headers alone.
+        """Return the frames, the height and the width of a clip, from headers alone.
 
         Raises:
           ValueError: no frames, or frames of several sizes; names the clip, or a frame of each size.
@@ -118,7 +118,7 @@ class LabelledClips(Sequence[Any]):
         return len(self.clips)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Give one: its `frames`, to be read, `label`, and `name`, where it comes from."""
+        """Return one: its `frames`, to be read, `label`, and `name`, where it comes from."""
         name = self.clips.name(index)
         return {"frames": Frames(self.clips, index), "label": int(self.labels[index]), "name": name}
 
@@ -148,14 +148,14 @@ class Frames:
 
 
 def frame_files(folder: Path) -> list[Path]:
-    """List the pictures of a clip, by their names: as numbers where they all are."""
+    """List the images of a clip, by their names: as numbers where they all are."""
     found = [path for path in folder.iterdir() if is_image_name(path.name) and not path.name.startswith((".", "__"))]
     numbers = all(path.stem.isascii() and path.stem.isdigit() for path in found)
     return sorted(found, key=lambda path: (int(path.stem) if numbers else 0, normal(path.name)))
 
 
 def folder_size(folder: Path) -> tuple[int, int, int]:
-    """Give the frames, the height and the width of a folder of frames.
+    """Return the frames, the height and the width of a folder of frames.
 
     Raises:
       ValueError: no frames, a damaged one, or frames of several sizes; names the file.

@@ -19,7 +19,7 @@ def is_video_name(name: str) -> bool:
 
 
 def video_size(path: str | os.PathLike) -> tuple[int, int, int]:
-    """Give the frames, the height and the width of a video; one whose header does not count its frames is decoded.
+    """Return the frames, the height and the width of a video; one whose header does not count its frames is decoded.
 
     Raises:
       FileNotFoundError: no such file.
@@ -64,7 +64,7 @@ def _opened(path: str | os.PathLike) -> Iterator[tuple[Any, Any]]:
     try:
         with av.open(os.fspath(path)) as container:
             if not container.streams.video:
-                raise ValueError(f"{os.fspath(path)} must be a video, it has no pictures")
+                raise ValueError(f"{os.fspath(path)} must be a video, it has no images")
             yield container, container.streams.video[0]
     except av.error.FFmpegError as error:
         raise ValueError(f"{os.fspath(path)} is a damaged video, or none: {error}") from error

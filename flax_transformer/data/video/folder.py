@@ -1,6 +1,6 @@
 """A folder of class folders of clips: `{root}/{class}/{clip}`, or `{root}/{split}/{class}/{clip}`.
 
-A clip is a folder of frames, pictures in the order of their names, or a video file.
+A clip is a folder of frames, images in the order of their names, or a video file.
 """
 
 from collections.abc import Mapping

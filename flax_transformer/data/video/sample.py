@@ -1,6 +1,6 @@
 """Which frames of a clip a model sees, and the same change for all of them.
 
-A transform is `transform(example, rng)`, as those of pictures are. `SampleFrames` makes the frames of an example
+A transform is `transform(example, rng)`, as those of images are. `SampleFrames` makes the frames of an example
 `images`, a list of Pillow's; what comes after it changes these.
 
 Axes: B clips, I frames, H W height and width in pixels, C channels.
@@ -76,7 +76,7 @@ def check_length(length: int, count: int) -> None:
 
 @frozen
 class EveryFrame:
-    """Change all frames of a clip by the same transform of pictures, with the same draws."""
+    """Change all frames of a clip by the same transform of images, with the same draws."""
 
     transform: Transform
 
@@ -89,7 +89,7 @@ class EveryFrame:
 
 @frozen
 class ClipRows:
-    """Lay out clips of one size as pictures of I · C channels, frame after frame, which are changed as pictures are.
+    """Lay out clips of one size as images of I · C channels, frame after frame, which are changed as images are.
 
     `Unfold` makes clips of them in the end.
     """
@@ -124,12 +124,12 @@ class ClipRows:
 
 @frozen
 class Unfold:
-    """Make clips [B, I, H, W, C], an input, of pictures with as many channels as frames have together."""
+    """Make clips [B, I, H, W, C], an input, of images with as many channels as frames have together."""
 
     channels: int = 3
 
     def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
-        """Unfold the pictures of a batch."""
+        """Unfold the images of a batch."""
         inputs = dict(batch["inputs"])
         images = inputs.pop("images")
         B, H, W, _ = images.shape

@@ -38,7 +38,7 @@ class Skeletons(Sequence[Any]):
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Give one: its `joints` [I, J, 3], `label` and `name`."""
+        """Return one: its `joints` [I, J, 3], `label` and `name`."""
         end = int(self.lengths[: index + 1].sum())
         joints = self.frames[end - self.lengths[index] : end]
         return {"joints": joints, "label": int(self.labels[index]), "name": self.names[index]}
@@ -146,7 +146,7 @@ class SkeletonData:
 
 
 def checked(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Give frames, lengths, actions and subjects; raise ValueError for what is missing or of another shape."""
+    """Return frames, lengths, actions and subjects; raise ValueError for what is missing or of another shape."""
     if missing := [name for name in NEEDED if name not in arrays]:
         raise ValueError(f"it must have {', '.join(NEEDED)}, it lacks {', '.join(missing)}")
     frames, *others = (arrays[name] for name in NEEDED)

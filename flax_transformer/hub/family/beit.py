@@ -80,7 +80,7 @@ def _classifying(fields: Fields) -> ClassifierConfig:
 
 
 def _naming(fields: Fields) -> ClassifierConfig:
-    """Put a norm and a layer on every patch that tells which word of a picture's vocabulary it is."""
+    """Put a norm and a layer on every patch that tells which word of an image's vocabulary it is."""
     config = read(fields)
     eps, vocab = config.block.residual.norm_eps, fields.integer("vocab_size", 8192)
     return with_head(config, outputs=vocab, pool="every", skip=1, norm=eps)

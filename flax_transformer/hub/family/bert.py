@@ -29,7 +29,7 @@ read = CONFIG.read
 
 
 def attention(ours: str, theirs: str, inner: str = "self") -> Table:
-    """Give the rows of attention and of the norm after it; `inner` is what they call its first three layers."""
+    """Return the rows of attention and of the norm after it; `inner` is what they call its first three layers."""
     return (
         *linear(f"{ours}.query", f"{theirs}.{inner}.query"),
         *linear(f"{ours}.key", f"{theirs}.{inner}.key"),
@@ -42,7 +42,7 @@ def attention(ours: str, theirs: str, inner: str = "self") -> Table:
 def blocks(
     ours: str, theirs: str, *, looks: str = "attention", up: str = "intermediate", down: str = "output"
 ) -> Table:
-    """Give the rows of a trunk's blocks, of which they call the parts so."""
+    """Return the rows of a trunk's blocks, of which they call the parts so."""
     return (
         *attention(f"{ours}.attention", f"{theirs}.{looks}"),
         *linear(f"{ours}.feedforward.up", f"{theirs}.{up}.dense"),

@@ -1,4 +1,4 @@
-"""BLIP checkpoints (Li et al. 2022): to write about pictures, answer questions, match texts; and each side alone."""
+"""BLIP checkpoints (Li et al. 2022): to write about images, answer questions, match texts; and each side alone."""
 
 import math
 from dataclasses import replace
@@ -73,7 +73,7 @@ def _answerer(fields: Fields) -> Seq2SeqConfig:
     vision, text = _sides(fields)
     if vision.block.embed != text.block.embed:
         raise ValueError(
-            "what answers attends to questions as others do to pictures, so both have one hidden_size, got "
+            "what answers attends to questions as others do to images, so both have one hidden_size, got "
             f"{text.block.embed} and {vision.block.embed}"
         )
     return blip_writer(GroundedConfig(vision=vision, text=text), text)
@@ -116,7 +116,7 @@ def write(config: TwoTowersConfig | Seq2SeqConfig | RetrievalConfig) -> dict[str
 
 
 def _marks(fields: Fields) -> Fields:
-    """Give config.json as generation reads it: a text ends with the separator, whatever else is said of its end."""
+    """Return config.json as generation reads it: a text ends with the separator, whatever else is said of its end."""
     text = inside(fields, "text")
     ids = {"bos_token_id": 30_522, "pad_token_id": 0, "sep_token_id": 102}
     bos, pad, end = (text.integer(name, default) for name, default in ids.items())
@@ -133,7 +133,7 @@ def _grid(fields: Fields) -> tuple[int, int]:
 
 
 def _picture(ours: str, theirs: str, end: str = "trunk.norm") -> Table:
-    """Give the rows of a ViT's, whose last norm is at `end`."""
+    """Return the rows of a ViT's, whose last norm is at `end`."""
     layer, qkv = "encoder.layers.{}", tuple(f"trunk.blocks.attention.{part}" for part in ("query", "key", "value"))
     rows = (
         *parameter("class_token", "embeddings.class_embedding", ones=1),

@@ -83,7 +83,7 @@ def classifying(fields: Fields) -> ClassifierConfig:
 
 
 def write_pictures(kind: str, table: ConfigTable, config: ClassifierConfig) -> dict[str, Any]:
-    """Write config.json's fields of the tower of pictures in a classifier, whose head is none of a tower's."""
+    """Write config.json's fields of the tower of images in a classifier, whose head is none of a tower's."""
     own = table.write(replace(table.like, backbone=config.backbone))
     return {"vision_config": {"model_type": f"{kind}_vision_model", **own}}
 
@@ -99,13 +99,13 @@ def grid_of(kind: str, table: ConfigTable) -> Callable[[Fields], tuple[int, int]
 
 
 def classifier_rows(rows: Table) -> Table:
-    """Give the rows of a classifier on the tower of pictures, by the tower's."""
+    """Return the rows of a classifier on the tower of images, by the tower's."""
     kept = (row for row in under(rows, "", "vision_model.") if row.ours[0].startswith("backbone."))
     return (*kept, *linear("head.output", "classifier"))
 
 
 def blocks(ours: str, theirs: str) -> Table:
-    """Give the rows of a trunk's blocks."""
+    """Return the rows of a trunk's blocks."""
     layer = f"{theirs}.{{}}"
     parts = (linear(f"{ours}.attention.{part}", f"{layer}.self_attn.{part[0]}_proj") for part in QKV)
     return (

@@ -54,7 +54,7 @@ CONFIG = ConfigTable(
 
 
 def stage(number: int) -> Table:
-    """Give the rows of one stage."""
+    """Return the rows of one stage."""
     ours, theirs = f"stage{number + 1}.blocks", f"encoder.stages.{number}.layers.{{}}"
     merge, merged = f"merge{number + 1}", f"encoder.stages.{number}.downsampling_layer"
     return (
@@ -87,7 +87,7 @@ def classifying(fields: Fields) -> ClassifierConfig:
 
 
 def pooled_map(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give the last feature map, and its mean after a norm, as ConvNextModel does."""
+    """Return the last feature map, and its mean after a norm, as ConvNextModel does."""
     keys = split_keys(key)
     found = model.backbone.feature_map(pictures(inputs), key=keys[0])
     hidden = found.reshape(*found.shape[:-3], -1, found.shape[-1])

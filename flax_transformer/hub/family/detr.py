@@ -49,7 +49,7 @@ def read_backbone(fields: Fields) -> Mapping[str, Any]:
 
 
 def named(fields: Fields) -> Mapping[str, Any] | None:
-    """Give the name and options of a backbone of timm's; None where config.json describes the backbone itself.
+    """Return the name and options of a backbone of timm's; None where config.json describes the backbone itself.
 
     Raises:
       ValueError: for a backbone that is neither.
@@ -79,7 +79,7 @@ def dilates(fields: Fields) -> bool:
 
 
 def described(fields: Fields) -> Mapping[str, Any]:
-    """Give the description of the backbone, also of one that is only named, as timm names it.
+    """Return the description of the backbone, also of one that is only named, as timm names it.
 
     Raises:
       ValueError: for a name that is not known here.
@@ -190,7 +190,7 @@ def adopt(model: Any) -> Any:
 
 
 def hidden(model: Detr, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states of both sides."""
+    """Return hidden states of both sides."""
     keys, images, mask = split_keys(key), pictures(inputs), inputs.pixel_mask
     mask = None if mask is None else mask != 0
     memory, *beside = model.encode(model.backbone.feature_map(images), images.shape[-3:-1], mask, key=keys[0])

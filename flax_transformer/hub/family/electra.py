@@ -54,7 +54,7 @@ def _choice(fields: Fields) -> ClassifierConfig:
 
 
 def discriminate(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give one logit a token, positive where it is another than there was, as ElectraForPreTraining does."""
+    """Return one logit a token, positive where it is another than there was, as ElectraForPreTraining does."""
     found = encoder_classifier(model, inputs, key, fields)
     return replace(found, logits=found.logits[..., 0])
 

@@ -1,4 +1,4 @@
-"""GIT checkpoints (Wang et al. 2022): texts of a picture, or of several, and the encoder of pictures alone."""
+"""GIT checkpoints (Wang et al. 2022): texts of an image, or of several, and the encoder of images alone."""
 
 from dataclasses import replace
 from typing import Any
@@ -63,7 +63,7 @@ def _headless(fields: Fields) -> PrefixedConfig:
 
 
 def _encoder(model: Any, inputs: Inputs, key: Any, fields: Fields) -> ModelOutput:
-    """Give hidden states of pictures, as GitVisionModel does."""
+    """Return hidden states of images, as GitVisionModel does."""
     return ModelOutput(last_hidden_state=hidden(model, inputs, key))
 
 

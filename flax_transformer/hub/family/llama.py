@@ -157,7 +157,7 @@ def _tokens(read: Callable[[Fields], CausalConfig], fields: Fields) -> Classifie
 
 
 def decoder_family(model_type: str, name: str, span_prefix: str, config: ConfigTable, table: Table = TABLE) -> Family:
-    """Give a family of decoders that are Llamas but for what their config and their table say.
+    """Return a family of decoders that are Llamas but for what their config and their table say.
 
     Args:
       name: what its classes begin with.

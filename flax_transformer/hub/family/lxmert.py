@@ -1,6 +1,6 @@
 """LXMERT checkpoints (Tan & Bansal 2019).
 
-Axes: B texts, T tokens, R regions of a picture, S = T + R, D width.
+Axes: B texts, T tokens, R regions of an image, S = T + R, D width.
 """
 
 from dataclasses import replace
@@ -62,7 +62,7 @@ POOLER, ANSWERS, REGIONS = "lxmert.pooler.dense", "answer_head.logit_fc", "obj_p
 
 
 def scores(ours: str) -> tuple[Row, ...]:
-    """Give the rows of the layers that score answers."""
+    """Return the rows of the layers that score answers."""
     return (
         *linear(f"{ours}.dense", f"{ANSWERS}.0"), *norm(f"{ours}.norm", f"{ANSWERS}.2"),
         *linear(f"{ours}.output", f"{ANSWERS}.3"),
@@ -100,7 +100,7 @@ def sides(model: Any, inputs: Inputs, key: PRNGKeyArray | None) -> tuple[Float[A
 
 
 def pooled(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states of both sides and what the pooler makes of the first, as LxmertModel does."""
+    """Return hidden states of both sides and what the pooler makes of the first, as LxmertModel does."""
     keys = split_keys(key)
     hidden, found = sides(model.backbone, inputs, keys[0])
     return replace(found, pooled_output=model.head(hidden, key=keys[1]))
@@ -114,7 +114,7 @@ def answered(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Field
 
 
 def pretrained(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Score tokens, whether a text is of its picture, and answers, as LxmertForPreTraining does."""
+    """Score tokens, whether a text is of its image, and answers, as LxmertForPreTraining does."""
     hidden, found = sides(model.encoder, inputs, key)
     return replace(
         found, prediction_logits=model.output(found.language_output).logits(),

@@ -29,7 +29,7 @@ def _one_vocabulary(fields: Fields) -> dict[str, Any]:
 
 
 def _tokens(config: Seq2SeqConfig) -> dict[str, int]:
-    """Give Marian's: the last token is padding and begins a sentence."""
+    """Return Marian's: the last token is padding and begins a sentence."""
     last = config.embedding.vocab - 1
     return {"eos_token_id": 0, "pad_token_id": last, "decoder_start_token_id": last}
 

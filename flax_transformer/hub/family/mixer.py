@@ -24,7 +24,7 @@ def read_grid(fields: Fields) -> Mapping[str, Any]:
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    """Give both sides, of which there may be one for both."""
+    """Return both sides, of which there may be one for both."""
     return tuple(size) if isinstance(size, list) else (size, size)
 
 

@@ -78,7 +78,7 @@ def _classifying(fields: Fields) -> ClassifierConfig:
 
 
 def states(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states, as PvtModel does."""
+    """Return hidden states, as PvtModel does."""
     return ModelOutput(last_hidden_state=hidden(model, inputs, key))
 
 

@@ -36,7 +36,7 @@ CONFIG = ConfigTable(
 
 
 def table(*, counted: bool) -> Table:
-    """Give the rows of a ResNet.
+    """Return the rows of a ResNet.
 
     Args:
       counted: whether its batch norms count batches, as those that are not frozen do.
@@ -58,7 +58,7 @@ def table(*, counted: bool) -> Table:
 
 
 def pooled_map(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give the last feature map and its mean, as ResNetModel does."""
+    """Return the last feature map and its mean, as ResNetModel does."""
     found = channels_first(model.feature_map(pictures(inputs), key=key))
     return ModelOutput(last_hidden_state=found, pooler_output=found.mean((-2, -1), keepdims=True))
 

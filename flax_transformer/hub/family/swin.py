@@ -23,7 +23,7 @@ STAGES = 8
 
 
 def inner_width(width: int, ratio: float | int) -> int:
-    """Give the inner width of a feed-forward layer.
+    """Return the inner width of a feed-forward layer.
 
     Raises:
       ValueError: for one that is not whole, which transformers would round anew in each stage.
@@ -35,7 +35,7 @@ def inner_width(width: int, ratio: float | int) -> int:
 
 
 def ratio_of(inner: int, width: int) -> float | int:
-    """Give the ratio of two widths as config.json has it."""
+    """Return the ratio of two widths as config.json has it."""
     return inner // width if inner % width == 0 else inner / width
 
 
@@ -87,7 +87,7 @@ def _restoring(fields: Fields) -> RestorerConfig:
 
 
 def averaged(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and their mean, as SwinModel does."""
+    """Return hidden states and their mean, as SwinModel does."""
     states = hidden(model, inputs, key)
     return ModelOutput(last_hidden_state=states, pooler_output=states.mean(axis=1))
 

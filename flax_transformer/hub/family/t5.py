@@ -152,7 +152,7 @@ def write_mt5(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
 
 
 def _side(ours: str, theirs: str, attentions: tuple[str, ...]) -> Table:
-    """Give the rows of one side: of each block the layers of attention, then the feed-forward one."""
+    """Return the rows of one side: of each block the layers of attention, then the feed-forward one."""
     names = {"attention": "SelfAttention", "cross": "EncDecAttention"}
     rows: list[Row] = []
     for i, mine in enumerate(attentions):

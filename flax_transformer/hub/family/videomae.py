@@ -97,7 +97,7 @@ PUBLISHED = {"query.bias": "q_bias", "value.bias": "v_bias"}
 
 
 def _blocks(ours: str, theirs: str) -> Table:
-    """Give the rows of a trunk's blocks, with biases by their published names."""
+    """Return the rows of a trunk's blocks, with biases by their published names."""
     rows = []
     for row in vit.blocks(ours, theirs):
         *layer, name = row.theirs.rsplit("attention.attention.", 1)

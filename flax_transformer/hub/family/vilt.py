@@ -1,9 +1,9 @@
 """ViLT checkpoints (Kim et al. 2021).
 
-Patches come in their order, all of them: transformers shuffles those of a picture that fills its place, and repeats
+Patches come in their order, all of them: transformers shuffles those of an image that fills its place, and repeats
 padding at random, of which what a model gives does not depend.
 
-Axes: B texts, I pictures of a text, T tokens, S tokens and patches, D width.
+Axes: B texts, I images of a text, T tokens, S tokens and patches, D width.
 """
 
 from dataclasses import replace
@@ -95,7 +95,7 @@ HEADS = (OTHERS, GUESSES)
 
 
 def scores(pooler: str, layers: str) -> Table:
-    """Give the rows of a head that answers: its pooler, the layer between with its norm, the output layer."""
+    """Return the rows of a head that answers: its pooler, the layer between with its norm, the output layer."""
     return (
         *linear("head.pooler.dense", pooler),
         *linear("head.scores.dense", f"{layers}.0"),
@@ -105,7 +105,7 @@ def scores(pooler: str, layers: str) -> Table:
 
 
 def hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "*B S D"]:
-    """Run an encoder of texts and pictures."""
+    """Run an encoder of texts and images."""
     mask, seen = inputs.attention_mask, inputs.pixel_mask
     return model(
         inputs.input_ids, images=pictures(inputs), visible=None if mask is None else mask != 0,
@@ -114,7 +114,7 @@ def hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float
 
 
 def pooled(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give hidden states and what the pooler, if there is one, makes of the first, as ViltModel does."""
+    """Return hidden states and what the pooler, if there is one, makes of the first, as ViltModel does."""
     keys = split_keys(key)
     states = hidden(model.backbone, inputs, keys[0])
     first = model.head(states, key=keys[1]) if fields.flag("has_pooler", True) else None
@@ -122,14 +122,14 @@ def pooled(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields)
 
 
 def guessing(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Give logits of each token of the text, as ViltForMaskedLM does."""
+    """Return logits of each token of the text, as ViltForMaskedLM does."""
     states = hidden(model.encoder, inputs, key)
     text = states[..., : inputs.input_ids.shape[-1], :]
     return ModelOutput(logits=model.output(text).logits(), last_hidden_state=states)
 
 
 def classified(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Score a text with its picture, or pictures: answers, classes, or how well they match."""
+    """Score a text with its image, or images: answers, classes, or how well they match."""
     keys = split_keys(key)
     states = hidden(model.backbone, inputs, keys[0])
     return ModelOutput(logits=model.head(states, key=keys[1]), last_hidden_state=states)
@@ -155,7 +155,7 @@ def check(inputs: Inputs, fields: Fields) -> None:
     )
     if isinstance(limit, int) and 0 < limit < rows * columns:
         raise ValueError(
-            f"a picture must have at most max_image_length patches, {limit} by config.json, got {rows} × {columns}; -1 "
+            f"an image must have at most max_image_length patches, {limit} by config.json, got {rows} × {columns}; -1 "
             "there takes them all"
         )
 
@@ -166,7 +166,7 @@ def answered(fields: Fields) -> ClassifierConfig:
 
 
 def compared(fields: Fields) -> ClassifierConfig:
-    """Put a head on the encoder that sees several pictures of a text."""
+    """Put a head on the encoder that sees several images of a text."""
     pictures = 2 if fields.get("num_images") == -1 else fields.integer("num_images", 2)  # -1: nothing is said
     return answering(read(fields), fields.labels, pictures=pictures)
 
@@ -177,7 +177,7 @@ FIRST = {"pool": "first", "dense": "tanh"}
 
 
 def _given(made: Architecture) -> Architecture:
-    """Let an architecture of texts be given pictures too."""
+    """Let an architecture of texts be given images too."""
     return replace(made, inputs=GIVEN, check=check, **LAYERS)
 
 

@@ -1,4 +1,4 @@
-"""Picture-to-text checkpoints: an encoder of pictures and a decoder of words, each of a family of its own."""
+"""Picture-to-text checkpoints: an encoder of images and a decoder of words, each of a family of its own."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ from flax_transformer.models.seq2seq import Seq2SeqConfig
 
 
 def _inside(fields: Fields, side: str) -> Fields:
-    """Give the config.json of the encoder or the decoder.
+    """Return the config.json of the encoder or the decoder.
 
     Raises:
       ValueError: what is no object, or of a family that cannot stand there.
@@ -36,7 +36,7 @@ def _inside(fields: Fields, side: str) -> Fields:
 
 
 def _encoders() -> dict[str, tuple[Family, Architecture]]:
-    """List the families that encode pictures into hidden states, and the class of each that is nearest to just that."""
+    """List the families that encode images into hidden states, and the class of each that is nearest to just that."""
     found = {}
     for kind, family in families().items():
         able = [each for each in family.architectures.values() if each.inputs.needs == PICTURES.needs]
@@ -99,7 +99,7 @@ def _fitted(fit: Any, side: str, tensor: np.ndarray, before: Fields, after: Fiel
 
 @cache
 def composed(fields: Fields) -> Family:
-    """Give the family of checkpoints with these two sides."""
+    """Return the family of checkpoints with these two sides."""
     inside = _inside(fields, "encoder")
     family, architecture = _encoders()[inside["model_type"]]
     projected = isinstance(read(fields).encoder, ClassifierConfig)

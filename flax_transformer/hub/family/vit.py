@@ -40,14 +40,14 @@ read = CONFIG.read
 
 
 def attention(ours: str, theirs: str) -> Table:
-    """Give the rows of self-attention in a block."""
+    """Return the rows of self-attention in a block."""
     parts = {"query": 1, "key": 1, "value": 1}
     rows = (linear(f"{ours}.{part}", f"{theirs}.attention.{part}") for part in parts)
     return (*(row for each in rows for row in each), *linear(f"{ours}.out", f"{theirs}.output.dense", inputs=2))
 
 
 def blocks(ours: str, theirs: str) -> Table:
-    """Give the rows of a trunk's blocks."""
+    """Return the rows of a trunk's blocks."""
     layer = f"{theirs}.{{}}"
     return (
         *norm(f"{ours}.attention_residual.norm", f"{layer}.layernorm_before"),
@@ -59,7 +59,7 @@ def blocks(ours: str, theirs: str) -> Table:
 
 
 def grid(fields: Fields) -> tuple[int, int]:
-    """Give the rows and columns of patches."""
+    """Return the rows and columns of patches."""
     return read(fields).patches.grid
 
 
@@ -110,7 +110,7 @@ def write_pooler(config: ClassifierConfig) -> dict[str, Any]:
 
 
 def restoring(read: Callable[[Fields], ViTConfig], fields: Fields) -> RestorerConfig:
-    """Let an encoder with a mask token give pictures back."""
+    """Let an encoder with a mask token give images back."""
     backbone = replace(read(fields), mask_token=True)
     return RestorerConfig(
         backbone=backbone, embed=backbone.block.embed, stride=fields.integer("encoder_stride", 16),
@@ -135,7 +135,7 @@ LARGER = (
 
 
 def architectures(read: Callable[[Fields], Any], kind: str) -> dict[str, Architecture]:
-    """Give the classes that ViT and DeiT have, whose names begin with `kind`."""
+    """Return the classes that ViT and DeiT have, whose names begin with `kind`."""
     return {
         f"{kind}Model": Architecture(
             partial(pooled, read), pooled_picture, POOLER, write_pooler, at="backbone.", base=True, ignored=LARGER,

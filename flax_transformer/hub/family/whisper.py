@@ -19,7 +19,7 @@ from flax_transformer.nn import with_fields
 
 
 def _tokens(config: Seq2SeqConfig) -> dict[str, int]:
-    """Give the start and the end as the published vocabularies have them, which begin with those of GPT-2's."""
+    """Return the start and the end as the published vocabularies have them, which begin with those of GPT-2's."""
     end = 50_257 if config.embedding.vocab >= 51_865 else 50_256
     last = config.embedding.vocab - 1
     end, start = min(end, last), min(end + 1, last)

@@ -55,7 +55,7 @@ def _frames(samples: Samples, padded: Padded, options: Options) -> np.ndarray:
 
 
 def _samples(samples: Samples, padded: Padded, options: Options) -> np.ndarray:
-    """Give samples of mean 0 and variance 1; padding counts where no mask tells the model of it."""
+    """Return samples of mean 0 and variance 1; padding counts where no mask tells the model of it."""
     if not options["do_normalize"]:
         return padded
     heard = samples if options["return_attention_mask"] else padded
@@ -187,7 +187,7 @@ class SoundProcessor:
         return as_tensors(inputs, return_tensors)
 
     def read(self, sound: Any, rate: int | None = None) -> Samples:
-        """Give the samples of one sound at the model's rate; arguments and errors as in a call."""
+        """Return the samples of one sound at the model's rate; arguments and errors as in a call."""
         if isinstance(sound, str | os.PathLike):
             check_file(sound, "a sound")
         if isinstance(sound, str | os.PathLike | bytes):

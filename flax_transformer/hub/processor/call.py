@@ -139,7 +139,7 @@ def read_texts(texts: Any, call: Call) -> tuple[list, Call]:
 
 
 def as_tensors(inputs: dict[str, Any], asked: str | None) -> dict[str, Any]:
-    """Give arrays of the kind that is asked for, under the word of `transformers`: NumPy's, or JAX's.
+    """Return arrays of the kind that is asked for, under the word of `transformers`: NumPy's, or JAX's.
 
     Raises:
         ValueError: another kind.

@@ -59,7 +59,7 @@ def read_templates(files: Mapping[str, bytes], folder: Path) -> dict[str, str]:
 
 
 def choose_template(templates: Mapping[str, str], asked: str | None, tools: Any, folder: Path) -> str:
-    """Give the template asked for, by name or as it is; else the checkpoint's: `tool_use` for tools, or `default`.
+    """Return the template asked for, by name or as it is; else the checkpoint's: `tool_use` for tools, or `default`.
 
     Raises:
         ValueError: there is none.

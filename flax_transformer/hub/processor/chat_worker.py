@@ -108,7 +108,7 @@ def compiled(template: str) -> jinja2.Template:
 
 
 def render(template: str, variables: dict[str, Any]) -> dict[str, Any]:
-    """Give the text of a conversation, and the spans in it that an assistant speaks.
+    """Return the text of a conversation, and the spans in it that an assistant speaks.
 
     Raises:
         ValueError: a text without end.

@@ -124,7 +124,7 @@ def _delimiter(options: Mapping[str, Any], folder: Path) -> str:
 
 
 def collapse(tokens: Int[np.ndarray, "S"], blank: int) -> list[int]:
-    """Give the tokens of a text by the best token of each position: without repetitions, and then without blanks.
+    """Return the tokens of a text by the best token of each position: without repetitions, and then without blanks.
 
     >>> collapse(np.array([0, 8, 8, 0, 5, 0, 5, 5]), blank=0)
     [8, 5, 5]

@@ -1,6 +1,6 @@
 """What a detector found: its logits and boxes as scores, labels and corners in pixels, as `transformers` gives them.
 
-Axes: B pictures, M boxes, E classes, of which the last is no object.
+Axes: B images, M boxes, E classes, of which the last is no object.
 """
 
 from collections.abc import Sequence
@@ -16,26 +16,26 @@ def post_process_object_detection(
     *,
     threshold: float = 0.5,
 ) -> list[dict[str, np.ndarray]]:
-    """Give the objects of each picture whose score is above a threshold.
+    """Return the objects of each image whose score is above a threshold.
 
     Args:
       logits: of DETR and its kin, of which the largest besides no object is taken (Carion et al. 2020).
-      boxes: middle x and y, width and height, as shares of the picture.
-      sizes: height and width of each picture; boxes stay shares without.
+      boxes: middle x and y, width and height, as shares of the image.
+      sizes: height and width of each image; boxes stay shares without.
       threshold: from 0 to 1.
 
     Returns:
-      For each picture `scores`, `labels` and `boxes`: left, top, right, bottom.
+      For each image `scores`, `labels` and `boxes`: left, top, right, bottom.
 
     Raises:
-      ValueError: other sizes than pictures.
+      ValueError: other sizes than images.
 
     >>> post_process_object_detection(np.zeros((1, 1, 2)), np.array([[[0.5, 0.5, 0.5, 1]]]), [(40, 80)], threshold=0.4)
     [{'scores': array([0.5]), 'labels': array([0]), 'boxes': array([[20.,  0., 60., 40.]])}]
     """
     logits, boxes = np.asarray(logits), np.asarray(boxes)
     if sizes is not None and len(sizes) != len(logits):
-        raise ValueError(f"there must be one size for each picture, got {len(sizes)} for {len(logits)}")
+        raise ValueError(f"there must be one size for each image, got {len(sizes)} for {len(logits)}")
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     shares = (odds / odds.sum(-1, keepdims=True))[..., :-1]
     labels, scores = shares.argmax(-1), shares.max(-1)

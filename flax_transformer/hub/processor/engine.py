@@ -33,7 +33,7 @@ class Engine:
         self._truncation: dict[str, Any] = {}
 
     def get_vocab(self, with_added_tokens: bool = True) -> dict[str, int]:
-        """Give the id of every token."""
+        """Return the id of every token."""
         return dict(self._vocabulary)
 
     def get_vocab_size(self, with_added_tokens: bool = True) -> int:

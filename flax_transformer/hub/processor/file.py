@@ -71,7 +71,7 @@ def read_max_length(config: Mapping[str, Any], folder: Path) -> int | None:
 
 
 def named_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Give the special token that the configuration names for each role, None where it says there is none."""
+    """Return the special token that the configuration names for each role, None where it says there is none."""
     return {
         role: None if config[key] is None else _special_token(config[key], key, folder)
         for role, key in ((role, f"{role}_token") for role in SPECIAL)
@@ -117,7 +117,7 @@ def add_tokens(
 
 
 def extra_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Give the special tokens that have no role, by the name that a class has for each, or by their places."""
+    """Return the special tokens that have no role, by the name that a class has for each, or by their places."""
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     extra = dict(enumerate(extra)) if isinstance(extra, list) else extra
     own = config.get("model_specific_special_tokens") or {}
@@ -127,14 +127,14 @@ def extra_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def spelling(token: Any) -> Any:
-    """Give how a token is spelled that a file has as a string or as an object, or that is one of `tokenizers`."""
+    """Return how a token is spelled that a file has as a string or as an object, or that is one of `tokenizers`."""
     return token.get("content") if isinstance(token, Mapping) else getattr(token, "content", token)
 
 
 def listed_tokens(
     files: Mapping[str, bytes], config: Mapping[str, Any], named: set[str], folder: Path
 ) -> list[tuple[int, Any]]:
-    """Give the added tokens that the files list, in the order of their ids."""
+    """Return the added tokens that the files list, in the order of their ids."""
     import tokenizers
 
     if "added_tokens_decoder" in config:

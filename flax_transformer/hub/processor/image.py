@@ -1,6 +1,6 @@
-"""What a checkpoint folder says about pictures: pictures to a model's inputs, as `transformers` makes them with Pillow.
+"""What a checkpoint folder says about images: images to a model's inputs, as `transformers` makes them with Pillow.
 
-Axes: B pictures or clips, I frames, C channels, H × W pixels.
+Axes: B images or clips, I frames, C channels, H × W pixels.
 """
 
 import json
@@ -23,7 +23,7 @@ from flax_transformer.listing import listed
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 INSIDE = "image_processor"
-"""Where a processor of several kinds of inputs has the options of pictures."""
+"""Where a processor of several kinds of inputs has the options of images."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -43,9 +43,9 @@ class ImageProcessor:
     model_type: str | None = None
     """Of config.json, which says what is not said otherwise."""
     rgb: bool
-    """Whether pictures are made RGB before anything else: transparency over white, grey three times."""
+    """Whether images are made RGB before anything else: transparency over white, grey three times."""
     steps: tuple[Any, ...]
-    """What is done to each picture."""
+    """What is done to each image."""
     batch: Any
     """What makes a batch of them."""
     frames: bool = False
@@ -68,7 +68,7 @@ class ImageProcessor:
         return _make(config, files, None)
 
     def updated(self, **changes: Any) -> "ImageProcessor":
-        """Give a copy with some options changed, such as the size.
+        """Return a copy with some options changed, such as the size.
 
         Raises:
           ValueError: what is no option, or has an impossible value.
@@ -78,13 +78,13 @@ class ImageProcessor:
         return ImageProcessor.of({**self.config, **changes}, model_type=self.model_type)
 
     def __call__(self, images: Any, *, return_tensors: str | None = None, **changes: Any) -> dict[str, np.ndarray]:
-        """Make a model's inputs of pictures, or of clips where it is for these.
+        """Make a model's inputs of images, or of clips where it is for these.
 
         Values must be whole and from 0 to 255, or from 0 to 1. Files are turned upright and made RGB first.
 
         Args:
           images: one or a list: Pillow's, files, bytes, or arrays with channels first or last, or grey without. A list
-            of pictures is one clip, and a list of such lists several.
+            of images is one clip, and a list of such lists several.
           return_tensors: "np", or "jax" for JAX's arrays.
           changes: of options, for this call.
 
@@ -95,7 +95,7 @@ class ImageProcessor:
 
         Raises:
           FileNotFoundError: no such file.
-          ValueError: what is no picture, or has other channels than the model.
+          ValueError: what is no image, or has other channels than the model.
         """
         if changes:
             return self.updated(**changes)(images, return_tensors=return_tensors)
@@ -121,7 +121,7 @@ class ImageProcessor:
         return done
 
     def shown(self, image: Any) -> np.ndarray:
-        """Give a picture as the model sees it, before its values are changed: bytes [H, W, C].
+        """Return an image as the model sees it, before its values are changed: bytes [H, W, C].
 
         Args:
           image: of Pillow, a file, or bytes.
@@ -141,7 +141,7 @@ class ImageProcessor:
 
 
 def read_image_files(folder: Path) -> dict[str, bytes]:
-    """Read the files of a folder that say what is done to pictures, by name."""
+    """Read the files of a folder that say what is done to images, by name."""
     return {name: (folder / name).read_bytes() for name in (PREPROCESSOR, PROCESSOR) if (folder / name).is_file()}
 
 

@@ -158,9 +158,9 @@ class Kind:
     steps: tuple[tuple[str, Make], ...] = (RESIZE, CROP, RESCALE, NORMALIZE)
     """In this order, each if it is asked for."""
     batch: tuple[str, Make] | None = ("do_pad", _pad)
-    """What makes a batch of pictures, if it is asked for; else they must be of one size."""
+    """What makes a batch of images, if it is asked for; else they must be of one size."""
     frames: bool = False
-    """Whether pictures are frames of clips."""
+    """Whether images are frames of clips."""
 
 
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
@@ -220,7 +220,7 @@ FAMILIES = {
 
 
 def name_kind(config: Options, model_type: str | None) -> str:
-    """Tell the kind of processor that a checkpoint has: a name in `KINDS`.
+    """Return the kind of processor that a checkpoint has: a name in `KINDS`.
 
     Raises:
       ValueError: one that is not known.
@@ -238,7 +238,7 @@ def name_kind(config: Options, model_type: str | None) -> str:
 
 
 def read_steps(config: Options, kind: Kind) -> tuple[bool, tuple[Any, ...], Any]:
-    """Give whether pictures are made RGB, the steps of each picture, and the one that makes a batch of them.
+    """Return whether images are made RGB, the steps of each image, and the one that makes a batch of them.
 
     Raises:
       ValueError: an option with an impossible value, or a step that nobody knows.

@@ -1,4 +1,4 @@
-"""What people call a picture, as pixels: Pillow's pictures, files, bytes, and arrays with channels first or last.
+"""What people call an image, as pixels: Pillow's images, files, bytes, and arrays with channels first or last.
 
 Axes: C channels, H × W pixels.
 """
@@ -16,20 +16,20 @@ CHANNELS = (1, 3, 4)
 
 
 def read_pictures(images: Any) -> list[Any]:
-    """Decode files, and lay lists and arrays of pictures out as one list of Pillow's pictures and arrays.
+    """Decode files, and lay lists and arrays of images out as one list of Pillow's images and arrays.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: no pictures at all, or what is none.
+      ValueError: no images at all, or what is none.
     """
     found = list(_pictures(images))
     if not found:
-        raise ValueError("there must be at least one picture, got none")
+        raise ValueError("there must be at least one image, got none")
     return found
 
 
 def split_clips(clips: Any) -> list[Any]:
-    """Tell one clip, a list or array of pictures, from several."""
+    """Tell one clip, a list or array of images, from several."""
     several = isinstance(clips, list | tuple) and clips and (isinstance(clips[0], list | tuple) or _axes(clips[0]) == 4)
     return list(clips) if several or _axes(clips) == 5 else [clips]
 
@@ -39,14 +39,14 @@ def _axes(value: Any) -> int:
 
 
 def read_pixels(image: Any, *, rgb: bool) -> Shaped[np.ndarray, "C H W"]:
-    """Give the pixels of one picture, in the type they are stored in; palettes as numbers, unless they are made RGB.
+    """Return the pixels of one image, in the type they are stored in; palettes as numbers, unless they are made RGB.
 
     Args:
       image: of Pillow, or an array: of two axes it is grey; of three, the first is channels if there can be so many.
       rgb: make it RGB: transparency over white, grey three times.
 
     Raises:
-      ValueError: as many axes or channels as no picture has.
+      ValueError: as many axes or channels as no image has.
     """
     if _is_pillow(image):
         return _of_pillow(image, rgb)
@@ -66,7 +66,7 @@ def _pictures(images: Any) -> Any:
         yield decode_image(images)
     elif _is_pillow(images):
         if 0 in images.size:
-            raise ValueError(f"a picture must have pixels, got {images.width} × {images.height}")
+            raise ValueError(f"an image must have pixels, got {images.width} × {images.height}")
         yield images
     elif isinstance(images, list | tuple):
         for image in images:
@@ -74,14 +74,14 @@ def _pictures(images: Any) -> Any:
     elif hasattr(images, "__array__"):
         yield from _arrays(np.asarray(images))
     else:
-        raise ValueError(f"a picture must be Pillow's, a file, bytes or an array, got {type(images).__name__}")
+        raise ValueError(f"an image must be Pillow's, a file, bytes or an array, got {type(images).__name__}")
 
 
 def _arrays(array: np.ndarray) -> Any:
     if array.ndim not in (2, 3, 4) or not array.size or array.dtype.kind not in "buif":
-        raise ValueError(f"a picture must be an array [H, W], [H, W, C] or [C, H, W], got {array.dtype}{array.shape}")
+        raise ValueError(f"an image must be an array [H, W], [H, W, C] or [C, H, W], got {array.dtype}{array.shape}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError("a picture must have finite values, got others")
+        raise ValueError("an image must have finite values, got others")
     yield from array if array.ndim == 4 else [array]
 
 

@@ -1,7 +1,7 @@
-"""What is done to pictures before a model sees them, one after the other: each step a value, and a function of pixels.
+"""What is done to images before a model sees them, one after the other: each step a value, and a function of pixels.
 
 Arithmetic is that of `transformers` with Pillow, in its order and its floats, so that results are the same bit for bit.
-Axes: B pictures, C channels, H × W pixels.
+Axes: B images, C channels, H × W pixels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 
 Picture = Shaped[np.ndarray, "C H W"]
 MAX_PIXELS = 2**24
-"""Pixels that a picture may have after it is resized: a thin one can become very long."""
+"""Pixels that an image may have after it is resized: a thin one can become very long."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Resize:
     """Pillow's number of a filter: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming."""
 
     def __call__(self, image: Picture) -> Shaped[np.ndarray, "C h w"]:
-        """Give the picture in another size.
+        """Return the image in another size.
 
         Raises:
           ValueError: values that are neither bytes nor from 0 to 1, or a new size that nobody wants.
@@ -35,7 +35,7 @@ class Resize:
         height, width = self.becomes(*image.shape[1:])
         if min(height, width) < 1 or height * width > MAX_PIXELS:
             shape, to = (" × ".join(map(str, size)) for size in (image.shape[:0:-1], (width, height)))
-            raise ValueError(f"a resized picture must have 1 to {MAX_PIXELS:,} pixels, got {shape}, which becomes {to}")
+            raise ValueError(f"a resized image must have 1 to {MAX_PIXELS:,} pixels, got {shape}, which becomes {to}")
         share = _is_share(image)
         pixels = np.moveaxis(Rescale(255.0)(image) if share else image, 0, -1).astype(np.uint8)
         drawn = PIL.Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
@@ -44,7 +44,7 @@ class Resize:
         return Rescale(1 / 255)(resized) if share else resized
 
     def becomes(self, height: int, width: int) -> tuple[int, int]:
-        """Give the height and width that a picture gets."""
+        """Return the height and width that an image gets."""
         return new_size(self.size, height, width)
 
 
@@ -55,7 +55,7 @@ class ResizeToMultiples(Resize):
     multiple: int
 
     def becomes(self, height: int, width: int) -> tuple[int, int]:
-        """Give the height and width that a picture gets.
+        """Return the height and width that an image gets.
 
         >>> ResizeToMultiples({"shortest_edge": 384}, 3, 32).becomes(480, 640)
         (384, 512)
@@ -72,13 +72,13 @@ class ResizeToMultiples(Resize):
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """Cut out the middle; what lies beyond the picture is 0."""
+    """Cut out the middle; what lies beyond the image is 0."""
 
     height: int
     width: int
 
     def __call__(self, image: Picture) -> Shaped[np.ndarray, "C h w"]:
-        """Give the middle."""
+        """Return the middle."""
         old, new = image.shape[1:], (self.height, self.width)
         begin = [(had - has) // 2 for had, has in zip(old, new, strict=True)]
         there = tuple(slice(max(b, 0), b + has) for b, has in zip(begin, new, strict=True))
@@ -98,7 +98,7 @@ class Rescale:
     factor: float
 
     def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
-        """Give the products, rounded once."""
+        """Return the products, rounded once."""
         return (image.astype(np.float64) * self.factor).astype(np.float32)
 
 
@@ -107,7 +107,7 @@ class Offset:
     """Take 1 away, after values are scaled to be from 0 to 2."""
 
     def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
-        """Give the differences."""
+        """Return the differences."""
         return image - np.float32(1)
 
 
@@ -119,7 +119,7 @@ class Normalize:
     std: tuple[float, ...] | float
 
     def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
-        """Give the quotients.
+        """Return the quotients.
 
         Raises:
           ValueError: as many channels as there are no means for.
@@ -127,7 +127,7 @@ class Normalize:
         for name, value in (("image_mean", self.mean), ("image_std", self.std)):
             if isinstance(value, tuple) and len(value) != len(image):
                 made = "; image.convert('RGB') has 3" if len(value) == 3 else ""
-                raise ValueError(f"a picture must have {len(value)} channels, as {name} has, got {len(image)}{made}")
+                raise ValueError(f"an image must have {len(value)} channels, as {name} has, got {len(image)}{made}")
         image = image if np.issubdtype(image.dtype, np.floating) else image.astype(np.float32)
         mean, std = (np.reshape(np.array(value, image.dtype), (-1, 1, 1)) for value in (self.mean, self.std))
         return (image - mean) / std
@@ -135,23 +135,23 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Stack:
-    """Pictures of one size, as they are."""
+    """Images of one size, as they are."""
 
     def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Give `pixel_values` [B, C, H, W].
+        """Return `pixel_values` [B, C, H, W].
 
         Raises:
-          ValueError: pictures of several sizes.
+          ValueError: images of several sizes.
         """
         sizes = sorted({image.shape for image in images})
         if len(sizes) > 1:
-            raise ValueError(f"the pictures of a batch must be of one shape here, got {sizes[0]} and {sizes[-1]}")
+            raise ValueError(f"the images of a batch must be of one shape here, got {sizes[0]} and {sizes[-1]}")
         return {"pixel_values": np.stack(images).astype(np.float32)}
 
 
 @dataclass(frozen=True)
 class Pad:
-    """Pictures in the upper left corner of zeros, all of one size."""
+    """Images in the upper left corner of zeros, all of one size."""
 
     size: tuple[int, int] | None = None
     """Height and width; those of the largest in the batch by default."""
@@ -159,15 +159,15 @@ class Pad:
     """Whether a model is told which pixels are there."""
 
     def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Give `pixel_values` [B, C, H, W] and perhaps `pixel_mask` [B, H, W].
+        """Return `pixel_values` [B, C, H, W] and perhaps `pixel_mask` [B, H, W].
 
         Raises:
-          ValueError: a picture that is larger than that.
+          ValueError: an image that is larger than that.
         """
         largest = tuple(max(image.shape[axis] for image in images) for axis in (1, 2))
         height, width = self.size or largest
         if largest[0] > height or largest[1] > width:
-            raise ValueError(f"pictures must fit pad_size, {height} × {width}, got {largest[0]} × {largest[1]}")
+            raise ValueError(f"images must fit pad_size, {height} × {width}, got {largest[0]} × {largest[1]}")
         padded = [np.pad(x, ((0, 0), (0, height - x.shape[1]), (0, width - x.shape[2]))) for x in images]
         mask = np.zeros((len(images), height, width), np.int32)
         for place, image in zip(mask, images, strict=True):
@@ -182,13 +182,13 @@ class Quantize:
     clusters: tuple[tuple[float, float, float], ...]
 
     def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Give `input_ids` [B, H·W], row by row.
+        """Return `input_ids` [B, H·W], row by row.
 
         Raises:
-          ValueError: pictures that have not three channels, or are of several sizes.
+          ValueError: images that have not three channels, or are of several sizes.
         """
         if any(len(image) != 3 for image in images):
-            raise ValueError(f"a picture must have 3 channels to be given colours, got {[len(x) for x in images]}")
+            raise ValueError(f"an image must have 3 channels to be given colours, got {[len(x) for x in images]}")
         clusters = np.array(self.clusters)
         images = Stack()(images)["pixel_values"]
         pixels = np.moveaxis(images, 1, -1).reshape(len(images), -1, 3)
@@ -201,7 +201,7 @@ class Quantize:
 
 
 def new_size(size: Mapping[str, int], height: int, width: int) -> tuple[int, int]:
-    """Give the height and width that a picture is resized to, rounded down as `transformers` does.
+    """Return the height and width that an image is resized to, rounded down as `transformers` does.
 
     >>> new_size({"shortest_edge": 224}, 300, 400), new_size({"shortest_edge": 800, "longest_edge": 1333}, 500, 1000)
     ((224, 298), (666, 1333))
@@ -224,7 +224,7 @@ def new_size(size: Mapping[str, int], height: int, width: int) -> tuple[int, int
 
 
 def _is_share(image: Picture) -> bool:
-    """Tell whether values are from 0 to 1 rather than bytes."""
+    """Return whether values are from 0 to 1 rather than bytes."""
     if image.dtype == np.uint8:
         return False
     low, high = image.min(), image.max()

@@ -302,7 +302,7 @@ def load_hub_tokenizer(folder: str | os.PathLike) -> HubTokenizer | None:
 
 
 def _spelled(tokenizer: Tokenizer) -> dict[str, str]:
-    """Give the spelling of each special token there is, by its role."""
+    """Return the spelling of each special token there is, by its role."""
     ids = {role: getattr(tokenizer, role, None) for role in SPECIAL}
     return {role: tokenizer.tokens([id])[0] for role, id in ids.items() if id is not None}
 

@@ -63,7 +63,7 @@ class Vocabulary:
         return len(self)
 
     def get_vocab(self) -> dict[str, int]:
-        """Give the id of every token."""
+        """Return the id of every token."""
         return self.engine.get_vocab()
 
     @property

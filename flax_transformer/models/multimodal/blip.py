@@ -1,4 +1,4 @@
-"""BLIP: a ViT, and BERTs that attend to what it makes of a picture: to write what is there, to answer questions, to
+"""BLIP: a ViT, and BERTs that attend to what it makes of an image: to write what is there, to answer questions, to
 tell whether a text belongs to it (Li et al. 2022, https://arxiv.org/abs/2201.12086).
 
 Axes: B texts, T positions, D width.
@@ -45,7 +45,7 @@ class TwiceNormed(Head):
 def blip_vision(
     *, image: int = 384, patch: int = 16, embed: int = 768, heads: int = 12, depth: int = 12, **options: Any
 ) -> ViTConfig:
-    """Give the encoder of pictures, a ViT.
+    """Return the encoder of images, a ViT.
 
     Args:
       options: `precision`, and other fields of `ViTConfig`.
@@ -67,10 +67,10 @@ def blip_vision(
 def blip_text(
     memory: int, *, vocab: int = 30_524, embed: int = 768, heads: int = 12, depth: int = 12, **options: Any
 ) -> EncoderConfig:
-    """Give the encoder of texts: BERT's, whose blocks attend to a picture too where there is one.
+    """Return the encoder of texts: BERT's, whose blocks attend to an image too where there is one.
 
     Args:
-      memory: width of a picture's states.
+      memory: width of an image's states.
       options: `precision`, `dropout`, and `length`, the positions there are.
     """
     precision, dropout = options.get("precision", FLOAT32), options.get("dropout", 0.0)
@@ -89,7 +89,7 @@ def blip_text(
 
 
 def blip_writer(encoder: ViTConfig | GroundedConfig, text: EncoderConfig) -> Seq2SeqConfig:
-    """Give what writes about what an encoder gives: a text's blocks, where nothing sees a later token, BERT's head."""
+    """Return the causal decoder of an encoder's outputs: a text's blocks without sight of later tokens, BERT's head."""
     return Seq2SeqConfig(
         embedding=text.embedding,
         encoder=encoder,
@@ -100,7 +100,7 @@ def blip_writer(encoder: ViTConfig | GroundedConfig, text: EncoderConfig) -> Seq
 
 
 def blip_towers(vision: ViTConfig, text: EncoderConfig, width: int) -> TwoTowersConfig:
-    """Give two towers of a picture's encoder without a norm at its end and a text's, in a space of that width."""
+    """Return two towers of an image's encoder without a norm at its end and a text's, in a space of that width."""
     head = head_of(vision, outputs=width, pool="first", norm=vision.block.residual.norm_eps, bias=False)
     return TwoTowersConfig(
         text=with_head(text, outputs=width, pool="first", dense="tanh", bias=False),
@@ -113,28 +113,28 @@ LARGE = {"embed": 1024, "heads": 16, "depth": 24}
 
 
 def blip_caption_base(vocab: int = 30_524, *, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give BLIP with a ViT-B/16 to write what is on a picture of 384 × 384: 224.0 M parameters."""
+    """Return BLIP with a ViT-B/16 to write what is on an image of 384 × 384: 224.0 M parameters."""
     return blip_writer(blip_vision(precision=precision), blip_text(768, vocab=vocab, precision=precision))
 
 
 def blip_caption_large(vocab: int = 30_524, *, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give BLIP with a ViT-L/16 to write what is on a picture of 384 × 384: 446.3 M parameters."""
+    """Return BLIP with a ViT-L/16 to write what is on an image of 384 × 384: 446.3 M parameters."""
     return blip_writer(blip_vision(precision=precision, **LARGE), blip_text(1024, vocab=vocab, precision=precision))
 
 
 def blip_answer_base(vocab: int = 30_524, *, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give BLIP with a ViT-B/16 to answer questions about a picture of 384 × 384: 361.2 M parameters."""
+    """Return BLIP with a ViT-B/16 to answer questions about an image of 384 × 384: 361.2 M parameters."""
     text = blip_text(768, vocab=vocab, precision=precision)
     return blip_writer(GroundedConfig(vision=blip_vision(precision=precision), text=text), text)
 
 
 def blip_retrieval_base(vocab: int = 30_524, *, precision: Precision = FLOAT32) -> RetrievalConfig:
-    """Give BLIP with a ViT-B/16 to match texts and pictures of 384 × 384: 223.7 M parameters."""
+    """Return BLIP with a ViT-B/16 to match texts and images of 384 × 384: 223.7 M parameters."""
     text = blip_text(768, vocab=vocab, precision=precision)
     return RetrievalConfig(encoder=GroundedConfig(vision=blip_vision(precision=precision), text=text))
 
 
 def blip_retrieval_large(vocab: int = 30_524, *, precision: Precision = FLOAT32) -> RetrievalConfig:
-    """Give BLIP with a ViT-L/16 to match texts and pictures of 384 × 384: 446.1 M parameters."""
+    """Return BLIP with a ViT-L/16 to match texts and images of 384 × 384: 446.1 M parameters."""
     text = blip_text(1024, vocab=vocab, precision=precision)
     return RetrievalConfig(encoder=GroundedConfig(vision=blip_vision(precision=precision, **LARGE), text=text))

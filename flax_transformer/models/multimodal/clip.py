@@ -1,4 +1,4 @@
-"""CLIP: a decoder of texts and a ViT that learn which caption belongs to which picture (Radford et al. 2021,
+"""CLIP: a decoder of texts and a ViT that learn which caption belongs to which image (Radford et al. 2021,
 https://arxiv.org/abs/2103.00020).
 """
 
@@ -32,7 +32,7 @@ def clip_text(
     length: int = 77,
     **options: Any,
 ) -> ClassifierConfig:
-    """Give the tower of texts: a decoder, whose state at the end of the text is projected.
+    """Return the tower of texts: a decoder, whose state at the end of the text is projected.
 
     Args:
       width: E, of the common space; 0: not projected.
@@ -53,7 +53,7 @@ def clip_text(
 def clip_vision(
     width: int, *, image: int, patch: int, embed: int = 768, heads: int = 12, depth: int = 12, **options: Any
 ) -> ClassifierConfig:
-    """Give the tower of pictures: a ViT with a norm before its blocks, whose class token is projected.
+    """Return the tower of images: a ViT with a norm before its blocks, whose class token is projected.
 
     Args:
       width: as `clip_text`'s.
@@ -82,20 +82,20 @@ def _clip(image: int, patch: int, vocab: int, precision: Precision, *, large: bo
 
 
 def clip_vit_base_patch32(vocab: int = 49_408, *, precision: Precision = FLOAT32) -> TwoTowersConfig:
-    """Give CLIP ViT-B/32: 151.3 M parameters."""
+    """Return CLIP ViT-B/32: 151.3 M parameters."""
     return _clip(224, 32, vocab, precision)
 
 
 def clip_vit_base_patch16(vocab: int = 49_408, *, precision: Precision = FLOAT32) -> TwoTowersConfig:
-    """Give CLIP ViT-B/16: 149.6 M parameters."""
+    """Return CLIP ViT-B/16: 149.6 M parameters."""
     return _clip(224, 16, vocab, precision)
 
 
 def clip_vit_large_patch14(vocab: int = 49_408, *, precision: Precision = FLOAT32) -> TwoTowersConfig:
-    """Give CLIP ViT-L/14: 427.6 M parameters."""
+    """Return CLIP ViT-L/14: 427.6 M parameters."""
     return _clip(224, 14, vocab, precision, large=True)
 
 
 def clip_vit_large_patch14_336(vocab: int = 49_408, *, precision: Precision = FLOAT32) -> TwoTowersConfig:
-    """Give CLIP ViT-L/14 for pictures of 336 × 336: 427.9 M parameters."""
+    """Return CLIP ViT-L/14 for images of 336 × 336: 427.9 M parameters."""
     return _clip(336, 14, vocab, precision, large=True)

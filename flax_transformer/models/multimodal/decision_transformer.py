@@ -162,7 +162,7 @@ class DecisionTransformer(Module):
 def decision_transformer(
     states: int = 17, actions: int = 6, *, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> DecisionConfig:
-    """Give the published size for locomotion: 3 layers, D=128, one head, 1.26 M parameters at the published tables."""
+    """Return the published size for locomotion: 3 layers, D=128, one head, 1.26 M parameters."""
     return DecisionConfig(
         block=transformer_block(
             embed=128, heads=1, inner=512, norm_position="pre", activation="relu", dropout=dropout,

@@ -1,7 +1,7 @@
-"""GIT: a decoder of texts that reads what an encoder made of a picture, or of several, before its first token (Wang et
+"""GIT: a decoder of texts that reads what an encoder made of an image, or of several, before its first token (Wang et
 al. 2022, https://arxiv.org/abs/2205.14100).
 
-Axes: B texts, T positions, I pictures, H W height and width in pixels, C channels, P states of the pictures, D width.
+Axes: B texts, T positions, I images, H W height and width in pixels, C channels, P states of the images, D width.
 """
 
 from dataclasses import replace
@@ -32,12 +32,12 @@ FLOAT32 = Precision()
 
 @frozen
 class PrefixedConfig:
-    """An encoder of pictures, and a decoder-only model whose prefix its states are."""
+    """An encoder of images, and a decoder-only model whose prefix its states are."""
 
     vision: ViTConfig
     text: CausalConfig
     frames: int | None = None
-    """How many pictures a row may have, each with an embedding of its place; None: one, without it."""
+    """How many images a row may have, each with an embedding of its place; None: one, without it."""
     norm: float = 1e-5
     """Epsilon of the norm after the linear layer that gives pictures' states the width of the text's."""
 
@@ -61,7 +61,7 @@ class Prefixed(Module):
 
     @classmethod
     def example_batch(cls, config: PrefixedConfig, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B pictures, or of as many rows of pictures as there may be, and B texts of T tokens."""
+        """Make a batch of B images, or of as many rows of images as there may be, and B texts of T tokens."""
         batch = ReadsTokens.example_batch(config.text, rows, length)
         images = ReadsImages.example_batch(config.vision, rows)["inputs"]["images"]
         if config.frames is not None:
@@ -89,16 +89,16 @@ class Prefixed(Module):
         self.text = cfg.text.build(rngs)
 
     def prefix(self, images: Float[Array, "B *I H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "B P D"]:
-        """Give what stands before the tokens: states of a picture, or of I pictures one after another.
+        """Return what stands before the tokens: states of an image, or of I images one after another.
 
         Raises:
-          ValueError: more pictures than there are places, or several for a model of one.
+          ValueError: more images than there are places, or several for a model of one.
         """
         states, places = self.vision(images, key=key), self.cfg.frames
         if images.ndim == 5:
             count = images.shape[-4]
             if places is None or count > places:
-                raise ValueError(f"a row has at most {places or 1} pictures, got images of shape {list(images.shape)}")
+                raise ValueError(f"a row has at most {places or 1} images, got images of shape {list(images.shape)}")
             states = (widen(states) + self.frames[...][:count, None]).astype(states.dtype)
             states = states.reshape(*states.shape[:-3], -1, states.shape[-1])
         return self.norm(self.project(states))
@@ -112,7 +112,7 @@ class Prefixed(Module):
         positions: Int[Array, "#B T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B S D"]:
-        """Compute the last hidden states of S = P + T positions, those of pictures before those of tokens.
+        """Compute the last hidden states of S = P + T positions, those of images before those of tokens.
 
         Args:
           images: what the texts are about; None: nothing, as for any language model.
@@ -141,7 +141,7 @@ class Prefixed(Module):
         return self.encode(tokens, images, key=key)[..., -tokens.shape[-1] :, :]
 
     def output(self, hidden: Float[Array, "B T D"]) -> Output:
-        """Give what logits are made of."""
+        """Return what logits are made of."""
         return self.text.output(hidden)
 
     def __call__(
@@ -155,7 +155,7 @@ class Prefixed(Module):
         return self.output(self.hidden_states(tokens, images=images, key=key)).logits()
 
     def init_cache(self, batch: int, length: int, *, beams: int = 1) -> CausalCache:
-        """Make an empty cache for texts without pictures, as `Causal.init_cache` does."""
+        """Make an empty cache for texts without images, as `Causal.init_cache` does."""
         return self.text.init_cache(batch, length, beams=beams)
 
     def prefill(
@@ -165,7 +165,7 @@ class Prefixed(Module):
         *,
         images: Float[Array, "B *I H W C"] | None = None,
     ) -> tuple[Float[Array, "B V"], CausalCache]:
-        """Read pictures and prompts, of which there may be none then: as `Causal.prefill`."""
+        """Read images and prompts, of which there may be none then: as `Causal.prefill`."""
         return self.text.prefill(tokens, padding, prefix=None if images is None else self.prefix(images))
 
     def step(self, cache: CausalCache, token: Int[Array, "R"]) -> tuple[Float[Array, "R V"], CausalCache]:
@@ -182,7 +182,7 @@ class Prefixed(Module):
 def git_text(
     *, vocab: int, embed: int = 768, heads: int = 12, depth: int = 6, length: int = 1024, **options: Any
 ) -> CausalConfig:
-    """Give the decoder: BERT's blocks and embeddings, where nothing sees a later token.
+    """Return the decoder: BERT's blocks and embeddings, where nothing sees a later token.
 
     Args:
       options: `precision` and `dropout`.
@@ -204,7 +204,7 @@ def git_text(
 
 
 def git_vision(*, image: int, patch: int, **options: Any) -> ViTConfig:
-    """Give the encoder of pictures: CLIP's, with a norm at its end too; `options` as `clip_vision`'s."""
+    """Return the encoder of images: CLIP's, with a norm at its end too; `options` as `clip_vision`'s."""
     return replace(clip_vision(0, image=image, patch=patch, **options).backbone, norm="both")
 
 
@@ -217,10 +217,10 @@ def _git(vocab: int, precision: Precision, *, patch: int, frames: int | None = N
 
 
 def git_base(vocab: int = 30_522, *, frames: int | None = None, precision: Precision = FLOAT32) -> PrefixedConfig:
-    """Give GIT-B: a ViT-B/16 and 6 blocks, 176.6 M parameters, 129 M without tables of tokens and positions."""
+    """Return GIT-B: a ViT-B/16 and 6 blocks, 176.6 M parameters, 129 M without tables of tokens and positions."""
     return _git(vocab, precision, patch=16, frames=frames)
 
 
 def git_large(vocab: int = 30_522, *, frames: int | None = None, precision: Precision = FLOAT32) -> PrefixedConfig:
-    """Give GIT-L: a ViT-L/14 and 6 blocks, 394.2 M parameters."""
+    """Return GIT-L: a ViT-L/14 and 6 blocks, 394.2 M parameters."""
     return _git(vocab, precision, patch=14, frames=frames, embed=1024, heads=16, depth=24)

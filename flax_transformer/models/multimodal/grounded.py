@@ -1,8 +1,8 @@
-"""Texts that are read with a picture beside them: an encoder of tokens that attends to what another made of pictures.
+"""Texts that are read with an image beside them: an encoder of tokens that attends to what another made of images.
 
 BLIP's readers of questions and captions (Li et al. 2022, https://arxiv.org/abs/2201.12086) are choices of its config.
 
-Axes: B texts, T positions, H W height and width in pixels, C channels, S states of a picture, D width, W a picture's.
+Axes: B texts, T positions, H W height and width in pixels, C channels, S states of an image, D width, W an image's.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from flax_transformer.order import Part
 
 @frozen
 class GroundedConfig:
-    """An encoder of pictures, and one of texts whose blocks attend to what the first gives."""
+    """An encoder of images, and one of texts whose blocks attend to what the first gives."""
 
     vision: ViTConfig
     text: EncoderConfig
@@ -36,7 +36,7 @@ class GroundedConfig:
         cross, width = self.text.block.cross, self.vision.block.embed
         if cross is None or cross.memory_width != width:
             found = "none" if cross is None else f"one to a width of {cross.memory_width}"
-            raise ValueError(f"texts must have cross-attention to pictures, whose width is {width}, got {found}")
+            raise ValueError(f"texts must have cross-attention to images, whose width is {width}, got {found}")
 
     @property
     def embedding(self) -> EmbeddingConfig:
@@ -54,7 +54,7 @@ class GroundedConfig:
 
 
 class Grounded(Module):
-    """`model(tokens, images)`: hidden states of texts, each read with its picture."""
+    """`model(tokens, images)`: hidden states of texts, each read with its image."""
 
     layer_order = (Part("vision"), Part("text"))
 
@@ -62,7 +62,7 @@ class Grounded(Module):
 
     @classmethod
     def example_batch(cls, config: GroundedConfig, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B texts of T tokens, each with a label, and their pictures."""
+        """Make a batch of B texts of T tokens, each with a label, and their images."""
         text, vision = (module_of(side).example_batch(side, rows, length) for side in (config.text, config.vision))
         return {**text, "inputs": {**text["inputs"], **vision["inputs"]}}
 
@@ -89,7 +89,7 @@ class Grounded(Module):
         mask: Mask | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Read texts with pictures.
+        """Read texts with images.
 
         Args:
           source: `tokens` [*B, T] and `images` [*B, H, W, C].

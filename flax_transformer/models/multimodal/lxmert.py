@@ -1,4 +1,4 @@
-"""LXMERT: an encoder of a text, one of the regions that a detector found in a picture, and blocks in which they look at
+"""LXMERT: an encoder of a text, one of the regions that a detector found in an image, and blocks in which they look at
 each other (Tan & Bansal 2019, https://arxiv.org/abs/1908.07490).
 
 Axes: B batch, T tokens, R regions, S = T + R, F width of a region's features, D width.
@@ -112,7 +112,7 @@ class LxmertConfig(EncoderConfig):
         return Lxmert(self, rngs=rngs)
 
     def stack(self, block: Any, depth: int) -> TrunkConfig:
-        """Give a stack that runs as the text's does."""
+        """Return a stack that runs as the text's does."""
         return TrunkConfig(block=block, depth=depth, unroll=self.unroll, remat=self.remat, drop_path=self.drop_path)
 
 
@@ -134,7 +134,7 @@ class Lxmert(Encoder):
 
     @classmethod
     def describe_batch(cls, config: LxmertConfig, batch: dict[str, Any]) -> Described:
-        """Count B pairs of a text and a picture's regions."""
+        """Count B pairs of a text and an image's regions."""
         (rows, length), regions = (batch["inputs"][name].shape for name in ("tokens", "features"))
         return Described({"rows": rows, "length": length, "regions": regions[-2]}, rows, "pairs")
 
@@ -156,11 +156,11 @@ class Lxmert(Encoder):
         positions: Int[Array, "*#B T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B S D"]:
-        """Encode texts and the regions of their pictures.
+        """Encode texts and the regions of their images.
 
         Args:
           features: of regions, as a detector gives them.
-          boxes: where they are, as shares of the picture.
+          boxes: where they are, as shares of the image.
           visible: which tokens are no padding; all by default.
           seen: which regions are none; all by default.
           types: of the tokens, as an `Encoder` takes them.
@@ -247,7 +247,7 @@ class RegionEmbedding(Module):
 
 @frozen
 class LxmertPretrainingConfig(MaskedLMConfig):
-    """LXMERT as it is pre-trained: it guesses tokens, whether a text is of its picture, answers, and masked regions."""
+    """LXMERT as it is pre-trained: it guesses tokens, whether a text is of its image, answers, and masked regions."""
 
     next_sentence: bool = True
     answers: int = 9_500
@@ -298,7 +298,7 @@ def answers_of(encoder: LxmertConfig, answers: int) -> Any:
 
 
 def lxmert_encoder(*, dropout: float = 0.1, precision: Precision = FLOAT32, **sizes: int) -> Any:
-    """Give the encoder, an `LxmertConfig`: BERT's of 9 layers, 5 of regions and 5 that join them.
+    """Return the encoder, an `LxmertConfig`: BERT's of 9 layers, 5 of regions and 5 that join them.
 
     Args:
       sizes: other fields of `LxmertConfig`.
@@ -308,5 +308,5 @@ def lxmert_encoder(*, dropout: float = 0.1, precision: Precision = FLOAT32, **si
 
 
 def lxmert_base_uncased(*, dropout: float = 0.1, precision: Precision = FLOAT32) -> LxmertPretrainingConfig:
-    """Give LXMERT as it is pre-trained: 9 + 5 + 5 layers, D=768, 207.9 M parameters and 20.1 M of its heads."""
+    """Return LXMERT as it is pre-trained: 9 + 5 + 5 layers, D=768, 207.9 M parameters and 20.1 M of its heads."""
     return LxmertPretrainingConfig(encoder=lxmert_encoder(dropout=dropout, precision=precision))

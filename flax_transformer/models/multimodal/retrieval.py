@@ -1,7 +1,7 @@
-"""Pictures found by texts in two steps: by vectors of either alone, and by reading a text with a picture (Li et al.
+"""Images found by texts in two steps: by vectors of either alone, and by reading a text with an image (Li et al.
 2021, https://arxiv.org/abs/2107.07651; Li et al. 2022, https://arxiv.org/abs/2201.12086).
 
-Axes: B texts or pictures, T positions, H W height and width in pixels, C channels, S states of a picture, W its width,
+Axes: B texts or images, T positions, H W height and width in pixels, C channels, S states of an image, W its width,
 E width of the common space.
 """
 
@@ -25,10 +25,10 @@ from flax_transformer.order import Part
 
 @frozen
 class RetrievalConfig:
-    """A reader of texts and pictures, a vector of each alone, and scores of both together."""
+    """A reader of texts and images, a vector of each alone, and scores of both together."""
 
     encoder: GroundedConfig
-    """Its texts are read with pictures and without."""
+    """Its texts are read with images and without."""
     width: int = 256
     """E, of the common space."""
     scale: float = 1 / 0.07
@@ -40,18 +40,18 @@ class RetrievalConfig:
         if not self.scale > 0:
             raise ValueError(f"scale must be positive, got {self.scale}")
         if not self.encoder.text.block.cross.optional:
-            raise ValueError("texts must be read without pictures too, got cross-attention that is not optional")
+            raise ValueError("texts must be read without images too, got cross-attention that is not optional")
 
 
 class Seen(NamedTuple):
-    """Vectors of length 1, of either side, and the states of pictures; None where there is nothing of it."""
+    """Vectors of length 1, of either side, and the states of images; None where there is nothing of it."""
 
     first: Float[Array, "*B E"] | None
     """Of texts."""
     second: Float[Array, "*B E"] | None
-    """Of pictures."""
+    """Of images."""
     states: Float[Array, "*B S W"] | None
-    """Of pictures, for `match`."""
+    """Of images, for `match`."""
 
 
 class Retrieval(Matcher):
@@ -63,7 +63,7 @@ class Retrieval(Matcher):
 
     @classmethod
     def example_batch(cls, config: RetrievalConfig, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B texts and their pictures."""
+        """Make a batch of B texts and their images."""
         length = length or min(config.encoder.embedding.max_length, 32)
         return {"inputs": Grounded.example_batch(config.encoder, rows, length)["inputs"]}
 
@@ -91,13 +91,13 @@ class Retrieval(Matcher):
     def embed_text(
         self, tokens: Int[Array, "*B T"], *, lengths: Int[Array, "*B"] | None = None, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B E"]:
-        """Embed texts, of those lengths, without pictures."""
+        """Embed texts, of those lengths, without images."""
         return unit(self.text_head(self.encoder.text.hidden_states(tokens, lengths=lengths, key=key)))
 
     def embed_images(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B E"]:
-        """Embed pictures."""
+        """Embed images."""
         return unit(self.vision_head(self.encoder.vision(images, key=key)))
 
     def hidden_states(
@@ -108,7 +108,7 @@ class Retrieval(Matcher):
         lengths: Int[Array, "*B"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Seen:
-        """Embed what there is of texts and pictures, each by itself.
+        """Embed what there is of texts and images, each by itself.
 
         Args:
           lengths: of the texts; what comes after is padding.
@@ -123,7 +123,7 @@ class Retrieval(Matcher):
         )
 
     def output(self, embedded: Seen, *, limit: float | None = None) -> Float[Array, "B B"]:
-        """Score every text [rows] with every picture [columns]; `limit` as a `Matcher`'s."""
+        """Score every text [rows] with every image [columns]; `limit` as a `Matcher`'s."""
         return super().output(Embedded(embedded.first, embedded.second), limit=limit)
 
     def match(
@@ -134,10 +134,10 @@ class Retrieval(Matcher):
         lengths: Int[Array, "*B"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B 2"]:
-        """Score whether texts belong to pictures: no, and yes.
+        """Score whether texts belong to images: no, and yes.
 
         Args:
-          states: of the pictures, as `hidden_states` gives them.
+          states: of the images, as `hidden_states` gives them.
           lengths: of the texts; what comes after is padding.
           key: for dropout; None means none.
         """

@@ -1,4 +1,4 @@
-"""One tower for both halves of a pair, as pictures of the same thing (Bromley et al. 1993; Chen et al. 2020,
+"""One tower for both halves of a pair, as images of the same thing (Bromley et al. 1993; Chen et al. 2020,
 https://arxiv.org/abs/2002.05709).
 
 Axes: B pairs, H W height and width in pixels, C channels, E width of the common space.
@@ -23,11 +23,11 @@ class SiameseConfig(MatcherConfig):
     """A tower, whose head gives vectors."""
 
     tower: ClassifierConfig
-    """An encoder of pictures, and a head."""
+    """An encoder of images, and a head."""
 
 
 class Siamese(Matcher):
-    """`model.output(model.hidden_states(images=…, others=…))` scores every picture with every other."""
+    """`model.output(model.hidden_states(images=…, others=…))` scores every image with every other."""
 
     layer_order = (Part("tower"), "log_scale", "bias")
 
@@ -52,7 +52,7 @@ class Siamese(Matcher):
         self.init_scale(cfg.scale, cfg.bias, cfg.tower.head)
 
     def embed(self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B E"]:
-        """Embed pictures; `key` is for dropout."""
+        """Embed images; `key` is for dropout."""
         keys = (None, None) if key is None else jax.random.split(key)
         return unit(self.tower.head(self.tower.hidden_states(images, key=keys[0]), key=keys[1]))
 

@@ -1,4 +1,4 @@
-"""SigLIP: two towers that learn by a sigmoid of every pair whether a text and a picture belong together (Zhai et al.
+"""SigLIP: two towers that learn by a sigmoid of every pair whether a text and an image belong together (Zhai et al.
 2023, https://arxiv.org/abs/2303.15343).
 """
 
@@ -47,10 +47,10 @@ def _siglip(
 
 
 def siglip_base_patch16(vocab: int = 32_000, *, image: int = 224, precision: Precision = FLOAT32) -> TwoTowersConfig:
-    """Give SigLIP-B/16: 203.2 M parameters."""
+    """Return SigLIP-B/16: 203.2 M parameters."""
     return _siglip(768, 12, 3072, 12, image=image, patch=16, vocab=vocab, precision=precision)
 
 
 def siglip_so400m_patch14(vocab: int = 32_000, *, image: int = 384, precision: Precision = FLOAT32) -> TwoTowersConfig:
-    """Give SigLIP-SO400M/14: 878 M parameters."""
+    """Return SigLIP-SO400M/14: 878 M parameters."""
     return _siglip(1152, 16, 4304, 27, image=image, patch=14, vocab=vocab, precision=precision)

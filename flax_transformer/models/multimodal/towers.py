@@ -1,9 +1,9 @@
-"""Two towers: texts and pictures, each encoded by itself, in one space where what belongs together is close.
+"""Two towers: texts and images, each encoded by itself, in one space where what belongs together is close.
 
 CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020) and SigLIP (Zhai et al. 2023,
 https://arxiv.org/abs/2303.15343) are choices of its config.
 
-Axes: B texts or pictures, T positions, H W height and width in pixels, C channels, E width of the common space.
+Axes: B texts or images, T positions, H W height and width in pixels, C channels, E width of the common space.
 """
 
 from collections.abc import Sequence
@@ -44,12 +44,12 @@ class MatcherConfig:
 
 @frozen
 class TwoTowersConfig(MatcherConfig):
-    """A tower of texts and one of pictures, whose heads give vectors of one width."""
+    """A tower of texts and one of images, whose heads give vectors of one width."""
 
     text: ClassifierConfig
     """An encoder or decoder of tokens, and a head of one position."""
     vision: ClassifierConfig
-    """An encoder of pictures, and a head."""
+    """An encoder of images, and a head."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -64,7 +64,7 @@ class Embedded(NamedTuple):
     first: Float[Array, "*B E"] | None
     """Of texts."""
     second: Float[Array, "*B E"] | None
-    """Of pictures."""
+    """Of images."""
 
 
 class Matcher(Module):
@@ -92,7 +92,7 @@ class Matcher(Module):
 
 
 class TwoTowers(Matcher):
-    """`model.output(model.hidden_states(tokens=…, images=…))` scores every text with every picture."""
+    """`model.output(model.hidden_states(tokens=…, images=…))` scores every text with every image."""
 
     layer_order = (Part("text", "vision"), "log_scale", "bias")
 
@@ -100,7 +100,7 @@ class TwoTowers(Matcher):
 
     @classmethod
     def example_batch(cls, config: TwoTowersConfig, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B texts and their pictures."""
+        """Make a batch of B texts and their images."""
         parts = (
             module_of(side.backbone).example_batch(side.backbone, rows, each)["inputs"]
             for side, each in (
@@ -143,12 +143,12 @@ class TwoTowers(Matcher):
     def embed_images(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B E"]:
-        """Embed pictures; `key` is for dropout."""
+        """Embed images; `key` is for dropout."""
         keys = (None, None) if key is None else jax.random.split(key)
         return unit(self.vision.head(self.vision.hidden_states(images, key=keys[0]), key=keys[1]))
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
-        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture alone over its patches."""
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one image alone over its patches."""
         return self.vision.backbone.over_patches(found, height, width)
 
     def hidden_states(
@@ -159,7 +159,7 @@ class TwoTowers(Matcher):
         lengths: Int[Array, "*B"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Embedded:
-        """Embed what there is of texts and pictures; arguments as `embed_text`'s and `embed_images`'s."""
+        """Embed what there is of texts and images; arguments as `embed_text`'s and `embed_images`'s."""
         keys = (None, None) if key is None else jax.random.split(key)
         return Embedded(
             None if tokens is None else self.embed_text(tokens, lengths=lengths, key=keys[0]),
@@ -168,6 +168,6 @@ class TwoTowers(Matcher):
 
 
 def unit(x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-    """Give vectors of length 1, in float32 or more."""
+    """Return vectors of length 1, in float32 or more."""
     x = constrain(widen(x), "batch", None)
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""ViLT: one Transformer over the tokens of a text and the patches of a picture (Kim et al. 2021,
+"""ViLT: one Transformer over the tokens of a text and the patches of an image (Kim et al. 2021,
 https://arxiv.org/abs/2102.03334).
 
 Axes: B batch, T tokens, H W height and width in pixels, C channels, P patches, S = T + 1 + P, D width.
@@ -32,11 +32,11 @@ FLOAT32 = Precision()
 
 @frozen
 class ViltConfig(EncoderConfig):
-    """An encoder of a text's tokens, and of the patches of a picture after them."""
+    """An encoder of a text's tokens, and of the patches of an image after them."""
 
     patches: PatchConfig | StemConfig
     kinds: int = 2
-    """Learned vectors that tell what is what: the first of texts, the second of a picture, others of more pictures."""
+    """Learned vectors that tell what is what: the first of texts, the second of an image, others of more images."""
     dropout: float = 0.0
     """After positions are added to patches."""
     table_std: float = 0.02
@@ -55,20 +55,20 @@ class ViltConfig(EncoderConfig):
 
 
 class Vilt(Encoder):
-    """Hidden states of tokens, then of a picture's class token and patches, which all see each other."""
+    """Hidden states of tokens, then of an image's class token and patches, which all see each other."""
 
     layer_order = ("patches", "class_token", "positions", "kind", *Encoder.layer_order)
 
     @classmethod
     def example_batch(cls, config: ViltConfig, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B rows of T tokens, each with a label, and a picture each."""
+        """Make a batch of B rows of T tokens, each with a label, and an image each."""
         batch = super().example_batch(config, rows, min(length or 32, config.embedding.max_length))
         pictures = ReadsImages.example_batch(config, rows)
         return {**batch, "inputs": {**batch["inputs"], **pictures["inputs"]}}
 
     @classmethod
     def describe_batch(cls, config: ViltConfig, batch: dict[str, Any]) -> Described:
-        """Count B pairs of a text and a picture."""
+        """Count B pairs of a text and an image."""
         (rows, length), image = (batch["inputs"][name].shape for name in ("tokens", "images"))
         height, width = image[-3:-1]
         return Described({"rows": rows, "length": length, "height": height, "width": width}, rows, "pairs")
@@ -93,17 +93,17 @@ class Vilt(Encoder):
         positions: Int[Array, "*#B T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*I S D"]:
-        """Encode texts and their pictures, [*B, H, W, C], or several pictures a text, [*B, I, H, W, C], one by one.
+        """Encode texts and their images, [*B, H, W, C], or several images a text, [*B, I, H, W, C], one by one.
 
         Args:
           visible: which tokens are no padding; all by default.
-          seen: where there is a picture and no padding, from the upper left; everywhere by default.
+          seen: where there is an image and no padding, from the upper left; everywhere by default.
           types: of the tokens, as an `Encoder` takes them.
           positions: of the tokens; 0, 1, … by default.
           key: for dropout; None means none.
 
         Raises:
-          ValueError: pictures that are not as many as the texts, or more of one text than there are kinds for.
+          ValueError: images that are not as many as the texts, or more of one text than there are kinds for.
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         lead, kind = images.shape[:-3], 1
@@ -113,7 +113,7 @@ class Vilt(Encoder):
             tokens, visible, types, positions = (None if x is None else x[..., None, :] for x in given)
             if lead[-1] >= self.cfg.kinds:
                 raise ValueError(
-                    f"pictures of a text must be fewer than the kinds, got {lead[-1]}, {self.cfg.kinds} kinds"
+                    f"images of a text must be fewer than the kinds, got {lead[-1]}, {self.cfg.kinds} kinds"
                 )
         text = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         text = jnp.broadcast_to(text + self.kind[...][0], (*lead, *text.shape[-2:]))
@@ -130,7 +130,7 @@ class Vilt(Encoder):
     def embed(
         self, images: Float[Array, "*I H W C"], seen: Bool[Array, "*I H W"] | None, *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "*I Q D"], Bool[Array, "*#I Q"]]:
-        """Give the class token and patches of pictures, with positions, and which of them are no padding."""
+        """Return the class token and patches of images, with positions, and which of them are no padding."""
         cfg = self.cfg
         grid = cfg.patches.grid_of(*images.shape[-3:-1])
         x, table = widen(self.patches(images)), widen(self.positions[...])
@@ -171,7 +171,7 @@ class Vilt(Encoder):
         seen: Bool[Array, "*I H W"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
     ) -> Bool[Array, "*#I S"] | None:
-        """Say which positions of the output are no padding, of the text or of pictures."""
+        """Say which positions of the output are no padding, of the text or of images."""
         if lengths is None and seen is None:
             return None
         grid, lead, T = self.cfg.patches.grid_of(*images.shape[-3:-1]), images.shape[:-3], tokens.shape[-1]
@@ -183,7 +183,7 @@ class Vilt(Encoder):
         return jnp.concatenate([text, first, here], axis=-1)
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
-        """Lay out what `ops.capture(f, "attention_weights")` gives of one text and picture over its patches.
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one text and image over its patches.
 
         Before the patches come the tokens, by their numbers, and the class token.
         """
@@ -207,7 +207,7 @@ def vilt_encoder(
     inner: int = 3072,
     **options: Any,
 ) -> ViltConfig:
-    """Give an encoder of texts of so many positions, and of square pictures and patches.
+    """Return an encoder of texts of so many positions, and of square images and patches.
 
     Args:
       options: `precision` and `dropout`.
@@ -231,10 +231,10 @@ def vilt_encoder(
 
 
 def vilt_b32(*, dropout: float = 0.0, precision: Precision = FLOAT32) -> MaskedLMConfig:
-    """Give ViLT-B/32 as it is pre-trained: 12 layers, D=768, 111.6 M parameters, to guess words."""
+    """Return ViLT-B/32 as it is pre-trained: 12 layers, D=768, 111.6 M parameters, to guess words."""
     return MaskedLMConfig(encoder=vilt_encoder(dropout=dropout, precision=precision))
 
 
 def vilt_b32_vqa(answers: int = 3_129, *, dropout: float = 0.0, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ViLT-B/32 with VQAv2's answers: 117.6 M parameters."""
+    """Return ViLT-B/32 with VQAv2's answers: 117.6 M parameters."""
     return answering(vilt_encoder(dropout=dropout, precision=precision), answers)

@@ -1,4 +1,4 @@
-"""Pictures to text: any encoder of pictures, and a decoder of words that looks at what it sees.
+"""Images to text: any encoder of images, and a decoder of words that looks at what it sees.
 
 TrOCR, ViT with GPT-2 and their like (Li et al. 2021, https://arxiv.org/abs/2109.10282).
 """
@@ -19,10 +19,10 @@ FLOAT32 = Precision()
 
 
 def captioner(encoder: Any, words: CausalConfig, **output: Any) -> Seq2SeqConfig:
-    """Let a language model look at pictures, by cross-attention as its self-attention is.
+    """Let a language model look at images, by cross-attention as its self-attention is.
 
     Args:
-      encoder: config of an encoder of pictures; one of another width than the words gets a linear layer behind it.
+      encoder: config of an encoder of images; one of another width than the words gets a linear layer behind it.
       output: `output_bias` and `output_dense` of a `Seq2SeqConfig`.
     """
     width = words.block.embed
@@ -32,7 +32,7 @@ def captioner(encoder: Any, words: CausalConfig, **output: Any) -> Seq2SeqConfig
 
 
 def text_reader(encoder: Any, words: CausalConfig) -> Seq2SeqConfig:
-    """Let a language model look at pictures as `captioner` does, but at states as wide as the encoder's (TrOCR)."""
+    """Let a language model look at images as `captioner` does, but at states as wide as the encoder's (TrOCR)."""
     cross = CrossAttentionConfig(**vars(words.block.attention), memory=width_of(encoder))
     return _looking(encoder, words, cross, {})
 
@@ -47,7 +47,7 @@ def _looking(encoder: Any, words: CausalConfig, cross: AttentionConfig, output: 
 
 
 def words_of(config: Seq2SeqConfig) -> CausalConfig:
-    """Give the language model alone that looks at nothing."""
+    """Return the language model alone that looks at nothing."""
     decoder = config.decoder
     return CausalConfig(
         embedding=config.embedding, block=replace(decoder.block, cross=None), depth=decoder.depth,
@@ -56,14 +56,14 @@ def words_of(config: Seq2SeqConfig) -> CausalConfig:
 
 
 def width_of(encoder: Any) -> int:
-    """Give D of an encoder's config."""
+    """Return D of an encoder's config."""
     return encoder.embed if hasattr(encoder, "embed") else encoder.block.embed
 
 
 def vit_gpt2(
     vocab: int = 50_257, *, image: int = 224, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> Seq2SeqConfig:
-    """Give ViT-B/16 and the smallest GPT-2: 12+12 layers, D=768, 238.6 M parameters."""
+    """Return ViT-B/16 and the smallest GPT-2: 12+12 layers, D=768, 238.6 M parameters."""
     return captioner(
         vit_encoder("base", 16, image=image, dropout=dropout, precision=precision),
         gpt2(vocab, dropout=dropout, precision=precision),
@@ -80,7 +80,7 @@ def trocr_words(
     dropout: float = 0.1,
     precision: Precision = FLOAT32,
 ) -> CausalConfig:
-    """Give TrOCR's decoder without what it looks at: BART's blocks, learned positions from the third row on."""
+    """Return TrOCR's decoder without what it looks at: BART's blocks, learned positions from the third row on."""
     return CausalConfig(
         embedding=EmbeddingConfig(
             vocab=vocab, embed=embed, position="learned", max_length=512, offset=2, norm=1e-5, scaled=False,
@@ -95,7 +95,7 @@ def trocr_words(
 
 
 def trocr_base(vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give TrOCR-base: ViT-B/16 for 384 × 384, 12 layers of D=1024: 333.3 M parameters."""
+    """Return TrOCR-base: ViT-B/16 for 384 × 384, 12 layers of D=1024: 333.3 M parameters."""
     encoder = vit_encoder("base", 16, image=384, precision=precision)
     attention = replace(encoder.block.attention, bias=False, out_bias=True)
     encoder = replace(encoder, block=replace(encoder.block, attention=attention))

@@ -78,7 +78,7 @@ class PlaceConv(Conv):
         self.scale = nnx.Param(_lengths(self.kernel[...])[:, 0, 0])
 
     def weights(self) -> Float[Array, "K G D"]:
-        """Give the kernel."""
+        """Return the kernel."""
         kernel = widen(self.kernel[...])
         return kernel * (widen(self.scale[...])[:, None, None] / _lengths(kernel))
 
@@ -126,7 +126,7 @@ class Wav2Vec2(Module):
         self.trunk = Trunk(cfg, rngs=rngs)
 
     def features(self, samples: Float[Array, "*B T"]) -> Float[Array, "*B S C"]:
-        """Give what the convolutions make of samples, normalised.
+        """Return what the convolutions make of samples, normalised.
 
         Raises:
           ValueError: fewer samples than make one position.
@@ -214,10 +214,10 @@ def _wav2vec2(
 
 
 def wav2vec2_base(vocab: int = 32, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> TranscriberConfig:
-    """Give wav2vec 2.0 base: 12 layers, D=768, 94.4 M parameters."""
+    """Return wav2vec 2.0 base: 12 layers, D=768, 94.4 M parameters."""
     return _wav2vec2(vocab, embed=768, heads=12, depth=12, stable=False, dropout=dropout, precision=precision)
 
 
 def wav2vec2_large(vocab: int = 32, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> TranscriberConfig:
-    """Give wav2vec 2.0 large, as of Libri-Light: 24 pre-norm layers, D=1024, 315.5 M parameters."""
+    """Return wav2vec 2.0 large, as of Libri-Light: 24 pre-norm layers, D=1024, 315.5 M parameters."""
     return _wav2vec2(vocab, embed=1024, heads=16, depth=24, stable=True, dropout=dropout, precision=precision)

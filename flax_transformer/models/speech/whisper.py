@@ -63,7 +63,7 @@ class WhisperEncoderConfig(TrunkConfig):
 
 
 def slow_sinusoids(length: int, width: int) -> Float[np.ndarray, "S D"]:
-    """Give sines and then cosines of wavelengths 2π to 20000π, both ends among them."""
+    """Return sines and then cosines of wavelengths 2π to 20000π, both ends among them."""
     half = width // 2
     rates = np.exp(-math.log(10_000) / max(half - 1, 1) * np.arange(half))
     angles = np.arange(length)[:, None] * rates
@@ -156,25 +156,25 @@ def _whisper(
 
 
 def whisper_tiny(vocab: int = 51_865, *, dropout: float = 0.0, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give Whisper tiny: 4+4 layers, D=384, 37.8 M parameters."""
+    """Return Whisper tiny: 4+4 layers, D=384, 37.8 M parameters."""
     return _whisper(vocab, embed=384, heads=6, depth=4, dropout=dropout, precision=precision)
 
 
 def whisper_base(vocab: int = 51_865, *, dropout: float = 0.0, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give Whisper base: 6+6 layers, D=512, 72.6 M parameters."""
+    """Return Whisper base: 6+6 layers, D=512, 72.6 M parameters."""
     return _whisper(vocab, embed=512, heads=8, depth=6, dropout=dropout, precision=precision)
 
 
 def whisper_small(vocab: int = 51_865, *, dropout: float = 0.0, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give Whisper small: 12+12 layers, D=768, 241.7 M parameters."""
+    """Return Whisper small: 12+12 layers, D=768, 241.7 M parameters."""
     return _whisper(vocab, embed=768, heads=12, depth=12, dropout=dropout, precision=precision)
 
 
 def whisper_medium(vocab: int = 51_865, *, dropout: float = 0.0, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give Whisper medium: 24+24 layers, D=1024, 763.9 M parameters."""
+    """Return Whisper medium: 24+24 layers, D=1024, 763.9 M parameters."""
     return _whisper(vocab, embed=1024, heads=16, depth=24, dropout=dropout, precision=precision)
 
 
 def whisper_large_v3(vocab: int = 51_866, *, dropout: float = 0.0, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give Whisper large-v3: 32+32 layers, D=1280, 128 mel bins, 1.54 G parameters."""
+    """Return Whisper large-v3: 32+32 layers, D=1280, 128 mel bins, 1.54 G parameters."""
     return _whisper(vocab, embed=1280, heads=20, depth=32, mels=128, dropout=dropout, precision=precision)

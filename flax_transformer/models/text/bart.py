@@ -29,10 +29,10 @@ def _bart(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, pre
 
 
 def bart_base(vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give BART base: 6+6 layers, D=768, 139 M parameters."""
+    """Return BART base: 6+6 layers, D=768, 139 M parameters."""
     return _bart(vocab, embed=768, heads=12, depth=6, dropout=dropout, precision=precision)
 
 
 def bart_large(vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give BART large: 12+12 layers, D=1024, 406 M parameters."""
+    """Return BART large: 12+12 layers, D=1024, 406 M parameters."""
     return _bart(vocab, embed=1024, heads=16, depth=12, dropout=dropout, precision=precision)

@@ -27,15 +27,15 @@ def _bert(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, pre
 
 
 def bert_base_uncased(vocab: int = 30_522, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> MaskedLMConfig:
-    """Give BERT base, lower-cased: 12 layers, D=768, 109 M parameters with its pooler."""
+    """Return BERT base, lower-cased: 12 layers, D=768, 109 M parameters with its pooler."""
     return _bert(vocab, embed=768, heads=12, depth=12, dropout=dropout, precision=precision)
 
 
 def bert_base_cased(vocab: int = 28_996, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> MaskedLMConfig:
-    """Give BERT base with case: 12 layers, D=768, 108 M parameters with its pooler."""
+    """Return BERT base with case: 12 layers, D=768, 108 M parameters with its pooler."""
     return _bert(vocab, embed=768, heads=12, depth=12, dropout=dropout, precision=precision)
 
 
 def bert_large_uncased(vocab: int = 30_522, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> MaskedLMConfig:
-    """Give BERT large, lower-cased: 24 layers, D=1024, 335 M parameters with its pooler."""
+    """Return BERT large, lower-cased: 24 layers, D=1024, 335 M parameters with its pooler."""
     return _bert(vocab, embed=1024, heads=16, depth=24, dropout=dropout, precision=precision)

@@ -232,12 +232,12 @@ def _big_bird(
 def bigbird_roberta_base(
     vocab: int = 50_358, *, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> MaskedLMConfig:
-    """Give BigBird base: 12 layers, D=768, 4096 positions, 127 M parameters with its pooler."""
+    """Return BigBird base: 12 layers, D=768, 4096 positions, 127 M parameters with its pooler."""
     return _big_bird(vocab, embed=768, heads=12, depth=12, dropout=dropout, precision=precision)
 
 
 def bigbird_roberta_large(
     vocab: int = 50_358, *, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> MaskedLMConfig:
-    """Give BigBird large: 24 layers, D=1024, 4096 positions, 359 M parameters with its pooler."""
+    """Return BigBird large: 24 layers, D=1024, 4096 positions, 359 M parameters with its pooler."""
     return _big_bird(vocab, embed=1024, heads=16, depth=24, dropout=dropout, precision=precision)

@@ -163,12 +163,12 @@ def _masked(config: Seq2SeqConfig, longest: int) -> ConditionalMaskedConfig:
 def mask_predict_tiny(
     vocab: int = 9_712, *, dropout: float = 0.3, longest: int = 128, precision: Precision = FLOAT32
 ) -> ConditionalMaskedConfig:
-    """Give a small model for Multi30k: `transformer_tiny`, whose decoder sees all, and lengths up to 128."""
+    """Return a small model for Multi30k: `transformer_tiny`, whose decoder sees all, and lengths up to 128."""
     return _masked(transformer_tiny(vocab, dropout=dropout, precision=precision), longest)
 
 
 def mask_predict_base(
     vocab: int = 37_000, *, dropout: float = 0.3, longest: int = 1024, precision: Precision = FLOAT32
 ) -> ConditionalMaskedConfig:
-    """Give the paper's model: `transformer_base`, whose decoder sees all, and lengths up to 1,024."""
+    """Return the paper's model: `transformer_base`, whose decoder sees all, and lengths up to 1,024."""
     return _masked(transformer_base(vocab, dropout=dropout, precision=precision), longest)

@@ -106,7 +106,7 @@ class CTCTranslator(AtOnce):
         return None if mask is None else Mask(lengths=mask.lengths * self.cfg.spread)
 
     def output(self, hidden: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Output:
-        """Give what scores of every token, and of none, are made of; nothing is dropped here."""
+        """Return what scores of every token, and of none, are made of; nothing is dropped here."""
         return super().output(hidden)
 
     def __call__(
@@ -146,12 +146,12 @@ def _aligned(config: Seq2SeqConfig, spread: int) -> CTCTranslatorConfig:
 def ctc_translator_tiny(
     vocab: int = 9_712, *, dropout: float = 0.3, spread: int = 3, precision: Precision = FLOAT32
 ) -> CTCTranslatorConfig:
-    """Give a small model for Multi30k: the stacks of `transformer_tiny`, three positions for each source token."""
+    """Return a small model for Multi30k: the stacks of `transformer_tiny`, three positions for each source token."""
     return _aligned(transformer_tiny(vocab, dropout=dropout, precision=precision), spread)
 
 
 def ctc_translator_base(
     vocab: int = 37_000, *, dropout: float = 0.1, spread: int = 3, precision: Precision = FLOAT32
 ) -> CTCTranslatorConfig:
-    """Give the size of Libovický & Helcl 2018: six layers on each side, D=512, three positions for each token."""
+    """Return the size of Libovický & Helcl 2018: six layers on each side, D=512, three positions for each token."""
     return _aligned(transformer_base(vocab, dropout=dropout, precision=precision), spread)

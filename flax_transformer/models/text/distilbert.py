@@ -14,7 +14,7 @@ FLOAT32 = Precision()
 def distilbert_base_uncased(
     vocab: int = 30_522, *, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> MaskedLMConfig:
-    """Give DistilBERT base, lower-cased: 6 layers, D=768, 66 M parameters without the layers that guess tokens."""
+    """Return DistilBERT base, lower-cased: 6 layers, D=768, 66 M parameters without the layers that guess tokens."""
     encoder = EncoderConfig(
         embedding=EmbeddingConfig(
             vocab=vocab, embed=768, position="learned", max_length=512, norm=1e-12, scaled=False,

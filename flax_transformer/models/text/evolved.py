@@ -22,7 +22,7 @@ def evolved_transformer(
     attention_dropout: float = 0.0,
     precision: Precision = FLOAT32,
 ) -> Seq2SeqConfig:
-    """Give an Evolved Transformer of any size.
+    """Return an Evolved Transformer of any size.
 
     Args:
       inner: F of feed-forward layers, see `nn.evolved.evolved_encoder`; 4 D by default.
@@ -42,14 +42,14 @@ def evolved_transformer(
 def evolved_transformer_small(
     vocab: int = 33_288, *, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> Seq2SeqConfig:
-    """Give the paper's smallest model: D=128, 8 heads, 7.2 M parameters."""
+    """Return the paper's smallest model: D=128, 8 heads, 7.2 M parameters."""
     return evolved_transformer(vocab, embed=128, heads=8, dropout=dropout, precision=precision)
 
 
 def evolved_transformer_base(
     vocab: int = 33_288, *, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> Seq2SeqConfig:
-    """Give the paper's base model: D=512, 8 heads, 64.1 M parameters."""
+    """Return the paper's base model: D=512, 8 heads, 64.1 M parameters."""
     return evolved_transformer(
         vocab, embed=512, heads=8, dropout=dropout, attention_dropout=0.1, precision=precision
     )  # fmt: skip
@@ -58,7 +58,7 @@ def evolved_transformer_base(
 def evolved_transformer_big(
     vocab: int = 33_288, *, dropout: float = 0.3, precision: Precision = FLOAT32
 ) -> Seq2SeqConfig:
-    """Give the paper's big model: D=1024, 16 heads, 221.7 M parameters."""
+    """Return the paper's big model: D=1024, 16 heads, 221.7 M parameters."""
     return evolved_transformer(
         vocab, embed=1024, heads=16, dropout=dropout, attention_dropout=0.1, precision=precision
     )  # fmt: skip

@@ -26,25 +26,25 @@ def _gpt2(
 
 
 def gpt2(vocab: int = 50_257, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> CausalConfig:
-    """Give the smallest GPT-2: 12 layers, D=768, 124 M parameters."""
+    """Return the smallest GPT-2: 12 layers, D=768, 124 M parameters."""
     return _gpt2(vocab, embed=768, heads=12, depth=12, dropout=dropout, precision=precision)
 
 
 def gpt2_medium(vocab: int = 50_257, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> CausalConfig:
-    """Give GPT-2 medium: 24 layers, D=1024, 355 M parameters."""
+    """Return GPT-2 medium: 24 layers, D=1024, 355 M parameters."""
     return _gpt2(vocab, embed=1024, heads=16, depth=24, dropout=dropout, precision=precision)
 
 
 def gpt2_large(vocab: int = 50_257, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> CausalConfig:
-    """Give GPT-2 large: 36 layers, D=1280, 774 M parameters."""
+    """Return GPT-2 large: 36 layers, D=1280, 774 M parameters."""
     return _gpt2(vocab, embed=1280, heads=20, depth=36, dropout=dropout, precision=precision)
 
 
 def gpt2_xl(vocab: int = 50_257, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> CausalConfig:
-    """Give GPT-2 XL: 48 layers, D=1600, 1.6 B parameters."""
+    """Return GPT-2 XL: 48 layers, D=1600, 1.6 B parameters."""
     return _gpt2(vocab, embed=1600, heads=25, depth=48, dropout=dropout, precision=precision)
 
 
 def gpt2_tiny(vocab: int = 65, *, dropout: float = 0.0, precision: Precision = FLOAT32) -> CausalConfig:
-    """Give nanoGPT's size for a CPU: 4 layers, D=128, 4 heads, 64 positions."""
+    """Return nanoGPT's size for a CPU: 4 layers, D=128, 4 heads, 64 positions."""
     return _gpt2(vocab, embed=128, heads=4, depth=4, length=64, dropout=dropout, precision=precision)

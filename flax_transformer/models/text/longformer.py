@@ -134,7 +134,7 @@ def keys_seen(mask: Mask | None, shape: tuple[int, ...]) -> Bool[Array, "*B T"]:
 
 
 def _found(places: Array, visible: Array, T: int) -> tuple[Array, Array, Array, Array]:
-    """Give indices of global tokens, which of them count, and of each position whose it is and whether it is one.
+    """Return indices of global tokens, which of them count, and of each position whose it is and whether it is one.
 
     A place that is named twice counts once, one that is padding not at all.
     """
@@ -277,7 +277,7 @@ def longformer_encoder(
 def longformer_base_4096(
     vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> MaskedLMConfig:
-    """Give Longformer base: 12 layers, D=768, windows of 512, 4096 positions, 149 M parameters with a pooler."""
+    """Return Longformer base: 12 layers, D=768, windows of 512, 4096 positions, 149 M parameters with a pooler."""
     encoder = longformer_encoder(
         vocab, embed=768, heads=12, depth=12, max_length=4096, dropout=dropout, precision=precision
     )
@@ -287,7 +287,7 @@ def longformer_base_4096(
 def longformer_large_4096(
     vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> MaskedLMConfig:
-    """Give Longformer large: 24 layers, D=1024, windows of 512, 4096 positions, 435 M parameters with a pooler."""
+    """Return Longformer large: 24 layers, D=1024, windows of 512, 4096 positions, 435 M parameters with a pooler."""
     encoder = longformer_encoder(
         vocab, embed=1024, heads=16, depth=24, max_length=4096, dropout=dropout, precision=precision
     )

@@ -11,7 +11,7 @@ FLOAT32 = Precision()
 
 
 def marian(vocab: int = 58_101, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give the model of opus-mt-en-de: 6+6 layers, D=512, 74 M parameters."""
+    """Return the model of opus-mt-en-de: 6+6 layers, D=512, 74 M parameters."""
     block = {
         "embed": 512, "heads": 8, "inner": 2048, "activation": "swish", "dropout": dropout, "init_std": 0.02,
         "precision": precision,

@@ -18,7 +18,7 @@ FLOAT32 = Precision()
 def nystromformer_512(
     vocab: int = 30_000, *, landmarks: int | None = None, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> MaskedLMConfig:
-    """Give the published model of 510 positions: 12 layers, D=768, 109 M parameters.
+    """Return the published model of 510 positions: 12 layers, D=768, 109 M parameters.
 
     Args:
       landmarks: M, a divisor of the length of texts; None: exact attention, as the checkpoint of this size has it.

@@ -207,7 +207,7 @@ class RecurrentSeq2Seq(Module):
         return self.decode(target, self.encode(source, lengths, key=keys[0]), lengths, key=keys[1])
 
     def output(self, hidden: Float[Array, "*B T E"]) -> Output:
-        """Give what logits are made of: products with the table of tokens."""
+        """Return what logits are made of: products with the table of tokens."""
         return Output(hidden, self.embedding)
 
     def __call__(
@@ -238,7 +238,7 @@ class RecurrentSeq2Seq(Module):
         return self.output(given[:, None]).logits()[:, 0], cache
 
     def _bridged(self, states: tuple[State, ...]) -> tuple[State, ...]:
-        """Give the states that the decoder goes on from: an LSTM's cells are not bounded, hidden states are."""
+        """Return the states that the decoder goes on from: an LSTM's cells are not bounded, hidden states are."""
         if not hasattr(self, "bridge"):
             return states
         found = []
@@ -300,7 +300,7 @@ def _recurrent(
 
 
 def lstm_seq2seq(vocab: int = 80_000, *, precision: Precision = FLOAT32) -> RecurrentSeq2SeqConfig:
-    """Give the sizes of Sutskever et al. 2014: four LSTMs of 1,000 on each side, and no attention.
+    """Return the sizes of Sutskever et al. 2014: four LSTMs of 1,000 on each side, and no attention.
 
     Theirs reads its source from its end, and has a table for each side.
     """
@@ -308,7 +308,7 @@ def lstm_seq2seq(vocab: int = 80_000, *, precision: Precision = FLOAT32) -> Recu
 
 
 def rnn_search(vocab: int = 30_000, *, precision: Precision = FLOAT32) -> RecurrentSeq2SeqConfig:
-    """Give the sizes of Bahdanau et al. 2015: a GRU of 1,000 in both directions, one that looks before it steps.
+    """Return the sizes of Bahdanau et al. 2015: a GRU of 1,000 in both directions, one that looks before it steps.
 
     Theirs has maxout before the output layer where this has tanh, and a table for each side.
     """
@@ -319,7 +319,7 @@ def rnn_search(vocab: int = 30_000, *, precision: Precision = FLOAT32) -> Recurr
 
 
 def luong_lstm(vocab: int = 50_000, *, precision: Precision = FLOAT32) -> RecurrentSeq2SeqConfig:
-    """Give the sizes of Luong et al. 2015: four LSTMs of 1,000, general scores of all the source, input feeding.
+    """Return the sizes of Luong et al. 2015: four LSTMs of 1,000, general scores of all the source, input feeding.
 
     Theirs has a table for each side.
     """

@@ -42,10 +42,10 @@ def _roberta(vocab: int, *, embed: int, heads: int, depth: int, dropout: float, 
 
 
 def roberta_base(vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> MaskedLMConfig:
-    """Give RoBERTa base: 12 layers, D=768, 125 M parameters with a pooler; its padding token is 1."""
+    """Return RoBERTa base: 12 layers, D=768, 125 M parameters with a pooler; its padding token is 1."""
     return _roberta(vocab, embed=768, heads=12, depth=12, dropout=dropout, precision=precision)
 
 
 def roberta_large(vocab: int = 50_265, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> MaskedLMConfig:
-    """Give RoBERTa large: 24 layers, D=1024, 355 M parameters with a pooler; its padding token is 1."""
+    """Return RoBERTa large: 24 layers, D=1024, 355 M parameters with a pooler; its padding token is 1."""
     return _roberta(vocab, embed=1024, heads=16, depth=24, dropout=dropout, precision=precision)

@@ -131,7 +131,7 @@ class StoryReader(Module):
         return mask
 
     def _enter(self, sentences: Array, key: PRNGKeyArray | None) -> tuple[Array, PRNGKeyArray | None]:
-        """Give each sentence as what the trunk reads, and the trunk's key."""
+        """Return each sentence as what the trunk reads, and the trunk's key."""
         cfg, keys = self.cfg, (None, None) if key is None else jax.random.split(key)
         if sentences.shape[-1] != cfg.words:
             raise ValueError(f"a sentence must have W={cfg.words} places for words, got shape {sentences.shape}")

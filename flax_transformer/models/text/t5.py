@@ -39,30 +39,30 @@ def _v1_1(vocab: int, **sizes: Any) -> Seq2SeqConfig:
 
 
 def t5_small(vocab: int = 32_128, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give T5 small: 6+6 layers, D=512, 61 M parameters."""
+    """Return T5 small: 6+6 layers, D=512, 61 M parameters."""
     return _t5(vocab, embed=512, heads=8, inner=2048, depth=6, dropout=dropout, precision=precision)
 
 
 def t5_base(vocab: int = 32_128, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give T5 base: 12+12 layers, D=768, 223 M parameters."""
+    """Return T5 base: 12+12 layers, D=768, 223 M parameters."""
     return _t5(vocab, embed=768, heads=12, inner=3072, depth=12, dropout=dropout, precision=precision)
 
 
 def t5_large(vocab: int = 32_128, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give T5 large: 24+24 layers, D=1024, 738 M parameters."""
+    """Return T5 large: 24+24 layers, D=1024, 738 M parameters."""
     return _t5(vocab, embed=1024, heads=16, inner=4096, depth=24, dropout=dropout, precision=precision)
 
 
 def t5_v1_1_small(vocab: int = 32_128, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give T5 1.1 small, the shape of FLAN-T5 small: 8+8 layers, D=512, 77 M parameters."""
+    """Return T5 1.1 small, the shape of FLAN-T5 small: 8+8 layers, D=512, 77 M parameters."""
     return _v1_1(vocab, embed=512, heads=6, inner=1024, depth=8, dropout=dropout, precision=precision)
 
 
 def t5_v1_1_base(vocab: int = 32_128, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give T5 1.1 base, the shape of FLAN-T5 base: 12+12 layers, D=768, 248 M parameters."""
+    """Return T5 1.1 base, the shape of FLAN-T5 base: 12+12 layers, D=768, 248 M parameters."""
     return _v1_1(vocab, embed=768, heads=12, inner=2048, depth=12, dropout=dropout, precision=precision)
 
 
 def t5_v1_1_large(vocab: int = 32_128, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give T5 1.1 large, the shape of FLAN-T5 large: 24+24 layers, D=1024, 783 M parameters."""
+    """Return T5 1.1 large, the shape of FLAN-T5 large: 24+24 layers, D=1024, 783 M parameters."""
     return _v1_1(vocab, embed=1024, heads=16, inner=2816, depth=24, dropout=dropout, precision=precision)

@@ -18,15 +18,15 @@ def _paper(
 
 
 def transformer_tiny(vocab: int = 9_712, *, dropout: float = 0.3, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give the small model of Wu et al. 2021 for Multi30k: 4+4 layers, D=128, F=256, 4 heads."""
+    """Return the small model of Wu et al. 2021 for Multi30k: 4+4 layers, D=128, F=256, 4 heads."""
     return _paper(vocab, embed=128, heads=4, inner=256, depth=4, dropout=dropout, precision=precision)
 
 
 def transformer_base(vocab: int = 37_000, *, dropout: float = 0.1, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give the paper's base model: 6+6 layers, D=512, F=2048, 8 heads."""
+    """Return the paper's base model: 6+6 layers, D=512, F=2048, 8 heads."""
     return _paper(vocab, embed=512, heads=8, inner=2048, depth=6, dropout=dropout, precision=precision)
 
 
 def transformer_big(vocab: int = 37_000, *, dropout: float = 0.3, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give the paper's big model: 6+6 layers, D=1024, F=4096, 16 heads; its English-French one had dropout 0.1."""
+    """Return the paper's big model: 6+6 layers, D=1024, F=4096, 16 heads; its English-French one had dropout 0.1."""
     return _paper(vocab, embed=1024, heads=16, inner=4096, depth=6, dropout=dropout, precision=precision)

@@ -37,12 +37,12 @@ def _universal(
 
 
 def universal_tiny(vocab: int = 9_712, *, dropout: float = 0.3, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give a model of about as many parameters as `transformer_tiny`: 4 steps on each side, D=192, F=256, 4 heads."""
+    """Return a model of about as many parameters as `transformer_tiny`: 4 steps on each side, D=192, F=256, 4 heads."""
     return _universal(vocab, embed=192, heads=4, inner=256, steps=4, halting=None, dropout=dropout, precision=precision)
 
 
 def universal_base(vocab: int = 37_000, *, dropout: float = 0.3, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give the base model of translation: 6 steps on each side, D=1024, F=4096, 16 heads.
+    """Return the base model of translation: 6 steps on each side, D=1024, F=4096, 16 heads.
 
     Its one block on each side has about as many parameters as the six of `transformer_base`.
     """
@@ -52,7 +52,7 @@ def universal_base(vocab: int = 37_000, *, dropout: float = 0.3, precision: Prec
 
 
 def universal_adaptive(vocab: int = 37_000, *, dropout: float = 0.3, precision: Precision = FLOAT32) -> Seq2SeqConfig:
-    """Give the base model with positions that halt, after 12 steps at the latest, as the authors' code has it."""
+    """Return the base model with positions that halt, after 12 steps at the latest, as the authors' code has it."""
     return _universal(
         vocab, embed=1024, heads=16, inner=4096, steps=12, halting=HaltingConfig(), dropout=dropout,
         precision=precision,

@@ -79,7 +79,7 @@ class TimeSformer(ReadsClips, ViT):
     def embed(
         self, clips: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"] | Float[Array, "*B I T D"]:
-        """Give what the trunk is given: the token and all patches, or those of every frame where there is no time.
+        """Return what the trunk is given: the token and all patches, or those of every frame where there is no time.
 
         Args:
           key: for dropout; None means none.
@@ -99,12 +99,12 @@ class TimeSformer(ReadsClips, ViT):
         return constrain(x, "batch", "length", None)
 
     def positions_of(self, rows: int, columns: int) -> Float[Array, "T D"]:
-        """Give the positions of the token and the patches of a frame; of another size, those of the nearest."""
+        """Return the positions of the token and the patches of a frame; of another size, those of the nearest."""
         table = widen(self.positions[...])
         return resample_positions(table, (rows, columns), tokens=1, grid=self.cfg.patches.grid, kernel=nearest)
 
     def times_of(self, frames: int) -> Float[Array, "I D"]:
-        """Give the positions of frames; of another number of them, those of the nearest."""
+        """Return the positions of frames; of another number of them, those of the nearest."""
         table = widen(self.times[...])
         return resample(table[:, None], (frames, 1), kernel=nearest)[:, 0]
 
@@ -162,7 +162,7 @@ class TimeSformer(ReadsClips, ViT):
 
 
 def stacked(values: Sequence[np.ndarray]) -> Float[np.ndarray, "L ..."]:
-    """Give the layers of a stack, marked in a loop over them or one by one."""
+    """Return the layers of a stack, marked in a loop over them or one by one."""
     return values[0] if len(values) == 1 else np.stack(values)
 
 
@@ -170,7 +170,7 @@ def timesformer_encoder(
     size: str, *, frames: int, image: int, patch: int = 16, divided: bool = True, precision: Precision = FLOAT32,
     **options: Any,
 ) -> TimeSformerConfig:  # fmt: skip
-    """Give the encoder of a published size, of square patches and frames.
+    """Return the encoder of a published size, of square patches and frames.
 
     Args:
       divided: whether attention over time and over space are apart.
@@ -184,16 +184,16 @@ def timesformer_encoder(
 def timesformer_base(
     classes: int = 400, *, frames: int = 8, image: int = 224, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give TimeSformer: 12 layers, D=768, 8 frames, 121.6 M parameters with Kinetics' 400 classes."""
+    """Return TimeSformer: 12 layers, D=768, 8 frames, 121.6 M parameters with Kinetics' 400 classes."""
     encoder = timesformer_encoder("base", frames=frames, image=image, precision=precision)
     return with_head(encoder, outputs=classes, pool="first")
 
 
 def timesformer_high_resolution(classes: int = 400, *, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give TimeSformer-HR: that of 16 frames of 448 × 448 pixels."""
+    """Return TimeSformer-HR: that of 16 frames of 448 × 448 pixels."""
     return timesformer_base(classes, frames=16, image=448, precision=precision)
 
 
 def timesformer_long(classes: int = 400, *, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give TimeSformer-L: that of 96 frames."""
+    """Return TimeSformer-L: that of 96 frames."""
     return timesformer_base(classes, frames=96, precision=precision)

@@ -133,7 +133,7 @@ class VideoMAE(ReadsClips, Module):
         self, encoded: Float[Array, "*B T D"], kept: Int[Array, "*B T"], masked: Int[Array, "*B M"], *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B M E"]:  # fmt: skip
-        """Give hidden states of masked tubelets, of which `output` makes their pixels, [span, height, width, C], flat.
+        """Return hidden states of masked tubelets, of which `output` makes pixels, [span, height, width, C], flat.
 
         Args:
           encoded: hidden states of those that are kept.
@@ -164,7 +164,7 @@ class VideoMAE(ReadsClips, Module):
 def videomae_encoder(
     size: str, *, frames: int = 16, image: int = 224, patch: int = 16, precision: Precision = FLOAT32, **options: Any
 ) -> VideoMAEEncoderConfig:
-    """Give the encoder of a published size, whose head averages and then normalises.
+    """Return the encoder of a published size, whose head averages and then normalises.
 
     Args:
       options: other fields of `VideoMAEEncoderConfig`.
@@ -188,33 +188,33 @@ def _classifier(size: str, classes: int, frames: int, image: int, precision: Pre
 def videomae_small(
     classes: int = 400, *, frames: int = 16, image: int = 224, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give the classifier of VideoMAE-S: 12 layers, D=384, 22 M parameters."""
+    """Return the classifier of VideoMAE-S: 12 layers, D=384, 22 M parameters."""
     return _classifier("small", classes, frames, image, precision)
 
 
 def videomae_base(
     classes: int = 400, *, frames: int = 16, image: int = 224, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give the classifier of VideoMAE-B: 12 layers, D=768, 86.5 M parameters."""
+    """Return the classifier of VideoMAE-B: 12 layers, D=768, 86.5 M parameters."""
     return _classifier("base", classes, frames, image, precision)
 
 
 def videomae_large(
     classes: int = 400, *, frames: int = 16, image: int = 224, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give the classifier of VideoMAE-L: 24 layers, D=1024, 304 M parameters."""
+    """Return the classifier of VideoMAE-L: 24 layers, D=1024, 304 M parameters."""
     return _classifier("large", classes, frames, image, precision)
 
 
 def videomae_huge(
     classes: int = 400, *, frames: int = 16, image: int = 224, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give the classifier of VideoMAE-H: 32 layers, D=1280, 632 M parameters."""
+    """Return the classifier of VideoMAE-H: 32 layers, D=1280, 632 M parameters."""
     return _classifier("huge", classes, frames, image, precision)
 
 
 def videomae_pretraining(*, frames: int = 16, image: int = 224, precision: Precision = FLOAT32) -> VideoMAEConfig:
-    """Give the masked autoencoder of VideoMAE-B: 94.2 M parameters."""
+    """Return the masked autoencoder of VideoMAE-B: 94.2 M parameters."""
     encoder = videomae_encoder("base", frames=frames, image=image, precision=precision, norm="end")
     block = with_fields(encoder.block, embed=384, heads=6, inner=1536)
     return VideoMAEConfig(encoder=encoder, decoder=StageConfig(block=block, depth=4))

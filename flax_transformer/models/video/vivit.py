@@ -52,7 +52,7 @@ class ViViT(ReadsClips, ViT):
         super().__init__(cfg, rngs=rngs)
 
     def embed(self, clips: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
-        """Give what the trunk is given: tokens and tubelets, with positions.
+        """Return what the trunk is given: tokens and tubelets, with positions.
 
         Args:
           key: for dropout; None means none.
@@ -63,7 +63,7 @@ class ViViT(ReadsClips, ViT):
         return self.placed(widen(self.patches(clips)), self.cfg.patches.grid_of(*clips.shape[-4:-1]), key)
 
     def positions_of(self, times: int, rows: int, columns: int) -> Float[Array, "T D"] | None:
-        """Give the positions of tokens and tubelets for a grid of tubelets, that of training or another.
+        """Return the positions of tokens and tubelets for a grid of tubelets, that of training or another.
 
         The table is resampled for another one: see `resample_clip_positions`.
         """
@@ -114,7 +114,7 @@ def vivit_encoder(
     size: str, *, frames: int, image: int, span: int = 2, patch: int = 16, precision: Precision = FLOAT32,
     **options: Any,
 ) -> ViViTConfig:  # fmt: skip
-    """Give the encoder of a published size, of square tubelets and frames.
+    """Return the encoder of a published size, of square tubelets and frames.
 
     Args:
       span: frames of a tubelet.
@@ -138,7 +138,7 @@ def vivit_encoder(
 def vivit_base(
     classes: int = 400, *, frames: int = 32, image: int = 224, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give ViViT-B/16x2: 12 layers, D=768, 32 frames, 89.0 M parameters with Kinetics' 400 classes."""
+    """Return ViViT-B/16x2: 12 layers, D=768, 32 frames, 89.0 M parameters with Kinetics' 400 classes."""
     encoder = vivit_encoder("base", frames=frames, image=image, precision=precision)
     return with_head(encoder, outputs=classes, pool="first")
 
@@ -146,6 +146,6 @@ def vivit_base(
 def vivit_large(
     classes: int = 400, *, frames: int = 32, image: int = 224, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give ViViT-L/16x2: 24 layers, D=1024, 32 frames, 307.5 M parameters with Kinetics' 400 classes."""
+    """Return ViViT-L/16x2: 24 layers, D=1024, 32 frames, 307.5 M parameters with Kinetics' 400 classes."""
     encoder = vivit_encoder("large", frames=frames, image=image, precision=precision)
     return with_head(encoder, outputs=classes, pool="first")

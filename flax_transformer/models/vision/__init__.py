@@ -1,1 +1,1 @@
-"""Models of pictures, a file a family: the presets of its published sizes."""
+"""Models of images, a file a family: the presets of its published sizes."""

@@ -38,7 +38,7 @@ class BeitConfig(ViTConfig):
 
 
 class Beit(ViT):
-    """Hidden states of a picture's class token and patches."""
+    """Hidden states of an image's class token and patches."""
 
     layer_order = ("shared", *ViT.layer_order)
 
@@ -55,7 +55,7 @@ class Beit(ViT):
         mask: Mask | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Encode pictures of any size; biases for distances are stretched to another than that of training.
+        """Encode images of any size; biases for distances are stretched to another than that of training.
 
         Arguments and errors as `ViT`'s.
         """
@@ -85,10 +85,10 @@ def _beit(size: str, classes: int, image: int, layer_scale: float, precision: Pr
 
 
 def beit_base_patch16(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give BEiT-B/16: 12 layers, D=768, 86.5 M parameters."""
+    """Return BEiT-B/16: 12 layers, D=768, 86.5 M parameters."""
     return _beit("base", classes, image, 0.1, precision)
 
 
 def beit_large_patch16(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give BEiT-L/16: 24 layers, D=1024, 304.4 M parameters."""
+    """Return BEiT-L/16: 24 layers, D=1024, 304.4 M parameters."""
     return _beit("large", classes, image, 1e-5, precision)

@@ -1,5 +1,5 @@
 """The compact convolutional Transformer: a ViT with convolutions before it, and a mean weighted by what it says of each
-place after it, which learns from few pictures (Hassani et al. 2021, https://arxiv.org/abs/2104.05704).
+place after it, which learns from few images (Hassani et al. 2021, https://arxiv.org/abs/2104.05704).
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ def cct(
 
     Args:
       stem: widths of the convolutions before the last, which is `embed` wide.
-      pool: whether they halve a picture by the largest value of 3×3, or by their stride.
+      pool: whether they halve an image by the largest value of 3×3, or by their stride.
 
     >>> cct(embed=128, heads=2, depth=2, inner=128, image=32, stem=(64,)).patches.grid
     (8, 8)
@@ -49,20 +49,20 @@ def _cct(
 
 
 def cct_2_3x2(classes: int = 10, *, image: int = 32, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give CCT-2/3×2: 2 layers, D=128, two convolutions, 0.28 M parameters."""
+    """Return CCT-2/3×2: 2 layers, D=128, two convolutions, 0.28 M parameters."""
     return _cct(128, 2, 2, 1, (64,), classes, image, precision)
 
 
 def cct_4_3x2(classes: int = 10, *, image: int = 32, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give CCT-4/3×2: 4 layers, D=128, two convolutions, 0.48 M parameters."""
+    """Return CCT-4/3×2: 4 layers, D=128, two convolutions, 0.48 M parameters."""
     return _cct(128, 2, 4, 1, (64,), classes, image, precision)
 
 
 def cct_6_3x1(classes: int = 10, *, image: int = 32, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give CCT-6/3×1: 6 layers, D=256, one convolution, 3.2 M parameters."""
+    """Return CCT-6/3×1: 6 layers, D=256, one convolution, 3.2 M parameters."""
     return _cct(256, 4, 6, 2, (), classes, image, precision)
 
 
 def cct_7_3x1(classes: int = 10, *, image: int = 32, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give CCT-7/3×1: 7 layers, D=256, one convolution, 3.8 M parameters."""
+    """Return CCT-7/3×1: 7 layers, D=256, one convolution, 3.8 M parameters."""
     return _cct(256, 4, 7, 2, (), classes, image, precision)

@@ -45,9 +45,9 @@ class ConvNextConfig:
     """Patches, and stages of blocks on ever coarser feature maps."""
 
     channels: int = 3
-    """C, of the pictures."""
+    """C, of the images."""
     patch: int = 4
-    """Height and width of the patches that pictures are cut into."""
+    """Height and width of the patches that images are cut into."""
     widths: tuple[int, ...] = (96, 192, 384, 768)
     """D of each stage."""
     depths: tuple[int, ...] = (3, 3, 9, 3)
@@ -81,7 +81,7 @@ class ConvNextConfig:
         return self.widths[-1]
 
     def block(self, width: int) -> "ConvNextBlockConfig":
-        """Give the config of the blocks of one width."""
+        """Return the config of the blocks of one width."""
         return ConvNextBlockConfig(
             convolution=ConvConfig(
                 channels=width, features=width, window=(WINDOW, WINDOW), padding=WINDOW // 2, groups=width,
@@ -102,7 +102,7 @@ class ConvNextConfig:
 
 
 class ConvNext(ReadsImages, Module):
-    """Hidden states of pictures: the places of the last feature map, line by line."""
+    """Hidden states of images: the places of the last feature map, line by line."""
 
     @property
     def layer_order(self) -> Order:
@@ -123,7 +123,7 @@ class ConvNext(ReadsImages, Module):
     def feature_map(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B I J D"]:
-        """Compute the last feature map of pictures of any size; a key is for stochastic depth.
+        """Compute the last feature map of images of any size; a key is for stochastic depth.
 
         Raises:
           ValueError: shapes that do not fit.
@@ -164,7 +164,7 @@ class ConvNext(ReadsImages, Module):
         return self(images, key=key)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: pictures have none."""
+        """Say which positions of the output are padding: images have none."""
         return None
 
 
@@ -258,20 +258,20 @@ def _convnext(
 
 
 def convnext_tiny(classes: int = 1000, *, drop_path: float = 0.1, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ConvNeXt-T: 18 blocks, D=96 … 768, 28.6 M parameters."""
+    """Return ConvNeXt-T: 18 blocks, D=96 … 768, 28.6 M parameters."""
     return _convnext((96, 192, 384, 768), (3, 3, 9, 3), drop_path, classes, precision)
 
 
 def convnext_small(classes: int = 1000, *, drop_path: float = 0.4, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ConvNeXt-S: 36 blocks, D=96 … 768, 50.2 M parameters."""
+    """Return ConvNeXt-S: 36 blocks, D=96 … 768, 50.2 M parameters."""
     return _convnext((96, 192, 384, 768), (3, 3, 27, 3), drop_path, classes, precision)
 
 
 def convnext_base(classes: int = 1000, *, drop_path: float = 0.5, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ConvNeXt-B: 36 blocks, D=128 … 1024, 88.6 M parameters."""
+    """Return ConvNeXt-B: 36 blocks, D=128 … 1024, 88.6 M parameters."""
     return _convnext((128, 256, 512, 1024), (3, 3, 27, 3), drop_path, classes, precision)
 
 
 def convnext_large(classes: int = 1000, *, drop_path: float = 0.5, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ConvNeXt-L: 36 blocks, D=192 … 1536, 197.8 M parameters."""
+    """Return ConvNeXt-L: 36 blocks, D=192 … 1536, 197.8 M parameters."""
     return _convnext((192, 384, 768, 1536), (3, 3, 27, 3), drop_path, classes, precision)

@@ -54,19 +54,19 @@ def _deit(size: str, classes: int, image: int, dropout: float, precision: Precis
 def deit_tiny_distilled(
     classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> DistilledConfig:
-    """Give DeiT-Ti with distillation: 12 layers, D=192, 5.9 M parameters."""
+    """Return DeiT-Ti with distillation: 12 layers, D=192, 5.9 M parameters."""
     return _deit("tiny", classes, image, dropout, precision)
 
 
 def deit_small_distilled(
     classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> DistilledConfig:
-    """Give DeiT-S with distillation: 12 layers, D=384, 22.4 M parameters."""
+    """Return DeiT-S with distillation: 12 layers, D=384, 22.4 M parameters."""
     return _deit("small", classes, image, dropout, precision)
 
 
 def deit_base_distilled(
     classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> DistilledConfig:
-    """Give DeiT-B with distillation: 12 layers, D=768, 87.3 M parameters."""
+    """Return DeiT-B with distillation: 12 layers, D=768, 87.3 M parameters."""
     return _deit("base", classes, image, dropout, precision)

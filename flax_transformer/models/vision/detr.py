@@ -39,13 +39,13 @@ class DetrConfig:
     """Feature maps of a convolutional network, an encoder of their places, a decoder of queries, and two heads."""
 
     backbone: Any
-    """Config of what gives feature maps of pictures, such as a `ResNetConfig`: it has their width `embed`."""
+    """Config of what gives feature maps of images, such as a `ResNetConfig`: it has their width `embed`."""
     encoder: TrunkConfig
     """Of `placed_block`s."""
     decoder: TrunkConfig
     """Of `placed_block`s with cross-attention, after each of which there is a norm."""
     queries: int = 100
-    """Q, the most objects that can be found in a picture."""
+    """Q, the most objects that can be found in an image."""
     classes: int | None = 91
     """E, beside which there is a class for no object; None: no heads, what gives hidden states alone."""
     dropout: float = 0.0
@@ -80,11 +80,11 @@ class Detections:
     logits: Any
     """[..., Q, E + 1], the last of no object."""
     boxes: Any
-    """[..., Q, 4], by their centres, in shares of the picture."""
+    """[..., Q, 4], by their centres, in shares of the image."""
 
 
 class Detr(ReadsImages, Module):
-    """Objects in pictures: `detr(images, mask)` gives what each query answers."""
+    """Objects in images: `detr(images, mask)` gives what each query answers."""
 
     layer_order = (
         "queries", Part("backbone"), "project", Part("encoder"), Part("decoder"), "norm", "scores", "boxes",
@@ -94,7 +94,7 @@ class Detr(ReadsImages, Module):
 
     @classmethod
     def example_batch(cls, config: DetrConfig, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B pictures that fill their places, with two objects each."""
+        """Make a batch of B images that fill their places, with two objects each."""
         batch = super().example_batch(config.backbone, rows)
         boxes = np.tile(np.array([[0.3, 0.3, 0.2, 0.2], [0.6, 0.5, 0.4, 0.3]], np.float32), (rows, 1, 1))
         ones = np.ones((rows, 2), np.float32)
@@ -127,7 +127,7 @@ class Detr(ReadsImages, Module):
         """Find objects.
 
         Args:
-          mask: where there is a picture and no padding; everywhere by default.
+          mask: where there is an image and no padding; everywhere by default.
           key: for dropout; None means none.
 
         Raises:
@@ -169,14 +169,14 @@ class Detr(ReadsImages, Module):
         *,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "*B S D"], Float[Array, "*#B S D"], Mask | None]:
-        """Encode a feature map of pictures of a size: its places' states, their positions, and which are padding.
+        """Encode a feature map of images of a size: its places' states, their positions, and which are padding.
 
         Raises:
-          ValueError: a mask of another size than the pictures.
+          ValueError: a mask of another size than the images.
         """
         cfg, lead = self.cfg, features.shape[:-3]
         if mask is not None and mask.shape != (*lead, *size):
-            raise ValueError(f"mask must be {(*lead, *size)}, as the pictures are, got {mask.shape}")
+            raise ValueError(f"mask must be {(*lead, *size)}, as the images are, got {mask.shape}")
         rows, columns = features.shape[-3:-1]
         seen = jnp.ones((rows, columns), bool) if mask is None else shrink_mask(mask != 0, rows, columns)
         places = sinusoidal_places(seen, cfg.embed)
@@ -218,7 +218,7 @@ class Detr(ReadsImages, Module):
         return Detections(self.scores(hidden), jax.nn.sigmoid(self.boxes(hidden)))
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
-        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its places.
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its places.
 
         First the encoder's, then what the queries of the decoder, which stand at no place, see of its memory.
         """
@@ -256,7 +256,7 @@ class BoxHead(Module):
 def detr_resnet50(
     classes: int = 91, *, queries: int = 100, dropout: float = 0.1, precision: Precision = FLOAT32
 ) -> DetrConfig:
-    """Give DETR on ResNet-50: 6 + 6 layers, D=256, 41.5 M parameters with those that are frozen."""
+    """Return DETR on ResNet-50: 6 + 6 layers, D=256, 41.5 M parameters with those that are frozen."""
 
     def trunk(cross: bool) -> TrunkConfig:
         block = placed_block(embed=256, heads=8, inner=2048, dropout=dropout, cross=cross, precision=precision)

@@ -18,22 +18,22 @@ def _dinov2(size: str, image: int, precision: Precision) -> ViTConfig:
 
 
 def dinov2_small(*, image: int = 518, precision: Precision = FLOAT32) -> ViTConfig:
-    """Give DINOv2 ViT-S/14: 12 layers, D=384, 22.1 M parameters."""
+    """Return DINOv2 ViT-S/14: 12 layers, D=384, 22.1 M parameters."""
     return _dinov2("small", image, precision)
 
 
 def dinov2_base(*, image: int = 518, precision: Precision = FLOAT32) -> ViTConfig:
-    """Give DINOv2 ViT-B/14: 12 layers, D=768, 86.6 M parameters."""
+    """Return DINOv2 ViT-B/14: 12 layers, D=768, 86.6 M parameters."""
     return _dinov2("base", image, precision)
 
 
 def dinov2_large(*, image: int = 518, precision: Precision = FLOAT32) -> ViTConfig:
-    """Give DINOv2 ViT-L/14: 24 layers, D=1024, 304.4 M parameters."""
+    """Return DINOv2 ViT-L/14: 24 layers, D=1024, 304.4 M parameters."""
     return _dinov2("large", image, precision)
 
 
 def dinov2_giant(*, image: int = 518, precision: Precision = FLOAT32) -> ViTConfig:
-    """Give DINOv2 ViT-g/14: 40 layers, D=1536, gated feed-forward layers, 1,136.5 M parameters."""
+    """Return DINOv2 ViT-g/14: 40 layers, D=1536, gated feed-forward layers, 1,136.5 M parameters."""
     config = _dinov2("small", image, precision)
     embed, heads, depth, inner = GIANT
     config = with_fields(replace(config, depth=depth), heads=heads, inner=inner, gated=True, activation="silu")

@@ -1,7 +1,7 @@
-"""ImageGPT: a decoder of pictures, pixel by pixel, each one of 512 colours (Chen et al. 2020, "Generative Pretraining
+"""ImageGPT: a decoder of images, pixel by pixel, each one of 512 colours (Chen et al. 2020, "Generative Pretraining
 from Pixels").
 
-A GPT-2 with RMSNorm and quick GELU, an output layer of its own, and one token more than colours, which begins a picture
+A GPT-2 with RMSNorm and quick GELU, an output layer of its own, and one token more than colours, which begins an image
 and is never written.
 """
 
@@ -27,10 +27,10 @@ def imagegpt(
     dropout: float = 0.1,
     precision: Precision = FLOAT32,
 ) -> CausalConfig:
-    """Give an ImageGPT of any size.
+    """Return an ImageGPT of any size.
 
     Args:
-      image: height and width of the pictures.
+      image: height and width of the images.
     """
     return CausalConfig(
         embedding=EmbeddingConfig(
@@ -49,22 +49,22 @@ def imagegpt(
 
 
 def over_pixels(depth: int, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
-    """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its pixels."""
+    """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its pixels."""
     (weights,) = by_stack(found, (depth,))
     pixels = Tiles(Grid(height, width), (1, 1))
     return [PatchAttention("self", weights[:, 0] if weights[0, 0, 0].size <= LARGEST else None, pixels, pixels)]
 
 
 def imagegpt_small(*, dropout: float = 0.1, precision: Precision = FLOAT32) -> CausalConfig:
-    """Give iGPT-S: 24 layers, D=512, 76 M parameters."""
+    """Return iGPT-S: 24 layers, D=512, 76 M parameters."""
     return imagegpt(512, 8, 24, dropout=dropout, precision=precision)
 
 
 def imagegpt_medium(*, dropout: float = 0.1, precision: Precision = FLOAT32) -> CausalConfig:
-    """Give iGPT-M: 36 layers, D=1024, 455 M parameters."""
+    """Return iGPT-M: 36 layers, D=1024, 455 M parameters."""
     return imagegpt(1024, 8, 36, dropout=dropout, precision=precision)
 
 
 def imagegpt_large(*, dropout: float = 0.1, precision: Precision = FLOAT32) -> CausalConfig:
-    """Give iGPT-L: 48 layers, D=1536, 1.4 G parameters."""
+    """Return iGPT-L: 48 layers, D=1536, 1.4 G parameters."""
     return imagegpt(1536, 16, 48, dropout=dropout, precision=precision)

@@ -88,7 +88,7 @@ class MixerBlock(Module):
 
 @frozen
 class MixerConfig(TrunkConfig):
-    """A trunk of `MixerBlock`s over the patches of a picture."""
+    """A trunk of `MixerBlock`s over the patches of an image."""
 
     patches: PatchConfig
 
@@ -97,12 +97,10 @@ class MixerConfig(TrunkConfig):
         rows, columns = self.patches.grid
         check_widths(patches=self.patches.embed, block=self.block.embed)
         if self.block.tokens.embed != rows * columns:
-            raise ValueError(
-                f"blocks must mix the {rows}×{columns} patches of a picture, got {self.block.tokens.embed}"
-            )
+            raise ValueError(f"blocks must mix the {rows}×{columns} patches of an image, got {self.block.tokens.embed}")
 
     def fitted(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Let the blocks mix as many patches as there are, where the fields of another picture are given."""
+        """Let the blocks mix as many patches as there are, where the fields of another image are given."""
         rows, columns = fields["patches"].grid
         block = fields["block"]
         return {**fields, "block": replace(block, tokens=replace(block.tokens, embed=rows * columns))}
@@ -113,7 +111,7 @@ class MixerConfig(TrunkConfig):
 
 
 class Mixer(ReadsImages, Module):
-    """Hidden states of a picture's patches."""
+    """Hidden states of an image's patches."""
 
     layer_order = ("patches", Part("trunk"))
 
@@ -125,7 +123,7 @@ class Mixer(ReadsImages, Module):
     def __call__(
         self, images: Float[Array, "*B H W C"], *, mask: Mask | None = None, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B P D"]:
-        """Encode pictures of the size that the model is made for.
+        """Encode images of the size that the model is made for.
 
         Args:
           mask: None; patches are mixed by where they are.
@@ -138,7 +136,7 @@ class Mixer(ReadsImages, Module):
             raise ValueError(f"patches are mixed by where they are, got a mask {mask}")
         grid = self.cfg.patches.grid
         if images.ndim > 2 and self.cfg.patches.grid_of(*images.shape[-3:-1]) != grid:
-            raise ValueError(f"a mixer's pictures must have {grid[0]}×{grid[1]} patches, got shape {images.shape}")
+            raise ValueError(f"a mixer's images must have {grid[0]}×{grid[1]} patches, got shape {images.shape}")
         return self.trunk(self.patches(images), key=key)
 
     def hidden_states(
@@ -148,7 +146,7 @@ class Mixer(ReadsImages, Module):
         return self(images, key=key)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: pictures have none."""
+        """Say which positions of the output are padding: images have none."""
         return None
 
 
@@ -177,18 +175,18 @@ def mixer(
 
 
 def mixer_small_patch32(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give Mixer-S/32: 8 layers, D=512, 19.1 M parameters."""
+    """Return Mixer-S/32: 8 layers, D=512, 19.1 M parameters."""
     sizes = {"embed": 512, "depth": 8, "tokens": 256, "inner": 2048, "patch": 32}
     return with_head(mixer(**sizes, image=image, precision=precision), outputs=classes, pool="mean")
 
 
 def mixer_base_patch16(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give Mixer-B/16: 12 layers, D=768, 59.9 M parameters."""
+    """Return Mixer-B/16: 12 layers, D=768, 59.9 M parameters."""
     sizes = {"embed": 768, "depth": 12, "tokens": 384, "inner": 3072, "patch": 16}
     return with_head(mixer(**sizes, image=image, precision=precision), outputs=classes, pool="mean")
 
 
 def mixer_large_patch16(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give Mixer-L/16: 24 layers, D=1024, 208.2 M parameters."""
+    """Return Mixer-L/16: 24 layers, D=1024, 208.2 M parameters."""
     sizes = {"embed": 1024, "depth": 24, "tokens": 512, "inner": 4096, "patch": 16}
     return with_head(mixer(**sizes, image=image, precision=precision), outputs=classes, pool="mean")

@@ -123,7 +123,7 @@ class PVTConfig:
 
 
 class StageEmbedding(Module):
-    """Patches of a picture, or of what a stage gives, with a norm and positions, perhaps after a class token."""
+    """Patches of an image, or of what a stage gives, with a norm and positions, perhaps after a class token."""
 
     def __init__(self, cfg: PatchConfig, *, eps: float, class_token: bool, rngs: nnx.Rngs):
         self.patches = cfg.build(rngs)
@@ -139,7 +139,7 @@ class StageEmbedding(Module):
     def __call__(
         self, images: Float[Array, "*B H W C"], rate: float, *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "*B T D"], Grid]:
-        """Embed pictures of any size, with dropout; give their grid, too. Positions are resampled, bilinear."""
+        """Embed images of any size, with dropout; give their grid, too. Positions are resampled, bilinear."""
         cfg = self.patches.cfg
         grid = Grid(*cfg.grid_of(*images.shape[-3:-1]))
         x = widen(self.norm(self.patches(images)))
@@ -176,7 +176,7 @@ class PVT(ReadsImages, Module):
     def features(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> list[tuple[Float[Array, "*B T D"], Grid]]:
-        """Give what each stage makes of the one before, without a norm; the last begins with the class token."""
+        """Return what each stage makes of the one before, without a norm; the last begins with the class token."""
         cfg, found = self.cfg, []
         keys = [None] * 2 * len(cfg.depths) if key is None else jax.random.split(key, 2 * len(cfg.depths))
         rates = jnp.linspace(0, cfg.drop_path, sum(cfg.depths)) if cfg.drop_path and key is not None else None
@@ -192,7 +192,7 @@ class PVT(ReadsImages, Module):
     def __call__(
         self, images: Float[Array, "*B H W C"], *, mask: Mask | None = None, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"]:
-        """Encode pictures of any size that leaves each stage a patch.
+        """Encode images of any size that leaves each stage a patch.
 
         Args:
           mask: None; everything is seen.
@@ -202,11 +202,11 @@ class PVT(ReadsImages, Module):
           ValueError: shapes that do not fit, or a mask.
         """
         if mask is not None:
-            raise ValueError(f"all that is in a picture is seen, got a mask {mask}")
+            raise ValueError(f"all that is in an image is seen, got a mask {mask}")
         return self.norm(self.features(images, key=key)[-1][0])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: pictures have none."""
+        """Say which positions of the output are padding: images have none."""
         return None
 
     def hidden_states(
@@ -216,7 +216,7 @@ class PVT(ReadsImages, Module):
         return self(images, key=key)
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
-        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its patches."""
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its patches."""
         cfg, laid = self.cfg, []
         patches = Tiles(Grid(height, width), (1, 1))
         for i, weights in enumerate(by_stack(found, cfg.depths)):
@@ -246,20 +246,20 @@ def _pvt(depths: tuple[int, ...], classes: int, image: int, precision: Precision
 
 
 def pvt_tiny(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give PVT-Tiny: 8 layers, D=64 … 512, 13.2 M parameters."""
+    """Return PVT-Tiny: 8 layers, D=64 … 512, 13.2 M parameters."""
     return _pvt((2, 2, 2, 2), classes, image, precision)
 
 
 def pvt_small(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give PVT-Small: 16 layers, D=64 … 512, 24.5 M parameters."""
+    """Return PVT-Small: 16 layers, D=64 … 512, 24.5 M parameters."""
     return _pvt((3, 4, 6, 3), classes, image, precision)
 
 
 def pvt_medium(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give PVT-Medium: 28 layers, D=64 … 512, 44.2 M parameters."""
+    """Return PVT-Medium: 28 layers, D=64 … 512, 44.2 M parameters."""
     return _pvt((3, 4, 18, 3), classes, image, precision)
 
 
 def pvt_large(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give PVT-Large: 41 layers, D=64 … 512, 61.4 M parameters."""
+    """Return PVT-Large: 41 layers, D=64 … 512, 61.4 M parameters."""
     return _pvt((3, 8, 27, 3), classes, image, precision)

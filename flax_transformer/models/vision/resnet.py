@@ -38,14 +38,14 @@ Statistics = dict[str, Any]
 
 @frozen
 class ResNetConfig:
-    """A stem that makes pictures a quarter as high and wide, and stages of which each but the first halves them."""
+    """A stem that makes images a quarter as high and wide, and stages of which each but the first halves them."""
 
     channels: int = 3
-    """C, of the pictures."""
+    """C, of the images."""
     stem: int = 64
     """Channels after the stem."""
     small: bool = False
-    """Whether the stem is a convolution of 3×3 that leaves small pictures as large as they are."""
+    """Whether the stem is a convolution of 3×3 that leaves small images as large as they are."""
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     """Channels after each stage."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
@@ -107,7 +107,7 @@ REDUCTION = 4
 
 
 class ResNet(ReadsImages, Module):
-    """Hidden states of pictures, the places of the last feature map; `observe` gives new batch statistics beside."""
+    """Hidden states of images, the places of the last feature map; `observe` gives new batch statistics beside."""
 
     @property
     def layer_order(self) -> Order:
@@ -140,7 +140,7 @@ class ResNet(ReadsImages, Module):
     def feature_map(
         self, images: Float[Array, "*B H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B I J D"]:
-        """Compute the last feature map of pictures of any size, by the running statistics.
+        """Compute the last feature map of images of any size, by the running statistics.
 
         A key changes nothing, as there is no dropout.
 
@@ -186,7 +186,7 @@ class ResNet(ReadsImages, Module):
         return self.features(images, by_batch)
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: pictures have none."""
+        """Say which positions of the output are padding: images have none."""
         return None
 
 
@@ -294,25 +294,25 @@ NARROW, WIDE = (64, 128, 256, 512), (256, 512, 1024, 2048)
 
 
 def resnet18(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ResNet-18: 11.7 M parameters."""
+    """Return ResNet-18: 11.7 M parameters."""
     return _resnet("basic", NARROW, (2, 2, 2, 2), classes, precision)
 
 
 def resnet34(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ResNet-34: 21.8 M parameters."""
+    """Return ResNet-34: 21.8 M parameters."""
     return _resnet("basic", NARROW, (3, 4, 6, 3), classes, precision)
 
 
 def resnet50(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ResNet-50: 25.6 M parameters."""
+    """Return ResNet-50: 25.6 M parameters."""
     return _resnet("bottleneck", WIDE, (3, 4, 6, 3), classes, precision)
 
 
 def resnet101(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ResNet-101: 44.5 M parameters."""
+    """Return ResNet-101: 44.5 M parameters."""
     return _resnet("bottleneck", WIDE, (3, 4, 23, 3), classes, precision)
 
 
 def resnet152(classes: int = 1000, *, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give ResNet-152: 60.2 M parameters."""
+    """Return ResNet-152: 60.2 M parameters."""
     return _resnet("bottleneck", WIDE, (3, 8, 36, 3), classes, precision)

@@ -133,7 +133,7 @@ class SwinConfig:
 
 
 class Swin(ReadsImages, Module):
-    """Hidden states of the patches of a picture, 2×2 of them merged after each stage but the last.
+    """Hidden states of the patches of an image, 2×2 of them merged after each stage but the last.
 
     `ops.capture(f, "grid_states")` gives `features`, each [*B, R, C, D] of rows and columns.
     """
@@ -166,7 +166,7 @@ class Swin(ReadsImages, Module):
         masked: Bool[Array, "*#B P"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "*B T D"], Grid]:
-        """Give what the first stage is given, and its grid; pictures are filled up with zeros to whole patches.
+        """Return what the first stage is given, and its grid; images are filled up with zeros to whole patches.
 
         Args:
           masked: patches in whose place the mask token stands.
@@ -196,7 +196,7 @@ class Swin(ReadsImages, Module):
         masked: Bool[Array, "*#B P"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> list[tuple[Float[Array, "*B T D"], Grid]]:
-        """Give what each stage makes of the one before and merges, without a norm; the first is what goes in."""
+        """Return what each stage makes of the one before and merges, without a norm; the first is what goes in."""
         depths = self.cfg.depths
         keys = [None] * (len(depths) + 1) if key is None else jax.random.split(key, len(depths) + 1)
         rates = jnp.linspace(0, self.cfg.drop_path, sum(depths)) if self.cfg.drop_path and key is not None else None
@@ -213,7 +213,7 @@ class Swin(ReadsImages, Module):
         return found
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
-        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its patches.
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its patches.
 
         A head sees nothing beyond its window.
         """
@@ -241,7 +241,7 @@ class Swin(ReadsImages, Module):
         mask: Mask | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Encode pictures of any size.
+        """Encode images of any size.
 
         Args:
           masked: patches in whose place the mask token stands.
@@ -256,7 +256,7 @@ class Swin(ReadsImages, Module):
         return self.norm(self.features(images, masked=masked, key=key)[-1][0])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: pictures have none."""
+        """Say which positions of the output are padding: images have none."""
         return None
 
     def hidden_states(
@@ -279,7 +279,7 @@ def swin_encoder(
     embed: int, depths: tuple[int, ...], heads: tuple[int, ...], *, image: int, patch: int = 4, window: int = 7,
     precision: Precision = FLOAT32,
 ) -> SwinConfig:  # fmt: skip
-    """Give an encoder of square patches, pictures and windows.
+    """Return an encoder of square patches, images and windows.
 
     Args:
       embed: D of the first stage.
@@ -315,20 +315,20 @@ def _swin(
 
 
 def swin_tiny(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give Swin-T: 12 layers, D=96 … 768, 28.3 M parameters."""
+    """Return Swin-T: 12 layers, D=96 … 768, 28.3 M parameters."""
     return _swin(96, (2, 2, 6, 2), (3, 6, 12, 24), classes, image, precision)
 
 
 def swin_small(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give Swin-S: 24 layers, D=96 … 768, 49.6 M parameters."""
+    """Return Swin-S: 24 layers, D=96 … 768, 49.6 M parameters."""
     return _swin(96, (2, 2, 18, 2), (3, 6, 12, 24), classes, image, precision)
 
 
 def swin_base(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give Swin-B: 24 layers, D=128 … 1024, 87.8 M parameters."""
+    """Return Swin-B: 24 layers, D=128 … 1024, 87.8 M parameters."""
     return _swin(128, (2, 2, 18, 2), (4, 8, 16, 32), classes, image, precision)
 
 
 def swin_large(classes: int = 1000, *, image: int = 224, precision: Precision = FLOAT32) -> ClassifierConfig:
-    """Give Swin-L: 24 layers, D=192 … 1536, 196.5 M parameters."""
+    """Return Swin-L: 24 layers, D=192 … 1536, 196.5 M parameters."""
     return _swin(192, (2, 2, 18, 2), (6, 12, 24, 48), classes, image, precision)

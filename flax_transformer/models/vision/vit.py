@@ -1,4 +1,4 @@
-"""The Vision Transformer: an encoder of a picture's patches (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929).
+"""The Vision Transformer: an encoder of an image's patches (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929).
 
 DeiT, DINOv2, BEiT, CCT, the encoder of MAE and CLIP's are choices of its config.
 
@@ -33,7 +33,7 @@ FLOAT32 = Precision()
 
 @frozen
 class ViTConfig(TrunkConfig):
-    """A trunk over the patches of a picture, and tokens that stand for all of it."""
+    """A trunk over the patches of an image, and tokens that stand for all of it."""
 
     patches: PatchConfig | StemConfig
     tokens: tuple[str, ...] = ("class_token",)
@@ -80,13 +80,13 @@ class ViTConfig(TrunkConfig):
 
 
 def fixed_positions(patches: PatchConfig, tokens: int) -> Float[Array, "T D"]:
-    """Give sinusoids of the places of patches, after zeros for the tokens."""
+    """Return sinusoids of the places of patches, after zeros for the tokens."""
     table = sinusoidal_grid(*patches.grid, patches.embed)
     return jnp.pad(table, ((tokens, 0), (0, 0))).astype(patches.precision.params)
 
 
 class ViT(ReadsImages, Module):
-    """Hidden states of a picture's tokens and patches, which all see each other."""
+    """Hidden states of an image's tokens and patches, which all see each other."""
 
     layer_order = (
         "patches", "class_token", "distillation_token", "mask_token", "positions", "norm", Part("trunk"),
@@ -114,7 +114,7 @@ class ViT(ReadsImages, Module):
         masked: Bool[Array, "*#B P"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Give what the trunk is given: tokens and patches, with positions, normalised where the config says so.
+        """Return what the trunk is given: tokens and patches, with positions, normalised where the config says so.
 
         Args:
           masked: patches in whose place the mask token stands.
@@ -144,7 +144,7 @@ class ViT(ReadsImages, Module):
         return constrain(x, "batch", "length", None)
 
     def positions_of(self, rows: int, columns: int) -> Float[Array, "T D"] | None:
-        """Give the positions of tokens and patches for a grid of patches, that of training or another.
+        """Return the positions of tokens and patches for a grid of patches, that of training or another.
 
         The table is resampled for another one, bicubic as torch does it; tokens keep theirs.
         """
@@ -163,7 +163,7 @@ class ViT(ReadsImages, Module):
         mask: Mask | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
-        """Encode pictures of any size, of which there must be at least a patch.
+        """Encode images of any size, of which there must be at least a patch.
 
         Args:
           masked: patches in whose place the mask token stands.
@@ -177,7 +177,7 @@ class ViT(ReadsImages, Module):
         return self.trunk(self.embed(images, masked=masked, key=keys[0]), mask=mask, key=keys[1])
 
     def memory_mask(self, mask: Mask | None) -> Mask | None:
-        """Say which positions of the output are padding: pictures have none."""
+        """Say which positions of the output are padding: images have none."""
         return None
 
     def hidden_states(
@@ -191,7 +191,7 @@ class ViT(ReadsImages, Module):
         return self(images, masked=masked, key=key)
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
-        """Lay out what `ops.capture(f, "attention_weights")` gives of one picture [height, width] over its patches."""
+        """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its patches."""
         cfg = self.cfg
         (weights,) = by_stack(found, (cfg.depth,))
         patches = Tiles(Grid(*cfg.patches.grid_of(height, width)), cfg.patches.patch, cfg.tokens)
@@ -201,7 +201,7 @@ class ViT(ReadsImages, Module):
 def vit_encoder(
     size: str, patch: int, *, image: int, dropout: float = 0.0, precision: Precision = FLOAT32, **options: Any
 ) -> ViTConfig:
-    """Give the encoder of a published size, of square patches and pictures.
+    """Return the encoder of a published size, of square patches and images.
 
     Args:
       options: other fields of `ViTConfig`.
@@ -238,40 +238,40 @@ SIZES = {
 def vit_tiny_patch16(
     classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give ViT-Ti/16: 12 layers, D=192, 5.7 M parameters."""
+    """Return ViT-Ti/16: 12 layers, D=192, 5.7 M parameters."""
     return _vit("tiny", 16, image, classes, dropout=dropout, precision=precision)
 
 
 def vit_small_patch16(
     classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give ViT-S/16: 12 layers, D=384, 22 M parameters."""
+    """Return ViT-S/16: 12 layers, D=384, 22 M parameters."""
     return _vit("small", 16, image, classes, dropout=dropout, precision=precision)
 
 
 def vit_base_patch16(
     classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give ViT-B/16: 12 layers, D=768, 86.6 M parameters."""
+    """Return ViT-B/16: 12 layers, D=768, 86.6 M parameters."""
     return _vit("base", 16, image, classes, dropout=dropout, precision=precision)
 
 
 def vit_base_patch32(
     classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give ViT-B/32: 12 layers, D=768, 88.2 M parameters."""
+    """Return ViT-B/32: 12 layers, D=768, 88.2 M parameters."""
     return _vit("base", 32, image, classes, dropout=dropout, precision=precision)
 
 
 def vit_large_patch16(
     classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give ViT-L/16: 24 layers, D=1024, 304.3 M parameters."""
+    """Return ViT-L/16: 24 layers, D=1024, 304.3 M parameters."""
     return _vit("large", 16, image, classes, dropout=dropout, precision=precision)
 
 
 def vit_huge_patch14(
     classes: int = 1000, *, image: int = 224, dropout: float = 0.0, precision: Precision = FLOAT32
 ) -> ClassifierConfig:
-    """Give ViT-H/14: 32 layers, D=1280, 632.0 M parameters."""
+    """Return ViT-H/14: 32 layers, D=1280, 632.0 M parameters."""
     return _vit("huge", 14, image, classes, dropout=dropout, precision=precision)

@@ -29,7 +29,7 @@ from flax_transformer.order import Part
 
 @frozen
 class MAEEncoderConfig(ViTConfig):
-    """An encoder of some of a picture's patches."""
+    """An encoder of some of an image's patches."""
 
     mask_ratio: float = 0.75
     """How many of the patches are masked."""
@@ -56,7 +56,7 @@ class Masked(NamedTuple):
 
 
 class MAEEncoder(ViT):
-    """Pictures in, hidden states of the class token and of the patches that are kept out."""
+    """Images in, hidden states of the class token and of the patches that are kept out."""
 
     def __init__(self, cfg: MAEEncoderConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
@@ -93,13 +93,13 @@ class MAEConfig:
 
 
 class MAE(ReadsImages, Module):
-    """Pictures in, the pixels of all patches out, from those that are kept: `model.output(model.hidden_states(…))`."""
+    """Images in, the pixels of all patches out, from those that are kept: `model.output(model.hidden_states(…))`."""
 
     layer_order = ("mask_token", "positions", Part("encoder"), "project", Part("decoder"), "output")
 
     @classmethod
     def example_batch(cls, config: MAEConfig, rows: int, length: int | None = None) -> dict[str, Any]:
-        """Make a batch of B pictures, and noise for their patches."""
+        """Make a batch of B images, and noise for their patches."""
         batch, (high, wide) = super().example_batch(config.encoder, rows), config.encoder.patches.grid
         noise = np.random.default_rng(1).random((rows, high * wide), dtype=np.float32)
         return {"inputs": {**batch["inputs"], "noise": noise}}
@@ -125,7 +125,7 @@ class MAE(ReadsImages, Module):
         return self.encoder.encode(images, noise, key=key)
 
     def decode(self, encoded: Masked, *, key: PRNGKeyArray | None = None) -> Float[Array, "*B P E"]:
-        """Give hidden states of all patches, of which `output` makes their pixels, [height, width, C] each, flat.
+        """Return hidden states of all patches, of which `output` makes their pixels, [height, width, C] each, flat.
 
         Args:
           key: for dropout; None means none.
@@ -167,15 +167,15 @@ def _mae(size: str, patch: int, image: int, precision: Precision) -> MAEConfig:
 
 
 def mae_base(*, image: int = 224, precision: Precision = FLOAT32) -> MAEConfig:
-    """Give the masked autoencoder of ViT-B/16: 111.9 M parameters, 26.1 M of them the decoder's."""
+    """Return the masked autoencoder of ViT-B/16: 111.9 M parameters, 26.1 M of them the decoder's."""
     return _mae("base", 16, image, precision)
 
 
 def mae_large(*, image: int = 224, precision: Precision = FLOAT32) -> MAEConfig:
-    """Give the masked autoencoder of ViT-L/16: 329.5 M parameters."""
+    """Return the masked autoencoder of ViT-L/16: 329.5 M parameters."""
     return _mae("large", 16, image, precision)
 
 
 def mae_huge(*, image: int = 224, precision: Precision = FLOAT32) -> MAEConfig:
-    """Give the masked autoencoder of ViT-H/14: 657.1 M parameters."""
+    """Return the masked autoencoder of ViT-H/14: 657.1 M parameters."""
     return _mae("huge", 14, image, precision)

@@ -1,4 +1,4 @@
-"""Questions about pictures: how many are answered rightly, of which kinds, and some of them.
+"""Questions about images: how many are answered rightly, of which kinds, and some of them.
 
 Axes: B questions, E answers.
 """
@@ -49,7 +49,7 @@ class VisualAnswers(Evaluator):
     def _sample(
         self, finished: Finished, names: tuple[str, ...], chances: Float[np.ndarray, "E"], index: int
     ) -> dict[str, Any]:
-        """Tell of one question: its picture, if the model sees one, what is right and what the model says."""
+        """Tell of one question: its image, if the model sees one, what is right and what the model says."""
         held = finished.opened.held
         seen = {}
         if held.show is not None:

@@ -18,13 +18,13 @@ RECALLS = np.linspace(0, 1, 101)
 AREAS = {"": (0, 1e10), "_small": (0, 32**2), "_medium": (32**2, 96**2), "_large": (96**2, 1e10)}
 """Ranges of pixels, by what is added to the metric's name."""
 MOST = 100
-"""Objects of a class in a picture that count, the surest."""
+"""Objects of a class in an image that count, the surest."""
 
 Objects = Mapping[str, Any]
 
 
 class _Matched(NamedTuple):
-    """What became of the objects found in one picture, and how many there were to find."""
+    """What became of the objects found in one image, and how many there were to find."""
 
     scores: Float[np.ndarray, "M"]
     hits: Bool[np.ndarray, "A T M"]
@@ -33,11 +33,11 @@ class _Matched(NamedTuple):
 
 
 def average_precision(found: Sequence[Objects], truth: Sequence[Objects]) -> dict[str, float]:
-    """Score what was found in pictures against what is there.
+    """Score what was found in images against what is there.
 
     Args:
-      found: of each picture `scores`, `labels` and `boxes` in pixels: left, top, right, bottom.
-      truth: of each picture `labels` and `boxes`, perhaps `areas` where they are not those of the boxes, and `crowd`,
+      found: of each image `scores`, `labels` and `boxes` in pixels: left, top, right, bottom.
+      truth: of each image `labels` and `boxes`, perhaps `areas` where they are not those of the boxes, and `crowd`,
         true for boxes around many objects, in which any number may be found and none need be.
 
     Returns:
@@ -45,7 +45,7 @@ def average_precision(found: Sequence[Objects], truth: Sequence[Objects]) -> dic
       pixels, up to 96² and above: from 0 to 1, each where there is something to find.
 
     Raises:
-      ValueError: not as many pictures found as there are; scores or boxes that are not finite.
+      ValueError: not as many images found as there are; scores or boxes that are not finite.
 
     >>> there = {"labels": np.array([3]), "boxes": np.array([[0.0, 0.0, 10.0, 10.0]])}
     >>> found = average_precision([there | {"scores": np.array([0.9])}], [there])
@@ -53,7 +53,7 @@ def average_precision(found: Sequence[Objects], truth: Sequence[Objects]) -> dic
     {'ap': 1.0, 'ap50': 1.0, 'ap75': 1.0, 'ap_small': 1.0}
     """
     if len(found) != len(truth):
-        raise ValueError(f"scoring needs what was found in each picture, got {len(found)} for {len(truth)} pictures")
+        raise ValueError(f"scoring needs what was found in each image, got {len(found)} for {len(truth)} images")
     for name in ("scores", "boxes"):
         check_finite(name, *(each[name] for each in found))
     truth = [_complete(each) for each in truth]
@@ -86,7 +86,7 @@ def _of(objects: Objects, label: int, order: str | None = None) -> Objects:
 
 
 def _match(found: Objects, truth: Objects) -> _Matched:
-    """Let the objects found in a picture, all of one class, take those that are there."""
+    """Let the objects found in an image, all of one class, take those that are there."""
     boxes = np.asarray(found["boxes"], np.float64).reshape(-1, 4)
     outside = [[(a < low) | (a > high) for a in (truth["areas"], _area(boxes))] for low, high in AREAS.values()]
     unasked = np.array([beyond | truth["crowd"] for beyond, _ in outside])[:, None]
@@ -109,7 +109,7 @@ def _match(found: Objects, truth: Objects) -> _Matched:
 
 
 def _curves(pictures: Sequence[_Matched]) -> Float[np.ndarray, "A T R"]:
-    """Give the precision at each level of recall: the best that there is there or beyond; NaN without objects."""
+    """Return the precision at each level of recall: the best that there is there or beyond; NaN without objects."""
     scores, hits, ignored = (np.concatenate(each, axis=-1) for each in list(zip(*pictures, strict=True))[:3])
     count = np.sum([each.count for each in pictures], axis=0)[:, None, None]
     order = np.argsort(-scores, kind="stable")
@@ -133,7 +133,7 @@ def _area(boxes: Float[np.ndarray, "M 4"]) -> Float[np.ndarray, "M"]:
 def _overlap(
     found: Float[np.ndarray, "M 4"], truth: Float[np.ndarray, "G 4"], crowd: Bool[np.ndarray, "G"]
 ) -> Float[np.ndarray, "M G"]:
-    """Give the area that two boxes share, as a share of what they cover together; in a crowd, of what was found."""
+    """Return the area that two boxes share, as a share of what they cover together; in a crowd, of what was found."""
     low = np.maximum(found[:, None, :2], truth[:, :2])
     high = np.minimum(found[:, None, 2:], truth[:, 2:])
     both = np.prod(np.maximum(high - low, 0), axis=-1)

@@ -1,4 +1,4 @@
-"""Captioners: how near what they say of the test pictures is to what people say."""
+"""Captioners: how near what they say of the test images is to what people say."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -20,8 +20,8 @@ SHUFFLED = "shuffled_"
 
 @frozen
 class Captions(Evaluator):
-    """Write captions of the test pictures, which are `HeldCaptions`, and score them by what people said; and once more
-    by what they said of other pictures, which is what a model gets that does not look.
+    """Write captions of the test images, which are `HeldCaptions`, and score them by what people said; and once more
+    by what they said of other images, which is what a model gets that does not look.
     """
 
     metric: ClassVar[str] = "cider"
@@ -31,7 +31,7 @@ class Captions(Evaluator):
     length_penalty: float = 1.0
     """Exponent of the length that a hypothesis' log-probability is divided by."""
     count: int = 24
-    """Pictures kept for the report, evenly spread."""
+    """Images kept for the report, evenly spread."""
 
     def __post_init__(self):
         if min(self.beams, self.count) < 1:
@@ -55,11 +55,11 @@ class Captions(Evaluator):
         return Shown(
             metrics={**tested(finished.objective, finished.model, finished.opened.test()), **scores},
             samples=[self._sample(finished, number, written[number]) for number in shown],
-            lines=("", align(rows, "l" + "r" * len(names)), f"captions of {len(written):,} test pictures"),
+            lines=("", align(rows, "l" + "r" * len(names)), f"captions of {len(written):,} test images"),
         )
 
     def _written(self, finished: Finished) -> Iterator[str]:
-        """Write a caption of each test picture."""
+        """Write a caption of each test image."""
         held, tokenizer, model = finished.opened.held, finished.opened.tokenizer, ready(finished.model)
         room = room_of(model, tokenizer)
         longest = held.length if room is None else min(held.length, room)

@@ -1,6 +1,6 @@
-"""Detectors: how precisely they find the objects of the test pictures, and what they found in some.
+"""Detectors: how precisely they find the objects of the test images, and what they found in some.
 
-Axes: B pictures, Q answers.
+Axes: B images, Q answers.
 """
 
 import math
@@ -29,7 +29,7 @@ MOST = 50
 
 @frozen
 class Detections(Evaluator):
-    """Measure the average precision while training and on the test pictures; keep what was found in some of these.
+    """Measure the average precision while training and on the test images; keep what was found in some of these.
 
     Held out are `HeldImages` of `Scenes`.
     """
@@ -38,10 +38,10 @@ class Detections(Evaluator):
     validates: ClassVar[bool] = True
 
     count: int = 24
-    """Pictures kept for the report, evenly spread."""
+    """Images kept for the report, evenly spread."""
 
     def validate(self, model: Any, batches: Iterable[Any]) -> dict[str, float]:
-        """Measure the average precision on validation pictures, by the boxes alone, without crowds."""
+        """Measure the average precision on validation images, by the boxes alone, without crowds."""
         pairs = [pair for batch in batches for pair in zip(_found(model, batch), _there(batch), strict=True)]
         return average_precision(*map(list, zip(*pairs, strict=True)))
 
@@ -54,12 +54,12 @@ class Detections(Evaluator):
         shown = np.unique(np.linspace(0, len(scenes) - 1, min(self.count, len(scenes)), dtype=int)).tolist()
         samples = [_sample(finished, scenes, i, found[i], names) for i in shown]
         ap, ap50 = (100 * precision.get(name, math.nan) for name in ("ap", "ap50"))
-        headline = f"test AP {ap:.2f} %, AP50 {ap50:.2f} % on {len(scenes):,} pictures"
+        headline = f"test AP {ap:.2f} %, AP50 {ap50:.2f} % on {len(scenes):,} images"
         return Shown(metrics={**metrics, **precision}, samples=samples, lines=("", headline))
 
 
 def _found(model: Any, batch: Any) -> Iterator[dict[str, np.ndarray]]:
-    """Give what is found in each picture of a batch, the class that each answer is surest of, in pixels."""
+    """Return what is found in each image of a batch, the class that each answer is surest of, in pixels."""
     answers = multihost.whole(_answers(model, fill_rows(batch["inputs"])))
     sizes = [tuple(size) for size in batch["labels"]["sizes"].tolist()]
     logits, boxes = (np.asarray(part)[: len(sizes)] for part in (answers.logits, answers.boxes))
@@ -68,7 +68,7 @@ def _found(model: Any, batch: Any) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _there(batch: Any) -> Iterator[dict[str, np.ndarray]]:
-    """Give the objects in each picture of a batch, in pixels."""
+    """Return the objects in each image of a batch, in pixels."""
     labels = batch["labels"]
     corners = np.asarray(to_corners(labels["boxes"])) * labels["sizes"][:, None, [1, 0, 1, 0]]
     for boxes, classes, real, weight in zip(

@@ -52,7 +52,7 @@ class Evaluator:
     exported: ClassVar[bool] = False
     """Whether it tests the checkpoint that is exported, to generate with it, say."""
     draws: ClassVar[bool] = False
-    """Whether it needs the model to show a run again: for pictures, or samples of one that has none yet."""
+    """Whether it needs the model to show a run again: for images, or samples of one that has none yet."""
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""

@@ -21,12 +21,12 @@ class Restored:
 
     @property
     def exact(self) -> list[bool]:
-        """Tell which hypotheses are the target."""
+        """Return which hypotheses are the target."""
         return [one == other for one, other in zip(self.hypotheses, self.targets, strict=True)]
 
     @property
     def exact_match(self) -> float:
-        """Give the share of those, in percent."""
+        """Return the share of those, in percent."""
         return 100 * sum(self.exact) / len(self.exact)
 
 

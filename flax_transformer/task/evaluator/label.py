@@ -97,10 +97,10 @@ class ShownLabels(Evaluator):
 
 @frozen
 class PictureLabels(ShownLabels):
-    """Classify the test pictures or clips: `HeldImages`, `HeldClips`, `HeldSkeletons`."""
+    """Classify the test images or clips: `HeldImages`, `HeldClips`, `HeldSkeletons`."""
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
-        """Write the picture as the model sees it."""
+        """Write the image as the model sees it."""
         return {
             "picture": save_picture(root, str(index), held.seen(index)),
             "source": held.name(index),
@@ -130,7 +130,7 @@ def telling(truth: np.ndarray, chances: Float[np.ndarray, "B E"]) -> np.ndarray:
 
 
 def class_chances(finished: Finished) -> Float[np.ndarray, "B E"]:
-    """Give each class's probability, of all test rows.
+    """Return each class's probability, of all test rows.
 
     Raises:
       ValueError: probabilities that are not finite.
@@ -152,7 +152,7 @@ def class_sample(names: Sequence[str], label: int | str, chances: Float[np.ndarr
     Args:
       names: of the E classes.
       label: number of the true class, or how it is to be called.
-      chances: probability of each class.
+      probabilities: probability of each class.
     """
     best = np.argsort(-chances, kind="stable")[:MOST]
     return {

@@ -1,6 +1,6 @@
-"""Models of pictures as sequences: bits a pixel beside what simpler models take, and halves of pictures completed.
+"""Models of images as sequences: bits a pixel beside what simpler models take, and halves of images completed.
 
-Axes: B pictures, T pixels of a picture, V colours.
+Axes: B images, T pixels of an image, V colours.
 """
 
 import math
@@ -35,10 +35,10 @@ class Pixels(NamedTuple):
 
 @frozen
 class PixelBits(Evaluator):
-    """Measure the bits that a pixel of the test pictures takes, which are `HeldPixels`.
+    """Measure the bits that a pixel of the test images takes, which are `HeldPixels`.
 
-    Beside it two models with counts of the training pictures: what colours a place has, and a mixture of that with the
-    colour of the pixel to the left, in the proportion that fits the training pictures best.
+    Beside it two models with counts of the training images: what colours a place has, and a mixture of that with the
+    colour of the pixel to the left, in the proportion that fits the training images best.
     """
 
     metric: ClassVar[str] = "bits_per_pixel"
@@ -55,12 +55,12 @@ class PixelBits(Evaluator):
         line = f"{bits:.3f} bits a pixel of {len(held.palette)} colours (copying {copy:.3f}, by place {place:.3f})"
         return Shown(
             metrics={**metrics, "bits_per_pixel": bits, "bits_per_pixel_copy": copy, "bits_per_pixel_place": place},
-            lines=("", align([("test pictures", "bits a pixel"), *rows], "lr"), "", line),
+            lines=("", align([("test images", "bits a pixel"), *rows], "lr"), "", line),
         )
 
 
 def count_pixels(batches: Iterable[Any], palette: Palette) -> Pixels:
-    """Count the colours of pictures by place; first pixels of lines have no left one, so none of them is copied."""
+    """Count the colours of images by place; first pixels of lines have no left one, so none of them is copied."""
     counts = 0
     for batch in batches:
         width = batch["inputs"]["images"].shape[2]
@@ -74,7 +74,7 @@ def count_pixels(batches: Iterable[Any], palette: Palette) -> Pixels:
 
 
 def place_and_copy_bits(train: Pixels, test: Pixels) -> tuple[float, float]:
-    """Give the bits a pixel by the colours of its place, one more of each, and by these mixed with the left one."""
+    """Return the bits a pixel by the colours of its place, one more of each, and by these mixed with the left one."""
     chances = (train.all + 1) / (train.all + 1).sum(axis=1, keepdims=True)
     inner = train.copied.sum(axis=1, keepdims=True) > 0
     total, share = max(train.all[inner[:, 0]].sum(), 1), 0.5
@@ -89,12 +89,12 @@ def place_and_copy_bits(train: Pixels, test: Pixels) -> tuple[float, float]:
 
 @frozen
 class Completions(Evaluator):
-    """Show a model the upper half of some test pictures, which are `HeldPixels`, and let it draw the lower one."""
+    """Show a model the upper half of some test images, which are `HeldPixels`, and let it draw the lower one."""
 
     exported: ClassVar[bool] = True
 
     count: int = 8
-    """Pictures."""
+    """Images."""
     draws_each: int = 3
     """Completions of each."""
     temperature: float = 1.0
@@ -108,7 +108,7 @@ class Completions(Evaluator):
             )
 
     def __call__(self, finished: Finished) -> Shown:
-        """Draw, and save a strip of each picture, and one page of all: given halves, completions, the pictures."""
+        """Draw, and save a strip of each image, and one page of all: given halves, completions, the images."""
         held, pretrained = finished.opened.held, finished.pretrained
         images = np.concatenate([b["inputs"]["images"][b["weights"] > 0] for b in held.batches("test", self.count)])
         true, height = held.palette.tokens(images), images.shape[1]
@@ -125,7 +125,7 @@ class Completions(Evaluator):
         save_pixels(strip(pages), root / COMPLETIONS)
         samples = [
             {"picture": save_picture(root, f"completion-{i}", strip(pages[:, i : i + 1].transpose(1, 0, 2, 3, 4))),
-             "whole": save_picture(root, f"whole-{i}", images[i]), "source": f"test picture {i}", "caption": CAPTION}
+             "whole": save_picture(root, f"whole-{i}", images[i]), "source": f"test image {i}", "caption": CAPTION}
             for i in range(len(true))
         ]  # fmt: skip
         return Shown(samples=samples, lines=("", f"{len(true)} halves completed: {root / COMPLETIONS}"))
@@ -133,11 +133,11 @@ class Completions(Evaluator):
 
 GREY = 127
 """What is not given."""
-CAPTION = "the half that is given, completions of it, and the picture itself"
+CAPTION = "the half that is given, completions of it, and the image itself"
 
 
 def strip(pictures: UInt8[np.ndarray, "R B H W C"], *, edge: int = 64, gap: int = 2) -> UInt8[np.ndarray, "_ _ C"]:
-    """Lay R rows of pictures on a white page, each pixel a square, so large that sides have `edge` pixels or more."""
+    """Lay R rows of images on a white page, each pixel a square, so large that sides have `edge` pixels or more."""
     scale = -(-edge // max(pictures.shape[2:4]))
     pictures = pictures.repeat(scale, axis=2).repeat(scale, axis=3)
     R, B, H, W, C = pictures.shape

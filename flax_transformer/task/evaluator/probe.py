@@ -1,6 +1,6 @@
-"""What a model of pictures knows of their classes, which it was never told: a linear classifier of every layer.
+"""What a model of images knows of their classes, which it was never told: a linear classifier of every layer.
 
-Axes: N pictures, L layers and the embedding, D width, E classes.
+Axes: N images, L layers and the embedding, D width, E classes.
 """
 
 from collections.abc import Iterable
@@ -21,29 +21,29 @@ from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.finite import check_finite
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Factors on the squared weights, of which the best on pictures kept aside is taken."""
+"""Factors on the squared weights, of which the best on images kept aside is taken."""
 ROUNDS = 100
 """Of L-BFGS."""
 
 
 @frozen
 class LayerProbe(Evaluator):
-    """Classify test pictures, which are `HeldPixels`, by the mean over positions of what each layer gives, and all do.
+    """Classify test images, which are `HeldPixels`, by the mean over positions of what each layer gives, and all do.
 
-    The classifier is a logistic regression of the standardised features of so many training pictures; another has the
-    pixels themselves, as many as the model sees (Chen et al. 2020). Training pictures kept aside choose the best layer.
+    The classifier is a logistic regression of the standardised features of so many training images; another has the
+    pixels themselves, as many as the model sees (Chen et al. 2020). Training images kept aside choose the best layer.
     """
 
     metric: ClassVar[str] = "probe_accuracy"
 
     train: int = 10_000
-    """Training pictures at most; every fifth is kept aside to choose the penalty."""
+    """Training images at most; every fifth is kept aside to choose the penalty."""
     test: int = 10_000
-    """Test pictures at most."""
+    """Test images at most."""
 
     def __post_init__(self):
         if min(self.train, self.test) < 5:
-            raise ValueError(f"train and test must be at least 5 pictures, got {self.train}, {self.test}")
+            raise ValueError(f"train and test must be at least 5 images, got {self.train}, {self.test}")
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
@@ -73,7 +73,7 @@ def probe(
     labels: Int[np.ndarray, " N"],
     truth: Int[np.ndarray, " _"],
 ) -> tuple[float, float]:
-    """Give the accuracies of a logistic regression on training pictures kept aside, and on test pictures."""
+    """Return the accuracies of a logistic regression on training images kept aside, and on test images."""
     mean, std = train.mean(axis=0), train.std(axis=0) + 1e-6
     train, test = (jnp.asarray((each - mean) / std) for each in (train, test))
     aside = np.arange(len(train)) % 5 == 0
@@ -118,7 +118,7 @@ def _regressions(
 def _features(
     model: Any, batches: Iterable[Any], rows: PaletteRows
 ) -> tuple[Float[np.ndarray, "N _"], Float[np.ndarray, "L N D"], Int[np.ndarray, " N"]]:
-    """Give the pixels of all pictures, the means over positions in each layer, and the classes."""
+    """Return the pixels of all images, the means over positions in each layer, and the classes."""
     pixels, layers, classes = [], [], []
     for batch in batches:
         there = batch["weights"] > 0

@@ -1,4 +1,4 @@
-"""What is found by what belongs to it: captions by pictures, pictures by captions, pictures by pictures.
+"""What is found by what belongs to it: captions by images, images by captions, images by images.
 
 Axes: F first halves, S second halves, E width of the common space.
 """
@@ -20,14 +20,14 @@ from flax_transformer.task.finite import check_finite
 TOP = (1, 5, 10)
 """Among how many that are ranked first the right one is looked for."""
 GAP, FRAME = 4, 3
-"""Pixels between the pictures of a strip, and around those that are right."""
+"""Pixels between the images of a strip, and around those that are right."""
 
 
 @frozen
 class Retrieval(Evaluator):
     """Rank all test halves, which are `HeldMatches`, by each of the other side; count how often a right one is first.
 
-    `forth_r1`, `forth_r5` and `forth_r10` are shares of the first side (texts) whose own second half (picture) is among
+    `forth_r1`, `forth_r5` and `forth_r10` are shares of the first side (texts) whose own second half (image) is among
     so many; `back_r…` the reverse.
     """
 
@@ -47,7 +47,7 @@ class Retrieval(Evaluator):
             ("forth", first @ second.T, held.belong),
             ("back", second @ first.T, held.belong.T),
         ):
-            asked = right.any(axis=1)  # a text that tells no test picture is there to be taken for another
+            asked = right.any(axis=1)  # a text that tells no test image is there to be taken for another
             ranks = best_ranks(scores[asked], right[asked])
             shares = {k: float((ranks < k).mean()) for k in TOP}
             metrics |= {f"{name}_r{k}": share for k, share in shares.items()}
@@ -108,7 +108,7 @@ def best_ranks(scores: Float[np.ndarray, "F S"], right: Bool[np.ndarray, "F S"])
 
 
 def strip(pictures: Iterable[tuple[Any, bool | None]]) -> Any:
-    """Put pictures of Pillow's in a row: green around right ones, red around wrong, a wide gap after a question."""
+    """Put images of Pillow's in a row: green around right ones, red around wrong, a wide gap after a question."""
     import PIL.Image
 
     pictures = list(pictures)

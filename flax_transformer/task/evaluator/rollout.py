@@ -116,7 +116,7 @@ def _choose(
     heat: Array,
     key: PRNGKeyArray | None,
 ) -> Int[Array, " E"]:
-    """Give the action of the step at a place; what comes after it is not seen."""
+    """Return the action of the step at a place; what comes after it is not seen."""
     hidden = model.hidden_states(states=states, actions=actions, returns=returns, times=times)
     logits = model.output(hidden).actions[:, place]
     return logits.argmax(-1) if key is None else jax.random.categorical(key, logits / heat)

@@ -72,7 +72,7 @@ class TaskErrors(Evaluator):
 def task_errors(
     task: Int[np.ndarray, " B"], told: Int[np.ndarray, " B"], label: Int[np.ndarray, " B"]
 ) -> dict[int, float]:
-    """Give the share of wrong answers of each task, in percent.
+    """Return the share of wrong answers of each task, in percent.
 
     >>> task_errors(np.array([0, 0, 2]), np.array([1, 2, 3]), np.array([1, 1, 3]))
     {0: 50.0, 2: 0.0}
@@ -87,7 +87,7 @@ def _some(task: np.ndarray, wrong: np.ndarray, each: int = 3) -> list[int]:
 
 
 def _answered(model: Any, batches: Iterable[Any]) -> list[np.ndarray]:
-    """Give number, task, answer told and right answer of every row."""
+    """Return number, task, answer told and right answer of every row."""
     found = []
     for batch in batches:
         there = batch["weights"] > 0

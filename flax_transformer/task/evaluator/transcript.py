@@ -1,6 +1,6 @@
 """Models of speech: how many words and letters of the test are wrong, and when a model hears each.
 
-Axes: B sounds, S positions, N tokens, V vocabulary, R rows of a picture.
+Axes: B sounds, S positions, N tokens, V vocabulary, R rows of an image.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from flax_transformer.task.example.sound import spectra
 from flax_transformer.task.translator import Search, beginning, decode_batch, ready, room_of
 
 WIDEST = 1050
-"""Pixels of a sample's picture."""
+"""Pixels of a sample's image."""
 
 
 @frozen
@@ -74,7 +74,7 @@ class Transcripts(Evaluator):
         return Shown(metrics=metrics, samples=samples, lines=("", *shown, "", headline))
 
     def heard(self, finished: Finished) -> Iterator[str]:
-        """Give what the model writes of each test sound."""
+        """Return what the model writes of each test sound."""
         opened, tokenizer = finished.opened, finished.opened.tokenizer
         model = finished.model if self.search is None else ready(finished.model)
         for batch in opened.test():
@@ -128,7 +128,7 @@ class Transcripts(Evaluator):
         return names, shares[:, [*tokens, blank]].T, samples.shape[1] / rate, "probability of each letter"
 
     def _attention(self, finished: Finished, example: Example) -> tuple[list[str], np.ndarray, float, str]:
-        """Give what each token that is written looks at, in the mean of the last layer's heads."""
+        """Return what each token that is written looks at, in the mean of the last layer's heads."""
         tokenizer, frames = finished.opened.tokenizer, example["frames"][None]
         config = self.search.within(room_of(finished.model, tokenizer), tokenizer)
         found = decode_batch(ready(finished.model), frames, None, config=config, **beginning(tokenizer, 1))
@@ -140,13 +140,13 @@ class Transcripts(Evaluator):
 
 @jax.jit
 def _shares(model: Any, inputs: dict[str, jax.Array]) -> Float[jax.Array, "B S V"]:
-    """Give the probability of every token at every position."""
+    """Return the probability of every token at every position."""
     return jax.nn.softmax(model.output(model.hidden_states(**inputs)))
 
 
 @jax.jit
 def _best(model: Any, inputs: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Give the best token of every position, and how many positions there are."""
+    """Return the best token of every position, and how many positions there are."""
     scores = model.output(model.hidden_states(**inputs))
     lengths = model.memory_mask(Mask(lengths=inputs["lengths"])).lengths
     return scores.argmax(axis=-1), jnp.maximum(lengths, 0)

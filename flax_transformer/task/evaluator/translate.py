@@ -30,7 +30,7 @@ PICTURES = 3
 """Sentences whose attention a report shows."""
 
 DRAWN = 40
-"""Tokens a side that such a sentence has at most, so that its picture fits a page."""
+"""Tokens a side that such a sentence has at most, so that its image fits a page."""
 
 
 @frozen
@@ -133,7 +133,7 @@ def evaluate_corpus(
 
 
 def has_tokens(sample: dict) -> bool:
-    """Tell whether a sample lists its tokens."""
+    """Return whether a sample lists its tokens."""
     tokens = sample.get("tokens")
     return isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)
 

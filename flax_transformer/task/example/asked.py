@@ -1,4 +1,4 @@
-"""Pictures and questions about them, for models that choose an answer; and questions alone, for those that see none.
+"""Images and questions about them, for models that choose an answer; and questions alone, for those that see none.
 
 Axes: B questions, T positions, E answers.
 """
@@ -49,7 +49,7 @@ class HeldQuestions:
     others: int
     """Questions besides, of answers that the model cannot give."""
     show: Any = None
-    """Gives a picture of Pillow's as the model sees it, by its number; None: the model sees none."""
+    """Gives an image of Pillow's as the model sees it, by its number; None: the model sees none."""
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,17 @@ class Answerable:
         )
 
     def labels(self, split: str) -> Int[np.ndarray, " B"]:
-        """Give the answer that is learned of each question: of several the most frequent."""
+        """Return the answer that is learned of each question: of several the most frequent."""
         return self.right[split].argmax(axis=1).astype(np.int32)
 
     def held(self, show: Any = None) -> HeldQuestions:
-        """Give what a finished model is tested on."""
+        """Return what a finished model is tested on."""
         return HeldQuestions(asked=self.asked["test"], right=self.right["test"], others=self.others["test"], show=show)
 
 
 @frozen
 class AskedImages(LabelledImages):
-    """Lay out a question and its picture a row, of which the answer is the class; held out are `HeldQuestions`."""
+    """Lay out a question and its image a row, of which the answer is the class; held out are `HeldQuestions`."""
 
     vocabulary: Vocabulary = Vocabulary(size=2_000)
     """Of a new model; one that begins with a checkpoint has the checkpoint's."""
@@ -122,7 +122,7 @@ class AskedImages(LabelledImages):
         if self.answers < 2:
             raise ValueError(f"answers must be at least 2, got {self.answers}")
         if self.augment.mixup or self.augment.cutmix:
-            raise ValueError("pictures with questions are not mixed, got augment.mixup or augment.cutmix")
+            raise ValueError("images with questions are not mixed, got augment.mixup or augment.cutmix")
 
     @property
     def positions(self) -> int:
@@ -130,7 +130,7 @@ class AskedImages(LabelledImages):
         return self.length
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open pictures and questions, choose the answers, learn or load the tokenizer.
+        """Open images and questions, choose the answers, learn or load the tokenizer.
 
         Args:
           data: has `open()`, which gives an `ImageSet` of questions.
@@ -171,7 +171,7 @@ class AskedImages(LabelledImages):
         )  # fmt: skip
 
     def _rows(self, asked: Asked, shape: tuple[int, int, int], seed: int) -> Any:
-        """Give the rows of training batches: of pictures in memory, if they are not changed one by one."""
+        """Return the rows of training batches: of images in memory, if they are not changed one by one."""
         fixed = () if self.augment.area else self._fixed()
         asked, *rest = held_pictures(asked, fixed, self.memory)
         each = (*rest, *self.augment.examples(shape[:2], self.resample))
@@ -182,7 +182,7 @@ class AskedImages(LabelledImages):
 
 @frozen
 class AskedTexts(LabelledTexts):
-    """Lay out a question a row without its picture, of which the answer is the class; held out are `HeldQuestions`."""
+    """Lay out a question a row without its image, of which the answer is the class; held out are `HeldQuestions`."""
 
     answers: int = 1_000
     """From how many the model chooses at most: the most frequent of the training questions."""
@@ -208,14 +208,14 @@ class _Questions:
 
 @dataclass(frozen=True, eq=False)
 class AskedRows:
-    """Questions and pictures in memory, all questions in random order, epoch after epoch."""
+    """Questions and images in memory, all questions in random order, epoch after epoch."""
 
     asked: Asked
     seed: int
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Name pictures, questions and order."""
+        """Name images, questions and order."""
         return {"data": self.asked.fingerprint, "seed": self.seed}
 
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
@@ -227,7 +227,7 @@ class AskedRows:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Put a question beside each picture of a batch, by the question's number, and its answer for the number."""
+    """Put a question beside each image of a batch, by the question's number, and its answer for the number."""
 
     tokens: Sequence[Int[np.ndarray, "_"]]
     labels: Int[np.ndarray, " B"]
@@ -256,7 +256,7 @@ class Question:
 
 
 def held_pictures(asked: Asked, fixed: Sequence[Any], memory: int) -> tuple[Any, ...]:
-    """Give questions with their pictures made one size and held in memory; else as they are, and what makes the size.
+    """Return questions with their images made one size and held in memory; else as they are, and what makes the size.
 
     Args:
       memory: MiB that they may take.
@@ -271,5 +271,5 @@ def _both(told: Question, normalise: Any, batch: Arrays) -> Arrays:
 
 
 def _seen(asked: Asked, fixed: Sequence[Any], index: int) -> Any:
-    """Give the picture of a question as the model sees it."""
+    """Return the image of a question as the model sees it."""
     return Chain(tuple(fixed))(asked[index], np.random.default_rng(0))["image"]

@@ -1,4 +1,4 @@
-"""Pictures and their captions, for models that match them, and for those that write captions.
+"""Images and their captions, for models that match them, and for those that write captions.
 
 Axes: B pairs, T positions.
 """
@@ -33,7 +33,7 @@ HELD = "validation", "test"
 
 @frozen
 class CaptionedImages(LabelledImages):
-    """Lay out a picture and one of its captions a row, drawn anew each time; held out are `HeldMatches`."""
+    """Lay out an image and one of its captions a row, drawn anew each time; held out are `HeldMatches`."""
 
     vocabulary: Vocabulary = Vocabulary(size=2_000)
     """Of a new model; one that begins with a checkpoint has the checkpoint's."""
@@ -44,7 +44,7 @@ class CaptionedImages(LabelledImages):
         super().__post_init__()
         check_rows(self.rows, self.length, 3)
         if self.augment.mixup or self.augment.cutmix:
-            raise ValueError("pictures with captions are not mixed, got augment.mixup or augment.cutmix")
+            raise ValueError("images with captions are not mixed, got augment.mixup or augment.cutmix")
 
     @property
     def positions(self) -> int:
@@ -52,7 +52,7 @@ class CaptionedImages(LabelledImages):
         return self.length
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the pictures, learn or load the tokenizer.
+        """Open the images, learn or load the tokenizer.
 
         Args:
           data: has `open()`, which gives an `ImageSet` of captions.
@@ -67,7 +67,7 @@ class CaptionedImages(LabelledImages):
             once,
             uses=("match",),
             held=HeldMatches(
-                sides=("texts", "pictures"),
+                sides=("texts", "images"),
                 first=partial(_texts, tell([(text,) for text in texts]), begun.rows),
                 second=lambda: (only(batch, "images") for batch in once["test"]()),
                 belong=np.array([[text in captions for captions in map(set, test.captions)] for text in texts]),
@@ -88,12 +88,12 @@ class CaptionedImages(LabelledImages):
 
 @frozen
 class DictatedImages(CaptionedImages):
-    """Lay out a picture and one of its captions a row, for an encoder-decoder that writes the caption; held out are
+    """Lay out an image and one of its captions a row, for an encoder-decoder that writes the caption; held out are
     `HeldCaptions`.
     """
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the pictures, learn or load the tokenizer; arguments as `CaptionedImages`."""
+        """Open the images, learn or load the tokenizer; arguments as `CaptionedImages`."""
         begun = self._begin(data, context, context.seq2seq())
         tokenizer, test = begun.tokenizer, begun.found.splits["test"]
         make = Dictated.of if context.init else Dictated.marked
@@ -114,21 +114,21 @@ class DictatedImages(CaptionedImages):
 
 @dataclass(frozen=True, eq=False)
 class HeldCaptions:
-    """Held-out pictures and what people said of them."""
+    """Held-out images and what people said of them."""
 
     batches: Callable[[], Iterable[Arrays]]
-    """Gives the pictures as a model's `source`, in order, and `weights`, 0 where a row is empty."""
+    """Gives the images as a model's `source`, in order, and `weights`, 0 where a row is empty."""
     captions: Sequence[tuple[str, ...]]
     show: Callable[[int], Any]
-    """Gives a picture by its number, Pillow's, as the model sees it."""
+    """Gives an image by its number, Pillow's, as the model sees it."""
     name: Callable[[int], str]
-    """Says which picture it is."""
+    """Says which image it is."""
     length: int
     """Most tokens of a caption."""
 
 
 class _Begun(NamedTuple):
-    """Pictures with captions, and how they are read."""
+    """Images with captions, and how they are read."""
 
     settled: CaptionedImages
     found: ImageSet
@@ -136,13 +136,13 @@ class _Begun(NamedTuple):
     """Of the run, or the checkpoint's, as the model is given texts by it."""
     shape: tuple[int, int, int]
     fixed: tuple[Any, ...]
-    """What makes pictures one size."""
+    """What makes images one size."""
     normalise: Normalise
     rows: int
     """Of a batch of evaluation."""
 
     def told(self, tell: Callable[[Any], "Told"], seed: int) -> dict[str, Any]:
-        """Give the stream to train on, and by the name of another split what gives its batches."""
+        """Return the stream to train on, and by the name of another split what gives its batches."""
         settled, found = self.settled, self.found
         told = {split: tell(each.captions) for split, each in found.splits.items()}
         train = numbered(found.splits["train"].images)
@@ -175,10 +175,10 @@ def captions_tokenizer(vocabulary: Vocabulary, folder: RunFolder, texts: Iterabl
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """Put a caption beside each picture of a batch, by the picture's number; its first one where none is drawn."""
+    """Put a caption beside each image of a batch, by the image's number; its first one where none is drawn."""
 
     tokens: Sequence[Sequence[Int[np.ndarray, "_"]]]
-    """Of each picture, its captions."""
+    """Of each image, its captions."""
     collate: Rows
 
     @classmethod
@@ -196,7 +196,7 @@ class Told:
 
     @classmethod
     def _parted(cls, rows: Sequence[Any], captions: Sequence[Sequence[str]], collate: Rows) -> "Told":
-        """Give each picture its own."""
+        """Return each image its own."""
         ends = np.cumsum([len(each) for each in captions])
         return cls([rows[end - len(each) : end] for end, each in zip(ends, captions, strict=True)], collate)
 
@@ -211,7 +211,7 @@ class Told:
         return {**batch, "inputs": {**batch["inputs"], **self.drawn(batch, draw)}}
 
     def drawn(self, batch: Arrays, draw: Draw | None) -> Arrays:
-        """Give `tokens` [B, T] and `lengths` of a caption of each picture."""
+        """Return `tokens` [B, T] and `lengths` of a caption of each image."""
         numbers = batch["labels"]
         places = np.zeros(len(numbers)) if draw is None else draw.uniform()
         every = [self.tokens[number] for number in numbers.tolist()]
@@ -221,7 +221,7 @@ class Told:
 
 @dataclass(frozen=True, eq=False)
 class Dictated(Told):
-    """Lay out pictures as the `source` of an encoder-decoder, and a caption of each as what it is to write."""
+    """Lay out images as the `source` of an encoder-decoder, and a caption of each as what it is to write."""
 
     @classmethod
     def of(cls, captions: Sequence[Sequence[str]], tokenizer: Seq2SeqTokenizer, length: int) -> "Dictated":
@@ -231,7 +231,7 @@ class Dictated(Told):
         return cls._parted(rows, captions, Rows(length=length, pad=tokenizer.pad))
 
     def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
-        """Give `source`, `target` [B, T-1], and as labels the token after each, where there is one."""
+        """Return `source`, `target` [B, T-1], and as labels the token after each, where there is one."""
         told = self.drawn(batch, draw)
         tokens = told["tokens"]
         there = np.arange(1, tokens.shape[1]) < told["lengths"][:, None]

@@ -1,4 +1,4 @@
-"""Pictures, for classifiers, and what all examples of pictures have in common."""
+"""Images, for classifiers, and what all examples of images have in common."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ from flax_transformer.task.spec import Spec
 
 @frozen
 class HeldImages:
-    """Held-out pictures, and how a model sees them."""
+    """Held-out images, and how a model sees them."""
 
     pictures: Pictures | Scenes
     transforms: tuple[Transform, ...]
@@ -51,7 +51,7 @@ class HeldImages:
     class_ids: tuple[int, ...] = ()
     """The numbers of the classes in the data set's own files, where they have any."""
 
-    what: ClassVar[str] = "pictures"
+    what: ClassVar[str] = "images"
 
     @property
     def labels(self) -> Int[np.ndarray, " B"]:
@@ -59,11 +59,11 @@ class HeldImages:
         return self.pictures.labels
 
     def name(self, index: int) -> str:
-        """Say where a picture comes from."""
+        """Say where an image comes from."""
         return self.pictures.images.name(index)
 
     def seen(self, index: int) -> Any:
-        """Give a picture in the size in which a model sees it, of Pillow."""
+        """Return an image in the size in which a model sees it, of Pillow."""
         return Chain(self.transforms)(self.pictures[index], np.random.default_rng(0))["image"]
 
     def told(self, index: int) -> dict[str, Any]:
@@ -73,18 +73,18 @@ class HeldImages:
 
 @frozen
 class Augment:
-    """What is changed in training pictures at random; at 0 nothing is."""
+    """What is changed in training images at random; at 0 nothing is."""
 
     area: float = 0.0
-    """Least share of the picture's area that a crop takes, which is then resized (random resized crop); 0: no crop."""
+    """Least share of the image's area that a crop takes, which is then resized (random resized crop); 0: no crop."""
     shift: int = 0
-    """Pixels by which a picture is moved at most."""
+    """Pixels by which an image is moved at most."""
     flip: float = 0.0
-    """Share of pictures that are mirrored."""
+    """Share of images that are mirrored."""
     jitter: float = 0.0
     """How much brightness, contrast and saturation change: factors of 1 ± this."""
     operations: int = 0
-    """Operations of RandAugment a picture."""
+    """Operations of RandAugment an image."""
     magnitude: float = 9.0
     """Their strength, 0 to 10."""
     deviation: float = 0.5
@@ -92,7 +92,7 @@ class Augment:
     share: float = 0.5
     """How many of the operations are applied."""
     erase: float = 0.0
-    """Share of pictures that have a rectangle of noise."""
+    """Share of images that have a rectangle of noise."""
     mixup: float = 0.0
     """α of mixup."""
     cutmix: float = 0.0
@@ -103,7 +103,7 @@ class Augment:
         self.batches(2)
 
     def examples(self, size: tuple[int, int], resample: Resample) -> tuple[Transform, ...]:
-        """Give what changes a picture by itself."""
+        """Return what changes an image by itself."""
         found = []
         if self.area:
             found.append(RandomResizedCrop(size=size, area=(self.area, 1.0), resample=resample))
@@ -115,7 +115,7 @@ class Augment:
         return tuple(found)
 
     def batches(self, classes: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Give what changes a batch, before it is normalised and after."""
+        """Return what changes a batch, before it is normalised and after."""
         before = (ShiftFlip(pad=self.shift, flip=self.flip),) if self.shift or self.flip else ()
         erase = (Erase(share=self.erase),) if self.erase else ()
         mixed = self.mixup or self.cutmix
@@ -124,15 +124,15 @@ class Augment:
 
 @frozen
 class Sized:
-    """How pictures are made one size, and what is changed in those to train on."""
+    """How images are made one size, and what is changed in those to train on."""
 
     rows: int = 128
-    """Pictures, or clips, a batch."""
+    """Images, or clips, a batch."""
     size: int | None = None
-    """Pixels of both sides; None: those of the checkpoint that training begins with, or as the pictures are, which must
+    """Pixels of both sides; None: those of the checkpoint that training begins with, or as the images are, which must
     all have one size."""
     keep: float = 1.0
-    """Share of the shorter side that is kept of a held-out picture, from its middle."""
+    """Share of the shorter side that is kept of a held-out image, from its middle."""
     resample: Resample | None = None
     """How pixels are made where sizes change; None: as the checkpoint's that training begins with, or bicubic."""
     mean: tuple[float, ...] = ()
@@ -140,7 +140,7 @@ class Sized:
     std: tuple[float, ...] = ()
     """What the rest is divided by; empty: the checkpoint's, or 0.5."""
     augment: Augment = Augment()
-    """What is changed in training pictures."""
+    """What is changed in training images."""
 
     def __post_init__(self):
         check_rows(self.rows, self.size or 1)
@@ -156,14 +156,14 @@ class Sized:
         known = usual if processor is None else usual | seen_by(processor)
         if not self.mean and len(known["mean"]) not in (1, channels):
             raise ValueError(
-                f"pictures must have as many channels as those of the checkpoint {context.init}, {len(known['mean'])}, "
+                f"images must have as many channels as those of the checkpoint {context.init}, {len(known['mean'])}, "
                 f"got {channels}"
             )
         said = {name: getattr(self, name) for name in usual}
         return replace(self, **{name: value or known[name] for name, value in said.items()})
 
     def _fixed(self) -> tuple[Transform, ...]:
-        """Give what makes pictures one size without chance."""
+        """Return what makes images one size without chance."""
         if self.size is None:
             return ()
         return Resize(size=round(self.size / self.keep), resample=self.resample), CenterCrop(size=self.size)
@@ -171,13 +171,13 @@ class Sized:
 
 @frozen
 class LabelledImages(Sized):
-    """Lay out a picture a row, resized so that its middle fills a square."""
+    """Lay out an image a row, resized so that its middle fills a square."""
 
     memory: int = 1024
-    """MiB of pictures of a split at most that are decoded once and held in memory."""
+    """MiB of images of a split at most that are decoded once and held in memory."""
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the pictures; held out are the test's `HeldImages`.
+        """Open the images; held out are the test's `HeldImages`.
 
         Args:
           data: has `open()`, which gives an `ImageSet` of classes.
@@ -208,7 +208,7 @@ class LabelledImages(Sized):
     def _stream(
         self, pictures: Pictures, shape: tuple[int, int, int], normalise: Normalise, seed: int, *told: Any, classes: int
     ) -> ImageStream:
-        """Stream pictures to train on; `told` changes batches after all else."""
+        """Stream images to train on; `told` changes batches after all else."""
         pictures, *fixed = self._held(pictures, () if self.augment.area else self._fixed())
         each = (*fixed, *self.augment.examples(shape[:2], self.resample))
         before, after = self.augment.batches(classes)
@@ -221,14 +221,14 @@ class LabelledImages(Sized):
 
 
 def opened(data: Any, kind: str) -> ImageSet:
-    """Open data, say how much there is, and check what is known of the pictures.
+    """Open data, say how much there is, and check what is known of the images.
 
     Raises:
-      ValueError: another kind, a class that there is not, a box that is not within its picture.
+      ValueError: another kind, a class that there is not, a box that is not within its image.
     """
     found = data.open()
     if found.kind != kind:
-        raise ValueError(f"the pictures must have {kind}, they have {found.kind}")
+        raise ValueError(f"the images must have {kind}, they have {found.kind}")
     for split, each in found.splits.items():
         if kind == "classes":
             check_classes(each.labels, found.classes, f"{split} images")
@@ -236,15 +236,15 @@ def opened(data: Any, kind: str) -> ImageSet:
             check_classes(objects.classes, found.classes, f"{each.images.name(number)} ({split})")
             check_boxes(objects.boxes, each.images.size(number), f"{each.images.name(number)} ({split})")
     counts = ", ".join(f"{len(each.images):,} {split}" for split, each in found.splits.items())
-    print(f"pictures: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
+    print(f"images: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
     return found
 
 
 def shape_of(found: ImageSet, size: int | None) -> tuple[int, int, int]:
-    """Give the height, width and channels that pictures get.
+    """Return the height, width and channels that images get.
 
     Raises:
-      ValueError: pictures of several sizes, where none is said; names one of each.
+      ValueError: images of several sizes, where none is said; names one of each.
     """
     if size is not None:
         return size, size, found.channels
@@ -255,7 +255,7 @@ def shape_of(found: ImageSet, size: int | None) -> tuple[int, int, int]:
             if (other := pictures.images.size(i)) != known:
                 one, two = (f"{width} × {height}" for width, height in (known, other))
                 raise ValueError(
-                    f"pictures must have one size, or get it by --size: {first.name(0)} has {one}, "
+                    f"images must have one size, or get it by --size: {first.name(0)} has {one}, "
                     f"{pictures.images.name(i)} {two}"
                 )
     width, height = known
@@ -271,7 +271,7 @@ def normalised(mean: Sequence[float], std: Sequence[float], channels: int) -> No
 
 
 def processor_of(transforms: Sequence[Transform], normalise: Normalise, kind: str = "Bit") -> ImageProcessor:
-    """Make the image processor that sees pictures as they were held out: resized by their shorter side, the middle cut
+    """Make the image processor that sees images as they were held out: resized by their shorter side, the middle cut
     out, normalised.
     """
     said: dict[str, Any] = {
@@ -290,7 +290,7 @@ def processor_of(transforms: Sequence[Transform], normalise: Normalise, kind: st
 
 
 def seen_by(processor: ImageProcessor) -> dict[str, Any]:
-    """Tell how an image processor sees pictures: the size of both sides, the filter, mean and standard deviation."""
+    """Return how an image processor sees images: the size of both sides, the filter, mean and standard deviation."""
     found: dict[str, Any] = {}
     for each in processor.steps:
         if isinstance(each, image_step.Resize):

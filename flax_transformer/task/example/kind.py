@@ -28,7 +28,7 @@ class Weights:
             raise ValueError(f"weights must not be negative, nor all 0, got {weights}")
 
     def present(self) -> dict[str, float]:
-        """Give the weights of the kinds that there are."""
+        """Return the weights of the kinds that there are."""
         return {name: weight for name, weight in asdict(self).items() if weight}
 
 
@@ -54,12 +54,12 @@ class Kinds:
     tokenizer: Tokenizer | Seq2SeqTokenizer
 
     def batches(self, name: str, split: str) -> Iterator[Arrays]:
-        """Give the batches of one kind."""
+        """Return the batches of one kind."""
         kind = self.kinds[name]
         return each_once(kind.items[split], *kind.transforms, rows=self.rows, collate=self.collate)
 
     def all_batches(self, split: str) -> Iterator[Arrays]:
-        """Give the batches of every kind, one after the other."""
+        """Return the batches of every kind, one after the other."""
         return chain.from_iterable(self.batches(name, split) for name in self.kinds)
 
 

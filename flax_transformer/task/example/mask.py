@@ -131,7 +131,7 @@ class MaskedTexts:
         )
 
     def _items(self, encoded: list[list[list[int]]], tokenizer: HubTokenizer, follow: bool) -> tuple[Any, ...]:
-        """Give what examples are made of, and the transforms that make them."""
+        """Return what examples are made of, and the transforms that make them."""
         if not follow:  # a document fills as many rows as it needs
             rows = ragged([[*chain.from_iterable(document)] for document in encoded if document])
             return (Blocks(documents=rows, length=self.length, begin=(tokenizer.cls,), end=(tokenizer.sep,)),)
@@ -153,7 +153,7 @@ def _encoded(documents: list[list[str]], tokenizer: Tokenizer | HubTokenizer) ->
 
 
 def masking_tokenizer(known: HubTokenizer, name: str) -> HubTokenizer:
-    """Give a tokenizer that has all that masking takes.
+    """Return a tokenizer that has all that masking takes.
 
     Raises:
       ValueError: a checkpoint's that has no [CLS], [SEP], padding or mask.

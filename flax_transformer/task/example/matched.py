@@ -19,7 +19,7 @@ class HeldMatches:
     """Held-out halves, each side by itself, and which belong together."""
 
     sides: tuple[str, str]
-    """What the halves are called: "texts", "pictures"."""
+    """What the halves are called: "texts", "images"."""
     first: Callable[[], Iterable[Arrays]]
     """Gives batches of the first side's `inputs`, and `weights`, 0 where a row is empty."""
     second: Callable[[], Iterable[Arrays]]
@@ -27,19 +27,19 @@ class HeldMatches:
     belong: Bool[np.ndarray, "_ _"]
     """True where the first of the row and the second of the column belong together."""
     show: tuple[Callable[[int], Any], Callable[[int], Any]]
-    """Of each side, what a half is by its number: a text, or a picture of Pillow's as the model sees it."""
+    """Of each side, what a half is by its number: a text, or an image of Pillow's as the model sees it."""
 
 
 def numbered(images: Any) -> Pictures:
-    """Give pictures by their numbers in place of classes."""
+    """Return images by their numbers in place of classes."""
     return Pictures(images, np.arange(len(images), dtype=np.int32))
 
 
 def only(batch: Mapping[str, Any], name: str, called: str | None = None) -> Arrays:
-    """Give a batch with one of its inputs alone, perhaps under another name."""
+    """Return a batch with one of its inputs alone, perhaps under another name."""
     return {**batch, "inputs": {called or name: batch["inputs"][name]}}
 
 
 def as_seen(images: Any, fixed: Sequence[Any], index: int) -> Any:
-    """Give a picture of Pillow's as the model sees it."""
+    """Return an image of Pillow's as the model sees it."""
     return Chain(tuple(fixed))({"image": images[index]}, np.random.default_rng(0))["image"]

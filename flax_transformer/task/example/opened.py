@@ -50,7 +50,7 @@ class Opened:
     published: HubTokenizer | None = None
     """The tokenizer as the exported checkpoint has it; by default as it is."""
     processor: ImageProcessor | SoundProcessor | None = None
-    """What makes inputs of pictures or of sounds, as the exported checkpoint has it."""
+    """What makes inputs of images or of sounds, as the exported checkpoint has it."""
     objective: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the objective that only the data or the checkpoint know, as the token that stands for none."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Context:
     """Parts that a batch of training is cut into."""
 
     def held_rows(self, rows: int) -> int:
-        """Give the rows of a batch of evaluation: those of a part of training's, which fit into memory.
+        """Return the rows of a batch of evaluation: those of a part of training's, which fit into memory.
 
         Args:
           rows: of a batch of training.
@@ -89,7 +89,7 @@ class Context:
         return start_letters(self.init) if self.init else None
 
     def seq2seq(self, language: str = "", task: str = "") -> Seq2SeqTokenizer | None:
-        """Give that tokenizer as the checkpoint's encoder-decoder reads and writes texts; None for a new model."""
+        """Return that tokenizer as the checkpoint's encoder-decoder reads and writes texts; None for a new model."""
         return start_seq2seq(self.init, language, task) if self.init else None
 
     @property

@@ -37,7 +37,7 @@ class Corpus(Protocol):
     """Where sentence pairs come from."""
 
     def read(self, split: str) -> PairSource:
-        """Give the pairs of `train`, `validation` or `test`."""
+        """Return the pairs of `train`, `validation` or `test`."""
 
 
 @frozen
@@ -131,7 +131,7 @@ class SentencePairs:
         return self.batch.max_tokens - 1
 
     def planned(self, length: int | None = None) -> dict[str, int]:
-        """Tell the rows of batches of a length, by default the longest, and the vocabulary, without reading data."""
+        """Return the rows of batches of a length, by default the longest, and the vocabulary, without reading data."""
         length = length or self.batch.max_tokens
         rows = max(self.batch.tokens // length // ROWS, 1) * ROWS
         return {"batch": rows, "length": length, "vocab": 260 + self.bpe.merges, "multiple": VOCAB_MULTIPLE}

@@ -1,4 +1,4 @@
-"""Pictures with boxes, for detectors."""
+"""Images with boxes, for detectors."""
 
 from functools import partial
 from typing import Any
@@ -28,26 +28,26 @@ from flax_transformer.task.spec import Spec
 
 @frozen
 class DetectionImages:
-    """Lay out a picture a row, as large as fits a square, with the boxes of what is to be seen.
+    """Lay out an image a row, as large as fits a square, with the boxes of what is to be seen.
 
-    A batch is as high and wide as the largest pictures are then; a square where pictures are cropped.
+    A batch is as high and wide as the largest images are then; a square where images are cropped.
     """
 
     rows: int = 16
-    """Pictures a batch."""
+    """Images a batch."""
     size: int = 512
-    """Pixels of both sides; a picture's longer side has as many."""
+    """Pixels of both sides; an image's longer side has as many."""
     shorter: tuple[int, ...] = ()
     """Pixels of the shorter side in training, one of these; the longer one has at most `size`. As large as fits if
     empty."""
     boxes: int | None = None
-    """Room for so many boxes of a picture; None: for as many as there are in any."""
+    """Room for so many boxes of an image; None: for as many as there are in any."""
     flip: float = 0.5
-    """Share of pictures that are mirrored."""
+    """Share of images that are mirrored."""
     upset: float = 0.0
-    """Share of pictures that are turned upside down by mirroring."""
+    """Share of images that are turned upside down by mirroring."""
     crop: float = 0.0
-    """Share of pictures that are cropped, to at least half of each side."""
+    """Share of images that are cropped, to at least half of each side."""
     resample: Resample = "bilinear"
     """How pixels are made where sizes change."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
@@ -65,13 +65,13 @@ class DetectionImages:
         normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the pictures; held out are the test's `HeldImages`.
+        """Open the images; held out are the test's `HeldImages`.
 
         Args:
           data: has `open()`, which gives an `ImageSet` of boxes.
 
         Raises:
-          ValueError: a picture with more boxes than there is room for.
+          ValueError: an image with more boxes than there is room for.
         """
         found = opened(data, "boxes")
         most, crowded = _most(found)
@@ -102,13 +102,13 @@ class DetectionImages:
         )
 
     def _room(self, most: int, crowded: str) -> int:
-        """Tell how many boxes a row has room for."""
+        """Return how many boxes a row has room for."""
         if self.boxes is not None and most > self.boxes:
-            raise ValueError(f"boxes must be at least as many as a picture has, got {self.boxes}, {most} in {crowded}")
+            raise ValueError(f"boxes must be at least as many as an image has, got {self.boxes}, {most} in {crowded}")
         return most if self.boxes is None else self.boxes
 
     def _processor(self, normalise: Normalise) -> ImageProcessor:
-        """Make what prepares pictures for the finished model."""
+        """Make what prepares images for the finished model."""
         return ImageProcessor.of({
             "image_processor_type": "DetrImageProcessor",
             "size": {"shortest_edge": self.size, "longest_edge": self.size},
@@ -118,7 +118,7 @@ class DetectionImages:
         })  # fmt: skip
 
     def _frame(self, found: ImageSet, fixed: Resize) -> tuple[int, int]:
-        """Give the height and width that all pictures fit in."""
+        """Return the height and width that all images fit in."""
         if self.crop:
             return self.size, self.size
         sizes = {each.images.size(i) for each in found.splits.values() for i in range(len(each))}
@@ -127,10 +127,10 @@ class DetectionImages:
 
 
 def _most(found: ImageSet) -> tuple[int, str]:
-    """Find the picture with the most objects.
+    """Find the image with the most objects.
 
     Raises:
-      ValueError: none in the pictures to train on.
+      ValueError: none in the images to train on.
     """
     every = {}
     for split, scenes in found.splits.items():
@@ -138,5 +138,5 @@ def _most(found: ImageSet) -> tuple[int, str]:
         every[split] = len(scenes.objects[number]), f"{scenes.images.name(number)} ({split})"
     most, name = every["train"]
     if not most:
-        raise ValueError(f"pictures to train on must have objects, got none in {name} and all others")
+        raise ValueError(f"images to train on must have objects, got none in {name} and all others")
     return max(every.values())

@@ -65,7 +65,7 @@ class SoundAugment:
             raise ValueError(f"changes must not be negative, and of speed less than 1, got {values}")
 
     def samples(self, rate: int, length: int) -> tuple[Transform, ...]:
-        """Give what changes the samples of a sound, which may have a length."""
+        """Return what changes the samples of a sound, which may have a length."""
         found: list[Transform] = [Speed(most=self.speed, length=length)] if self.speed else []
         found.append(Cut(length=length))
         found += [Shift(most=round(self.shift * rate), length=length)] if self.shift else []
@@ -73,11 +73,11 @@ class SoundAugment:
         return (*found, Noise(most=self.noise)) if self.noise else tuple(found)
 
     def silence(self, rate: int) -> tuple[Transform, ...]:
-        """Give what silences stretches of samples."""
+        """Return what silences stretches of samples."""
         return (Silence(count=self.times, longest=round(self.longest * rate)),) if self.times else ()
 
     def frames(self) -> tuple[Transform, ...]:
-        """Give what masks parts of a spectrum."""
+        """Return what masks parts of a spectrum."""
         if not self.times and not self.bands:
             return ()
         longest = round(self.longest * HOP)
@@ -117,7 +117,7 @@ class HeldSounds:
         return np.asarray(self.items.known["label"])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Give an example as the model gets it."""
+        """Return an example as the model gets it."""
         return Chain(self.transforms)(self.items[index], np.random.default_rng(0))
 
 
@@ -180,7 +180,7 @@ class SoundExamples:
     def _transforms(
         self, processor: SoundProcessor, spelled: tuple[Transform, ...] = ()
     ) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
-        """Give what makes training examples, and what makes held-out ones."""
+        """Return what makes training examples, and what makes held-out ones."""
         rate, length = processor.rate, self.seconds * processor.rate
         frames = processor.kind.name == "input_features"
         fixed = (Features(processor), *spelled)
@@ -191,7 +191,7 @@ class SoundExamples:
     def _laid_out(
         self, found: SoundSet, context: Context, collate: Collate, processor: SoundProcessor, *spelled: Transform
     ) -> dict[str, Any]:
-        """Give what `Opened` is told of batches."""
+        """Return what `Opened` is told of batches."""
         train, held = self._transforms(processor, spelled)
         once = {
             split: partial(each_once, found.splits[split], *held, rows=context.held_rows(self.rows), collate=collate)

@@ -137,7 +137,7 @@ class SpokenTexts(SoundExamples):
 
 
 def room(found: SoundSet, tokenizer: Any, multiple: int = 8) -> int:
-    """Tell how many tokens the longest text has, an end token too, rounded up to a multiple.
+    """Return how many tokens the longest text has, an end token too, rounded up to a multiple.
 
     Raises:
       ValueError: a text without any token.

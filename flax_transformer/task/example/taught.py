@@ -1,6 +1,6 @@
-"""Pictures with a teacher: what another checkpoint says of every training picture, as it is given to the student.
+"""Images with a teacher: what another checkpoint says of every training image, as it is given to the student.
 
-Axes: B pictures, H W height and width in pixels, C channels, E classes.
+Axes: B images, H W height and width in pixels, C channels, E classes.
 """
 
 from dataclasses import replace
@@ -26,19 +26,19 @@ from flax_transformer.task.use.require import require_use
 
 @frozen
 class TaughtImages(LabelledImages):
-    """Lay out pictures as `LabelledImages` does; a training batch has the scores of a teacher too, `teacher` [B, E].
+    """Lay out images as `LabelledImages` does; a training batch has the scores of a teacher too, `teacher` [B, E].
 
-    The teacher sees each picture after all that is done to it at random, by its own mean and standard deviation.
+    The teacher sees each image after all that is done to it at random, by its own mean and standard deviation.
     """
 
     teacher: str = ""
     """Checkpoint of a classifier of the same classes, a folder or hub id, such as a run's `export`; empty: none."""
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the pictures and the teacher.
+        """Open the images and the teacher.
 
         Raises:
-          ValueError: a teacher that does not classify, or that has other classes, channels or sizes of pictures.
+          ValueError: a teacher that does not classify, or that has other classes, channels or sizes of images.
         """
         found = super().open(data, context)
         if not self.teacher:
@@ -52,14 +52,14 @@ class TaughtImages(LabelledImages):
 
 
 class TaughtStream(Stream):
-    """Another stream's batches of pictures, with a teacher's scores: as many processes lay them out, each its own."""
+    """Another stream's batches of images, with a teacher's scores: as many processes lay them out, each its own."""
 
     def __init__(self, batches: Stream, teacher: hub.Pretrained, normalise: Normalise):
         """Say what is taught.
 
         Args:
           batches: of `images`, normalised.
-          teacher: what scores them; its image processor says how it normalises pictures, if it has one.
+          teacher: what scores them; its image processor says how it normalises images, if it has one.
           normalise: how the batches are.
         """
         super().__init__()
@@ -95,27 +95,27 @@ def _scores(model: Any, inputs: Any, scale: Array, shift: Array) -> Float[Array,
 
 
 def check_teacher(name: str, teacher: hub.Pretrained, spec: Spec) -> None:
-    """Refuse a teacher that does not tell the classes of the pictures at hand, or sees other ones.
+    """Refuse a teacher that does not tell the classes of the images at hand, or sees other ones.
 
     Raises:
       ValueError: says how it differs.
     """
     config, (height, width, channels) = teacher.config, spec.image
-    require_use(teacher, "classify", "pictures")
+    require_use(teacher, "classify", "images")
     classes = tuple(config.get("id2label", {}).values())
     if classes != spec.classes:
         raise ValueError(
             f"a teacher must tell {_spell(spec.classes)}, as the labels do, {name} tells {_spell(classes)}"
         )
     if (own := config.get("num_channels", channels)) != channels:
-        raise ValueError(f"a teacher must see pictures of {channels} channels, as the student does, {name} sees {own}")
+        raise ValueError(f"a teacher must see images of {channels} channels, as the student does, {name} sees {own}")
     sizes = [each.image for each in configs_in(teacher.model.cfg) if hasattr(each, "image")]
     if isinstance(teacher.processor, ImageProcessor) and (side := seen_by(teacher.processor).get("size")):
         sizes.append((side, side))
     for size in sizes:
         if tuple(size) != (height, width):
             raise ValueError(
-                f"a teacher must see pictures of {height} × {width} pixels, as the student does, {name} sees "
+                f"a teacher must see images of {height} × {width} pixels, as the student does, {name} sees "
                 f"{size[0]} × {size[1]}"
             )
 
@@ -126,7 +126,7 @@ def _spell(classes: tuple[str, ...]) -> str:
 
 
 def _line(teacher: hub.Pretrained, student: Normalise) -> tuple[Float[np.ndarray, " C"], Float[np.ndarray, " C"]]:
-    """Give the factor and the summand that make a student's values of channels those of the teacher."""
+    """Return the factor and the summand that make a student's values of channels those of the teacher."""
     ours = np.array(student.mean), np.array(student.std)
     known = seen_by(teacher.processor) if isinstance(teacher.processor, ImageProcessor) else {}
     mean, std = (np.array(known.get(name, own)) for name, own in zip(("mean", "std"), ours, strict=True))

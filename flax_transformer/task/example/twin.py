@@ -1,4 +1,4 @@
-"""Pairs of pictures of the same thing, for models that match them.
+"""Pairs of images of the same thing, for models that match them.
 
 Axes: B rows, H W height and width in pixels, C channels.
 """
@@ -32,12 +32,12 @@ from flax_transformer.task.spec import Spec
 
 @frozen
 class TwinImages(LabelledImages):
-    """Lay out both pictures of a pair a row, each changed at random by itself; held out are `HeldMatches`."""
+    """Lay out both images of a pair a row, each changed at random by itself; held out are `HeldMatches`."""
 
     def __post_init__(self):
         super().__post_init__()
         if self.augment.mixup or self.augment.cutmix:
-            raise ValueError("pictures of pairs are not mixed, got augment.mixup or augment.cutmix")
+            raise ValueError("images of pairs are not mixed, got augment.mixup or augment.cutmix")
 
     def open(self, data: Any, context: Context) -> Opened:
         """Open the pairs.
@@ -79,7 +79,7 @@ class TwinImages(LabelledImages):
             validation=partial(both, "validation"),
             test=partial(both, "test"),
             held=HeldMatches(
-                sides=("pictures", "others"),
+                sides=("images", "others"),
                 first=partial(side, "test", "images"),
                 second=lambda: (only(batch, "images", "others") for batch in side("test", "others")),
                 belong=np.eye(len(test), dtype=bool),
@@ -94,14 +94,14 @@ class PairRows:
     """Rows of pairs in random order, epoch after epoch: 2i and 2i + 1 are the halves of one."""
 
     sides: Sequence[Sequence[Any]]
-    """Of each half, its pictures and what makes them one size."""
+    """Of each half, its images and what makes them one size."""
     transforms: Sequence[Any]
-    """What changes each picture at random."""
+    """What changes each image at random."""
     seed: int
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Name pictures, transforms and order."""
+        """Name images, transforms and order."""
         changes = [[name_function(each) for each in (*fixed, *self.transforms)] for _, *fixed in self.sides]
         return {"data": [pictures.fingerprint for pictures, *_ in self.sides], "transforms": changes, "seed": self.seed}
 
@@ -120,10 +120,10 @@ class PairRows:
 
 @frozen
 class Halves:
-    """Part a batch of pictures into the first and the second of each pair."""
+    """Part a batch of images into the first and the second of each pair."""
 
     def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
-        """Give `images` and `others`."""
+        """Return `images` and `others`."""
         images = batch["inputs"]["images"]
         rest = {name: batch[name][0::2] for name in ("labels", "weights")}
         return {**rest, "inputs": {"images": images[0::2], "others": images[1::2]}}

@@ -40,7 +40,7 @@ class HeldClips:
         return self.clips.clips.name(index)
 
     def seen(self, index: int) -> Any:
-        """Give the frames that a model sees in the size in which it sees them, on a sheet, of Pillow."""
+        """Return the frames that a model sees in the size in which it sees them, on a sheet, of Pillow."""
         return sheet(Chain(self.transforms)(self.clips[index], np.random.default_rng(0))["images"])
 
     def told(self, index: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class LabelledVideos(Sized):
         )  # fmt: skip
 
     def _drawn(self, size: tuple[int, int]) -> tuple[Transform, ...]:
-        """Give what makes training clips: frames by chance, and changes that are the same for all of them."""
+        """Return what makes training clips: frames by chance, and changes that are the same for all of them."""
         each = () if self.augment.area else self._fixed()
         every = (*each, *self.augment.examples(size, self.resample))
         return SampleFrames(count=self.frames, least=self.least), *(EveryFrame(transform=each) for each in every)
@@ -122,7 +122,7 @@ class _Chain:
 
 
 def check_clips(found: ClipSet, frames: int, size: int | None) -> tuple[int, int]:
-    """Give the height and width that clips get.
+    """Return the height and width that clips get.
 
     Raises:
       ValueError: a clip of fewer frames than are asked for, or clips of several sizes, where none is said; names them.

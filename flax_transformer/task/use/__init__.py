@@ -1,4 +1,4 @@
-"""Checkpoints at work: text, pictures or sounds in, text, classes, boxes or vectors out."""
+"""Checkpoints at work: text, images or sounds in, text, classes, boxes or vectors out."""
 
 from flax_transformer.task.use.answer import answer as answer
 from flax_transformer.task.use.ask import ask as ask

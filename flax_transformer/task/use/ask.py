@@ -1,4 +1,4 @@
-"""Answer questions about pictures."""
+"""Answer questions about images."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,25 +13,25 @@ from flax_transformer.task.use.several import File
 
 
 def ask(pretrained: Pretrained, picture: File | Any, questions: Sequence[str]) -> list[list[Label]]:
-    """Answer questions about a picture.
+    """Answer questions about an image.
 
     Args:
-      picture: a file, or one of Pillow's.
+      image: a file, or one of Pillow's.
 
     Returns:
       For each question all answers that the model knows, the most probable first.
 
     Raises:
       ValueError: a checkpoint of another kind, or of regions that a detector must have found; a file that is no
-        picture; a question that is empty or longer than the positions.
+        image; a question that is empty or longer than the positions.
     """
     known, name = pretrained.architecture.inputs, pretrained.config["architectures"][0]
     if "regions" in known.reads:
         raise ValueError(
-            f"a {name} answers by regions that a detector found in a picture, which it is called with as "
-            f"{' and '.join(each for each in known.needs if each.startswith('visual'))}; it was given the picture"
+            f"a {name} answers by regions that a detector found in an image, which it is called with as "
+            f"{' and '.join(each for each in known.needs if each.startswith('visual'))}; it was given the image"
         )
-    require_use(pretrained, "ask", "pictures")
+    require_use(pretrained, "ask", "images")
     tokenizer = tokenizer_of(pretrained, *questions)
     for question in questions:
         count, room = len(tokenizer([question])["input_ids"][0]), positions_of(pretrained.model.cfg)

@@ -26,7 +26,7 @@ def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
     """Return the attention of any checkpoint or run on a text; a run that translates searches as its recipe says.
 
     Returns:
-      The picture, and the text as a sample with what was written.
+      The image, and the text as a sample with what was written.
 
     Raises:
       FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
@@ -41,7 +41,7 @@ def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
 
 
 def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None) -> Picture:
-    """Make the picture of a text that a checkpoint reads, with the special tokens it adds.
+    """Make the image of a text that a checkpoint reads, with the special tokens it adds.
 
     It runs on the CPU by the `xla` backend, as only that one has the weights.
 
@@ -70,7 +70,7 @@ def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None
 
 
 def draw_texts(pretrained: Pretrained, texts: Sequence[str]) -> list[Picture]:
-    """Make the pictures of some texts that a model with one side reads; of the first alone where none can be padded.
+    """Make the images of some texts that a model with one side reads; of the first alone where none can be padded.
 
     Raises:
       ValueError: as `draw`.
@@ -113,7 +113,7 @@ def _both_sides(pretrained: Pretrained, text: str, inputs: Mapping[str, Any], wr
 
 
 def _answers(pretrained: Pretrained) -> bool:
-    """Tell whether a model has a decoder that generates an answer."""
+    """Return whether a model has a decoder that generates an answer."""
     known = pretrained.architecture
     return "respond" in known.uses and "decoder_input_ids" in known.inputs.takes
 

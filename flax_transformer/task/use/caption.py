@@ -1,4 +1,4 @@
-"""Say what is on pictures."""
+"""Say what is on images."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,17 +17,17 @@ LONGEST = 40
 def caption(
     pretrained: Pretrained, files: Sequence[File | Any], *, max_new_tokens: int | None = None, **settings: Any
 ) -> list[str]:
-    """Write a caption of each picture, a file or an image of Pillow's.
+    """Write a caption of each image, a file or an image of Pillow's.
 
     Args:
       max_new_tokens: of a caption at most; by default 40, or as many as the model has positions.
       settings: of generation, as `hub.generate` takes them; the checkpoint's own by default.
 
     Raises:
-      ValueError: a checkpoint of another kind, without an image processor or a tokenizer; a file that is no picture.
+      ValueError: a checkpoint of another kind, without an image processor or a tokenizer; a file that is no image.
     """
     writes = "continue" if "continue" in pretrained.architecture.uses else "respond"
-    require_use(pretrained, writes, "pictures")
+    require_use(pretrained, writes, "images")
     if pretrained.tokenizer is None:
         raise ValueError("captions need a tokenizer, the checkpoint has no tokenizer files")
     image_processor_of(pretrained)
@@ -39,5 +39,5 @@ def caption(
 
 
 def room(pretrained: Pretrained, most: int) -> int:
-    """Give so many tokens, or as many as the model has positions."""
+    """Return so many tokens, or as many as the model has positions."""
     return min(most, positions_of(pretrained.model.cfg) or most)

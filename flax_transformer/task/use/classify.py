@@ -34,7 +34,7 @@ class Word:
 
 
 def label_names(pretrained: Pretrained, count: int) -> list[str]:
-    """Give the names that config.json has for classes, and LABEL_0, LABEL_1 and so on for those it does not name."""
+    """Return the names that config.json has for classes, and LABEL_0, LABEL_1 and so on for those it does not name."""
     named = pretrained.config.get("id2label")
     named = named if isinstance(named, dict) else {}
     return [str(named.get(str(i), f"LABEL_{i}")) for i in range(count)]
@@ -64,7 +64,7 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
 
 
 def ranked(pretrained: Pretrained, logits: Float[np.ndarray, "R E"]) -> list[list[Label]]:
-    """Give all classes of each row, the most probable first."""
+    """Return all classes of each row, the most probable first."""
     shares = _shares(pretrained.config.get("problem_type"), logits)
     names = label_names(pretrained, shares.shape[-1])
     return [[Label(names[j], float(row[j])) for j in np.argsort(-row, kind="stable")] for row in shares]

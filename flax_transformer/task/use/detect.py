@@ -1,4 +1,4 @@
-"""Find objects in pictures."""
+"""Find objects in images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ class Found:
     label: str
     probability: float
     box: tuple[float, float, float, float]
-    """Left, top, right and bottom in pixels of the picture."""
+    """Left, top, right and bottom in pixels of the image."""
 
 
 def detect(pretrained: Pretrained, pictures: Any, threshold: float = THRESHOLD) -> list[list[Found]]:
-    """Find objects in pictures, the surest first.
+    """Find objects in images, the surest first.
 
     Args:
       pretrained: a model that finds objects, with its image processor.
-      pictures: one or a list: files, Pillow's, bytes or arrays.
+      images: one or a list: files, Pillow's, bytes or arrays.
       threshold: probability above which an object counts as found, from 0 to 1.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: a checkpoint of another kind or without an image processor, what is no picture, or another threshold.
+      ValueError: a checkpoint of another kind or without an image processor, what is no image, or another threshold.
     """
-    require_use(pretrained, "detect", "pictures")
+    require_use(pretrained, "detect", "images")
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold must be from 0 to 1, got {threshold}")
     image_processor_of(pretrained)
@@ -47,7 +47,7 @@ def detect(pretrained: Pretrained, pictures: Any, threshold: float = THRESHOLD) 
 
 
 def draw_found(pretrained: Pretrained, picture: Any, found: Sequence[Found]) -> Any:
-    """Draw what `detect` found in one picture; give a new picture of Pillow's."""
+    """Draw what `detect` found in one image; give a new image of Pillow's."""
     names = _names(pretrained)
     objects = {
         "boxes": np.array([each.box for each in found]).reshape(-1, 4),
@@ -73,7 +73,7 @@ def _names(pretrained: Pretrained) -> list[str]:
 
 
 def _shape(picture: Any) -> tuple[int, int]:
-    """Give the height and width of a picture, of Pillow or an array with channels first or last."""
+    """Return the height and width of an image, of Pillow or an array with channels first or last."""
     if hasattr(picture, "getbands"):
         return picture.height, picture.width
     first = picture.ndim == 3 and picture.shape[0] in (1, 3, 4)

@@ -1,4 +1,4 @@
-"""Give a vector for each text.
+"""Return a vector for each text.
 
 Axes: B texts, T tokens, D width.
 """
@@ -22,7 +22,7 @@ Pooling = Literal["mean", "first", "last"]
 def embed(
     pretrained: Pretrained, texts: Sequence[str], pooling: Pooling | None = None, *, normalise: bool = False
 ) -> Float[np.ndarray, "B D"]:
-    """Give a vector for each text: its last hidden states, pooled over its tokens; of an encoder-decoder the encoder's.
+    """Return a vector for each text: its last hidden states, pooled over tokens; of an encoder-decoder the encoder's.
 
     A text longer than the model has positions is cut.
 

@@ -37,8 +37,8 @@ def draw_file(name: str | Path, file: str | Path, text: str = "") -> tuple[Image
 
     Args:
       name: as `open_checkpoint` takes it.
-      file: of a picture, or a clip as `read_clip` takes it.
-      text: for a model that reads one with the picture.
+      file: of an image, or a clip as `read_clip` takes it.
+      text: for a model that reads one with the image.
 
     Raises:
       FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
@@ -77,7 +77,7 @@ def draw_clip(pretrained: Pretrained, frames: Sequence[Any], source: str = "") -
 
 
 def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, int], list[PatchAttention]] | None:
-    """Give what lays a model's attention weights out over a picture; None where no layers attend to its parts."""
+    """Return what lays a model's attention weights out over an image; None where no layers attend to its parts."""
     known = pretrained.architecture
     at = known.at.removesuffix(".")
     part = operator.attrgetter(at)(pretrained.model) if at else pretrained.model
@@ -89,13 +89,13 @@ def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, in
 
 
 def _writes(known: Architecture) -> bool:
-    """Tell whether a model writes about pictures, of which nobody asks it anything."""
+    """Return whether a model writes about images, of which nobody asks it anything."""
     needs = known.inputs.needs
     return "respond" in known.uses and needs[0] == "pixel_values" and not {"input_ids", "decoder_input_ids"} <= {*needs}
 
 
 def reads_both(pretrained: Pretrained) -> bool:
-    """Say whether a model is given a text and a picture at once."""
+    """Say whether a model is given a text and an image at once."""
     known = pretrained.architecture
     both = set(known.inputs.needs) == {"input_ids", "pixel_values"}
     return both and not (known.inputs.either or known.inputs.several or _writes(known))
@@ -104,30 +104,30 @@ def reads_both(pretrained: Pretrained) -> bool:
 def draw_image(
     pretrained: Pretrained, image: Any, source: str = "", text: str = ""
 ) -> tuple[ImageAttention, list[str]]:
-    """Lay what every head looks at over a picture, and say which layers have too many patches for that.
+    """Lay what every head looks at over an image, and say which layers have too many patches for that.
 
     It runs on the CPU by the `xla` backend, as only that one has the weights.
 
     Args:
-      image: a file, bytes, or a picture of Pillow's.
-      source: the picture's name.
-      text: that the model reads with the picture, if it reads both.
+      image: a file, bytes, or an image of Pillow's.
+      source: the image's name.
+      text: that the model reads with the image, if it reads both.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: what is no picture, a checkpoint that reads none, or has no attention over the whole of it, or a text
+      ValueError: what is no image, a checkpoint that reads none, or has no attention over the whole of it, or a text
         too many or too few.
     """
     name, known = pretrained.config["architectures"][0], pretrained.architecture
-    if "pictures" not in known.inputs.reads:
-        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given pictures")
+    if "images" not in known.inputs.reads:
+        raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given images")
     if (layout := layout_of(pretrained)) is None:
         raise ValueError(
-            "attention over a picture can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, MAE, "
+            "attention over an image can be drawn where layers attend to its patches, as in ViT, DeiT, DINOv2, MAE, "
             f"BEiT, CCT, PVT, Swin, DETR, ImageGPT, CLIP, SigLIP and ViLT; a {name} has none such"
         )
     if reads_both(pretrained) != bool(text.strip()):
-        rule = "sees a picture alone, it was given text too" if text else "reads text with a picture, it was given none"
+        rule = "sees an image alone, it was given text too" if text else "reads text with an image, it was given none"
         raise ValueError(f"a {name} {rule}")
     processor = image_processor_of(pretrained)
     if isinstance(image, str | Path | bytes):
@@ -181,14 +181,14 @@ def _looked(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[np.ndarray
 
 @jax.jit
 def _captured(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[jax.Array]]:
-    """Give logits, and attention weights in the order of layers."""
+    """Return logits, and attention weights in the order of layers."""
     known, fields = pretrained.architecture, pretrained.config
     run = lambda model, given: known.call(model, given, None, fields).logits  # noqa: E731
     return capture(run, "attention_weights")(pretrained.model, given)
 
 
 def _caption(pretrained: Pretrained, given: Inputs) -> tuple[int, ...]:
-    """Give the tokens of a caption, what it begins with among them."""
+    """Return the tokens of a caption, what it begins with among them."""
     most = room(pretrained, WORDS)
     return tuple(np.asarray(pretrained.generate(pixel_values=given.pixel_values, max_new_tokens=most))[0].tolist())
 
@@ -200,7 +200,7 @@ def _spelled(pretrained: Pretrained, tokens: Sequence[int]) -> tuple[str, dict[i
 
 
 def _told(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
-    """Say what a model tells a picture for, and name the answers of one that finds objects, the surest first."""
+    """Say what a model tells an image for, and name the answers of one that finds objects, the surest first."""
     uses = pretrained.architecture.uses
     if not {"classify", "detect", "ask"} & set(uses):
         return "", {}

@@ -1,6 +1,6 @@
-"""Pictures by what is said of them: which of some texts tells a picture, which pictures of a folder a text tells.
+"""Images by what is said of them: which of some texts tells an image, which images of a folder a text tells.
 
-Axes: B texts, N pictures, E width of the common space, T tokens.
+Axes: B texts, N images, E width of the common space, T tokens.
 """
 
 import json
@@ -25,12 +25,12 @@ from flax_transformer.task.use.require import positions_of, require_use, tokeniz
 from flax_transformer.task.use.several import File, Refuse, read_several
 
 INDEX = ".embeddings.npz"
-"""File that keeps the vectors of a folder's pictures."""
+"""File that keeps the vectors of a folder's images."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A picture that was found."""
+    """An image that was found."""
 
     file: Path
     score: float
@@ -38,7 +38,7 @@ class Hit:
 
 
 def embed_texts(pretrained: Pretrained, texts: Sequence[str]) -> Float[np.ndarray, "B E"]:
-    """Give a vector of length 1 for each text; one longer than the model has positions is cut.
+    """Return a vector of length 1 for each text; one longer than the model has positions is cut.
 
     Raises:
       ValueError: a checkpoint of another kind or without a tokenizer, or no text.
@@ -58,7 +58,7 @@ def embed_texts(pretrained: Pretrained, texts: Sequence[str]) -> Float[np.ndarra
 
 
 def choose(pretrained: Pretrained, files: Sequence[File | Any], texts: Sequence[str]) -> list[list[Label]]:
-    """Tell which of some texts says what is on a picture, without having learned them as classes.
+    """Tell which of some texts says what is on an image, without having learned them as classes.
 
     Returns:
       For each file all texts, the most probable first.
@@ -88,21 +88,21 @@ def search(
     index: Path | None = None,
     refuse: Refuse | None = None,
 ) -> list[Hit]:
-    """Find the pictures of a folder, and of those in it, that a text tells, or that are most like a picture.
+    """Find the images of a folder, and of those in it, that a text tells, or that are most like an image.
 
-    Vectors are kept in a file and computed once; those of pictures that are new or have changed are computed anew.
+    Vectors are kept in a file and computed once; those of images that are new or have changed are computed anew.
 
     Args:
-      query: a text, or a picture's file.
-      top: pictures at most; the best are given, exactly.
+      query: a text, or an image's file.
+      top: images at most; the best are given, exactly.
       index: the file; `.embeddings.npz` in the folder by default.
-      refuse: is told of pictures that cannot be read, which are left out; without it the first ends the search.
+      refuse: is told of images that cannot be read, which are left out; without it the first ends the search.
 
     Raises:
       FileNotFoundError: no such folder.
-      ValueError: a folder without pictures, vectors of another checkpoint, or what `embed_texts` refuses.
+      ValueError: a folder without images, vectors of another checkpoint, or what `embed_texts` refuses.
     """
-    require_use(pretrained, "match", "pictures")
+    require_use(pretrained, "match", "images")
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
     root = Path(folder).expanduser()
@@ -117,12 +117,12 @@ def search(
 def indexed(
     pretrained: Pretrained, root: Path, index: Path, refuse: Refuse | None = None
 ) -> tuple[list[str], Float[np.ndarray, "N E"]]:
-    """Give the pictures below a folder and their vectors, of length 1, and keep them in a file; `refuse` as there."""
+    """Return the images below a folder and their vectors, of length 1, and keep them in a file; `refuse` as there."""
     if not root.is_dir():
-        raise FileNotFoundError(f"{root} must be a folder of pictures, there is none")
+        raise FileNotFoundError(f"{root} must be a folder of images, there is none")
     files = sorted(path for path in root.rglob("*") if path.is_file() and _is_shown(path.relative_to(root)))
     if not files:
-        raise ValueError(f"{root} must have pictures, got none")
+        raise ValueError(f"{root} must have images, got none")
     stamps = {path.relative_to(root).as_posix(): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
     model, known = _name(pretrained), _read(index)
     if known is not None and known[0] != model:
@@ -134,7 +134,7 @@ def indexed(
         kept |= {path.relative_to(root).as_posix(): row for path, row in zip(paths, found, strict=True)}
     stamps = {name: stamp for name, stamp in stamps.items() if name in kept}
     if not kept:
-        raise ValueError(f"{root} must have pictures that can be read, got none")
+        raise ValueError(f"{root} must have images that can be read, got none")
     vectors = np.stack([kept[name] for name in stamps])
     if {*stamps} & {*fresh} or known is None or len(known[1]) != len(stamps):
         said = json.dumps({"model": model, "pictures": list(stamps.items())})

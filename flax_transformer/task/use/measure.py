@@ -67,7 +67,7 @@ def measure(pretrained: Pretrained, data: Path, split: str | None = None, refuse
         return _class_folders(pretrained, _folder(data), split, refuse)
     if "sound" in reads and uses & {"transcribe", "respond"}:
         return _speech(pretrained, _folder(data), split, refuse)
-    if "pictures" in reads and uses & {"continue", "respond"}:
+    if "images" in reads and uses & {"continue", "respond"}:
         return _captions(pretrained, _folder(data), split, refuse)
     if reads == ("text",) and "classify" in uses:
         return _texts(pretrained, _file(data, split))
@@ -96,7 +96,7 @@ def _folder(data: Path) -> Path:
 
 
 def _file(data: Path, split: str | None) -> Path:
-    """Give a file of texts: itself, or that of a folder's split."""
+    """Return a file of texts: itself, or that of a folder's split."""
     if not data.is_dir():
         return data
     names = {"test": ("test",), "validation": ("validation", "dev"), "train": ("train",)}
@@ -216,7 +216,7 @@ def _captions(pretrained: Pretrained, data: Path, split: str | None, refuse: Ref
     chosen, said = _lines(data, CAPTIONS, split)
     found = dict(_written(pretrained, said, read_picture, partial(caption, pretrained), refuse))
     if not found:
-        raise ValueError(f"{data} must have a picture that can be read, got none")
+        raise ValueError(f"{data} must have an image that can be read, got none")
     scores = caption_scores([*found.values()], [said[file] for file in found])
     return {**scores, "pictures": len(found), "split": chosen}
 

@@ -1,6 +1,6 @@
-"""Tell what is on pictures, or give a vector for each.
+"""Tell what is on images, or give a vector for each.
 
-Axes: B pictures, C channels, H W height and width, D width.
+Axes: B images, C channels, H W height and width, D width.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,32 +19,32 @@ from flax_transformer.task.use.require import file_of, image_processor_of, requi
 from flax_transformer.task.use.several import File
 
 ROWS = 32
-"""Pictures that are looked at together."""
+"""Images that are looked at together."""
 
 
 def classify_pictures(pretrained: Pretrained, files: Sequence[File | Any]) -> list[list[Label]]:
-    """Tell what is on pictures, given as files or as images of Pillow's.
+    """Tell what is on images, given as files or as images of Pillow's.
 
     Returns:
       For each all classes, the most probable first, as `classify` gives them.
 
     Raises:
-      ValueError: a checkpoint of another kind or without an image processor, or a file that is no picture.
+      ValueError: a checkpoint of another kind or without an image processor, or a file that is no image.
     """
-    require_use(pretrained, "classify", "pictures")
+    require_use(pretrained, "classify", "images")
     rows = (pretrained(**inputs).logits for inputs in batches(pretrained, files))
     return [labels for logits in rows for labels in ranked(pretrained, np.asarray(logits.astype(np.float32)))]
 
 
 def embed_pictures(pretrained: Pretrained, files: Sequence[File | Any]) -> Float[np.ndarray, "B D"]:
-    """Give a vector for each picture: what the checkpoint's pooler or classifier makes of it, before any class.
+    """Return a vector for each image: what the checkpoint's pooler or classifier makes of it, before any class.
 
     Raises:
-      ValueError: a checkpoint that reads no pictures or has no image processor, or a file that is no picture.
+      ValueError: a checkpoint that reads no images or has no image processor, or a file that is no image.
     """
-    if "pictures" not in pretrained.architecture.inputs.reads:
+    if "images" not in pretrained.architecture.inputs.reads:
         name = pretrained.config["architectures"][0]
-        raise ValueError(f"a {name} reads {' and '.join(pretrained.architecture.inputs.reads)}, it was given pictures")
+        raise ValueError(f"a {name} reads {' and '.join(pretrained.architecture.inputs.reads)}, it was given images")
     image_processor_of(pretrained)
     if not files:
         return np.zeros((0, 0), np.float32)
@@ -67,16 +67,16 @@ def _vectors(pretrained: Pretrained, inputs: dict[str, jax.Array]) -> Float[jax.
 
 
 def read_picture(pretrained: Pretrained, file: File) -> Any:
-    """Decode a picture file, with as many channels as the model's pictures have.
+    """Decode an image file, with as many channels as the model's images have.
 
     Raises:
-      ValueError: no such file, or one that is no picture.
+      ValueError: no such file, or one that is no image.
     """
-    return decode_image(file_of(pretrained, file, "pictures"), channels=1 if pretrained.config.channels == 1 else 3)
+    return decode_image(file_of(pretrained, file, "images"), channels=1 if pretrained.config.channels == 1 else 3)
 
 
 def batches(pretrained: Pretrained, files: Sequence[File | Any]) -> Iterator[dict[str, np.ndarray]]:
-    """Give what the model is given of pictures, `ROWS` at a time; errors as `read_picture`'s."""
+    """Return what the model is given of images, `ROWS` at a time; errors as `read_picture`'s."""
     processor = image_processor_of(pretrained)
     for i in range(0, len(files), ROWS):
         part = files[i : i + ROWS]

@@ -32,18 +32,18 @@ def require_use(pretrained: Pretrained, use: str, reads: str = "text") -> None:
 
 
 def tokenizer_of(pretrained: Pretrained, *texts: str) -> HubTokenizer:
-    """Give the checkpoint's tokenizer, for some texts.
+    """Return the checkpoint's tokenizer, for some texts.
 
     Raises:
       ValueError: when it reads no text, has no tokenizer or one that cannot be read, or a text is the name of a
-        picture's file.
+        image's file.
     """
     name, reads = pretrained.config["architectures"][0], pretrained.architecture.inputs.reads
     if "text" not in reads:
         raise ValueError(f"a {name} reads {' and '.join(reads)}, it was given text")
     for text in texts:
         if is_image_name(text) and Path(text).is_file():
-            raise ValueError(f"a {name} reads text, it was given the picture {text}")
+            raise ValueError(f"a {name} reads text, it was given the image {text}")
     if pretrained.tokenizer is None:
         raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files, such as a tokenizer.json")
     if isinstance(pretrained.tokenizer, Unreadable):
@@ -52,7 +52,7 @@ def tokenizer_of(pretrained: Pretrained, *texts: str) -> HubTokenizer:
 
 
 def file_of(pretrained: Pretrained, file: str | os.PathLike, kind: str) -> Path:
-    """Give the path of a file that a checkpoint is to read.
+    """Return the path of a file that a checkpoint is to read.
 
     Args:
       kind: what the checkpoint reads of files, in words.
@@ -69,16 +69,16 @@ def file_of(pretrained: Pretrained, file: str | os.PathLike, kind: str) -> Path:
 
 
 def image_processor_of(pretrained: Pretrained) -> ImageProcessor:
-    """Give the checkpoint's image processor.
+    """Return the checkpoint's image processor.
 
     Raises:
       ValueError: when it has none, or one that cannot be read.
     """
-    return _processor_of(pretrained, "a picture needs an image processor")
+    return _processor_of(pretrained, "an image needs an image processor")
 
 
 def sound_processor_of(pretrained: Pretrained) -> SoundProcessor:
-    """Give the checkpoint's feature extractor.
+    """Return the checkpoint's feature extractor.
 
     Raises:
       ValueError: when it has none, or one that cannot be read.

@@ -66,7 +66,7 @@ class CheckpointTranslator:
         return found
 
     def search(self) -> Search:
-        """Give the search that the checkpoint's own settings ask for."""
+        """Return the search that the checkpoint's own settings ask for."""
         chosen = Writer(self.pretrained, WriterConfig(settings=tuple((self.settings or {}).items()))).chosen
         return Search(beams=chosen.num_beams, length_penalty=chosen.length_penalty, batch=BATCH)
 

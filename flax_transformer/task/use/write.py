@@ -206,7 +206,7 @@ class TextStream:
         return said
 
     def finish(self) -> str:
-        """Give the text that was held back; nothing comes after it."""
+        """Return the text that was held back; nothing comes after it."""
         if not self.stopped:
             self._held += self._decoded(certain=False)
             self._cut()
@@ -214,7 +214,7 @@ class TextStream:
         return said
 
     def whole(self, tokens: Tokens) -> str:
-        """Give the text of all tokens at once."""
+        """Return the text of all tokens at once."""
         return self.push(tokens) + self.finish()
 
     def _decoded(self, *, certain: bool) -> str:

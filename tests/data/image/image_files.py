@@ -1,4 +1,4 @@
-"""Small data sets of pictures, of every form, for tests."""
+"""Small data sets of images, of every form, for tests."""
 
 import gzip
 import json
@@ -105,7 +105,7 @@ def tfds_folder(root: Path, *, boxes=False, count=9) -> Path:
 
 
 def png_bomb(width=60_000, height=60_000) -> bytes:
-    """A picture of a few bytes that says it is enormous, and is valid as far as that."""
+    """An image of a few bytes that says it is enormous, and is valid as far as that."""
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

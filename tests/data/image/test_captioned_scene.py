@@ -44,5 +44,5 @@ def test_pictures_and_captions_are_those_of_the_seed():
 
 @pytest.mark.parametrize("fields", [{"train": 0}, {"size": 15}, {"noise": -1.0}, {"drawing_seed": -1}])
 def test_what_cannot_be_drawn_is_refused(fields):
-    with pytest.raises(ValueError, match="scenes are drawn in at least 1 picture a split, of at least 16 pixels"):
+    with pytest.raises(ValueError, match="scenes are drawn in at least 1 image a split, of at least 16 pixels"):
         CaptionedScenes(**fields)

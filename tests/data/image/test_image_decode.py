@@ -1,4 +1,4 @@
-"""Decoding: one rule for every kind of picture, and what is refused."""
+"""Decoding: one rule for every kind of image, and what is refused."""
 
 import io
 import tracemalloc
@@ -103,13 +103,13 @@ def test_damaged_exif_does_not_hide_a_picture():
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("empty.jpg", b"", "must be a picture, it is empty"),
-        ("page.jpg", b"<html>not found</html>", r"must be a picture \(JPEG, .*it is none or damaged"),
+        ("empty.jpg", b"", "must be an image, it is empty"),
+        ("page.jpg", b"<html>not found</html>", r"must be an image \(JPEG, .*it is none or damaged"),
         ("cut.png", saved(PIL.Image.fromarray(pixels(0, 40, 40)))[:-2000], "damaged or truncated"),
         ("cut.jpg", saved(PIL.Image.fromarray(pixels(0, 40, 40)), "JPEG")[:-900], "damaged or truncated"),
         ("head.png", saved(one("RGB", 0))[:20], "damaged"),
-        ("x.jpg", saved(one("RGB", 0)), "must be a JPEG picture, as its name says, it is PNG"),
-        ("x.JPEG", saved(one("RGB", 0), "GIF"), "must be a JPEG picture, as its name says, it is GIF"),
+        ("x.jpg", saved(one("RGB", 0)), "must be a JPEG image, as its name says, it is PNG"),
+        ("x.JPEG", saved(one("RGB", 0), "GIF"), "must be a JPEG image, as its name says, it is GIF"),
         ("bomb.png", png_bomb(), "must have at most 89,478,485 pixels"),
         ("larger.png", png_bomb(10_000, 9_000), "must have at most 89,478,485 pixels"),
         ("float.tif", saved(one("F", 0.5), "TIFF"), "must have whole numbers as values"),

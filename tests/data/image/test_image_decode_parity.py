@@ -1,4 +1,4 @@
-"""What pictures become, and the sizes they are given, beside `transformers`."""
+"""What images become, and the sizes they are given, beside `transformers`."""
 
 import numpy as np
 import PIL.Image
@@ -36,5 +36,5 @@ def test_the_sizes_of_resized_pictures_are_those_of_transformers():
         theirs = get_resize_output_image_size(image, size, default_to_square=False, input_data_format="channels_last")
         assert Resize(size=size).shape(width, height) == theirs
         both = get_size_with_aspect_ratio((height, width), size, 2 * size)
-        if max(both) <= 2 * size:  # a picture a pixel too long, whose shorter side would stay, they leave as it is
+        if max(both) <= 2 * size:  # an image a pixel too long, whose shorter side would stay, they leave as it is
             assert Resize(size=size, longest=2 * size).shape(width, height) == both

@@ -1,4 +1,4 @@
-"""A folder of pictures of whichever form: what is found, held out and refused."""
+"""A folder of images of whichever form: what is found, held out and refused."""
 
 import json
 import random
@@ -51,10 +51,10 @@ def test_class_folders_of_splits(tmp_path, folders):
 
 
 def test_folders_may_be_nested_and_named_as_people_name_them(tmp_path):
-    root = tmp_path / "archive" / "My pictures"
+    root = tmp_path / "archive" / "My images"
     class_folders(root, classes=("Grüße", "naïve dog", "猫"), suffix=".PNG")
     write_image(root / "猫" / "more" / "deep" / "x.JPG")
-    (root / "猫" / "notes.txt").write_text("no picture")
+    (root / "猫" / "notes.txt").write_text("no image")
     (root / "猫" / ".hidden.png").write_bytes(b"")
     (tmp_path / "__MACOSX").mkdir()
     found = open_images(tmp_path)
@@ -108,7 +108,7 @@ def test_which_are_held_out_depends_on_names_and_seed_not_on_order():
 def test_a_limit_takes_every_class_its_share_and_fewer_are_some_of_more():
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.repeat([0, 1, 2], [10, 40, 50]))
-    named = [f"picture {number}" for number in range(100)]
+    named = [f"image {number}" for number in range(100)]
     before: set[int] = set()
     for count in (3, 10, 50, 100):
         chosen = choose(named, labels, count, seed=1)
@@ -307,18 +307,18 @@ def break_pair(root):
 
 FOLDERS = {
     "empty": (lambda root: root.mkdir(), "must have class folders, .*or idx files, got none"),
-    "idx and classes": (break_idx, "must have pictures in one form, got idx files and class folders"),
+    "idx and classes": (break_idx, "must have images in one form, got idx files and class folders"),
     "an archive": (break_archive, "got none; unpack train.tar.gz first"),
     "one class": (lambda root: class_folders(root, classes=("cat",)), "at least two classes, got"),
-    "pictures alone": (lambda root: write_image(root / "x.png"), "at least two classes, got 0"),
-    "an empty class": (break_class, "bird must have a picture, as every class folder, got none"),
-    "few pictures": (lambda root: class_folders(root, count=2), "a class must have at least 3 pictures"),
+    "images alone": (lambda root: write_image(root / "x.png"), "at least two classes, got 0"),
+    "an empty class": (break_class, "bird must have an image, as every class folder, got none"),
+    "few images": (lambda root: class_folders(root, count=2), "a class must have at least 3 images"),
     "other classes": (break_splits, "the same classes, validation and train differ in bird, dog"),
     "no train": (break_alone, "must have a folder train beside test, val"),
     "other folders": (break_beside, "must have folders of splits alone, as it has train, got extra"),
-    "loose pictures": (break_loose, r"must have its pictures in class folders, got loose\.png beside cat"),
+    "loose images": (break_loose, r"must have its images in class folders, got loose\.png beside cat"),
     "a split twice": (break_twice, "must have one folder for the split validation"),
-    "two forms": (break_forms, "must have pictures in one form, got idx files and COCO annotations"),
+    "two forms": (break_forms, "must have images in one form, got idx files and COCO annotations"),
     "images without labels": (break_pair, r"must have idx files of images and of labels, got .*t10k-images.* alone"),
 }  # fmt: skip
 
@@ -334,7 +334,7 @@ def test_folders_that_make_no_sense_are_refused_in_one_sentence(tmp_path, name):
 
 
 def test_no_folder_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="none must be a folder of pictures, there is none"):
+    with pytest.raises(FileNotFoundError, match="none must be a folder of images, there is none"):
         open_images(tmp_path / "none")
 
 
@@ -344,7 +344,7 @@ IDX = {
     "long": (idx_bytes(pixels(0, 20, 4, 5)) + b"\0", "must have the 400 values it says"),
     "lying": (b"\0\0\x08\x03" + b"\xff" * 12, r"must have 1 to 4,294,967,296 values"),
     "empty": (b"", "must be an idx file of bytes"),
-    "count": (idx_bytes(pixels(0, 19, 4, 5)), "a label for each picture"),
+    "count": (idx_bytes(pixels(0, 19, 4, 5)), "a label for each image"),
     "axes": (idx_bytes(pixels(0, 20, 4, 5).reshape(20, 20)), "must have axes B H W"),
 }
 
@@ -385,27 +385,27 @@ COCO = {
     "an annotation's id doubled": (changed("annotations", 1, id=2), "the ids of annotations must differ, got 2 twice"),
     "a category's id doubled": (changed("categories", 1, id=1), "the ids of categories must differ, got 1 twice"),
     "an image's id doubled": (changed("images", 1, id=10), "the ids of images must differ, got 10 twice"),
-    "an unknown picture": (changed("annotations", 0, image_id=99), "annotation 2 must be of a known picture, got"),
-    "a list as picture": (changed("annotations", 0, image_id=[1]), r"of a known picture, got image_id \[1\]"),
+    "an unknown image": (changed("annotations", 0, image_id=99), "annotation 2 must be of a known image, got"),
+    "a list as image": (changed("annotations", 0, image_id=[1]), r"of a known image, got image_id \[1\]"),
     "an unknown category": (changed("annotations", 0, category_id=2), "of a known category, got category_id 2"),
     "a box outside": (changed("annotations", 0, bbox=[5, 1, 4, 2]), r"annotation 2 must lie within .*8 × 6, got \[5"),
-    "a box before": (changed("annotations", 0, bbox=[-3, 1, 4, 2]), r"must lie within its picture of 8 × 6, got \[-3"),
+    "a box before": (changed("annotations", 0, bbox=[-3, 1, 4, 2]), r"must lie within its image of 8 × 6, got \[-3"),
     "a box of no area": (changed("annotations", 0, bbox=[1, 1, 0, 2]), r"2 must have an area, got \[1, 1, 0, 2\]"),
     "a negative box": (changed("annotations", 0, bbox=[4, 4, -2, 2]), "must have an area"),
-    "a box at the edge": (changed("annotations", 0, bbox=[8, 0, 0.4, 2]), "must have an area within its picture"),
+    "a box at the edge": (changed("annotations", 0, bbox=[8, 0, 0.4, 2]), "must have an area within its image"),
     "no box": (without("annotations", 0, "bbox"), "annotation 2 must have a bbox of four numbers, got None"),
     "a box of words": (changed("annotations", 0, bbox=[1, 1, "2", 2]), "must have a bbox of four numbers"),
     "a box without end": (changed("annotations", 0, bbox=[1, 1, float("inf"), 2]), "must have a bbox of four numbers"),
     "a nameless category": (without("categories", 0, "name"), "category 1 must have a name, got None"),
     "no categories": (lambda file: file["categories"].clear(), "must have at least one category"),
-    "no pictures": (lambda file: file["images"].clear(), "must have at least one picture"),
-    "a missing picture": (changed("images", 2, file_name="none.png"), r"picture none\.png of image 12 must be there"),
-    "a picture elsewhere": (changed("images", 0, file_name="../../x.png"), "must lie within its folder"),
-    "a rooted picture": (changed("images", 0, file_name="/etc/x.png"), "must lie within its folder"),
+    "no images": (lambda file: file["images"].clear(), "must have at least one image"),
+    "a missing image": (changed("images", 2, file_name="none.png"), r"image none\.png of image 12 must be there"),
+    "an image elsewhere": (changed("images", 0, file_name="../../x.png"), "must lie within its folder"),
+    "a rooted image": (changed("images", 0, file_name="/etc/x.png"), "must lie within its folder"),
     "a crowd of words": (changed("annotations", 0, iscrowd="no"), "iscrowd of annotation 2 must be 0 or 1, got 'no'"),
     "an area of words": (changed("annotations", 0, area="big"), "area of annotation 2 must be a number of pixels, got"),
     "no size": (changed("images", 0, width=0), "image 10 must have a width and height of pixels, got 0, 6"),
-    "a picture twice": (changed("images", 1, file_name="0.png"), r"pictures must differ, got 2 images of 0\.png"),
+    "an image twice": (changed("images", 1, file_name="0.png"), r"images must differ, got 2 images of 0\.png"),
     "a category's name doubled": (changed("categories", 1, name="cell"), "must differ, got 'cell' for 1 and 4"),
     "an item that is none": (lambda file: file["annotations"].append(3), "annotations must be an object, got 3"),
 }  # fmt: skip
@@ -453,6 +453,6 @@ def test_a_damaged_picture_is_named_when_it_is_asked_for(tmp_path):
         (each, i) for each in found.splits.values() for i in range(len(each)) if "3.png" in each.images.name(i)
     ]
     pictures, index = next(each for each in everything if "cat" in each[0].images.name(each[1]))
-    with pytest.raises(ValueError, match=r"cat/3\.png must be a picture, it is empty"):
+    with pytest.raises(ValueError, match=r"cat/3\.png must be an image, it is empty"):
         pictures[index]
     assert decode_image(tmp_path / "cat" / "2.png").size == (8, 6)

@@ -1,4 +1,4 @@
-"""Streams of pictures: the same batches whatever the threads and processes, exact resumption, every picture once."""
+"""Streams of images: the same batches whatever the threads and processes, exact resumption, every image once."""
 
 import contextlib
 import json
@@ -117,7 +117,7 @@ def test_a_position_of_another_pipeline_is_refused(make):
 
 @pytest.mark.parametrize("source", [decoded, held])
 def test_every_picture_comes_once_an_epoch_in_an_order_of_its_own(folder, source):
-    """20 training pictures in batches of 5 that are not changed: four batches are an epoch."""
+    """20 training images in batches of 5 that are not changed: four batches are an epoch."""
     train = open_images(folder).splits["train"]
     rows = HeldRows(hold(train), 0) if source is held else DecodedRows(shuffled(train, seed=0), ImageRows())
     batches = take(ImageStream(rows, rows=5, seed=0), 8)
@@ -192,7 +192,7 @@ def test_a_picture_that_a_transform_refuses_is_named_once(tmp_path, read):
         said["annotations"] = [each for each in said["annotations"] if each["image_id"] != 12]
         (root / "annotations/instances_train2017.json").write_text(json.dumps(said))
     pictures, large = open_images(root, holdout=0.01).splits["train"], Resize(size=224)
-    with pytest.raises(ValueError, match="a resized picture must have at most") as refused:  # noqa: PT012
+    with pytest.raises(ValueError, match="a resized image must have at most") as refused:  # noqa: PT012
         if read == "hold":
             hold(pictures, large)
         elif read == "once":
@@ -202,7 +202,7 @@ def test_a_picture_that_a_transform_refuses_is_named_once(tmp_path, read):
             rows = DecodedRows(shuffled(pictures, large, seed=0), collate)
             with contextlib.closing(ImageStream(rows, rows=2, seed=0)) as batches:
                 list(islice(batches, 8))
-    rule = "a resized picture must have at most 89,478,485 pixels, got 4480000 × 224 of 20000 × 1"
+    rule = "a resized image must have at most 89,478,485 pixels, got 4480000 × 224 of 20000 × 1"
     assert str(refused.value) == f"{path}: {rule}"
 
 

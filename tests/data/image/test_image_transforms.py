@@ -1,4 +1,4 @@
-"""What is changed in pictures: sizes, boxes that go along, random numbers, labels."""
+"""What is changed in images: sizes, boxes that go along, random numbers, labels."""
 
 import math
 
@@ -38,7 +38,7 @@ def rng(seed=0):
 
 
 def example(height=20, width=30, seed=0, count=6, channels=3):
-    """A picture with boxes of at least 1 pixel each way, inside of it."""
+    """An image with boxes of at least 1 pixel each way, inside of it."""
     random = rng(seed)
     low = random.uniform(0, [width - 1, height - 1], (count, 2))
     high = random.uniform(low + 1, [width, height])
@@ -98,7 +98,7 @@ def test_boxes_stay_within_the_picture_and_keep_their_classes(name, height, widt
 
 @pytest.mark.parametrize("name", GEOMETRY)
 def test_a_box_goes_with_what_is_to_be_seen(name):
-    """A white rectangle in a black picture is where its box says, to a pixel of what resizing blurs."""
+    """A white rectangle in a black image is where its box says, to a pixel of what resizing blurs."""
     canvas = np.zeros((60, 90, 3), np.uint8)
     canvas[22:41, 30:62] = 255
     seen = {"image": PIL.Image.fromarray(canvas), "boxes": np.array([[30, 22, 62, 41]], np.float32),
@@ -236,7 +236,7 @@ def test_moves_and_mirrors_are_all_drawn_equally_often():
     images[:, 1, 0] = 1
     given = {"inputs": {"images": images}, "labels": np.zeros(rows, np.int32), "weights": np.ones(rows, np.float32)}
     found = ShiftFlip(pad=1, flip=0.5)(given, draw(rows))["inputs"]["images"][..., 0]
-    # The dot is moved out of the picture to its side in one of three, else it is in one of six places to either side.
+    # The dot is moved out of the image to its side in one of three, else it is in one of six places to either side.
     assert abs(found.any((1, 2)).mean() - 2 / 3) < 0.03
     np.testing.assert_allclose(found.mean(0), [[1 / 18 * 1.0, 1 / 9, 1 / 18]] * 3, atol=0.02)
 
@@ -249,7 +249,7 @@ def test_mixed_labels_sum_to_one_and_say_what_the_picture_is_made_of(options, se
     given["inputs"]["images"] = np.broadcast_to(np.arange(8, dtype=np.float32)[:, None, None, None], (8, 16, 16, 1))
     made = Mix(classes=8, **options)(given, draw(rows, seed=seed))
     np.testing.assert_allclose(made["labels"].sum(1), 1, atol=1e-6)
-    # Every picture has its number as its value, so that its mean is that of the numbers in its label.
+    # Every image has its number as its value, so that its mean is that of the numbers in its label.
     np.testing.assert_allclose(made["inputs"]["images"].mean((1, 2, 3)), made["labels"] @ np.arange(8), atol=1e-4)
     assert ((made["labels"] > 0).sum(1) <= 2).all()
 

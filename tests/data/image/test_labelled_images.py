@@ -33,5 +33,5 @@ def test_without_a_folder_shapes_are_drawn(tmp_path):
 
 @pytest.mark.parametrize("options", [{"train": 0}, {"size": 7}, {"noise": -1.0}])
 def test_what_cannot_be_drawn_is_refused(options):
-    with pytest.raises(ValueError, match="shapes are drawn in at least 1 picture a split, of at least 8 pixels"):
+    with pytest.raises(ValueError, match="shapes are drawn in at least 1 image a split, of at least 8 pixels"):
         DrawnShapes(**options)

@@ -1,4 +1,4 @@
-"""Pictures with captions and pairs of pictures: what is found in a folder, and what is refused."""
+"""Images with captions and pairs of images: what is found in a folder, and what is refused."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ def lines(path, *said):
 def captions(root, count=12, name="captions.jsonl", place="images", **more):
     for number in range(count):
         write_image(root / place / f"{number}.png", pixels(number))
-    said = [{"image": f"{number}.png", "captions": [f"picture {number}", "a picture"]} for number in range(count)]
+    said = [{"image": f"{number}.png", "captions": [f"image {number}", "an image"]} for number in range(count)]
     lines(root / name, *said, *more.get("said", ()))
     return root
 
@@ -32,7 +32,7 @@ def test_pictures_and_their_captions_are_found_and_parted(tmp_path):
     for each in found.splits.values():
         for number, name in enumerate(each.images.names):
             row = name.removeprefix("images/").removesuffix(".png")
-            assert each[number]["captions"] == (f"picture {row}", "a picture")
+            assert each[number]["captions"] == (f"image {row}", "an image")
             np.testing.assert_array_equal(np.asarray(each[number]["image"]), pixels(int(row)))
 
 
@@ -56,15 +56,15 @@ GOOD = {"image": "0.png", "captions": ["one"]}
     [
         (["{"], "line 1 must be JSON"),
         (["[]"], "line 1 must be an object with image and captions"),
-        ([GOOD, {"captions": ["one"]}], "line 2 must name its picture as image, got None"),
-        ([{"image": "0.png"}], r"line 1: the picture 0\.png must have captions, texts that are not empty, got None"),
+        ([GOOD, {"captions": ["one"]}], "line 2 must name its image as image, got None"),
+        ([{"image": "0.png"}], r"line 1: the image 0\.png must have captions, texts that are not empty, got None"),
         ([{"image": "0.png", "captions": []}], r"must have captions, texts that are not empty, got \[\]"),
         ([{"image": "0.png", "captions": ["one", " "]}], "must have captions, texts that are not empty"),
-        ([{"image": "../0.png", "caption": "one"}], r"the picture must lie within the folder, got '\.\./0\.png'"),
-        ([{"image": "/0.png", "caption": "one"}], "the picture must lie within the folder"),
-        ([GOOD, {"image": "x.png", "caption": "one"}], r"line 2: the picture x\.png must be there"),
-        ([{"image": "x.png", "caption": "one"}], r"line 1: the picture x\.png must be there, it is in no folder of"),
-        ([GOOD, GOOD], r"the pictures must differ, got 0\.png in lines 1 and 2"),
+        ([{"image": "../0.png", "caption": "one"}], r"the image must lie within the folder, got '\.\./0\.png'"),
+        ([{"image": "/0.png", "caption": "one"}], "the image must lie within the folder"),
+        ([GOOD, {"image": "x.png", "caption": "one"}], r"line 2: the image x\.png must be there"),
+        ([{"image": "x.png", "caption": "one"}], r"line 1: the image x\.png must be there, it is in no folder of"),
+        ([GOOD, GOOD], r"the images must differ, got 0\.png in lines 1 and 2"),
         ([], "must have at least one line, got none"),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_bad_line_is_named(tmp_path, said, rule):
 
 
 def test_bad_folders_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="must be a folder of pictures and their captions"):
+    with pytest.raises(FileNotFoundError, match="must be a folder of images and their captions"):
         CaptionData(root=str(tmp_path / "none")).open()
     with pytest.raises(ValueError, match="must have captions in a file of JSON lines"):
         CaptionData(root=str(tmp_path)).open()
@@ -87,7 +87,7 @@ def test_bad_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match="must have captions of a split train, got those of test"):
         CaptionData(root=str(tmp_path)).open()
     lines(tmp_path / "train.jsonl", GOOD)
-    with pytest.raises(ValueError, match=r"splits must have different pictures, 0\.png is in"):
+    with pytest.raises(ValueError, match=r"splits must have different images, 0\.png is in"):
         CaptionData(root=str(tmp_path)).open()
     lines(tmp_path / "more.jsonl", GOOD)
     with pytest.raises(ValueError, match=r"more\.jsonl must name its split"):
@@ -115,12 +115,12 @@ def test_pictures_of_two_folders_are_paired_by_name(tmp_path):
 
 def test_pictures_without_their_twin_are_refused(tmp_path):
     write_image(twins(tmp_path) / "two" / "e.png")
-    with pytest.raises(ValueError, match=r"two/e\.png must have a picture of its name in one, it has none"):
+    with pytest.raises(ValueError, match=r"two/e\.png must have an image of its name in one, it has none"):
         TwinData(root=str(tmp_path)).open()
     write_image(tmp_path / "three" / "a.png")
-    with pytest.raises(ValueError, match="must have two folders of pictures, got one, three, two"):
+    with pytest.raises(ValueError, match="must have two folders of images, got one, three, two"):
         TwinData(root=str(tmp_path)).open()
-    with pytest.raises(FileNotFoundError, match="must be a folder of two folders of pictures"):
+    with pytest.raises(FileNotFoundError, match="must be a folder of two folders of images"):
         TwinData(root=str(tmp_path / "none")).open()
 
 

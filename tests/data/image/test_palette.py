@@ -1,4 +1,4 @@
-"""Pictures of few colours: the nearest is found, k-means finds what is there, sequences are those pixels."""
+"""Images of few colours: the nearest is found, k-means finds what is there, sequences are those pixels."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Pictures with questions: what is found in a folder, what is refused, and drawn scenes whose answers are right."""
+"""Images with questions: what is found in a folder, what is refused, and drawn scenes whose answers are right."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.data.image.test_pairs import lines
 
 
 def questions(root, count=12, each=3, name="questions.jsonl"):
-    """Write pictures with some questions each, those of a picture apart."""
+    """Write images with some questions each, those of an image apart."""
     for number in range(count):
         write_image(root / "images" / f"{number}.png", pixels(number))
     said = [
@@ -56,18 +56,18 @@ GOOD = {"image": "0.png", "question": "what?", "answers": ["one"]}
     [
         (["{"], "line 1 must be JSON"),
         (["[]"], "line 1 must be an object with image and question and answers"),
-        ([GOOD, {"question": "what?", "answers": ["one"]}], "line 2 must name its picture as image, got None"),
+        ([GOOD, {"question": "what?", "answers": ["one"]}], "line 2 must name its image as image, got None"),
         (
             [{"image": "0.png", "answers": ["one"]}],
-            r"line 1: the picture 0\.png must have a question, a text, got None",
+            r"line 1: the image 0\.png must have a question, a text, got None",
         ),
         ([{**GOOD, "question": " "}], "must have a question, a text, got ' '"),
         ([{**GOOD, "question": ["a?", "b?"]}], r"must have a question, a text, got \['a\?', 'b\?'\]"),
         ([{"image": "0.png", "question": "what?"}], "line 1: the question 'what[?]' must have answers, .*got None"),
         ([{**GOOD, "answers": []}], r"must have answers, texts that are not empty, got \[\]"),
         ([{**GOOD, "answers": [3]}], r"must have answers, texts that are not empty, got \[3\]"),
-        ([{**GOOD, "image": "../0.png"}], "the picture must lie within the folder"),
-        ([GOOD, {**GOOD, "image": "x.png"}], r"line 2: the picture x\.png must be there"),
+        ([{**GOOD, "image": "../0.png"}], "the image must lie within the folder"),
+        ([GOOD, {**GOOD, "image": "x.png"}], r"line 2: the image x\.png must be there"),
         ([], "must have at least one line, got none"),
     ],
 )
@@ -81,12 +81,12 @@ def test_a_bad_line_is_named(tmp_path, said, rule):
 
 
 def test_bad_folders_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="must be a folder of pictures and their questions"):
+    with pytest.raises(FileNotFoundError, match="must be a folder of images and their questions"):
         QuestionData(root=str(tmp_path / "none")).open()
     write_image(tmp_path / "0.png")
     lines(tmp_path / "train.jsonl", GOOD)
     lines(tmp_path / "test.jsonl", GOOD)
-    with pytest.raises(ValueError, match=r"splits must have different pictures, 0\.png is in"):
+    with pytest.raises(ValueError, match=r"splits must have different images, 0\.png is in"):
         QuestionData(root=str(tmp_path)).open()
     lines(tmp_path / "train.jsonl", {**GOOD, "answers": ["one", "two"]})
     with pytest.raises(ValueError, match=r"train\.jsonl must have questions of a single answer, got none"):
@@ -98,7 +98,7 @@ def test_the_most_frequent_answers_come_first():
 
 
 def seen(scenes, number):
-    """Tell what a scene shows by its picture: of each object its colour, its share of its box, and its middle."""
+    """Return what a scene shows by its image: of each object its colour, its share of its box, and its middle."""
     image, objects = np.asarray(scenes.draw(number)).astype(int), scenes.layout(number)
     for box, label in zip(objects.boxes.astype(int), objects.classes, strict=True):
         part = image[box[1] : box[3], box[0] : box[2]]
@@ -145,5 +145,5 @@ def test_scenes_and_questions_are_those_of_their_seed():
 
 @pytest.mark.parametrize("count", [0, 17])
 def test_impossible_numbers_of_questions_are_refused(count):
-    with pytest.raises(ValueError, match=f"questions must be from 1 to 16 a picture, got {count}"):
+    with pytest.raises(ValueError, match=f"questions must be from 1 to 16 an image, got {count}"):
         AskedShapes(questions=count)

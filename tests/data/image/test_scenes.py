@@ -53,7 +53,7 @@ def test_a_scene_is_the_same_whatever_there_is_besides():
 
 def test_scenes_are_generated_where_no_folder_is_named(tmp_path):
     assert SceneData(shapes=FEW).open().classes == SHAPES
-    with pytest.raises(FileNotFoundError, match="must be a folder of pictures"):
+    with pytest.raises(FileNotFoundError, match="must be a folder of images"):
         SceneData(root=str(tmp_path / "none")).open()
 
 

@@ -83,7 +83,7 @@ def sizes(root):
 
 def damaged(root):
     (root / "run" / "clip 0" / "12.png").write_bytes(b"\x89PNG\r\n\x1a\nnot")
-    return r"12.png must be a picture .*, it is none or damaged"
+    return r"12.png must be an image .*, it is none or damaged"
 
 
 def no_av(root):
