@@ -6,7 +6,7 @@ r"""Answer questions about images, and the same questions blindly, without their
 
 The first word says what sees the images. `seeing`: ViLT's form, one Transformer over the tokens of a question and the
 places of an image, with convolutions before it; `patches`: with patches, as ViLT has them, which `transformers` opens;
-`blind`: an encoder of the questions alone, which tells how many answers the questions give away. A folder has images
+`blind`: an encoder of the questions alone, which shows how many answers the questions give away. A folder has images
 and files of JSON lines, `train.jsonl` and perhaps others of `validation` and `test`, a line of `{"image": "…",
 "question": "…", "answers": ["…", …]}` each; without one, scenes of shapes are drawn, and their colours, shapes, number
 and places asked for. docs/multimodal.md makes such a folder of easy-VQA, for which take --length 16 and

@@ -7,7 +7,7 @@ r"""Learn to say what is on an image: an encoder of patches, and a decoder of wo
 A folder has images and files of JSON lines, `train.jsonl` and perhaps others of `validation` and `test`, a line of
 `{"image": "…", "captions": ["…", …]}` each; what is missing is held out of the training images. Captions of the test
 images are written by beam search and scored by all that people said of each: BLEU-1 to 4, CIDEr-D and the share that
-says it word for word; and once more by what was said of other images, which tells how much of the score is had
+says it word for word; and once more by what was said of other images, which shows how much of the score is had
 without looking.
 
 Of 500 drawn test scenes, one or two shapes of six colours and four kinds beside or above each other, `cct` wrote

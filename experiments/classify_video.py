@@ -7,19 +7,21 @@ r"""Tell what happens in a clip; out of the box, what a drawn shape does, which 
 The first word is the model: `vivit`, `timesformer`, or `frame`. The folder has a folder for each class, perhaps within
 `train`, `validation` and `test`, and in it clips: folders of frames, or video files, which take the extra `video`.
 
-Out of the box, with --workdir runs/actions, the ViViT told 90.25 % of 400 test clips after 1,000 steps, in 3.6 minutes;
+Out of the box, with --workdir runs/actions,
+the ViViT reached 90.25 % accuracy on 400 test videos after 1,000 steps, in 3.6 minutes;
 after 1,000 more on twice as many clips,
 
     python experiments/classify_video.py --workdir runs/more --init runs/actions/export --data.shapes.train 6000 \
         --optimizer.learning-rate 5e-3 --train.eval-every 500
 
-98.50 %, in 4.1 minutes. The model of one frame told 10.25 %, where chance is 12.5 (one seed, two cores of an Intel Xeon
-beside other work, 2026-11-23).
+98.50 %, in 4.1 minutes. The model of one frame reached 10.25 %, where chance is 12.5 (one seed, two cores of an Intel
+Xeon beside other work, 2026-11-23).
 
     python experiments/classify_video.py skeleton --workdir runs/skeletons --data.root MSR_ACTION3D
 
-reads joints as the pixels of a clip, and told 87.27 % of the 275 sequences of the subjects of MSR Action3D that it was
-not trained on, in 2 minutes and 13 seconds. In papers it is 89 to 94 %. The `timesformer` has not been run to its end.
+reads joints as the pixels of a clip, and reached 87.27 % accuracy on the 275 sequences of the subjects of MSR Action3D
+that it was not trained on, in 2 minutes and 13 seconds. In papers it is 89 to 94 %. The `timesformer` has not been run
+to its end.
 """
 
 from dataclasses import replace

@@ -5,7 +5,7 @@ r"""Choose actions by the return that is asked for: a Decision Transformer, lear
     python experiments/decide.py cloning --workdir runs/cloning
     python experiments/decide.py transformer --workdir runs/expert --data.root EPISODES.npz
 
-The first word is `transformer`, which is told the return still to come, or `cloning`, the same model that is not, and
+The first word is `transformer`, which is given the return to go, or `cloning`, the same model that is not, and
 does as those did whom it learned from. A file of arrays has `obs` [N, S], `actions` [N], `rewards` [N] and
 `episode_starts` [N]. The finished model plays CartPole and is asked for returns of 500, 200 and 50
 (--evaluators.0.asked).

@@ -5,7 +5,7 @@
 
 The first word is the student: `deit`, which has one head for the labels and one for the teacher's class (hard), or
 `vit`, whose one head learns both the labels and the teacher's distribution (soft). The teacher sees every image as
-the student does, after all that is done to it at random; it must tell the same classes. Without `--teacher` the student
+the student does, after all that is done to it at random; it must have the same classes. Without `--teacher` the student
 learns from the labels alone, with both heads where there are two: what distillation is compared with.
 
 Accuracy on Fashion-MNIST's test images, in percent, with --data.holdout 0.02 --augment.shift 1 and a teacher of

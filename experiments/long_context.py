@@ -8,7 +8,7 @@
 
 The model is a small Longformer: each token sees a window, and the first token all, as all see it; `leading 0` leaves
 windows alone, which reach as far as those of all layers together. Of `needle` and `copy`, which are generated, the
-accuracy is told for each distance between a token and the question for it.
+accuracy is reported for each distance between a token and the question for it.
 
 `IMDB/` holds train.jsonl.xz and test.jsonl.xz, a line of `{"label": 0 or 1, "text": "…"}` a review: the Large Movie
 Review Dataset (Maas et al. 2011). 2,500 of the training reviews are for validation. The two commands are the same model

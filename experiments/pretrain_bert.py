@@ -11,13 +11,13 @@ classify_text.py begins from by `--init`, and what guesses masked words.
     python experiments/pretrain_bert.py further --init bert-base-uncased --workdir runs/law --data.text FILE
 
 `further` goes on with a checkpoint that guesses masked tokens, of BERT, RoBERTa, DistilBERT, ELECTRA's generator and
-their like, by its own tokenizer, a folder, a hub id or the `export` of a run; next sentences are told by a
+their like, by its own tokenizer, a folder, a hub id or the `export` of a run; next sentences are predicted by a
 BertForPreTraining alone. On an accelerator `--model.compute bfloat16` computes in bfloat16, with parameters in float32,
 and `--model.remat full` saves memory.
 
 The defaults, 600 steps of 2 layers, 128 wide, take 2 minutes of CPU time (2 CPU cores, 2026-11-21) and are only a
 beginning. On validation lines: loss 6.28 a masked token, 10.2 % of them guessed, mostly the frequent ones, and 58.0 %
-of next sentences told from others. `--train.steps` buys more.
+of next sentences recognised. `--train.steps` buys more.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Learn seven tasks with one small T5, told apart by the words a source begins with; the last is T5's own pretraining.
+"""Learn seven tasks with one small T5, distinguished by the prefix of the source; the last is T5's own pretraining.
 
     python experiments/text_to_text.py --workdir runs/text_to_text
 
