@@ -19,7 +19,7 @@ import transformers
 from results import arguments, ratios, spell, turns, write
 
 from flax_transformer import hub
-from flax_transformer.hub.processor.audio import SoundProcessor
+from flax_transformer.hub.processor.audio import AudioProcessor
 
 TOKENS, RATE = 64, 16_000
 SUPPRESSED = [50_257, *range(50_358, 51_865)]
@@ -48,7 +48,7 @@ def speech() -> dict[str, Runs]:
     theirs = whisper()
     ours = opened(theirs)
     extractor = transformers.WhisperFeatureExtractor()
-    processor = SoundProcessor.of({"feature_extractor_type": "WhisperFeatureExtractor"})
+    processor = AudioProcessor.of({"feature_extractor_type": "WhisperFeatureExtractor"})
     samples = np.random.default_rng(0).normal(0, 0.1, 30 * RATE).astype(np.float32)
     asked = {"max_new_tokens": TOKENS, "suppress_tokens": SUPPRESSED, "return_timestamps": False, "num_beams": 1}
     frames = processor(samples)["input_features"]

@@ -12,8 +12,8 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from flax_transformer.bench.ahead import Case, CompilerError
 from flax_transformer.bench.chip import GIB
+from flax_transformer.bench.compile_ahead import Case, CompilerError
 from flax_transformer.bench.plan import Plan, plan
 from flax_transformer.bench.report import amount, seconds
 from flax_transformer.parallel import AXES, MeshConfig

@@ -38,7 +38,7 @@ from dataclasses import replace
 from typing import Any
 
 from flax_transformer.data.image import ShapeQuestions
-from flax_transformer.models.answer import answering
+from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.vilt import vilt_encoder
 from flax_transformer.models.text.bert import bert_base_uncased

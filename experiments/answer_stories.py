@@ -31,7 +31,8 @@ from typing import Any
 from flax_transformer.data.text.story import StoryTasks
 from flax_transformer.models.head import with_head
 from flax_transformer.models.text.story import StoryConfig
-from flax_transformer.nn import EmbeddingConfig, HaltingConfig, TrunkConfig, UniversalConfig, transformer_block
+from flax_transformer.models.text.universal_trunk import HaltingConfig, UniversalConfig
+from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.objective import LabelLoss, PonderLoss
 from flax_transformer.task.evaluator import TaskErrors
 from flax_transformer.task.example import StoryQuestions

@@ -39,7 +39,7 @@ from flax_transformer.models.vision.vit import ViTConfig, vit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Captions
-from flax_transformer.task.example import Augment, DictatedImages
+from flax_transformer.task.example import Augment, ImageCaptions
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
@@ -56,7 +56,7 @@ def experiment(encoder: ViTConfig) -> Recipe:
         model=with_fields(captioner(encoder, WORDS), unroll=True),
         family="vision-encoder-decoder",
         data=SceneCaptions(),
-        examples=DictatedImages(augment=Augment(shift=1)),
+        examples=ImageCaptions(augment=Augment(shift=1)),
         objective=TokenLoss(label_smoothing=0.1),
         evaluators=(Captions(),),
         optimizer=muon_cosine(5e-3),
@@ -70,7 +70,7 @@ EXPERIMENTS = {
     "finetune": Recipe(
         model=StartConfig(),
         data=SceneCaptions(),
-        examples=DictatedImages(rows=32),
+        examples=ImageCaptions(rows=32),
         objective=TokenLoss(),
         evaluators=(Captions(),),
         optimizer=adamw_linear(5e-5),

@@ -54,7 +54,7 @@ from flax_transformer.models.vision.cct import cct
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import ContrastiveLoss
 from flax_transformer.task.evaluator import Retrieval
-from flax_transformer.task.example import Augment, CaptionedImages, TwinImages
+from flax_transformer.task.example import Augment, CaptionedImages, ImagePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
@@ -103,7 +103,7 @@ EXPERIMENTS = {
     "twins": experiment(
         model=SiameseConfig(tower=TOWER),
         data=TwinData(root="EMOJI"),
-        examples=TwinImages(augment=Augment(area=0.6, jitter=0.4)),
+        examples=ImagePairs(augment=Augment(area=0.6, jitter=0.4)),
     ),
 }
 

@@ -20,9 +20,9 @@ in fewer steps than AdamW: after 1,200 steps of scenes it had AP 29.0 on 64 imag
 
 from flax_transformer.data.image import SceneData
 from flax_transformer.models.vision.detr import DetrConfig
+from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig
-from flax_transformer.nn.placed import placed_block
 from flax_transformer.objective import BatchStatistics, DetectionLoss
 from flax_transformer.task.evaluator import Detections
 from flax_transformer.task.example import DetectionImages
@@ -35,7 +35,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 
 def trunk(cross: bool, depth: int) -> TrunkConfig:
     """Make layers that look at a feature map, or queries' that look at it too."""
-    return TrunkConfig(block=placed_block(embed=128, heads=4, inner=256, cross=cross), depth=depth)
+    return TrunkConfig(block=detr_block(embed=128, heads=4, inner=256, cross=cross), depth=depth)
 
 
 EXPERIMENT = Recipe(

@@ -41,7 +41,7 @@ from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.speech.ctc import TranscriberConfig
 from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config
 from flax_transformer.models.speech.whisper import whisper_tiny
-from flax_transformer.nn import FrontConfig, transformer_block, with_fields
+from flax_transformer.nn import FeatureExtractorConfig, transformer_block, with_fields
 from flax_transformer.objective import CTCLoss, LabelLoss, TokenLoss
 from flax_transformer.task.evaluator import SoundLabels, Transcripts
 from flax_transformer.task.example import LabelledSounds, SoundAugment, SpokenLetters, SpokenTexts
@@ -70,7 +70,7 @@ def wav2vec2(width: int, depth: int) -> TranscriberConfig:
     block = transformer_block(
         embed=width, heads=4, inner=4 * width, activation="gelu", norm_position="pre", init_std=0.02
     )
-    front = FrontConfig(
+    front = FeatureExtractorConfig(
         embed=width, before=(width // 2,) * 3, windows=(20, 8, 4, 4), strides=(10, 4, 2, 2), norm="every"
     )
     backbone = Wav2Vec2Config(block=block, depth=depth, front=front, window=16, groups=8, unroll=True)

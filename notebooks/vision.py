@@ -37,8 +37,8 @@ from flax_transformer.models.head import Classifier, with_head
 from flax_transformer.models.preset import abstract
 from flax_transformer.models.vision.swin import swin_tiny
 from flax_transformer.models.vision.vit import ViTConfig, vit_base_patch16, vit_huge_patch14, vit_large_patch16
+from flax_transformer.models.vision.window_attention import over_grid
 from flax_transformer.nn import Grid, PatchConfig, transformer_block
-from flax_transformer.nn.window import over_grid
 from flax_transformer.objective import LabelLoss
 from flax_transformer.ops import capture
 from flax_transformer.report import image_attention_figure

@@ -16,8 +16,8 @@ from flax_transformer.bench.device import TYPES, device_peak
 from flax_transformer.bench.environment import describe, environment
 from flax_transformer.bench.report import amount, seconds
 from flax_transformer.bench.timing import Spread, time_calls
-from flax_transformer.columns import align
 from flax_transformer.ops import Mask, attention, explain_attention
+from flax_transformer.text_table import align
 
 BACKWARD = 2.5
 

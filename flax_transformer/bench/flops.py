@@ -24,10 +24,10 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from flax_transformer.bench.turns import after_loop, fold, turns
+from flax_transformer.bench.trip_count import after_loop, fold, turns
+from flax_transformer.named_scope import module_path
 from flax_transformer.ops.convolution import SHIFTED
-from flax_transformer.ops.kept import AGAIN
-from flax_transformer.scope import module_path
+from flax_transformer.ops.remat_name import AGAIN
 
 
 class Kind(NamedTuple):

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 
 from flax_transformer.bench.report import LINES, amount
-from flax_transformer.columns import align
-from flax_transformer.scope import OUTSIDE, module_path
-from flax_transformer.wire import Message, message, numbers, text
+from flax_transformer.named_scope import OUTSIDE, module_path
+from flax_transformer.protobuf import Message, message, numbers, text
+from flax_transformer.text_table import align
 
 ARGUMENTS, RESULTS = "(arguments)", "(results)"
 """In place of a module: what the program is given, and what it gives in memory of its own."""

@@ -9,16 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flax_transformer.bench.ahead import Case, Compiled, compile_case, compile_program
 from flax_transformer.bench.chip import GIB, Topology
+from flax_transformer.bench.compile_ahead import Case, Compiled, compile_case, compile_program
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.record import save
 from flax_transformer.bench.report import amount, seconds, three
 from flax_transformer.bench.timing import make_program
-from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel.collectives import KINDS, Collective, collective_bytes
 from flax_transformer.parallel.mesh import AXES
+from flax_transformer.text_table import align
 
 UNKNOWN = """What this cannot know: how much of communication and memory traffic hides behind arithmetic, how long the
 host takes to bring batches, what happens on other slices, and how fast the chips really run."""

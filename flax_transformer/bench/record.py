@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.bench.report import render
-from flax_transformer.columns import align
+from flax_transformer.text_table import align
 
 ENVIRONMENT = ("device", "devices", "cpu", "cores", "jax", "jaxlib", "flax", "python", "variables")
 """What may explain a difference by itself."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flax_transformer.bench.environment import describe
-from flax_transformer.columns import align
-from flax_transformer.scope import OUTSIDE
+from flax_transformer.named_scope import OUTSIDE
+from flax_transformer.text_table import align
 
 
 def seconds(value: float | int | None) -> str:

@@ -33,7 +33,7 @@ class RefusedError(ValueError):
 
 
 @contextmanager
-def at_the_door() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """Make refusals of errors in what was asked for, found before anything is measured."""
     try:
         yield
@@ -86,7 +86,7 @@ def benchmark(
     Raises:
       RefusedError: for what cannot be measured, before anything is.
     """
-    with at_the_door():
+    with exit_on_error():
         job = open_target(target, size, what=what, steps=steps, mesh=mesh)
     return run(job)
 

@@ -15,19 +15,19 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from flax_transformer.bench.ahead import Case, CompilerError
 from flax_transformer.bench.chip import Topology
+from flax_transformer.bench.compile_ahead import Case, CompilerError
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.experiment import option_changes, with_options
-from flax_transformer.bench.minimum import minimum_bytes, splits
+from flax_transformer.bench.minimum_bytes import minimum_bytes, splits
 from flax_transformer.bench.plan import ESTIMATE, UNKNOWN, Plan, gib, plan, spell_mesh
 from flax_transformer.bench.report import seconds
 from flax_transformer.bench.target import find_experiment, find_workload
 from flax_transformer.bench.workload import Size, Workload
-from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import AXES, MeshConfig, abstract_mesh, row_parts
 from flax_transformer.task.command import split_target
+from flax_transformer.text_table import align
 from flax_transformer.train.state import state_shardings
 
 KEPT = ("none", "dots", "attention", "full")

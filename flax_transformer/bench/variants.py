@@ -16,10 +16,10 @@ from jaxtyping import Array, Float
 from flax_transformer.bench.environment import describe, environment
 from flax_transformer.bench.report import amount, seconds
 from flax_transformer.bench.timing import time_calls
-from flax_transformer.columns import align
 from flax_transformer.listing import listed
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.variants import VARIANTS
+from flax_transformer.text_table import align
 
 EXACT = ("xla", "blockwise")
 """Backends that are exact: with all weights in memory, and without."""

@@ -13,16 +13,16 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0, or 1 after an error said in one sentence on standard error."""
     import tyro
 
+    from flax_transformer.cli.audio import transcribe
     from flax_transformer.cli.bench import bench, bench_attention, bench_variants, presets, sharding
     from flax_transformer.cli.checkpoint import answer, convert, fill_mask, generate
     from flax_transformer.cli.classify import classify
     from flax_transformer.cli.embed import embed
+    from flax_transformer.cli.image import ask, caption, detect, search
     from flax_transformer.cli.launch import launch
-    from flax_transformer.cli.permit import reads_runs
-    from flax_transformer.cli.picture import ask, caption, detect, search
     from flax_transformer.cli.plan import plan
     from flax_transformer.cli.run import attention, compare, distil, evaluate, report, show, translate
-    from flax_transformer.cli.sound import transcribe
+    from flax_transformer.cli.trust import reads_runs
 
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:2] in (["bench", "attention"], ["bench", "variants"]):

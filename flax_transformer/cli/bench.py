@@ -12,7 +12,7 @@ from flax_transformer.cli.read import Folder, Options, read_lines
 
 def presets() -> None:
     """List the presets, family by family: name, parameters, and what it is."""
-    from flax_transformer.task.show import list_presets
+    from flax_transformer.task.description import list_presets
 
     list_presets()
 
@@ -109,13 +109,13 @@ def bench(
     import jax
 
     from flax_transformer.bench.record import check_file, check_same, load
-    from flax_transformer.bench.run import RecompiledError, at_the_door, open_target, run
+    from flax_transformer.bench.run import RecompiledError, exit_on_error, open_target, run
     from flax_transformer.bench.workload import Size as Checked
     from flax_transformer.parallel import MeshConfig
     from flax_transformer.task.command import spelled
     from flax_transformer.train.profile import Profile
 
-    with at_the_door():
+    with exit_on_error():
         before = None if compare is None else load(compare)
         check_file(json)
         traced = Profile.of(profile, Path("profile")) if profile else None
@@ -174,10 +174,10 @@ def bench_attention(
     from flax_transformer.bench.attention import bench_attention as run
     from flax_transformer.bench.attention import render_attention
     from flax_transformer.bench.record import check_file, save
-    from flax_transformer.bench.run import at_the_door
+    from flax_transformer.bench.run import exit_on_error
 
     options = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "width": width, "dtype": dtype, "causal": causal}
-    with at_the_door():
+    with exit_on_error():
         check_file(json)
         record = run(lengths, **options)
     print(render_attention(record))
@@ -210,10 +210,10 @@ def bench_variants(
     """
     from flax_transformer.bench import variants as measure
     from flax_transformer.bench.record import check_file, save
-    from flax_transformer.bench.run import at_the_door
+    from flax_transformer.bench.run import exit_on_error
     from flax_transformer.bench.variants_figure import save_figure
 
-    with at_the_door():
+    with exit_on_error():
         check_file(json)
         check_file(figure)
         if (run is None) != (text is None):

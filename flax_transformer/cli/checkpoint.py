@@ -107,7 +107,7 @@ def generate(
 
 
 def _chat(writer) -> None:
-    from flax_transformer.task.answer import Conversation
+    from flax_transformer.task.answer_span import Conversation
 
     talk, terminal = Conversation(), sys.stdin.isatty()
     while True:
@@ -187,7 +187,7 @@ def answer(
       stride: Tokens that windows over a long passage share.
       jsonl: Print a JSON object for each question instead: question and answers.
     """
-    from flax_transformer.task.answer import AnswerConfig, Conversation
+    from flax_transformer.task.answer_span import AnswerConfig, Conversation
     from flax_transformer.task.use import answer as run
     from flax_transformer.task.use import open_checkpoint
 

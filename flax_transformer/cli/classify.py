@@ -8,7 +8,7 @@ import tyro
 
 from flax_transformer.cli.programs import keep_programs
 from flax_transformer.cli.read import Folder, put, read_lines
-from flax_transformer.cli.several import Refused
+from flax_transformer.cli.unreadable import Refused
 
 Texts = Annotated[tuple[str, ...], tyro.conf.Positional]
 

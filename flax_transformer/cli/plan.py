@@ -53,15 +53,15 @@ def plan(
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on what is here
     from flax_transformer.bench import plan as ahead
-    from flax_transformer.bench.ahead import Case
+    from flax_transformer.bench.compile_ahead import Case
     from flax_transformer.bench.record import check_file
-    from flax_transformer.bench.run import at_the_door
+    from flax_transformer.bench.run import exit_on_error
     from flax_transformer.parallel import MeshConfig
     from flax_transformer.task.command import spelled
 
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     changes = {name: value for name, value in asdict(size).items() if value is not None}
-    with at_the_door():
+    with exit_on_error():
         check_file(json)
         devices = None if mesh == Mesh() else MeshConfig(**asdict(mesh))
         target, options = spelled(target, options)

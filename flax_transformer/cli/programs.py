@@ -19,7 +19,7 @@ def keep_programs() -> None:
     """
     import jax
 
-    from flax_transformer.train.programs import processor
+    from flax_transformer.train.compiled_step import processor
 
     if jax.config.jax_compilation_cache_dir or os.environ.get(FOLDER) == "":
         return

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from flax_transformer.cli.read import Folder, read_lines
-from flax_transformer.cli.several import Refused
+from flax_transformer.cli.unreadable import Refused
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def show(target: Folder, /) -> None:
     Args:
       target: Folder of any run, or the name of a preset as transformer_base.
     """
-    from flax_transformer.task.show import describe
+    from flax_transformer.task.description import describe
 
     describe(target)
 

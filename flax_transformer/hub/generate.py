@@ -18,9 +18,9 @@ from flax_transformer.decode import Beam, Decoded, Greedy, Sampling, beam_search
 from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.hub.check import check_key
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.generation_input import Given, Start, start_of
 from flax_transformer.hub.settings import make_settings
-from flax_transformer.hub.start import Given, Start, start_of
-from flax_transformer.hub.watch import Watch
+from flax_transformer.hub.streamer import Watch
 from flax_transformer.nn import EmbeddingConfig, own_tables
 from flax_transformer.ops.sampling import Keys, each_row, row_keys
 

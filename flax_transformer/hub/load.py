@@ -18,7 +18,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from flax_transformer.frozen import frozen
-from flax_transformer.hub.alike import unlike
+from flax_transformer.hub.config_diff import config_diff
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, DTYPES, beside, find_folder, open_tensors, read_json, write_tensors
 from flax_transformer.hub.file import Tensor as StoredTensor
@@ -260,7 +260,7 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
     pretrained = Pretrained(model, Fields.of(config).relabelled({**labels, **fields}), tokenizer, processor=processor)
     again = pretrained.architecture.config(pretrained.config)
     inner = getattr(again, known.at.rstrip(".")) if known.at else again
-    lost = unlike(backbone, inner)
+    lost = config_diff(backbone, inner)
     if not lost:
         rows = pretrained.family.rows(pretrained.architecture)
         sizes = ([entry.shapes for entry in resolve(rows, each)] for each in (model, abstract(again)))

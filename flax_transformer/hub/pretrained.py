@@ -19,7 +19,7 @@ from flax_transformer.hub.registry import find_family
 from flax_transformer.listing import listed
 from flax_transformer.nn.module import labels_or
 from flax_transformer.ops import capture
-from flax_transformer.ops.eager import kept
+from flax_transformer.ops.eager_call import kept
 from flax_transformer.ops.platform import platform
 from flax_transformer.order import Part
 from flax_transformer.parallel import path_name
@@ -62,7 +62,7 @@ class Pretrained:
     generation: Fields = field(default=Fields("{}"), metadata={"static": True})
     """Everything in generation_config.json."""
     processor: Any = field(default=None, metadata={"static": True})
-    """An `ImageProcessor`, which makes `pixel_values` of images, a `SoundProcessor`, which makes `input_features` or
+    """An `ImageProcessor`, which makes `pixel_values` of images, a `AudioProcessor`, which makes `input_features` or
     `input_values` of sounds, or None where the checkpoint has none."""
 
     layer_order = (Part("model"),)

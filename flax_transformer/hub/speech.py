@@ -18,9 +18,9 @@ from flax_transformer.decode import Timestamps, make_process
 from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.generate import Task, run
-from flax_transformer.hub.language import CODES
+from flax_transformer.hub.generation_input import STARTS
 from flax_transformer.hub.settings import Settings, make_settings
-from flax_transformer.hub.start import STARTS
+from flax_transformer.hub.whisper_language import CODES
 from flax_transformer.listing import listed
 
 FRAME = 0.01

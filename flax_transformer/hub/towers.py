@@ -12,8 +12,8 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from flax_transformer.hub.call import ModelOutput, causal_hidden, encoder_hidden, pictures, split_keys
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import plain_layers
 from flax_transformer.hub.inputs import Inputs
-from flax_transformer.hub.picture import plain_layers
 from flax_transformer.models.multimodal.towers import Embedded, unit
 
 Tower = Callable[..., ModelOutput]

@@ -23,8 +23,8 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation, dropout, widen
+from flax_transformer.ops.float32 import wide
 from flax_transformer.ops.routing import over_tokens
-from flax_transformer.ops.wide import wide
 from flax_transformer.order import Part
 
 

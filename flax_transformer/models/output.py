@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int, Shaped
 from flax_transformer.nn import EmbeddingConfig, OutputTable, make_norm
 from flax_transformer.nn.linear import Linear, initializer
 from flax_transformer.ops import activation, chunked_scores, widen
-from flax_transformer.ops.table import lookup, settled, take_rows
-from flax_transformer.ops.wide import product
+from flax_transformer.ops.embedding_table import lookup, settled, take_rows
+from flax_transformer.ops.float32 import product
 
 
 def output_table(cfg: EmbeddingConfig, outputs: int | None = None) -> EmbeddingConfig:

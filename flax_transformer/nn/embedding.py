@@ -25,9 +25,9 @@ from flax_transformer.ops import (
     take_rows,
     widen,
 )
+from flax_transformer.ops.embedding_table import exchanged, sharing
+from flax_transformer.ops.float32 import wide
 from flax_transformer.ops.mask_field import check_broadcast
-from flax_transformer.ops.table import exchanged, sharing
-from flax_transformer.ops.wide import wide
 from flax_transformer.parallel import constrain
 
 SINUSOIDS = {

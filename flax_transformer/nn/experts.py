@@ -22,7 +22,7 @@ from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import balance_loss, route, router_z_loss, widen
 from flax_transformer.ops.routing import over_tokens, seats_of, send, visitors
-from flax_transformer.ops.rows import drawn
+from flax_transformer.ops.row_random import drawn
 from flax_transformer.parallel import axis_rules, constrain
 from flax_transformer.parallel.axis import axis_to_mesh
 

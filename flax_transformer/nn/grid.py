@@ -43,7 +43,7 @@ class GridBlockConfig:
 
     attention: Any
     """A config with `embed` (D) and `build(rngs)`, which makes a sublayer `f(x, *, grid, key=None)`: `WindowConfig`,
-    `GridAttentionConfig`, `ReducedConfig`."""
+    `GridAttentionConfig`, `SpatialReductionConfig`."""
     feedforward: FeedForwardConfig
     residual: ResidualConfig
 

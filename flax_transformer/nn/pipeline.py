@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.ops.device_map import device_map
-from flax_transformer.ops.rows import rows_of
+from flax_transformer.ops.row_random import rows_of
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts
 

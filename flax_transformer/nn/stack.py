@@ -15,8 +15,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 from flax_transformer.nn.check import check_depth, check_kept
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
-from flax_transformer.ops.eager import reused
-from flax_transformer.ops.kept import ATTENDED
+from flax_transformer.ops.eager_call import reused
+from flax_transformer.ops.remat_name import ATTENDED
 from flax_transformer.parallel.axis import spelled
 from flax_transformer.parallel.explicit import implicit
 

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import yaml
 
-from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.ops import Mask
 from flax_transformer.parallel import path_name, tree_axes
+from flax_transformer.text_table import align
 
 # `nnx.tabulate` writes what modules are given as YAML, which else refuses a mask without arrays.
 yaml.SafeDumper.add_multi_representer(Mask, lambda dumper, mask: dumper.represent_str(repr(mask)))

@@ -6,11 +6,12 @@ from flax_transformer.ops.capture import capture
 from flax_transformer.ops.chunked_loss import chunked_cross_entropy, chunked_scores
 from flax_transformer.ops.drop_path import drop_path
 from flax_transformer.ops.dropout import Dropout, dropout, keep_mask
+from flax_transformer.ops.embedding_table import lookup, multiply_rows, spread, take_rows
 from flax_transformer.ops.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
 from flax_transformer.ops.equal_heads import equal_heads
-from flax_transformer.ops.even import even_attention
-from flax_transformer.ops.fixed import FixedAttention
-from flax_transformer.ops.grid import sinusoidal_grid
+from flax_transformer.ops.fixed_sparse import FixedAttention
+from flax_transformer.ops.float32 import scaled, widen
+from flax_transformer.ops.grid_position import sinusoidal_grid
 from flax_transformer.ops.linear import LinearAttention, LinearState, linear_step
 from flax_transformer.ops.local import LocalAttention
 from flax_transformer.ops.loss import cross_entropy, soft_cross_entropy
@@ -33,10 +34,9 @@ from flax_transformer.ops.position import (
 from flax_transformer.ops.resample import bicubic, bilinear, resample, resample_positions, resample_relative_bias
 from flax_transformer.ops.routing import balance_loss, route, router_z_loss
 from flax_transformer.ops.spectrum import rank_error, spectrum, spectrum_rank
-from flax_transformer.ops.strided import StridedAttention
-from flax_transformer.ops.table import lookup, multiply_rows, spread, take_rows
+from flax_transformer.ops.strided_sparse import StridedAttention
+from flax_transformer.ops.uniform_on_empty import attention_uniform_on_empty
 from flax_transformer.ops.variants import explain_variants
-from flax_transformer.ops.wide import scaled, widen
 from flax_transformer.ops.xla import attention_weights
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "activation",
     "alibi",
     "attention",
+    "attention_uniform_on_empty",
     "attention_weights",
     "balance_loss",
     "bicubic",
@@ -69,7 +70,6 @@ __all__ = [
     "dropout",
     "entmax",
     "equal_heads",
-    "even_attention",
     "explain_attention",
     "explain_variants",
     "keep_mask",

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from flax_transformer.ops.blockwise import blockwise_attention, blockwise_serves
 from flax_transformer.ops.cudnn import cudnn_attention, cudnn_serves
 from flax_transformer.ops.dropout import Dropout
-from flax_transformer.ops.eager import reused
+from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.mask import Mask, check_mask
 from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.ring import ring_attention, ring_serves

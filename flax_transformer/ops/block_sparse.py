@@ -14,12 +14,12 @@ from einops import rearrange
 from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.ops.attention import attention
-from flax_transformer.ops.block import pad_block
-from flax_transformer.ops.eager import reused
-from flax_transformer.ops.kept import attended
+from flax_transformer.ops.eager_call import reused
+from flax_transformer.ops.float32 import product, scaled
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.mask_field import check_broadcast
-from flax_transformer.ops.wide import product, scaled
+from flax_transformer.ops.remat_name import attended
+from flax_transformer.ops.score_block import pad_block
 from flax_transformer.ops.xla import masked_softmax
 from flax_transformer.parallel.explicit import implicit
 

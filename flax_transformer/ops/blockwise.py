@@ -14,12 +14,12 @@ from einops import rearrange
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from flax_transformer.ops.block import bands, cut_block, fix_mask, pad_block, part_of, reaches
 from flax_transformer.ops.dropout import Dropout
-from flax_transformer.ops.kept import AGAIN, attended
+from flax_transformer.ops.float32 import product, wide, widen, zeros
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.wide import product, wide, widen, zeros
+from flax_transformer.ops.remat_name import AGAIN, attended
+from flax_transformer.ops.score_block import bands, cut_block, fix_mask, pad_block, part_of, reaches
 
 _BLOCK = 512
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Int, Shaped
 
-from flax_transformer.ops.eager import reused
+from flax_transformer.ops.eager_call import reused
+from flax_transformer.ops.embedding_table import by_device
+from flax_transformer.ops.float32 import product, wide, widen
 from flax_transformer.ops.linear_map import in_one_piece
 from flax_transformer.ops.loss import check_vocab, cross_entropy, weights_of
-from flax_transformer.ops.table import by_device
-from flax_transformer.ops.wide import product, wide, widen
 from flax_transformer.parallel.explicit import implicit
 
 

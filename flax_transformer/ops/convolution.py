@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flax_transformer.ops.float32 import widen
 from flax_transformer.ops.platform import platform
-from flax_transformer.ops.wide import widen
 
 SHIFTED = "each-channel"
 """The scope of products that are a convolution, written out: by it those who count FLOPs tell them from others."""

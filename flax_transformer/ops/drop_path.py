@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flax_transformer.ops.rows import drawn
-from flax_transformer.ops.wide import widen
+from flax_transformer.ops.float32 import widen
+from flax_transformer.ops.row_random import drawn
 
 
 def drop_path(

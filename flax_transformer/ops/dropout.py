@@ -1,7 +1,7 @@
 """Dropout with cheap random bits (Srivastava et al. 2014, http://jmlr.org/papers/v15/srivastava14a.html).
 
 A draw hashes the place of each element in the whole array, so that whoever holds a part of the array draws that part
-alone: `keep_part`, and `ops.rows` for batches cut into parts.
+alone: `keep_part`, and `ops.row_random` for batches cut into parts.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
-from flax_transformer.ops.rows import drawn_from
-from flax_transformer.ops.wide import scaled
+from flax_transformer.ops.float32 import scaled
+from flax_transformer.ops.row_random import drawn_from
 
 _LEVELS = 2**16
 _ROUNDS = 13

@@ -16,10 +16,10 @@ from einops import rearrange
 from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.block import pad_block
+from flax_transformer.ops.float32 import product, wide, widen
 from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.score_block import pad_block
 from flax_transformer.ops.variant import Variant
-from flax_transformer.ops.wide import product, wide, widen
 
 _CHUNK = 128
 LOWEST = -1e30

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from flax_transformer.ops.wide import widen
+from flax_transformer.ops.float32 import widen
 
 
 def cross_entropy(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flax_transformer.ops.wide import widen
+from flax_transformer.ops.float32 import widen
 
 
 def layer_norm(

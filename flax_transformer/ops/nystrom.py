@@ -14,9 +14,9 @@ from jax import ShapeDtypeStruct
 from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
+from flax_transformer.ops.float32 import widen
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.variant import Variant
-from flax_transformer.ops.wide import widen
 from flax_transformer.ops.xla import attention_weights, xla_attention
 
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
+from flax_transformer.ops.float32 import widen
 from flax_transformer.ops.linear import LOWEST, mix_features
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.variant import Variant
-from flax_transformer.ops.wide import widen
 
 EPSILON = 1e-12
 """Beside features of which the largest is 1: too small to be seen but where there is nothing else."""

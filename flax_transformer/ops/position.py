@@ -11,8 +11,8 @@ from einops import rearrange
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.frozen import frozen
+from flax_transformer.ops.float32 import wide, widen
 from flax_transformer.ops.mask_field import check_broadcast
-from flax_transformer.ops.wide import wide, widen
 
 WIDEST = 2**20
 """Channels that positions may have: their frequencies are made when a program is traced, with memory of their own."""

@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from flax_transformer.ops.wide import wide
+from flax_transformer.ops.float32 import wide
 
 Size = tuple[int, int]
 Number = np.floating | np.ndarray | float

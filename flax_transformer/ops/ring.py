@@ -19,13 +19,13 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout, counts_places
-from flax_transformer.ops.kept import attended
+from flax_transformer.ops.float32 import wide, widen
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.remat_name import attended
 from flax_transformer.ops.ring_block import Plan
 from flax_transformer.ops.ring_device import attend, attend_back
-from flax_transformer.ops.rows import drawn_from
-from flax_transformer.ops.wide import wide, widen
+from flax_transformer.ops.row_random import drawn_from
 from flax_transformer.ops.zigzag import from_zigzag, to_zigzag
 from flax_transformer.parallel.axis import mesh_axes, parts, spelled
 

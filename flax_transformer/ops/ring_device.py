@@ -10,9 +10,9 @@ from einops import rearrange
 from jaxtyping import Array
 
 from flax_transformer.ops.blockwise import add_block
-from flax_transformer.ops.kept import AGAIN
+from flax_transformer.ops.float32 import product, zeros
+from flax_transformer.ops.remat_name import AGAIN
 from flax_transformer.ops.ring_block import Plan, dropper, masked_scores, reaches, spot_of
-from flax_transformer.ops.wide import product, zeros
 
 
 def _query_blocks(plan, x, name):

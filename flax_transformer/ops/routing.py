@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from flax_transformer.ops.float32 import widen
 from flax_transformer.ops.linear_map import linear_map
 from flax_transformer.ops.mask import Mask
-from flax_transformer.ops.wide import widen
 
 
 def route(

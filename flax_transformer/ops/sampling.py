@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
-from flax_transformer.ops.filter import (
+from flax_transformer.ops.logit_filter import (
     Count,
     Number,
     filter_logits,
@@ -17,7 +17,7 @@ from flax_transformer.ops.filter import (
     keep_typical,
     scale_temperature,
 )
-from flax_transformer.ops.largest import largest
+from flax_transformer.ops.top_k import largest
 
 __all__ = [
     "each_row",

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from flax_transformer.ops.block import pad_block
 from flax_transformer.ops.dropout import Dropout
-from flax_transformer.ops.eager import reused
-from flax_transformer.ops.kept import attended
+from flax_transformer.ops.eager_call import reused
+from flax_transformer.ops.float32 import product, scaled
 from flax_transformer.ops.mask_field import check_broadcast, window_sides
-from flax_transformer.ops.wide import product, scaled
+from flax_transformer.ops.remat_name import attended
+from flax_transformer.ops.score_block import pad_block
 from flax_transformer.ops.xla import drop_weights, masked_softmax
 from flax_transformer.parallel.explicit import implicit
 

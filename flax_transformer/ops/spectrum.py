@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.ops.wide import wide
+from flax_transformer.ops.float32 import wide
 
 Either = Array | np.ndarray
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.attention import aligned, check_call
 from flax_transformer.ops.dropout import Dropout
-from flax_transformer.ops.eager import reused
+from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.mask import Mask
 from flax_transformer.parallel.explicit import implicit
 

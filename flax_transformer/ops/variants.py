@@ -1,6 +1,6 @@
 """All attention variants by name, and which of them can serve a call: `explain_variants`, as `explain_attention`.
 
-Axes as in `attention`. Variants with parameters are layers: `nn.linformer`, `nn.nystrom`, `nn.talking`.
+Axes as in `attention`. Variants with parameters are layers: `nn.linformer`, `nn.nystrom`, `nn.talking_heads`.
 """
 
 import jax
@@ -8,13 +8,13 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.entmax import EntmaxAttention, SparsemaxAttention
-from flax_transformer.ops.fixed import FixedAttention
+from flax_transformer.ops.fixed_sparse import FixedAttention
 from flax_transformer.ops.linear import LinearAttention
 from flax_transformer.ops.local import LocalAttention
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.nystrom import NystromAttention
 from flax_transformer.ops.performer import PerformerAttention
-from flax_transformer.ops.strided import StridedAttention
+from flax_transformer.ops.strided_sparse import StridedAttention
 from flax_transformer.ops.variant import Variant
 
 VARIANTS: dict[str, Variant] = {

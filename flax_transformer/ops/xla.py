@@ -12,9 +12,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from flax_transformer.ops.dropout import Dropout, dropout
-from flax_transformer.ops.kept import attended
+from flax_transformer.ops.float32 import product, scaled, widen
 from flax_transformer.ops.mask import Mask, check_mask
-from flax_transformer.ops.wide import product, scaled, widen
+from flax_transformer.ops.remat_name import attended
 
 
 def xla_serves(q, k, v, mask, bias, dropout) -> str | None:

@@ -15,7 +15,7 @@ from flax_transformer.report.image_attention import ImageAttention
 from flax_transformer.report.page import Picture
 from flax_transformer.report.run import is_number
 from flax_transformer.train.progress import percent
-from flax_transformer.train.spent import CPU, SPEED, TOTAL, counted
+from flax_transformer.train.time_budget import CPU, SPEED, TOTAL, counted
 
 SEED = "train.seed"
 """The setting in which runs of one group differ."""

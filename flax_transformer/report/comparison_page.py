@@ -25,7 +25,7 @@ from flax_transformer.report.page import SAMPLES, WEIGHTS, pack_maps, page_of, s
 from flax_transformer.report.run import is_number
 from flax_transformer.report.sample import picture_sample
 from flax_transformer.train.progress import number, percent, titled, unit_of
-from flax_transformer.train.spent import CPU, SPEED, TOTAL
+from flax_transformer.train.time_budget import CPU, SPEED, TOTAL
 
 SCRIPTS = ("widget.js", "attention.js", "samples.js", "comparison.js")
 """The last one draws the page."""

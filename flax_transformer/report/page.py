@@ -18,11 +18,11 @@ import numpy as np
 
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import last_parts
+from flax_transformer.named_scope import OUTSIDE
 from flax_transformer.ops import spectrum_rank
 from flax_transformer.report.attention import AttentionMaps
 from flax_transformer.report.image_attention import COLOURS, ImageAttention, packed
 from flax_transformer.report.sample import picture_sample
-from flax_transformer.scope import OUTSIDE
 from flax_transformer.train.profile import OPERATIONS, Operation
 from flax_transformer.train.progress import unit_of
 

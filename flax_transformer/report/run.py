@@ -9,7 +9,7 @@ from flax_transformer.report.page import Report
 from flax_transformer.report.sample import read_confusion, read_media
 from flax_transformer.train.folder import RunFolder, read_config
 from flax_transformer.train.profile import FOLDER, Operation, operations
-from flax_transformer.train.spent import NAMES, counted, goodput
+from flax_transformer.train.time_budget import NAMES, counted, goodput
 
 
 def read_run(folder: RunFolder) -> Report:

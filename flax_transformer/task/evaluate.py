@@ -8,8 +8,8 @@ import jax
 
 from flax_transformer.objective import Objective
 from flax_transformer.task.finite import check_finite
+from flax_transformer.train.batch_layout import fill_rows
 from flax_transformer.train.mean import terms_of
-from flax_transformer.train.share import fill_rows
 
 
 def evaluate(objective: Objective, model: Any, batches: Iterable[Any]) -> dict[str, float]:

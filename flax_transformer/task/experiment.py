@@ -18,8 +18,10 @@ from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed, short_path
 from flax_transformer.parallel import MeshConfig, make_mesh, multihost
 from flax_transformer.task.command import quietly
+from flax_transformer.train.batch_layout import shared
 from flax_transformer.train.carry import NOTHING, Carry, Objective, carry_of, check_new_statistics
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
+from flax_transformer.train.compiled_step import programs_folder
 from flax_transformer.train.finetune import adopt_state, freeze, trained_count
 from flax_transformer.train.folder import FolderError, RunFolder, gone_if_refused, open_folder
 from flax_transformer.train.loop import (
@@ -32,17 +34,15 @@ from flax_transformer.train.loop import (
     TrainConfig,
     fit,
 )
+from flax_transformer.train.metric_window import skip_not_finite
 from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writer, Writers
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.preemption import preempted_at_once
 from flax_transformer.train.profile import FOLDER as PROFILE
 from flax_transformer.train.profile import Profile
-from flax_transformer.train.programs import programs_folder
 from flax_transformer.train.schedule import make_schedule
-from flax_transformer.train.share import shared
 from flax_transformer.train.state import TrainState, evaluated_model, init_state, parameter_count
 from flax_transformer.train.step import OwnStep, Step, jit_train_step, make_own_step, make_train_step
-from flax_transformer.train.window import skip_not_finite
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, NamedSharding
 
-from flax_transformer.columns import align
 from flax_transformer.nn.summary import size
 from flax_transformer.parallel import path_name, tree_axes
+from flax_transformer.text_table import align
 from flax_transformer.train.state import TrainState, parameter_count, state_shardings
 
 

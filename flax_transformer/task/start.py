@@ -8,7 +8,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.file import CONFIG, find_folder, read_json
 from flax_transformer.hub.inputs import Signature
 from flax_transformer.hub.load import GENERATION
-from flax_transformer.hub.processor.audio import SoundProcessor
+from flax_transformer.hub.processor.audio import AudioProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable, open_image_processor, open_processor, open_tokenizer
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -90,7 +90,7 @@ def start_seq2seq(name: str, language: str = "", task: str = "") -> Seq2SeqToken
         raise ValueError(f"{name}: {error}") from error
 
 
-def start_sound(name: str) -> SoundProcessor:
+def start_sound(name: str) -> AudioProcessor:
     """Open the feature extractor of a checkpoint, a folder or hub id.
 
     Raises:
@@ -99,7 +99,7 @@ def start_sound(name: str) -> SoundProcessor:
     processor = open_processor(find_folder(name))
     if isinstance(processor, Unreadable):
         processor()
-    if not isinstance(processor, SoundProcessor):
+    if not isinstance(processor, AudioProcessor):
         raise ValueError(
             f"a checkpoint must say in preprocessor_config.json how it hears sounds, {name} has no feature extractor"
         )

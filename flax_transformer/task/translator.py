@@ -30,7 +30,7 @@ from flax_transformer.decode.chain import Process
 from flax_transformer.frozen import frozen
 from flax_transformer.models.protocol import EncoderDecoder, ParallelWriter
 from flax_transformer.nn import own_tables
-from flax_transformer.ops.eager import kept
+from flax_transformer.ops.eager_call import kept
 from flax_transformer.ops.platform import platform
 from flax_transformer.task.spec import longest
 

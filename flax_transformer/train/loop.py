@@ -11,14 +11,14 @@ from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.compilation import Watched
+from flax_transformer.train.metric_window import NotFinite, Window, all_finite
 from flax_transformer.train.metrics import Writer
 from flax_transformer.train.preemption import Interrupted, Preempted, noticing
 from flax_transformer.train.profile import Profile, Tracing
 from flax_transformer.train.progress import duration, make_progress, spelled
-from flax_transformer.train.spent import Spent
 from flax_transformer.train.state import TrainState
+from flax_transformer.train.time_budget import TimeBudget
 from flax_transformer.train.watchdog import Watchdog
-from flax_transformer.train.window import NotFinite, Window, all_finite
 
 __all__ = ["Batches", "Evaluation", "Interrupted", "NotFinite", "Preempted", "Reporting", "TrainConfig", "fit"]
 
@@ -158,7 +158,7 @@ class _Run:
         reporting: Reporting,
     ):
         meta: dict = {}
-        self.spent = Spent()
+        self.spent = TimeBudget()
         newest = checkpoints.newest()
         if newest is not None:
             with self.spent.on("saving"):

@@ -19,9 +19,9 @@ from jaxtyping import PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.order import Part
 from flax_transformer.parallel import path_name
-from flax_transformer.train.axes import Axes, parameter_axes
 from flax_transformer.train.carry import NOTHING, Carry, Objective, alone, carry_of, on_model
 from flax_transformer.train.finetune import check_pattern
+from flax_transformer.train.parameter_axis import Axes, parameter_axes
 
 
 @frozen

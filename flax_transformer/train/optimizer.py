@@ -8,7 +8,6 @@ from optax import contrib
 
 from flax_transformer.frozen import frozen
 from flax_transformer.parallel import path_name
-from flax_transformer.train.axes import Axes, parameter_axes, per_layer
 from flax_transformer.train.finetune import (
     check_pattern,
     decay_by_layer,
@@ -16,6 +15,7 @@ from flax_transformer.train.finetune import (
     train_only,
     unfreeze_gradually,
 )
+from flax_transformer.train.parameter_axis import Axes, parameter_axes, per_layer
 from flax_transformer.train.schedule import ScheduleConfig, make_schedule
 
 

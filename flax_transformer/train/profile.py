@@ -12,8 +12,8 @@ from typing import Any
 import jax
 
 from flax_transformer.frozen import frozen
-from flax_transformer.scope import INNER, module_path
-from flax_transformer.wire import Message, message, text
+from flax_transformer.named_scope import INNER, module_path
+from flax_transformer.protobuf import Message, message, text
 
 FOLDER = "profile"
 """Of a run's folder."""

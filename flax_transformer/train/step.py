@@ -25,8 +25,8 @@ from flax_transformer.train.carry import (
     projection_of,
     statistics_fixed,
 )
+from flax_transformer.train.compiled_step import KeptStep
 from flax_transformer.train.mean import Mean, means, reciprocal
-from flax_transformer.train.programs import KeptStep
 from flax_transformer.train.state import TrainState, moving_average, state_shardings
 
 Step = Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]

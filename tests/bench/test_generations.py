@@ -4,8 +4,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from flax_transformer.bench.ahead import Case, compile_case
 from flax_transformer.bench.chip import CHIPS
+from flax_transformer.bench.compile_ahead import Case, compile_case
 from flax_transformer.parallel import MeshConfig
 
 pytestmark = pytest.mark.proves(

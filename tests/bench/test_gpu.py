@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flax_transformer.bench import ahead, gpu, kernel, plan
-from flax_transformer.bench.ahead import Case, CompilerError, compile_case
+from flax_transformer.bench import compile_ahead, gpu, kernel, plan
 from flax_transformer.bench.chip import GIB, Topology
+from flax_transformer.bench.compile_ahead import Case, CompilerError, compile_case
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.plan import ESTIMATE, Plan, render
 from flax_transformer.ops import Mask, attention
@@ -74,7 +74,7 @@ def test_what_does_not_fit_a_gpu_is_told_with_what_it_is_made_of():
 
 
 def test_without_the_compiler_the_extra_that_brings_it_is_named(monkeypatch):
-    monkeypatch.setattr(ahead, "installed", lambda package: None)
+    monkeypatch.setattr(compile_ahead, "installed", lambda package: None)
     for topology, package, extra in (("h100:8", "jax-cuda13-plugin", "gpu"), ("v5e:4x4", "libtpu", "tpu")):
         with pytest.raises(CompilerError, match=rf"{package}.*pip install 'flax_transformer\[{extra}\]'"):
             plan.compile(jnp.sin, jnp.ones(3), topology=topology)

@@ -8,10 +8,10 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from flax_transformer.bench.ahead import Case, Compiled, CompilerError, _overflow, compile_case
 from flax_transformer.bench.chip import CHIPS, GIB, Topology
+from flax_transformer.bench.compile_ahead import Case, Compiled, CompilerError, _overflow, compile_case
 from flax_transformer.bench.device import known_peak
-from flax_transformer.bench.minimum import minimum_bytes
+from flax_transformer.bench.minimum_bytes import minimum_bytes
 from flax_transformer.bench.plan import Plan, all_reduced, render
 from flax_transformer.bench.target import find_target, find_workload
 from flax_transformer.bench.workload import Size

@@ -8,11 +8,11 @@ from importlib.util import find_spec
 import jax
 import pytest
 
-from flax_transformer.bench import ahead
+from flax_transformer.bench import compile_ahead
 from flax_transformer.bench import plan as preflight
-from flax_transformer.bench.ahead import Case, Compiled
+from flax_transformer.bench.compile_ahead import Case, Compiled
 from flax_transformer.parallel import MeshConfig
-from flax_transformer.train import programs
+from flax_transformer.train import compiled_step
 
 EXPERIMENT = """
 from collections.abc import Iterator
@@ -63,12 +63,12 @@ def write(folder, width, comment=""):
 @pytest.fixture
 def ask(monkeypatch, tmp_path):
     """Plan in this process, by a compiler that tells nothing; give whether it was not asked."""
-    monkeypatch.setattr(ahead, "topology_devices", lambda topology: jax.devices()[:1])
-    monkeypatch.setattr(programs, "version", lambda name: "1.0")
-    monkeypatch.setattr(ahead, "_tell", lambda *_: {"seconds": 1.0, "used": 1, "limit": 2})
+    monkeypatch.setattr(compile_ahead, "topology_devices", lambda topology: jax.devices()[:1])
+    monkeypatch.setattr(compiled_step, "version", lambda name: "1.0")
+    monkeypatch.setattr(compile_ahead, "_tell", lambda *_: {"seconds": 1.0, "used": 1, "limit": 2})
 
     def call(case, *, fresh=False):
-        return ahead._kept(ahead._compile(case, tmp_path / "kept", fresh=fresh)).earlier
+        return compile_ahead._kept(compile_ahead._compile(case, tmp_path / "kept", fresh=fresh)).earlier
 
     return call
 
@@ -90,7 +90,7 @@ def test_another_compiler_slice_or_option_is_asked_anew(case, ask, monkeypatch):
     assert not ask(replace(case, topology="v6e:1x1"))
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_scoped_vmem_limit_kib=1024")
     assert not ask(case)
-    monkeypatch.setattr(programs, "version", lambda name: "1.1")
+    monkeypatch.setattr(compiled_step, "version", lambda name: "1.1")
     assert not ask(case)
     assert ask(case)
 

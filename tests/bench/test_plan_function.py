@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from flax_transformer.bench import ahead, plan
-from flax_transformer.bench.ahead import Case, mesh_of
+from flax_transformer.bench import compile_ahead, plan
+from flax_transformer.bench.compile_ahead import Case, mesh_of
 from flax_transformer.bench.timing import make_program
-from flax_transformer.train import programs as programs_of
+from flax_transformer.train import compiled_step as programs_of
 
 MINE = """
 import jax, jax.numpy as jnp
@@ -34,9 +34,9 @@ def asked(monkeypatch, tmp_path):
         return {"seconds": 1.0, "arguments": 100, "used": 100, "limit": 200}
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(ahead, "topology_devices", lambda topology: jax.devices()[:1])
+    monkeypatch.setattr(compile_ahead, "topology_devices", lambda topology: jax.devices()[:1])
     monkeypatch.setattr(programs_of, "version", lambda name: "1.0")
-    monkeypatch.setattr(ahead, "_tell", tell)
+    monkeypatch.setattr(compile_ahead, "_tell", tell)
     return programs
 
 
@@ -68,7 +68,7 @@ def test_a_type_without_a_peak_is_bounded_by_another(asked):
 def test_a_function_of_a_file_has_one_too(asked, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     case = Case(target=f"{tmp_path}/mine.py:product", topology="v5e:1x1")
-    known = ahead._compile(case)["known"]
+    known = compile_ahead._compile(case)["known"]
     assert (known["flops"], known["parameters"], known["dtype"]) == (FLOPS, None, "bfloat16")
     assert "dot_general" in asked[0]
 
@@ -77,7 +77,7 @@ def test_a_model_that_nothing_trains_has_no_plan(asked, tmp_path):
     fields = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 50}
     (tmp_path / "config.json").write_text(json.dumps(fields))
     with pytest.raises(ValueError, match=r"a plan is of a training step, and nothing says what .* is trained on"):
-        ahead._compile(Case(target=str(tmp_path), topology="v5e:1x1"))
+        compile_ahead._compile(Case(target=str(tmp_path), topology="v5e:1x1"))
 
 
 def test_the_arguments_say_over_which_mesh():
@@ -119,4 +119,4 @@ def test_a_program_of_ones_own_is_jitted_once():
 def test_steps_are_kept_of_experiments_on_several_devices_alone(asked, tmp_path):
     for target, topology in (("transformer_tiny", "v5e:2x2"), ("experiments/classify_images.py:cct", "v5e:1x1")):
         with pytest.raises(ValueError, match=rf"are kept of experiments on several devices, .*; got {target} on"):
-            ahead._compile(Case(target=target, topology=topology, programs=str(tmp_path)))
+            compile_ahead._compile(Case(target=target, topology=topology, programs=str(tmp_path)))

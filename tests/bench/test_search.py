@@ -9,8 +9,8 @@ import jax
 import pytest
 
 from flax_transformer.bench import search as searching
-from flax_transformer.bench.ahead import Case, CompilerError
 from flax_transformer.bench.chip import GIB
+from flax_transformer.bench.compile_ahead import Case, CompilerError
 from flax_transformer.bench.plan import Plan
 from flax_transformer.bench.search import KEPT, chosen, command, render_search, search, ways
 from flax_transformer.bench.target import find_target

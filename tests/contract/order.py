@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from flax_transformer.parallel import path_name
-from flax_transformer.train.axes import parameter_axes
 from flax_transformer.train.order import layer_distances
+from flax_transformer.train.parameter_axis import parameter_axes
 
 LAYER = re.compile(r"^(.*?)(blocks|rest|first|block|halt|reader|writer|forward\.\d+|backward\.\d+)\.")
 """What a parameter of a layer is called, but for heads."""

@@ -10,7 +10,7 @@ from flax_transformer.models.preset import abstract, presets
 from flax_transformer.nn.module import Module
 from flax_transformer.order import Stack
 from flax_transformer.parallel import path_name
-from flax_transformer.train.axes import parameter_axes
+from flax_transformer.train.parameter_axis import parameter_axes
 from tests.contract.golden import GOLDEN
 from tests.contract.order import check_axes, check_order, told
 from tests.shares import only

@@ -10,7 +10,7 @@ from flax import nnx
 
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.nn import with_fields
-from flax_transformer.ops.rows import rows_of
+from flax_transformer.ops.row_random import rows_of
 from tests.contract.golden import GOLDEN, load
 
 RATES = ("attention_dropout", "activation_dropout", "branch_dropout", "dropout", "drop_path", "jitter")

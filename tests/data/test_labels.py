@@ -5,7 +5,7 @@ import pytest
 
 from flax_transformer.data.audio.batch import LetterRows
 from flax_transformer.data.image import ImageSet, Objects, Scenes
-from flax_transformer.data.image.picture import Held, Pictures
+from flax_transformer.data.image.image_set import Held, Pictures
 from flax_transformer.data.label import check_boxes, check_classes
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.task.example.image import opened

@@ -13,7 +13,7 @@ from flax_transformer.models.causal import Causal
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.nn import Block, Rotary, apply_stack, extend_stack, init_stack, transformer_block
 from flax_transformer.ops import Dropout, Mask, attention, chunked_cross_entropy, multiply_rows, take_rows
-from flax_transformer.ops.eager import reused
+from flax_transformer.ops.eager_call import reused
 from tests.shares import share
 
 GOLDEN = sorted((Path(__file__).parent / "golden").iterdir())

@@ -8,7 +8,7 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.hub.file import open_tensors
-from flax_transformer.hub.processor.audio import SoundProcessor
+from flax_transformer.hub.processor.audio import AudioProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.listing import listed
 
@@ -49,7 +49,7 @@ def test_addresses_and_files_are_no_checkpoints(tmp_path):
 
 PROCESSORS = {
     "an image": ImageProcessor.of({"image_processor_type": "ViTImageProcessor", "size": 2}),
-    "a sound": SoundProcessor.of({"feature_extractor_type": "Wav2Vec2FeatureExtractor"}),
+    "a sound": AudioProcessor.of({"feature_extractor_type": "Wav2Vec2FeatureExtractor"}),
 }
 
 

@@ -12,8 +12,8 @@ from flax_transformer import hub
 from flax_transformer.bench import Compilations
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.generate import stream_tokens
+from flax_transformer.hub.generation_input import padded_length
 from flax_transformer.hub.settings import make_settings
-from flax_transformer.hub.start import padded_length
 from flax_transformer.models.causal import Causal
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.ops.sampling import row_keys

@@ -7,7 +7,7 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.data.audio import Sound, resample
-from flax_transformer.hub.processor.audio import SoundProcessor, load_sound_processor
+from flax_transformer.hub.processor.audio import AudioProcessor, load_sound_processor
 from flax_transformer.hub.processor.open import Unreadable, open_processor
 
 WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 5, "chunk_length": 1}
@@ -15,7 +15,7 @@ WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 
 
 @pytest.fixture(scope="module")
 def processor():
-    return SoundProcessor.of(WHISPER)
+    return AudioProcessor.of(WHISPER)
 
 
 def noise(count=8_000):
@@ -79,7 +79,7 @@ def test_a_checkpoint_is_saved_with_its_processor(processor, tmp_path):
 )
 def test_options_that_make_no_sense_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        SoundProcessor.of({**WHISPER, **options})
+        AudioProcessor.of({**WHISPER, **options})
 
 
 def test_a_broken_processor_does_not_keep_weights_from_loading(tmp_path, caplog):

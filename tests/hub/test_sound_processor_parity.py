@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.audio import mel_filters
-from flax_transformer.hub.processor.audio import SoundProcessor, load_sound_processor
+from flax_transformer.hub.processor.audio import AudioProcessor, load_sound_processor
 from flax_transformer.hub.processor.ctc import collapse
 from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
 
@@ -23,7 +23,7 @@ OPTIONS = {
 
 def whisper(options):
     theirs = transformers.WhisperFeatureExtractor(**options)
-    return theirs, SoundProcessor.of(json.loads(theirs.to_json_string()))
+    return theirs, AudioProcessor.of(json.loads(theirs.to_json_string()))
 
 
 def sounds(rate):
@@ -56,7 +56,7 @@ def test_frames_are_those_of_transformers(options, how, monkeypatch):
 @pytest.mark.parametrize("options", [{}, {"do_normalize": False, "padding_value": 0.5}, {"sampling_rate": 8_000}])
 def test_samples_are_those_of_transformers(options, masked):
     theirs = transformers.Wav2Vec2FeatureExtractor(**options)
-    ours, given = SoundProcessor.of(json.loads(theirs.to_json_string())), sounds(8_000)
+    ours, given = AudioProcessor.of(json.loads(theirs.to_json_string())), sounds(8_000)
     expected = theirs(
         given, sampling_rate=theirs.sampling_rate, padding=True, return_tensors="np", return_attention_mask=masked
     )

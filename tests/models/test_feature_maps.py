@@ -13,10 +13,10 @@ from flax_transformer.models.head import with_head
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.vision.convnext import ConvNextConfig
 from flax_transformer.models.vision.detr import DetrConfig
+from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.mixer import mixer
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig, with_precision
-from flax_transformer.nn.placed import placed_block
 from flax_transformer.objective import BatchStatistics, DetectionLoss, LabelLoss
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.train.carry import carry_of, statistics_of, with_statistics, without_statistics
@@ -29,7 +29,7 @@ RESNET = ResNetConfig(channels=1, stem=4, widths=(8, 12), depths=(1, 2))
 
 
 def trunk(depth, *, cross):
-    block = placed_block(embed=8, heads=2, inner=12, dropout=0.1, cross=cross)
+    block = detr_block(embed=8, heads=2, inner=12, dropout=0.1, cross=cross)
     return TrunkConfig(block=block, depth=depth)
 
 

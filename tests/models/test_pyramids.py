@@ -13,12 +13,12 @@ from flax_transformer.models.preset import abstract, find_preset, module_of
 from flax_transformer.models.vision.beit import BeitConfig
 from flax_transformer.models.vision.pvt import PVTConfig
 from flax_transformer.models.vision.swin import SwinConfig
+from flax_transformer.models.vision.window_attention import WindowConfig
 from flax_transformer.nn import (
     GridAttentionConfig,
     GridBiasConfig,
     GridBlockConfig,
     PatchConfig,
-    WindowConfig,
     transformer_block,
     with_fields,
     with_precision,

@@ -11,8 +11,8 @@ from flax import nnx
 
 from flax_transformer.decode import Beam, PowerPenalty
 from flax_transformer.models.text.recurrent import RecurrentSeq2Seq, luong_lstm, rnn_search
+from flax_transformer.models.text.recurrent_attention import RecurrentAttentionConfig
 from flax_transformer.nn import with_fields, with_precision
-from flax_transformer.nn.look import LookConfig
 from flax_transformer.ops import capture
 from flax_transformer.task.translator import decode_batch
 from tests.shares import only, share
@@ -33,12 +33,12 @@ KINDS = {
     "no attention": {},
     "no attention, one way": {"both": False},
     "fed": {"feeding": True},
-    "Bahdanau": {"cell": "gru", "look": LookConfig(before=True)},
-    "Luong, dot": {"look": LookConfig(score="dot"), "both": False},
-    "Luong, general, fed": {"look": LookConfig(score="general"), "feeding": True},
-    "Luong, concat": {"cell": "gru", "look": LookConfig()},
-    "monotonic": {"look": LookConfig(score="general", local="monotonic", window=1), "feeding": True},
-    "predictive": {"cell": "gru", "look": LookConfig(local="predictive", window=2)},
+    "Bahdanau": {"cell": "gru", "look": RecurrentAttentionConfig(before=True)},
+    "Luong, dot": {"look": RecurrentAttentionConfig(score="dot"), "both": False},
+    "Luong, general, fed": {"look": RecurrentAttentionConfig(score="general"), "feeding": True},
+    "Luong, concat": {"cell": "gru", "look": RecurrentAttentionConfig()},
+    "monotonic": {"look": RecurrentAttentionConfig(score="general", local="monotonic", window=1), "feeding": True},
+    "predictive": {"cell": "gru", "look": RecurrentAttentionConfig(local="predictive", window=2)},
 }
 
 
@@ -131,7 +131,7 @@ def test_sides_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="as many layers of one kind"):
         with_fields(SMALL, decoder=with_fields(SMALL.decoder, depth=1))
     with pytest.raises(ValueError, match="feeding must be False"):
-        with_fields(SMALL, look=LookConfig(before=True), feeding=True)
+        with_fields(SMALL, look=RecurrentAttentionConfig(before=True), feeding=True)
     with pytest.raises(ValueError, match="reads in one direction"):
         with_fields(SMALL, decoder=with_fields(SMALL.decoder, bidirectional=True))
     with pytest.raises(ValueError, match="must read embeddings"):

@@ -22,7 +22,8 @@ from flax_transformer.models.text.universal import (
     universal_base,
     universal_tiny,
 )
-from flax_transformer.nn import HaltingConfig, with_fields
+from flax_transformer.models.text.universal_trunk import HaltingConfig
+from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss, PonderLoss, TokenLoss
 from tests.models.decoding import V, neither_future_nor_padding_is_seen, steps_equal_the_whole
 from tests.shares import only

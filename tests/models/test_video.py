@@ -8,9 +8,10 @@ from flax import nnx
 
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.models.video.timesformer import TimeSformer, TimeSformerConfig, timesformer_encoder
+from flax_transformer.models.video.tubelet import TubeletConfig
 from flax_transformer.models.video.videomae import VideoMAE, tube_places, videomae_pretraining
 from flax_transformer.models.video.vivit import ViViT, ViViTConfig, vivit_encoder
-from flax_transformer.nn import Grid, TubeletConfig, with_fields
+from flax_transformer.nn import Grid, with_fields
 from flax_transformer.train.state import parameter_count
 
 SIZES = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_transformer.models.answer import answering
+from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import Classifier
 from flax_transformer.models.multimodal.lxmert import LxmertPretraining, LxmertPretrainingConfig, lxmert_encoder
 from flax_transformer.models.multimodal.vilt import Vilt, vilt_b32, vilt_b32_vqa, vilt_encoder

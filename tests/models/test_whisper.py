@@ -9,7 +9,7 @@ from flax import nnx
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.speech.whisper import whisper_tiny
-from flax_transformer.nn import FrontConfig, with_fields
+from flax_transformer.nn import FeatureExtractorConfig, with_fields
 from flax_transformer.objective import TokenLoss
 
 PUBLISHED = {
@@ -74,7 +74,9 @@ def test_a_sound_shorter_than_the_positions_takes_the_first_of_them_and_a_longer
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("length", [9, 10, 23])
 def test_a_front_gives_as_many_positions_as_it_says(padded, length):
-    cfg = FrontConfig(channels=2, before=(3,), embed=4, windows=(4, 3), strides=(2, 1), padded=padded, norm="first")
+    cfg = FeatureExtractorConfig(
+        channels=2, before=(3,), embed=4, windows=(4, 3), strides=(2, 1), padded=padded, norm="first"
+    )
     shape = jax.eval_shape(lambda x: cfg.build(nnx.Rngs(0))(x), jax.ShapeDtypeStruct((1, length, 2), jnp.float32)).shape
     assert shape == (1, cfg.frames(length), 4)
     shortest = cfg.length_of(cfg.frames(length))
@@ -83,6 +85,6 @@ def test_a_front_gives_as_many_positions_as_it_says(padded, length):
 
 def test_a_front_of_unequal_parts_is_refused():
     with pytest.raises(ValueError, match="convolutions must have a window, a stride and a width each"):
-        FrontConfig(embed=4, windows=(4,), strides=(2, 1))
+        FeatureExtractorConfig(embed=4, windows=(4,), strides=(2, 1))
     with pytest.raises(ValueError, match="sequences must be as large as a window of 4 after padding 0, got 3"):
-        FrontConfig(embed=3, windows=(4,), strides=(2,)).build(nnx.Rngs(0))(jnp.zeros((3, 1)))
+        FeatureExtractorConfig(embed=3, windows=(4,), strides=(2,)).build(nnx.Rngs(0))(jnp.zeros((3, 1)))

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from flax_transformer.models.vision.spatial_reduction import SpatialReductionConfig
+from flax_transformer.models.vision.window_attention import APART, WindowConfig, apart, join_windows, split_windows
 from flax_transformer.nn import (
     AttentionConfig,
     Grid,
@@ -16,13 +18,10 @@ from flax_transformer.nn import (
     GridBiasConfig,
     GridBlockConfig,
     PatchConfig,
-    ReducedConfig,
-    WindowConfig,
     apply_stack,
     init_stack,
     transformer_block,
 )
-from flax_transformer.nn.window import APART, apart, join_windows, split_windows
 
 D = 8
 LIKE = transformer_block(embed=D, heads=2, inner=12, norm_position="pre", init_std=0.5)
@@ -95,7 +94,7 @@ def test_a_bias_depends_on_the_distance_alone(token):
 @pytest.mark.slow
 def test_keys_are_of_several_patches():
     patches = PatchConfig(embed=D, image=(4, 6), patch=(2, 2), channels=D)
-    layer = ReducedConfig(attention=LIKE.attention, patches=patches).build(nnx.Rngs(0))
+    layer = SpatialReductionConfig(attention=LIKE.attention, patches=patches).build(nnx.Rngs(0))
     assert layer(grid_states(Grid(5, 7)), grid=Grid(5, 7)).shape == (2, 35, D)
     ignored = seen(layer, Grid(5, 7)).reshape(35, 5, 7)[0]
     assert ignored[:4, :6].all()
@@ -108,7 +107,9 @@ def test_keys_are_of_several_patches():
     [
         WindowConfig(attention=LIKE.attention, size=2),
         GridAttentionConfig(attention=LIKE.attention, relative=GridBiasConfig(grid=(4, 4), heads=2)),
-        ReducedConfig(attention=LIKE.attention, patches=PatchConfig(embed=D, image=(4, 4), patch=(2, 2), channels=D)),
+        SpatialReductionConfig(
+            attention=LIKE.attention, patches=PatchConfig(embed=D, image=(4, 4), patch=(2, 2), channels=D)
+        ),
     ],
     ids=["window", "biases", "reduced"],
 )

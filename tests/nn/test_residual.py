@@ -24,7 +24,7 @@ from flax_transformer.nn import (
     with_fields,
 )
 from flax_transformer.ops import drop_path
-from flax_transformer.ops.rows import rows_of
+from flax_transformer.ops.row_random import rows_of
 from tests.shares import only
 
 D = 8

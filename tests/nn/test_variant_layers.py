@@ -10,7 +10,7 @@ from flax import nnx
 from flax_transformer.nn import Attention, AttentionConfig, Block, transformer_block, with_fields
 from flax_transformer.nn.linformer import LinformerAttention, LinformerConfig
 from flax_transformer.nn.nystrom import NystromConfig
-from flax_transformer.nn.talking import TalkingConfig
+from flax_transformer.nn.talking_heads import TalkingConfig
 from flax_transformer.ops import Mask
 from flax_transformer.ops.nystrom import NystromAttention
 from flax_transformer.ops.variants import VARIANTS

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from flax_transformer.nn import Block, transformer_block
 from flax_transformer.nn.stack import apply_stack, init_stack
 from flax_transformer.ops import Dropout, Mask, attention, explain_attention, ring
-from flax_transformer.ops.rows import rows_of
+from flax_transformer.ops.row_random import rows_of
 
 AXES = ("data", "fsdp", "tensor", "sequence")
 KEY = jax.random.split(jax.random.key(0), 12)

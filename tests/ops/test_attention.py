@@ -318,7 +318,7 @@ def test_kernels_that_know_no_union_say_so(monkeypatch):
 
 def test_blocks_that_no_part_of_a_union_shows_are_skipped():
     """A causal mask alone does without the last block of keys for the first queries, a prefix brings it back."""
-    from flax_transformer.ops.block import fix_mask, part_of, reaches
+    from flax_transformer.ops.score_block import fix_mask, part_of, reaches
 
     def reached(mask):
         whole = fix_mask(mask, 8, 8, 4, 4)

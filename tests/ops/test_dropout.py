@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from flax_transformer.ops import Dropout, attention, dropout, keep_mask
 from flax_transformer.ops.dropout import keep_part
-from flax_transformer.ops.rows import rows_of
+from flax_transformer.ops.row_random import rows_of
 
 KEY = jax.random.key(3)
 

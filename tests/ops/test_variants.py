@@ -7,12 +7,12 @@ import pytest
 
 from flax_transformer.ops import Dropout, Mask, attention
 from flax_transformer.ops.entmax import EntmaxAttention, SparsemaxAttention, entmax, sparsemax
-from flax_transformer.ops.fixed import FixedAttention
+from flax_transformer.ops.fixed_sparse import FixedAttention
 from flax_transformer.ops.linear import LinearAttention, LinearState, elu_features, linear_step
 from flax_transformer.ops.local import LocalAttention
 from flax_transformer.ops.nystrom import NystromAttention
 from flax_transformer.ops.performer import PerformerAttention, orthogonal_features
-from flax_transformer.ops.strided import StridedAttention
+from flax_transformer.ops.strided_sparse import StridedAttention
 from flax_transformer.ops.variants import VARIANTS as NAMED
 from flax_transformer.ops.variants import explain_variants
 from flax_transformer.ops.xla import attention_logits

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from flax_transformer.parallel import AXES, batch_sharding, multihost
-from flax_transformer.train.share import shared
+from flax_transformer.train.batch_layout import shared
 
 
 class Counting:

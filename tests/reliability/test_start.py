@@ -11,7 +11,7 @@ from flax_transformer.data.text import BucketPlan, Tokenized, pipeline
 from flax_transformer.data.text.batch import ragged
 from flax_transformer.parallel import multihost
 from flax_transformer.parallel.multihost import Multihost
-from flax_transformer.train.share import shared
+from flax_transformer.train.batch_layout import shared
 
 NAMES = ("COORDINATOR", "PROCESSES", "PROCESS_INDEX")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from flax_transformer.report import Report
+from flax_transformer.report.audio_figure import pixels_of, sound_figure, spectrum_picture
 from flax_transformer.report.page import render
 from flax_transformer.report.sample import read_media, save_picture, save_sound
-from flax_transformer.report.sound import pixels_of, sound_figure, spectrum_picture
 
 
 def test_a_figure_has_the_sound_above_and_what_is_made_of_it_below_at_the_same_seconds():

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.hub.processor.audio import SoundProcessor
+from flax_transformer.hub.processor.audio import AudioProcessor
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.vision_encoder_decoder import captioner
 from flax_transformer.models.preset import module_of
@@ -136,7 +136,7 @@ def checkpoint(kind, folder, **config):
     for name, content in FILES[kind]().items():
         (folder / name).write_text(content)
     if kind in SOUNDS:
-        SoundProcessor.of(SOUNDS[kind]).save(folder)
+        AudioProcessor.of(SOUNDS[kind]).save(folder)
     if kind in ("vision-encoder-decoder", "vit"):
         (folder / "preprocessor_config.json").write_text(json.dumps(IMAGES))
     for name in ("config.json", "generation_config.json"):

@@ -18,8 +18,8 @@ from flax_transformer.task.evaluate import _sums, evaluate
 from flax_transformer.task.evaluator.detect import _found
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.spec import sized
+from flax_transformer.train.batch_layout import fill_rows
 from flax_transformer.train.folder import RunFolder
-from flax_transformer.train.share import fill_rows
 
 MESHES = {
     "data": MeshConfig(data=8),

@@ -10,7 +10,7 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.data.image import AskedShapes, ShapeQuestions
-from flax_transformer.models.answer import answering
+from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.lxmert import lxmert_encoder
 from flax_transformer.models.multimodal.vilt import vilt_encoder

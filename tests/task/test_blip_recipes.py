@@ -15,7 +15,7 @@ from flax_transformer.models.multimodal.towers import TwoTowers
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import ContrastiveLoss, MatchLoss, TokenLoss
 from flax_transformer.task.evaluator import Captions, Retrieval
-from flax_transformer.task.example import CaptionedImages, DictatedImages
+from flax_transformer.task.example import CaptionedImages, ImageCaptions
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
@@ -91,7 +91,7 @@ def test_captions_are_learned_and_written(tmp_path):
     writer = blip_writer(VISION, TEXT)
     run = recipe(
         model=writer, family="blip", objective=TokenLoss(), evaluators=(Captions(beams=2),),
-        examples=DictatedImages(rows=8, length=16),
+        examples=ImageCaptions(rows=8, length=16),
     )  # fmt: skip
     train(run, tmp_path / "run")
     exported = hub.load(tmp_path / "run/export")

@@ -14,7 +14,7 @@ from flax_transformer.models.vision.cct import cct
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.task.evaluator import Captions
-from flax_transformer.task.example import Augment, DictatedImages
+from flax_transformer.task.example import Augment, ImageCaptions
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
 from flax_transformer.task.use.image_attention import draw_file
@@ -78,7 +78,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(encoder, finished, tmp_path):
 def test_the_export_writes_the_captions_of_the_run(finished):
     folder, _ = finished
     pretrained = hub.load(folder / "export")
-    held = DictatedImages(rows=8, length=20).open(SCENES, Context(folder=RunFolder(folder))).held
+    held = ImageCaptions(rows=8, length=20).open(SCENES, Context(folder=RunFolder(folder))).held
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     for number, sample in zip((0, 5, 11), samples, strict=True):
         pixels = pretrained.processor([held.show(number)])["pixel_values"]
@@ -120,7 +120,7 @@ def test_what_each_word_looks_at_is_drawn(encoder, finished):
 
 
 def test_a_caption_is_drawn_anew_and_told_word_after_word(tmp_path):
-    opened = DictatedImages(rows=4, length=20).open(SCENES, Context(folder=RunFolder(tmp_path)))
+    opened = ImageCaptions(rows=4, length=20).open(SCENES, Context(folder=RunFolder(tmp_path)))
     batch, tokenizer = next(opened.batches), opened.tokenizer
     opened.batches.close()
     inputs, labels, there = batch["inputs"], batch["labels"], batch["weights"] > 0

@@ -10,7 +10,7 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.data.trajectory import DecisionData, StepRows
-from flax_transformer.models.multimodal.decision_transformer import Foretold
+from flax_transformer.models.multimodal.decision_transformer import TrajectoryPrediction
 from flax_transformer.nn import with_fields
 from flax_transformer.task.evaluator.rollout import play
 from flax_transformer.task.experiment import train
@@ -81,7 +81,7 @@ class Balancer:
         states, returns = hidden
         lean = states @ jnp.array([0.02, 0.05, 1.0, 0.25])
         right = jnp.where(returns[..., 0] > 0.1, lean, -lean)
-        return Foretold(jnp.stack([-right, right], -1) * 1e3, None, None)
+        return TrajectoryPrediction(jnp.stack([-right, right], -1) * 1e3, None, None)
 
 
 @pytest.mark.parametrize("sample", [False, True])

@@ -14,9 +14,9 @@ from flax_transformer import hub
 from flax_transformer.data.image import SceneData, ShapeScenes
 from flax_transformer.data.image.shape import SHAPES
 from flax_transformer.models.vision.detr import DetrConfig
+from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig
-from flax_transformer.nn.placed import placed_block
 from flax_transformer.task.evaluator import Detections
 from flax_transformer.task.evaluator.average_precision import average_precision
 from flax_transformer.task.example import DetectionImages
@@ -32,7 +32,7 @@ GOLDEN = ROOT / "tests" / "hub" / "golden"
 
 
 def trunk(*, cross):
-    return TrunkConfig(block=placed_block(embed=8, heads=2, inner=8, cross=cross), depth=1)
+    return TrunkConfig(block=detr_block(embed=8, heads=2, inner=8, cross=cross), depth=1)
 
 
 RECIPE = replace(

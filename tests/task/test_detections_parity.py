@@ -9,9 +9,9 @@ from flax import nnx
 from flax_transformer import hub
 from flax_transformer.data.image import SceneData, ShapeScenes
 from flax_transformer.models.vision.detr import DetrConfig
+from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig
-from flax_transformer.nn.placed import placed_block
 from flax_transformer.task.example import Context, DetectionImages
 from flax_transformer.task.spec import sized
 from flax_transformer.task.use import detect
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.parity
 
 
 def trunk(*, cross):
-    return TrunkConfig(block=placed_block(embed=16, heads=2, inner=24, cross=cross), depth=2)
+    return TrunkConfig(block=detr_block(embed=16, heads=2, inner=24, cross=cross), depth=2)
 
 
 CONFIG = DetrConfig(

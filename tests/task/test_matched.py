@@ -16,7 +16,7 @@ from flax_transformer.models.multimodal.siamese import SiameseConfig
 from flax_transformer.models.multimodal.towers import TwoTowersConfig
 from flax_transformer.models.vision.cct import cct
 from flax_transformer.task.evaluator.retrieval import best_ranks, embedded, strip
-from flax_transformer.task.example import Augment, CaptionedImages, TwinImages
+from flax_transformer.task.example import Augment, CaptionedImages, ImagePairs
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
 from flax_transformer.task.use import choose, match, search
@@ -131,7 +131,7 @@ def test_captions_and_changes_are_drawn_anew(tmp_path):
     assert 5 < sum(told[0][number] != told[1][number] for number in range(40)) < 40
 
 
-@pytest.mark.parametrize("make", [CaptionedImages, TwinImages])
+@pytest.mark.parametrize("make", [CaptionedImages, ImagePairs])
 def test_pairs_are_not_mixed(make):
     with pytest.raises(ValueError, match=r"are not mixed, got augment\.mixup or augment\.cutmix"):
         make(augment=Augment(mixup=0.2))

@@ -12,8 +12,8 @@ from flax_transformer.data.audio import SoundData, StringData, Stringing, TouchT
 from flax_transformer.models.head import head_of, with_head
 from flax_transformer.models.speech.ctc import TranscriberConfig
 from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config
-from flax_transformer.nn import FrontConfig, transformer_block, with_fields
-from flax_transformer.task.edit import word_edits
+from flax_transformer.nn import FeatureExtractorConfig, transformer_block, with_fields
+from flax_transformer.task.edit_distance import word_edits
 from flax_transformer.task.evaluator.transcript import Transcripts
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
@@ -37,7 +37,7 @@ def model(kind, recipe):
             whisper.encoder, outputs=2, pool="mean", dense="identity", dense_width=6
         )  # fmt: skip
     block = transformer_block(embed=8, heads=2, inner=8, activation="gelu", norm_position="pre", init_std=0.02)
-    front = FrontConfig(embed=8, windows=(20, 8), strides=(20, 8), norm="every")
+    front = FeatureExtractorConfig(embed=8, windows=(20, 8), strides=(20, 8), norm="every")
     backbone = Wav2Vec2Config(block=block, depth=1, front=front, window=4, groups=2)
     return TranscriberConfig(backbone=backbone, head=head_of(backbone, outputs=32))
 

@@ -13,8 +13,8 @@ from flax_transformer import hub
 from flax_transformer.data.audio import Sound, decode_sound
 from flax_transformer.data.text import train_byte_bpe
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.processor.audio import SoundProcessor
-from flax_transformer.hub.processor.letter import letters_of
+from flax_transformer.hub.processor.audio import AudioProcessor
+from flax_transformer.hub.processor.ctc_vocabulary import letters_of
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture
 from flax_transformer.models.preset import module_of
@@ -49,7 +49,7 @@ def whisper():
     config = find_architecture("WhisperForConditionalGeneration")[1].config(Fields.of(CONFIG))
     model = jax.jit(lambda: module_of(config)(config, rngs=nnx.Rngs(3)))()
     tokenizer = HubTokenizer.of(train_byte_bpe(["the dog barks"] * 3, vocab_size=WORDS))
-    return hub.Pretrained(model, Fields.of(CONFIG), tokenizer, Fields.of(GENERATION), SoundProcessor.of(HEARS))
+    return hub.Pretrained(model, Fields.of(CONFIG), tokenizer, Fields.of(GENERATION), AudioProcessor.of(HEARS))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def letters(tmp_path_factory):
     """Return the folder of a wav2vec 2.0 with a head, a feature extractor and a vocabulary of letters."""
     place = tmp_path_factory.mktemp("letters")
     golden = hub.load(GOLDEN / "wav2vec2")
-    processor = SoundProcessor.of({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": RATE})
+    processor = AudioProcessor.of({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": RATE})
     hub.save(replace(golden, tokenizer=letters_of([SPELLED]), processor=processor), place)
     return place
 

@@ -15,8 +15,8 @@ from flax_transformer.task.example import BPE, Batching
 from flax_transformer.task.example.pair import VOCAB_MULTIPLE
 from flax_transformer.task.experiment import Experiment
 from flax_transformer.task.recipe import rows_of
-from flax_transformer.task.score import score
 from flax_transformer.task.spec import Spec, sized
+from flax_transformer.task.translation_score import score
 from flax_transformer.task.translator import Search, padded_length
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.folder import RunFolder

@@ -14,7 +14,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture
 from flax_transformer.models.preset import module_of
-from flax_transformer.task.answer import AnswerConfig, Conversation
+from flax_transformer.task.answer_span import AnswerConfig, Conversation
 from flax_transformer.task.use import Writer, WriterConfig, answer, classify, fill_mask, label_words
 from flax_transformer.task.use.write import TextStream
 

@@ -18,6 +18,7 @@ from jax.sharding import AbstractMesh, AxisType
 from flax_transformer.nn.batch_norm import FrozenBatchNorm
 from flax_transformer.objective import BatchStatistics, LabelLoss
 from flax_transformer.parallel import path_name
+from flax_transformer.train.batch_layout import fill_rows
 from flax_transformer.train.carry import (
     NOTHING,
     Carry,
@@ -35,13 +36,12 @@ from flax_transformer.train.checkpoint import CheckpointError, Checkpoints, aver
 from flax_transformer.train.finetune import adopt_state, freeze, multi_task
 from flax_transformer.train.loop import Evaluation, NotFinite, Reporting, TrainConfig, fit
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora
+from flax_transformer.train.metric_window import skip_not_finite
 from flax_transformer.train.metrics import JsonLines
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.schedule import ScheduleConfig
-from flax_transformer.train.share import fill_rows
 from flax_transformer.train.state import evaluated_model, init_state, new_state
 from flax_transformer.train.step import OwnStep, jit_train_step, make_own_step, make_train_step
-from flax_transformer.train.window import skip_not_finite
 from tests.shares import only, share
 
 STATISTICS = batch_statistics(observed)

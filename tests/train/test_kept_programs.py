@@ -9,7 +9,7 @@ import pytest
 
 from flax_transformer.task.experiment import train
 from flax_transformer.train.compilation import Compilations
-from flax_transformer.train.programs import canonical
+from flax_transformer.train.compiled_step import canonical
 from tests.fake_devices import on_eight
 from tests.recipe import tiny_translation
 
@@ -102,7 +102,7 @@ from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.workload import Size
 from flax_transformer.parallel import MeshConfig, batch_sharding, make_mesh
 from flax_transformer.task.experiment import train
-from flax_transformer.train.programs import program_file
+from flax_transformer.train.compiled_step import program_file
 from flax_transformer.train.step import laid_out
 from tests.task.test_classify_images import cct, experiments, short, with_head
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flax_transformer.cli.permit import reads_runs
+from flax_transformer.cli.trust import reads_runs
 from flax_transformer.task.run import open_translator
 from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
 from flax_transformer.train.own_code import FILE, PERMIT, Request, permitting

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from flax_transformer.data.audio.decode import is_sound_name
-from flax_transformer.data.audio.recording import Recordings, SoundFiles, SoundSet
+from flax_transformer.data.audio.recording import AudioSet, Recordings, SoundFiles
 from flax_transformer.data.audio.tone import DIGITS, TouchTones
 from flax_transformer.data.folder import FileKind, folders_of, open_folders, sort_names
-from flax_transformer.data.line import SUFFIXES, LineKind, open_lines, read_lines
+from flax_transformer.data.json_line import SUFFIXES, LineKind, open_lines, read_lines
 from flax_transformer.data.split import completed, normal
 from flax_transformer.frozen import frozen
 
@@ -54,7 +54,7 @@ class SoundData:
     tones: TouchTones = field(default_factory=TouchTones)
     """Which ones are generated."""
 
-    def open(self) -> SoundSet:
+    def open(self) -> AudioSet:
         """Open the sounds without decoding them, and hold out a part.
 
         Raises:
@@ -69,7 +69,7 @@ class SoundData:
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{self.root or 'tones'}: {error}") from error
-        return SoundSet("classes", splits, classes)
+        return AudioSet("classes", splits, classes)
 
     def found(self) -> tuple[Mapping[str, Recordings], tuple[str, ...]]:
         """Find the splits that there are, and the classes."""
@@ -172,7 +172,7 @@ class SpeechData:
     split_seed: int = 0
     """Which sounds these are."""
 
-    def open(self) -> SoundSet:
+    def open(self) -> AudioSet:
         """Open the sounds without decoding them; errors as `data.line.open_lines`."""
         found = {
             split: Recordings(SoundFiles(each.root, each.names), {"text": np.array([text for (text,) in each.texts])})
@@ -183,7 +183,7 @@ class SpeechData:
             splits = completed(found, _names, one_class, share=self.holdout, seed=self.split_seed, what="sounds")
         except ValueError as error:
             raise ValueError(f"{self.root}: {error}") from error
-        return SoundSet("texts", splits)
+        return AudioSet("texts", splits)
 
 
 def _names(recordings: Recordings) -> list[str]:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, Shaped
 from flax_transformer.data.audio.decode import Sound, decode_sound, sound_size
 from flax_transformer.data.audio.resample import resample
 from flax_transformer.data.identity import digest
-from flax_transformer.data.named import NamedFiles
+from flax_transformer.data.named_file import NamedFiles
 
 THREADS = 4
 """Threads that decode sounds."""
@@ -137,7 +137,7 @@ class Recordings(Sequence[Any]):
 
 
 @dataclass(frozen=True, eq=False)
-class Retold(Sequence[Any]):
+class RespelledTexts(Sequence[Any]):
     """Sounds whose texts are written in another way."""
 
     items: Any
@@ -170,7 +170,7 @@ class Retold(Sequence[Any]):
 
 
 @dataclass(frozen=True)
-class SoundSet:
+class AudioSet:
     """Sounds to train on and held-out ones."""
 
     kind: Literal["classes", "texts"]

@@ -6,12 +6,8 @@
 for training, `each_image_once` for evaluation.
 """
 
-from flax_transformer.data.image.asked import Asked, QuestionData
-from flax_transformer.data.image.asked_shape import AskedShapes, ShapeQuestions
 from flax_transformer.data.image.batch import Draw, Erase, ImageRows, Mix, Normalise, SceneRows, ShiftFlip
-from flax_transformer.data.image.captioned import CaptionData, Captioned
-from flax_transformer.data.image.captioned_scene import CaptionedScenes, SceneCaptions
-from flax_transformer.data.image.captioned_shape import CaptionedShapes, ShapeCaptions
+from flax_transformer.data.image.caption import CaptionData, Captioned
 from flax_transformer.data.image.colour import ColourJitter, RandAugment
 from flax_transformer.data.image.decode import decode_image, image_size
 from flax_transformer.data.image.geometry import (
@@ -23,12 +19,16 @@ from flax_transformer.data.image.geometry import (
     Resize,
     Sometimes,
 )
-from flax_transformer.data.image.labelled import DrawnShapes, LabelledData
+from flax_transformer.data.image.image_pair import TwinData, Twins
+from flax_transformer.data.image.image_set import Files, Held, ImageSet, Objects, Pictures, Scenes
+from flax_transformer.data.image.labelled_shape import DrawnShapes, LabelledData
 from flax_transformer.data.image.open import ImageData, open_images
-from flax_transformer.data.image.picture import Files, Held, ImageSet, Objects, Pictures, Scenes
+from flax_transformer.data.image.question import Asked, QuestionData
 from flax_transformer.data.image.scene import SceneData, ShapeScenes
+from flax_transformer.data.image.scene_caption import CaptionedScenes, SceneCaptions
+from flax_transformer.data.image.shape_caption import CaptionedShapes, ShapeCaptions
+from flax_transformer.data.image.shape_question import AskedShapes, ShapeQuestions
 from flax_transformer.data.image.stream import DecodedRows, HeldRows, ImageStream, each_image_once, hold
-from flax_transformer.data.image.twin import TwinData, Twins
 
 __all__ = [
     "Asked",

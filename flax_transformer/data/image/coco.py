@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flax_transformer.data.image.picture import Files, Objects, Scenes
+from flax_transformer.data.image.image_set import Files, Objects, Scenes
 from flax_transformer.data.split import names_split, split_of
 from flax_transformer.listing import listed
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from flax_transformer.data.image.picture import Held, Pictures
+from flax_transformer.data.image.image_set import Held, Pictures
 from flax_transformer.data.split import split_of
 from flax_transformer.listing import listed
 

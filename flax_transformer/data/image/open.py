@@ -11,7 +11,7 @@ from flax_transformer.data.folder import FileKind, has_class_folders, inner_fold
 from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.data.image.idx import find_idx, open_idx
-from flax_transformer.data.image.picture import Files, ImageSet, Pictures
+from flax_transformer.data.image.image_set import Files, ImageSet, Pictures
 from flax_transformer.data.image.tfds import Records, find_tfds, open_tfds
 from flax_transformer.data.split import choose, completed, normal
 from flax_transformer.frozen import frozen

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flax_transformer.data.identity import digest
+from flax_transformer.data.image.image_set import ImageSet, Objects, Scenes
 from flax_transformer.data.image.open import ImageData
-from flax_transformer.data.image.picture import ImageSet, Objects, Scenes
 from flax_transformer.data.image.shape import SHAPES, draw_shape
 from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from flax_transformer.data.examples import Arrays, Chain, Collate, Examples, Transform
 from flax_transformer.data.identity import name_function
 from flax_transformer.data.image.batch import Augment, Draw, laid_out
-from flax_transformer.data.image.picture import Held, Pictures
+from flax_transformer.data.image.image_set import Held, Pictures
 from flax_transformer.data.stream import Stream
 
 HELD_BYTES = 1 << 30

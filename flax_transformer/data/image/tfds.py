@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.image.decode import decode_image, image_size
-from flax_transformer.data.image.picture import Objects, Pictures, Scenes
+from flax_transformer.data.image.image_set import Objects, Pictures, Scenes
 from flax_transformer.data.prepared import first_line, refuse_code
 from flax_transformer.data.split import split_of
 from flax_transformer.listing import listed

@@ -5,12 +5,12 @@ alike by `EveryFrame`, laid out by `ClipRows` as images of many channels, so tha
 changes those of clips, and made clips by `Unfold`.
 """
 
-from flax_transformer.data.video.clip import ClipFiles, HeldClips, LabelledClips
 from flax_transformer.data.video.folder import ClipData, ClipSet, open_clips
-from flax_transformer.data.video.moving import ACTIONS, MovingShapes, VideoData
+from flax_transformer.data.video.frame_sampling import ClipRows, EveryFrame, SampleFrames, Unfold, spread_evenly
+from flax_transformer.data.video.moving_shape import ACTIONS, MovingShapes, VideoData
 from flax_transformer.data.video.pose import CentreBody, MoveBody, PoseRows, ResampleFrames
-from flax_transformer.data.video.sample import ClipRows, EveryFrame, SampleFrames, Unfold, spread_evenly
 from flax_transformer.data.video.skeleton import SkeletonData, Skeletons, SkeletonSet
+from flax_transformer.data.video.video_set import ClipFiles, HeldClips, LabelledClips
 
 __all__ = [
     "ACTIONS",

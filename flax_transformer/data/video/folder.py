@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flax_transformer.data.folder import FileKind, folders_of, open_folders
 from flax_transformer.data.split import completed, normal
-from flax_transformer.data.video.clip import ClipFiles, LabelledClips, frame_files
 from flax_transformer.data.video.decode import is_video_name
+from flax_transformer.data.video.video_set import ClipFiles, LabelledClips, frame_files
 from flax_transformer.frozen import frozen
 
 

@@ -8,8 +8,8 @@ from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import settle_pooler
+from flax_transformer.hub.image_call import LAYERS, MASKABLE, picture_classifier, pooled_picture
 from flax_transformer.hub.inputs import PICTURES
-from flax_transformer.hub.picture import LAYERS, MASKABLE, picture_classifier, pooled_picture
 from flax_transformer.hub.positions import fitted_biases
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear, norm, parameter

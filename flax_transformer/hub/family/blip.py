@@ -9,9 +9,9 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.family.clip import BUFFERS, TOKENS
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.grounded import answerer, captioner, normed_picture, pooled_towers, retriever
+from flax_transformer.hub.image_call import LAYERS
+from flax_transformer.hub.image_text_call import answerer, captioner, normed_picture, pooled_towers, retriever
 from flax_transformer.hub.inputs import PICTURES, TOWERS, Signature
-from flax_transformer.hub.picture import LAYERS
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Matrix, Row, Table, as_decoder, conv, linear, norm, parameter, under

@@ -7,8 +7,8 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family.vit import blocks
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier
+from flax_transformer.hub.image_call import LAYERS, picture_classifier
 from flax_transformer.hub.inputs import PICTURES
-from flax_transformer.hub.picture import LAYERS, picture_classifier
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import conv, linear, norm, parameter

@@ -6,8 +6,8 @@ from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import LAYERS, picture_classifier
 from flax_transformer.hub.inputs import PICTURES, TEXT, TOWERS, Signature
-from flax_transformer.hub.picture import LAYERS, picture_classifier
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Row, Table, conv, embedding, linear, norm, parameter, under

@@ -6,8 +6,8 @@ from functools import partial
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import settle_pooler
+from flax_transformer.hub.image_call import LAYERS, two_headed
 from flax_transformer.hub.inputs import PICTURES
-from flax_transformer.hub.picture import LAYERS, two_headed
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear, parameter
 from flax_transformer.models.head import head_of

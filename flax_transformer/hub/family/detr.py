@@ -13,7 +13,7 @@ from flax_transformer.hub.family import resnet
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs, Signature
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.side import SIDES
+from flax_transformer.hub.seq2seq_side import SIDES
 from flax_transformer.hub.table import conv, linear, norm, parameter, under
 from flax_transformer.models.preset import abstract
 from flax_transformer.models.vision.detr import Detr, DetrConfig, detr_resnet50

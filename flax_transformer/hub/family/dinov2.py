@@ -6,8 +6,8 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import LAYERS, MASKABLE, picture_classifier, picture_model
 from flax_transformer.hub.inputs import PICTURES
-from flax_transformer.hub.picture import LAYERS, MASKABLE, picture_classifier, picture_model
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig, with_head

@@ -8,9 +8,9 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import bert
 from flax_transformer.hub.family.clip import BUFFERS, blocks
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.grounded import WRITTEN, prefixed_lm, prefixed_model
+from flax_transformer.hub.image_call import LAYERS, hidden
+from flax_transformer.hub.image_text_call import WRITTEN, prefixed_lm, prefixed_model
 from flax_transformer.hub.inputs import PICTURES, Inputs, Signature
-from flax_transformer.hub.picture import LAYERS, hidden
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Row, conv, linear, norm, parameter, under

@@ -13,7 +13,7 @@ from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import TEXT_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.side import ADDS, BIAS, COPIES, ONLY, ROWS, SIDES, SIZES
+from flax_transformer.hub.seq2seq_side import ADDS, BIAS, COPIES, ONLY, ROWS, SIDES, SIZES
 from flax_transformer.hub.table import embedding
 from flax_transformer.models.preset import abstract
 from flax_transformer.models.seq2seq import Seq2SeqConfig

@@ -8,8 +8,8 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier
+from flax_transformer.hub.image_call import picture_classifier
 from flax_transformer.hub.inputs import PICTURES
-from flax_transformer.hub.picture import picture_classifier
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import conv, linear, norm
 from flax_transformer.models.vision.mixer import mixer

@@ -10,8 +10,8 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.family.swin import inner_width, ratio_of
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import hidden, picture_classifier
 from flax_transformer.hub.inputs import PICTURES, Inputs
-from flax_transformer.hub.picture import hidden, picture_classifier
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter

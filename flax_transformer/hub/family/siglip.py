@@ -8,8 +8,8 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import clip
 from flax_transformer.hub.family.clip import BUFFERS, TOKENS, blocks, classifier_rows, grid_of, write_pictures
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import picture_classifier
 from flax_transformer.hub.inputs import PADDED_TOWERS, PICTURES, Signature
-from flax_transformer.hub.picture import picture_classifier
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Matrix, Row, conv, embedding, linear, norm, parameter, under

@@ -8,8 +8,8 @@ from flax_transformer.hub.call import ModelOutput
 from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import MASKABLE, hidden, picture_classifier, picture_restorer
 from flax_transformer.hub.inputs import PICTURES, Inputs
-from flax_transformer.hub.picture import MASKABLE, hidden, picture_classifier, picture_restorer
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter

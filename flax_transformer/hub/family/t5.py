@@ -24,7 +24,7 @@ from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.t5 import t5_small
 from flax_transformer.nn import FeedForwardConfig, with_fields
-from flax_transformer.ops import even_attention
+from flax_transformer.ops import attention_uniform_on_empty
 
 MT5 = {"vocab_size": 250_112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 """What mT5's config.json need not say, and T5's would."""
@@ -108,7 +108,7 @@ ROWS = {
 }
 TOKENS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
 
-SMALL = with_fields(t5_small(), attend=even_attention)
+SMALL = with_fields(t5_small(), attend=attention_uniform_on_empty)
 CONFIG = ConfigTable(
     SMALL,
     {**ROWS, "num_layers": "encoder.depth", "tie_word_embeddings": "tied_output"},

@@ -7,12 +7,12 @@ from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.family.vivit import read_start, said_start
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import LAYERS
 from flax_transformer.hub.inputs import CLIPS
-from flax_transformer.hub.picture import LAYERS
 from flax_transformer.hub.positions import fitted_positions, fitted_times
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
-from flax_transformer.hub.video import by_frame, frame_classifier, frame_layers
+from flax_transformer.hub.video_call import by_frame, frame_classifier, frame_layers
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.video.timesformer import TimeSformerConfig, timesformer_base
 from flax_transformer.nn import with_fields

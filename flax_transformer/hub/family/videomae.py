@@ -11,11 +11,11 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable, choice
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import LAYERS, encoder_layers
 from flax_transformer.hub.inputs import CLIPS, Inputs
-from flax_transformer.hub.picture import LAYERS, encoder_layers
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
-from flax_transformer.hub.video import (
+from flax_transformer.hub.video_call import (
     MASKABLE_CLIPS,
     MASKED_CLIPS,
     clip_classifier,

@@ -17,11 +17,11 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import cct, vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm, settle_pooler
+from flax_transformer.hub.image_call import LAYERS
 from flax_transformer.hub.inputs import Inputs, Signature
-from flax_transformer.hub.picture import LAYERS
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Row, Table, conv, embedding, linear, norm, parameter
-from flax_transformer.models.answer import answering
+from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import ClassifierConfig
 from flax_transformer.models.multimodal.vilt import ViltConfig, vilt_encoder
 from flax_transformer.nn import StemConfig

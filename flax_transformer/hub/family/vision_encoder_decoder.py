@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from flax_transformer.hub.alike import unlike
 from flax_transformer.hub.captioner import both_layers, picture_to_text
+from flax_transformer.hub.config_diff import config_diff
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES, Signature
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import families
 from flax_transformer.hub.table import Row, Table, linear, under
-from flax_transformer.hub.words import WORDS, kind_of
+from flax_transformer.hub.text_decoder import WORDS, kind_of
 from flax_transformer.models.head import ClassifierConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 
@@ -69,7 +69,7 @@ def write(config: Seq2SeqConfig) -> dict[str, Any]:
     encoder = config.encoder.backbone if isinstance(config.encoder, ClassifierConfig) else config.encoder
     kind = kind_of(config)
     words = {"model_type": kind, **WORDS[kind].write(config)}
-    if unlike(config, WORDS[kind].read(encoder, Fields.of(words))):
+    if config_diff(config, WORDS[kind].read(encoder, Fields.of(words))):
         raise ValueError(f"the decoder must be one that a family of checkpoints has: {', '.join(WORDS)}")
     return {
         "encoder": _written(encoder), "decoder": words, "is_encoder_decoder": True, "tie_word_embeddings": False,
@@ -80,7 +80,7 @@ def _written(encoder: Any) -> dict[str, Any]:
     for kind, (family, architecture) in _encoders().items():
         try:
             said = {"model_type": kind, **family.write(encoder)}
-            if not unlike(encoder, _encoder(architecture, Fields.of(said))):
+            if not config_diff(encoder, _encoder(architecture, Fields.of(said))):
                 return said
         except (AttributeError, TypeError, ValueError):
             continue  # of another family

@@ -8,8 +8,8 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields, spelled
 from flax_transformer.hub.head import settle_pooler
+from flax_transformer.hub.image_call import LAYERS, MASKABLE, picture_classifier, picture_restorer, pooled_picture
 from flax_transformer.hub.inputs import PICTURES
-from flax_transformer.hub.picture import LAYERS, MASKABLE, picture_classifier, picture_restorer, pooled_picture
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter

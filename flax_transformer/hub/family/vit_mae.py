@@ -3,8 +3,8 @@
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import LAYERS, autoencoder, autoencoder_model, encoder_layers
 from flax_transformer.hub.inputs import Signature
-from flax_transformer.hub.picture import LAYERS, autoencoder, autoencoder_model, encoder_layers
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear, norm, parameter
 from flax_transformer.models.vision.vit_mae import MAEConfig, mae_base

@@ -7,12 +7,12 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import settle_pooler
+from flax_transformer.hub.image_call import LAYERS
 from flax_transformer.hub.inputs import CLIPS
-from flax_transformer.hub.picture import LAYERS
 from flax_transformer.hub.positions import fitted_clip_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import conv, norm, parameter
-from flax_transformer.hub.video import clip_classifier, pooled_clip
+from flax_transformer.hub.video_call import clip_classifier, pooled_clip
 from flax_transformer.models.video.vivit import ViViTConfig, vivit_base
 from flax_transformer.models.vision.vit import ViTConfig
 from flax_transformer.nn import with_fields

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from flax_transformer.hub.audio_call import samples_classifier, samples_ctc, samples_model
 from flax_transformer.hub.check import check_samples
 from flax_transformer.hub.config import ConfigTable, choice
 from flax_transformer.hub.fields import Fields
+from flax_transformer.hub.image_call import LAYERS
 from flax_transformer.hub.inputs import SAMPLES
-from flax_transformer.hub.picture import LAYERS
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.sound import samples_classifier, samples_ctc, samples_model
 from flax_transformer.hub.table import Kernel, Row, conv, linear, norm, parameter
 from flax_transformer.models.head import head_of
 from flax_transformer.models.speech.classify import SoundClassifierConfig

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+from flax_transformer.hub.audio_call import sound_classifier
 from flax_transformer.hub.call import seq2seq_lm, seq2seq_model
 from flax_transformer.hub.check import check_frames
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import SOUND, SOUND_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.side import BOTH, SELF, side
-from flax_transformer.hub.sound import sound_classifier
+from flax_transformer.hub.seq2seq_side import BOTH, SELF, side
 from flax_transformer.hub.table import Table, conv, embedding, linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.seq2seq import Seq2SeqConfig

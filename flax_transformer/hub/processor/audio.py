@@ -89,10 +89,10 @@ KINDS = {
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class SoundProcessor:
-    """A checkpoint's feature extractor; made by ``load_sound_processor`` or ``SoundProcessor.of``.
+class AudioProcessor:
+    """A checkpoint's feature extractor; made by ``load_sound_processor`` or ``AudioProcessor.of``.
 
-    >>> processor = SoundProcessor.of({"feature_extractor_type": "WhisperFeatureExtractor", "chunk_length": 2})
+    >>> processor = AudioProcessor.of({"feature_extractor_type": "WhisperFeatureExtractor", "chunk_length": 2})
     >>> processor(np.zeros(100, np.float32))["input_features"].shape
     (1, 80, 200)
     """
@@ -102,10 +102,10 @@ class SoundProcessor:
     files: Mapping[str, bytes] = field(repr=False)
 
     def __repr__(self) -> str:
-        return f"SoundProcessor: {self.kind.name} of sounds at {self.rate:,} Hz"
+        return f"AudioProcessor: {self.kind.name} of sounds at {self.rate:,} Hz"
 
     @classmethod
-    def of(cls, config: Options) -> "SoundProcessor":
+    def of(cls, config: Options) -> "AudioProcessor":
         """Make the processor that options describe, those of preprocessor_config.json.
 
         Raises:
@@ -227,7 +227,7 @@ def hears(folder: Path) -> bool:
     )
 
 
-def load_sound_processor(folder: Path) -> SoundProcessor:
+def load_sound_processor(folder: Path) -> AudioProcessor:
     """Read the feature extractor of a checkpoint folder.
 
     Raises:
@@ -245,7 +245,7 @@ def load_sound_processor(folder: Path) -> SoundProcessor:
         raise ValueError(f"{folder / name}: {error}") from error
 
 
-def _make(config: Options, files: Mapping[str, bytes]) -> SoundProcessor:
+def _make(config: Options, files: Mapping[str, bytes]) -> AudioProcessor:
     if config.get(KIND) not in KINDS:
         raise ValueError(f"{KIND} must be one of {', '.join(KINDS)}, got {config.get(KIND)!r}")
     kind = KINDS[config[KIND]]
@@ -257,4 +257,4 @@ def _make(config: Options, files: Mapping[str, bytes]) -> SoundProcessor:
             raise ValueError(f"{name} must be at least 1 and at most a million, got {value!r:.40}")
     if config.get("dither"):
         raise ValueError(f"dither, which is noise, is not supported but as 0, got {config['dither']!r:.40}")
-    return SoundProcessor(config=config, files=files)
+    return AudioProcessor(config=config, files=files)

@@ -13,7 +13,7 @@ from flax_transformer.hub.processor.engine import Engine
 from flax_transformer.hub.processor.file import extra_tokens, listed_tokens, read_vocabulary, spelling
 
 
-class LetterEngine(Engine):
+class CharacterEngine(Engine):
     """Splits text into letters; the delimiter of words stands for a space, whatever else is said of it."""
 
     name = "a CTC"
@@ -73,7 +73,7 @@ class LetterEngine(Engine):
 
 def build_letters(
     files: Mapping[str, bytes], folder: Path, special: Mapping[str, str | None], options: Mapping[str, Any]
-) -> LetterEngine:
+) -> CharacterEngine:
     """Make the engine of a vocabulary of letters.
 
     Args:
@@ -109,7 +109,7 @@ def build_letters(
     whole = (token for token in vocabulary if len(token) > 1)
     added |= {token: made(token, lstrip=True, rstrip=True) for token in whole if token not in added}
     special = {**special, "pad": special.get("pad") or ""}
-    engine = LetterEngine(vocabulary, special, added.values())
+    engine = CharacterEngine(vocabulary, special, added.values())
     engine.between, engine.space, engine.lower = between, space, options.get("do_lower_case") is True
     return engine
 

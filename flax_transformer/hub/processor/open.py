@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.hub.file import write_files
-from flax_transformer.hub.processor.audio import SoundProcessor, hears, load_sound_processor, read_sound_files
+from flax_transformer.hub.processor.audio import AudioProcessor, hears, load_sound_processor, read_sound_files
 from flax_transformer.hub.processor.file import read_files
 from flax_transformer.hub.processor.image import ImageProcessor, load_image_processor, read_image_files
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
@@ -51,7 +51,7 @@ def open_image_processor(folder: Path) -> ImageProcessor | Unreadable | None:
     return _open("image processor", load_image_processor, read_image_files, folder)
 
 
-def open_processor(folder: Path) -> ImageProcessor | SoundProcessor | Unreadable | None:
+def open_processor(folder: Path) -> ImageProcessor | AudioProcessor | Unreadable | None:
     """Read what makes a model's inputs of sounds, or of images; as `open_image_processor`."""
     with contextlib.suppress(ValueError):  # broken files are told of below
         if hears(folder):

@@ -60,7 +60,7 @@ class DecisionConfig(TrunkConfig):
         return DecisionTransformer(self, rngs=rngs)
 
 
-class Foretold(NamedTuple):
+class TrajectoryPrediction(NamedTuple):
     """What is said at each step."""
 
     actions: Float[Array, "*B T A"]
@@ -149,11 +149,11 @@ class DecisionTransformer(Module):
         x = dropout(x.astype(cfg.block.residual.precision.residual), cfg.dropout, keys[0])
         return self.trunk(constrain(x, "batch", "length", None), mask=Mask(causal=True) & mask, key=keys[1])
 
-    def output(self, hidden: Float[Array, "*B P D"]) -> Foretold:
+    def output(self, hidden: Float[Array, "*B P D"]) -> TrajectoryPrediction:
         """Say the action of each step by what its state's position (of P = 3T) gives; the rest by its action's."""
         x = hidden.reshape(*hidden.shape[:-2], -1, 3, hidden.shape[-1])
         actions = widen(self.action(x[..., 1, :]))
-        return Foretold(
+        return TrajectoryPrediction(
             jnp.tanh(actions) if self.cfg.tanh else actions, widen(self.state(x[..., 2, :])),
             widen(self.left(x[..., 2, :])),
         )  # fmt: skip

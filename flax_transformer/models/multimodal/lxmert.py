@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.answer import Scores, answering
+from flax_transformer.models.answer_head import Scores, answering
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLM, MaskedLMConfig
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.text.bert import bert_base_uncased

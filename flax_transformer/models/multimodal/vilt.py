@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.answer import answering
+from flax_transformer.models.answer_head import answering
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLMConfig
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig
@@ -24,7 +24,7 @@ from flax_transformer.nn import EmbeddingConfig, Grid, PatchConfig, Precision, S
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.ops import Mask, dropout, widen
-from flax_transformer.ops.grid import shrink_mask, stretch_places
+from flax_transformer.ops.grid_position import shrink_mask, stretch_places
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()

@@ -21,7 +21,7 @@ from flax_transformer.models.speech.ctc import TranscriberConfig
 from flax_transformer.nn import (
     Conv,
     ConvConfig,
-    FrontConfig,
+    FeatureExtractorConfig,
     Precision,
     Trunk,
     TrunkConfig,
@@ -45,7 +45,7 @@ POSITIONS = 49
 class Wav2Vec2Config(TrunkConfig):
     """A trunk over what convolutions make of samples."""
 
-    front: FrontConfig
+    front: FeatureExtractorConfig
     window: int = 128
     """K, the places of the convolution that tells positions."""
     groups: int = 16
@@ -205,7 +205,7 @@ def _wav2vec2(
         embed=embed, heads=heads, inner=4 * embed, activation="gelu", dropout=dropout, activation_dropout=dropout,
         attention_dropout=dropout, norm_position="pre" if stable else "post", init_std=0.02, precision=precision,
     )  # fmt: skip
-    front = FrontConfig(
+    front = FeatureExtractorConfig(
         embed=512, windows=(10, 3, 3, 3, 3, 2, 2), strides=(5, 2, 2, 2, 2, 2, 2), bias=stable,
         norm="every" if stable else "first", precision=precision,
     )  # fmt: skip

@@ -20,7 +20,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from flax_transformer.frozen import frozen
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import EmbeddingConfig, FrontConfig, Precision, Trunk, TrunkConfig, transformer_block
+from flax_transformer.nn import (
+    EmbeddingConfig,
+    FeatureExtractorConfig,
+    Precision,
+    Trunk,
+    TrunkConfig,
+    transformer_block,
+)
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_rates
 from flax_transformer.nn.module import Module
@@ -35,7 +42,7 @@ FLOAT32 = Precision()
 class WhisperEncoderConfig(TrunkConfig):
     """A trunk over the frames of a spectrum, after convolutions."""
 
-    front: FrontConfig
+    front: FeatureExtractorConfig
     max_source: int = 1500
     """S, positions there are for what the convolutions give."""
     dropout: float = 0.0
@@ -145,7 +152,7 @@ def _whisper(
     )
     attention = replace(block.attention, bias=("query", "value"), out_bias=True)
     encoder, decoder = (replace(block, attention=attention, cross=cross) for cross in (None, attention))
-    front = FrontConfig(**shared, channels=mels, windows=(3, 3), strides=(1, 2), padded=True)
+    front = FeatureExtractorConfig(**shared, channels=mels, windows=(3, 3), strides=(1, 2), padded=True)
     return Seq2SeqConfig(
         embedding=EmbeddingConfig(
             **shared, vocab=vocab, position="learned", max_length=448, scaled=False, dropout=dropout

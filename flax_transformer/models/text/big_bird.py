@@ -28,12 +28,12 @@ from flax_transformer.nn import (
     ResidualConfig,
 )
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
-from flax_transformer.nn.informed import informed_block
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.sparse_block import sparse_block
 from flax_transformer.ops import Mask, dropout
 from flax_transformer.ops.block_sparse import block_sparse_attention, draw_blocks, least_blocks
-from flax_transformer.ops.wide import wide
+from flax_transformer.ops.float32 import wide
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -220,7 +220,7 @@ def _big_bird(
             vocab=vocab, embed=embed, position="learned", max_length=4096, types=2, norm=1e-12, scaled=False,
             dropout=dropout, init_std=0.02, precision=precision,
         ),
-        block=informed_block(
+        block=sparse_block(
             BlockSparseConfig, embed=embed, heads=heads, inner=4 * embed, norm_eps=1e-12, activation="gelu_tanh",
             dropout=dropout, attention_dropout=dropout, init_std=0.02, precision=precision,
         ),

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.decode import Decoded, Parallel, mask_predict
 from flax_transformer.frozen import frozen
-from flax_transformer.models.at_once import AtOnce
 from flax_transformer.models.example import LENGTH
+from flax_transformer.models.non_autoregressive import NonAutoregressive
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.transformer import FLOAT32, transformer_base, transformer_tiny
 from flax_transformer.nn import PerLayer, Precision
@@ -43,14 +43,14 @@ class ConditionalMaskedConfig(Seq2SeqConfig):
             )
 
 
-class ConditionalMasked(AtOnce):
+class ConditionalMasked(NonAutoregressive):
     """`read` a source, `decode` a target that is masked in part; `write` translates by mask-predict.
 
     The encoder reads a token of its own before the source, whose output tells how long the target is; the decoder does
     not look at it. All tokens are decoded at once, so there is no cache.
     """
 
-    layer_order = ("length", *AtOnce.layer_order)
+    layer_order = ("length", *NonAutoregressive.layer_order)
 
     use = "guess"
     front = ("[LENGTH]",)

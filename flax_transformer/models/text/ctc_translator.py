@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.decode import Decoded, Parallel, best_path
 from flax_transformer.frozen import frozen
-from flax_transformer.models.at_once import AtOnce
+from flax_transformer.models.non_autoregressive import NonAutoregressive
 from flax_transformer.models.output import Output
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.transformer import FLOAT32, transformer_base, transformer_tiny
@@ -43,7 +43,7 @@ class CTCTranslatorConfig(Seq2SeqConfig):
             )
 
 
-class CTCTranslator(AtOnce):
+class CTCTranslator(NonAutoregressive):
     """Scores of every token, and of none, at k positions for each of the source; `write` takes the best of each.
 
     Between the two stacks a linear layer splits every state into k (Libovický & Helcl, section 3); positions are added

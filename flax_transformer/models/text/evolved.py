@@ -5,8 +5,8 @@ A vocabulary of 33,288 is that of Tensor2Tensor's WMT 2014 English-German, whose
 """
 
 from flax_transformer.models.seq2seq import Seq2SeqConfig
+from flax_transformer.models.text.evolved_cell import evolved_decoder, evolved_encoder
 from flax_transformer.nn import EmbeddingConfig, Precision, TrunkConfig
-from flax_transformer.nn.evolved import evolved_decoder, evolved_encoder
 
 FLOAT32 = Precision()
 

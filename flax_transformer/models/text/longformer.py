@@ -17,9 +17,9 @@ from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLMConf
 from flax_transformer.nn import Attention, AttentionConfig, Cycle, EmbeddingConfig, Precision
 from flax_transformer.nn.check import check_ids
 from flax_transformer.nn.config import check_at_least
-from flax_transformer.nn.informed import informed_block
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
+from flax_transformer.nn.sparse_block import sparse_block
 from flax_transformer.ops import Dropout, Mask
 from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.sliding import sliding_attention
@@ -265,7 +265,7 @@ def longformer_encoder(
             vocab=vocab, embed=embed, position="learned", max_length=max_length, offset=2, types=1, norm=1e-5,
             scaled=False, dropout=dropout, init_std=0.02, precision=precision,
         ),
-        block=informed_block(
+        block=sparse_block(
             GlobalAttentionConfig, embed=embed, heads=heads, inner=4 * embed, activation="gelu", dropout=dropout,
             attention_dropout=dropout, init_std=0.02, precision=precision,
         ),

@@ -20,12 +20,12 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.example import LENGTH, draw_tokens
 from flax_transformer.models.output import Output
 from flax_transformer.models.protocol import Described
+from flax_transformer.models.text.recurrent_attention import RecurrentAttention, RecurrentAttentionConfig
+from flax_transformer.models.text.recurrent_layer import Recurrent, RecurrentConfig, State
 from flax_transformer.nn import Embedding, EmbeddingConfig, Precision
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.linear import Linear
-from flax_transformer.nn.look import Look, LookConfig
 from flax_transformer.nn.module import Module
-from flax_transformer.nn.recurrent import Recurrent, RecurrentConfig, State
 from flax_transformer.ops import dropout
 from flax_transformer.order import Order, Part
 
@@ -39,7 +39,7 @@ class RecurrentSeq2SeqConfig:
     embedding: EmbeddingConfig
     encoder: RecurrentConfig
     decoder: RecurrentConfig
-    look: LookConfig | None = None
+    look: RecurrentAttentionConfig | None = None
     """How the decoder looks at the source; None: it knows its last states alone."""
     feeding: bool = False
     """Whether the decoder reads, beside a token, what it gave at the one before (input feeding, Luong et al. 2015)."""
@@ -138,7 +138,7 @@ class RecurrentSeq2Seq(Module):
             layer = lambda: nnx.List([Linear(seen, hidden, rngs=rngs, **kinds) for _ in parts])  # noqa: E731
             self.bridge = nnx.List([layer() for _ in range(cfg.decoder.depth)])
         if cfg.look is not None:
-            self.look = Look(cfg.look, hidden, seen, cfg.decoder.precision, rngs=rngs)
+            self.look = RecurrentAttention(cfg.look, hidden, seen, cfg.decoder.precision, rngs=rngs)
         if fed := width if cfg.feeding else seen if self._before else 0:
             self.fed = Linear(fed, self.decoder.forward[0].input.out_features, use_bias=False, rngs=rngs, **kinds)
         self.join = Linear(hidden + (seen if cfg.look else 0), width, rngs=rngs, **kinds)
@@ -286,7 +286,12 @@ class RecurrentSeq2Seq(Module):
 
 
 def _recurrent(
-    vocab: int, *, look: LookConfig | None = None, feeding: bool = False, bidirectional: bool = False, **cell: Any
+    vocab: int,
+    *,
+    look: RecurrentAttentionConfig | None = None,
+    feeding: bool = False,
+    bidirectional: bool = False,
+    **cell: Any,
 ) -> RecurrentSeq2SeqConfig:
     """Make a config of two sides with the same fields of a `RecurrentConfig`, but for directions."""
     sides = [RecurrentConfig(**cell, bidirectional=both) for both in (bidirectional, False)]
@@ -312,7 +317,7 @@ def rnn_search(vocab: int = 30_000, *, precision: Precision = FLOAT32) -> Recurr
 
     Theirs has maxout before the output layer where this has tanh, and a table for each side.
     """
-    look = LookConfig(score="additive", before=True)
+    look = RecurrentAttentionConfig(score="additive", before=True)
     return _recurrent(
         vocab, cell="gru", embed=620, hidden=1000, bidirectional=True, look=look, precision=precision
     )  # fmt: skip
@@ -324,6 +329,6 @@ def luong_lstm(vocab: int = 50_000, *, precision: Precision = FLOAT32) -> Recurr
     Theirs has a table for each side.
     """
     return _recurrent(
-        vocab, cell="lstm", embed=1000, hidden=1000, depth=4, look=LookConfig(score="general"), feeding=True,
-        dropout=0.2, precision=precision,
+        vocab, cell="lstm", embed=1000, hidden=1000, depth=4, look=RecurrentAttentionConfig(score="general"),
+        feeding=True, dropout=0.2, precision=precision,
     )  # fmt: skip

@@ -6,7 +6,8 @@ from flax import nnx
 from flax_transformer.frozen import frozen
 from flax_transformer.models.encoder import Encoder, EncoderConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
-from flax_transformer.nn import EmbeddingConfig, HaltingConfig, Precision, UniversalConfig, transformer_block
+from flax_transformer.models.text.universal_trunk import HaltingConfig, UniversalConfig
+from flax_transformer.nn import EmbeddingConfig, Precision, transformer_block
 
 FLOAT32 = Precision()
 

@@ -16,11 +16,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsClips
-from flax_transformer.models.film import over_film, over_times, space_alone, time_alone
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Tiles
+from flax_transformer.models.video.divided_block import DividedBlockConfig, divided_block
+from flax_transformer.models.video_attention import over_film, over_times, space_alone, time_alone
 from flax_transformer.models.vision.vit import FLOAT32, ViT, ViTConfig, vit_encoder
-from flax_transformer.nn import DividedBlockConfig, Grid, PatchConfig, Precision, divided_block, with_fields
+from flax_transformer.nn import Grid, PatchConfig, Precision, with_fields
 from flax_transformer.nn.check import check_clips
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.ops import dropout, resample, widen

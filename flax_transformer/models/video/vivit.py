@@ -18,11 +18,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsClips
-from flax_transformer.models.film import over_film, over_times
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.patch_attention import PatchAttention, by_stack
+from flax_transformer.models.video.tubelet import TubeletConfig
+from flax_transformer.models.video_attention import over_film, over_times
 from flax_transformer.models.vision.vit import FLOAT32, SIZES, ViT, ViTConfig
-from flax_transformer.nn import Precision, TubeletConfig, transformer_block
+from flax_transformer.nn import Precision, transformer_block
 from flax_transformer.ops import Mask, sinusoidal, widen
 from flax_transformer.ops.resample_clip import resample_clip_positions
 

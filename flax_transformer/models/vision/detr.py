@@ -18,16 +18,16 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import Head, HeadConfig
 from flax_transformer.models.patch_attention import PatchAttention, Tiles, by_stack
+from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import ConvConfig, Grid, Precision, Trunk, TrunkConfig, every_layer, init_stack, layer
 from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, Product
 from flax_transformer.nn.module import Module
-from flax_transformer.nn.placed import placed_block
 from flax_transformer.ops import Mask, dropout, widen
-from flax_transformer.ops.grid import shrink_mask, sinusoidal_places
-from flax_transformer.ops.wide import wide
+from flax_transformer.ops.float32 import wide
+from flax_transformer.ops.grid_position import shrink_mask, sinusoidal_places
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -41,9 +41,9 @@ class DetrConfig:
     backbone: Any
     """Config of what gives feature maps of images, such as a `ResNetConfig`: it has their width `embed`."""
     encoder: TrunkConfig
-    """Of `placed_block`s."""
+    """Of `detr_block`s."""
     decoder: TrunkConfig
-    """Of `placed_block`s with cross-attention, after each of which there is a norm."""
+    """Of `detr_block`s with cross-attention, after each of which there is a norm."""
     queries: int = 100
     """Q, the most objects that can be found in an image."""
     classes: int | None = 91
@@ -259,7 +259,7 @@ def detr_resnet50(
     """Return DETR on ResNet-50: 6 + 6 layers, D=256, 41.5 M parameters with those that are frozen."""
 
     def trunk(cross: bool) -> TrunkConfig:
-        block = placed_block(embed=256, heads=8, inner=2048, dropout=dropout, cross=cross, precision=precision)
+        block = detr_block(embed=256, heads=8, inner=2048, dropout=dropout, cross=cross, precision=precision)
         return TrunkConfig(block=block, depth=6)
 
     return DetrConfig(

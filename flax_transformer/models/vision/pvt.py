@@ -17,6 +17,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.patch_attention import PatchAttention, Tiles, by_stack
+from flax_transformer.models.vision.spatial_reduction import SpatialReductionConfig
 from flax_transformer.nn import (
     BlockConfig,
     Grid,
@@ -25,7 +26,6 @@ from flax_transformer.nn import (
     PatchConfig,
     PerLayer,
     Precision,
-    ReducedConfig,
     StageConfig,
     Trunk,
     make_norm,
@@ -107,7 +107,9 @@ class PVTConfig:
             attention, ratio = GridAttentionConfig(attention=like.attention), self.reductions[i]
             if ratio > 1:
                 keys = with_fields(patches, image=patches.grid, patch=(ratio, ratio), channels=patches.embed)
-                attention = ReducedConfig(attention=like.attention, patches=keys, norm_eps=like.residual.norm_eps)
+                attention = SpatialReductionConfig(
+                    attention=like.attention, patches=keys, norm_eps=like.residual.norm_eps
+                )
             block = GridBlockConfig(attention=attention, feedforward=like.feedforward, residual=like.residual)
             found.append(StageConfig(block=block, depth=self.depths[i], unroll=self.unroll, remat=self.remat))
         return tuple(found)

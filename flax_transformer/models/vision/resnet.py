@@ -28,7 +28,7 @@ from flax_transformer.nn.module import Module
 from flax_transformer.nn.stack import layer, stack_depth
 from flax_transformer.ops import Mask, activation
 from flax_transformer.ops.convolution import max_pool
-from flax_transformer.ops.eager import reused
+from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.platform import platform
 from flax_transformer.order import Layer, Order, Part, Stack
 

@@ -19,6 +19,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Tiles, by_stack
+from flax_transformer.models.vision.window_attention import WindowConfig, over_grid
 from flax_transformer.nn import (
     FeedForwardConfig,
     Grid,
@@ -28,7 +29,6 @@ from flax_transformer.nn import (
     Precision,
     StageConfig,
     Trunk,
-    WindowConfig,
     make_norm,
     transformer_block,
     with_fields,
@@ -38,7 +38,6 @@ from flax_transformer.nn.config import check_fields, check_rates
 from flax_transformer.nn.grid import check_grid
 from flax_transformer.nn.linear import Linear, Product, initializer
 from flax_transformer.nn.module import Module
-from flax_transformer.nn.window import over_grid
 from flax_transformer.ops import Mask, dropout, widen
 from flax_transformer.ops.resample import resample_positions
 from flax_transformer.order import Order, Part

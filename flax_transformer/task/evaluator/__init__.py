@@ -1,6 +1,5 @@
 """What a finished model is tested and shown by: frozen values that are called with it."""
 
-from flax_transformer.task.evaluator.asked import VisualAnswers
 from flax_transformer.task.evaluator.caption import Captions
 from flax_transformer.task.evaluator.damage import Restorations
 from flax_transformer.task.evaluator.detect import Detections
@@ -16,6 +15,7 @@ from flax_transformer.task.evaluator.story import TaskErrors
 from flax_transformer.task.evaluator.text import Continuations, TextLoss
 from flax_transformer.task.evaluator.transcript import Transcripts
 from flax_transformer.task.evaluator.translate import Translations
+from flax_transformer.task.evaluator.visual_question import VisualAnswers
 
 __all__ = [
     "Answers",

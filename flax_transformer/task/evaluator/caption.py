@@ -6,14 +6,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from flax_transformer.columns import align
 from flax_transformer.decode import Beam, Greedy, PowerPenalty
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture
-from flax_transformer.task.caption import caption_scores
+from flax_transformer.task.caption_score import caption_scores
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.translator import beginning, decode_batch, ready, room_of
+from flax_transformer.text_table import align
 
 SHUFFLED = "shuffled_"
 

@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
-from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import Restored, restore, sample_lines, samples_of
 from flax_transformer.task.example.damage import MASK
-from flax_transformer.task.score import score
+from flax_transformer.task.translation_score import score
+from flax_transformer.text_table import align
 
 
 @frozen

@@ -19,7 +19,7 @@ from flax_transformer.report.sample import save_picture
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.average_precision import average_precision
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
-from flax_transformer.train.share import fill_rows
+from flax_transformer.train.batch_layout import fill_rows
 
 LEAST = 0.05
 """Score from which on samples keep what was found."""

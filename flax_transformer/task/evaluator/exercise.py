@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import restore, sample_lines, samples_of
+from flax_transformer.text_table import align
 
 
 @frozen

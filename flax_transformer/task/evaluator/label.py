@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.frozen import frozen
+from flax_transformer.report.audio_figure import spectrum_picture
 from flax_transformer.report.sample import save_picture, save_sound, write_confusion
-from flax_transformer.report.sound import spectrum_picture
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.finite import check_finite

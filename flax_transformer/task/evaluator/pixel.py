@@ -13,12 +13,12 @@ import jax
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from flax_transformer.columns import align
 from flax_transformer.data.image.palette import Palette
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
+from flax_transformer.text_table import align
 
 COMPLETIONS = "completions.png"
 """File of a run's folder."""

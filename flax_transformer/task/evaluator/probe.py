@@ -13,12 +13,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.columns import align
 from flax_transformer.data.image.palette import PaletteRows
 from flax_transformer.frozen import frozen
 from flax_transformer.ops import capture
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.finite import check_finite
+from flax_transformer.text_table import align
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 """Factors on the squared weights, of which the best on images kept aside is taken."""

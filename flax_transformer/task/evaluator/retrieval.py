@@ -10,12 +10,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.finite import check_finite
+from flax_transformer.text_table import align
 
 TOP = (1, 5, 10)
 """Among how many that are ranked first the right one is looked for."""

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from flax_transformer.columns import align
 from flax_transformer.data.trajectory import StepRows, make_environment
 from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
+from flax_transformer.text_table import align
 
 
 @frozen

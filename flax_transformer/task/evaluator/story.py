@@ -10,11 +10,11 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.columns import align
 from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.finite import check_finite
+from flax_transformer.text_table import align
 
 FAILED = 5.0
 """A task whose error is above this many percent has failed (Weston et al. 2015)."""

@@ -16,14 +16,14 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.ctc import collapse
 from flax_transformer.objective.objective import present_rows
 from flax_transformer.ops import Mask
+from flax_transformer.report.audio_figure import pixels_of, sound_figure
 from flax_transformer.report.sample import save_picture, save_sound
-from flax_transformer.report.sound import pixels_of, sound_figure
 from flax_transformer.task.attention import attention_weights, spell
-from flax_transformer.task.edit import letter_edits, word_edits
+from flax_transformer.task.edit_distance import letter_edits, word_edits
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import compared
-from flax_transformer.task.example.sound import spectra
+from flax_transformer.task.example.audio import spectra
 from flax_transformer.task.translator import Search, beginning, decode_batch, ready, room_of
 
 WIDEST = 1050

@@ -14,7 +14,7 @@ from flax_transformer.task.command import program
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import compared
 from flax_transformer.task.rescore import Rescored
-from flax_transformer.task.score import NO_BLEU, Scores, score
+from flax_transformer.task.translation_score import NO_BLEU, Scores, score
 from flax_transformer.task.translator import Hypothesis, Search, Translator
 from flax_transformer.train import own_code
 from flax_transformer.train.progress import duration

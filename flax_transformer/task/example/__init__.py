@@ -1,10 +1,16 @@
 """How data become examples and batches: frozen values with `open`, which an experiment names beside its data."""
 
-from flax_transformer.task.example.asked import AskedImages, AskedTexts, HeldQuestions
-from flax_transformer.task.example.captioned import CaptionedImages, DictatedImages, HeldCaptions
+from flax_transformer.task.example.audio import (
+    HeldSounds,
+    LabelledSounds,
+    SoundAugment,
+)
+from flax_transformer.task.example.captioned import CaptionedImages, HeldCaptions, ImageCaptions
 from flax_transformer.task.example.damage import DamagedTexts, Lines
+from flax_transformer.task.example.distillation import TaughtImages
 from flax_transformer.task.example.exercise import Amount, ExerciseTexts
 from flax_transformer.task.example.image import Augment, HeldImages, LabelledImages
+from flax_transformer.task.example.image_pair import ImagePairs
 from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.mask import MaskedTexts, TextLines
 from flax_transformer.task.example.matched import HeldMatches
@@ -13,17 +19,11 @@ from flax_transformer.task.example.pair import BPE, AlignedBatching, Batching, S
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
 from flax_transformer.task.example.skeleton import HeldSkeletons, LabelledSkeletons
-from flax_transformer.task.example.sound import (
-    HeldSounds,
-    LabelledSounds,
-    SoundAugment,
-)
 from flax_transformer.task.example.speech import SpokenLetters, SpokenTexts
 from flax_transformer.task.example.story import HeldStories, StoryQuestions
-from flax_transformer.task.example.taught import TaughtImages
 from flax_transformer.task.example.trajectory import HeldPlay, TrajectoryParts
-from flax_transformer.task.example.twin import TwinImages
 from flax_transformer.task.example.video import HeldClips, LabelledVideos
+from flax_transformer.task.example.visual_question import AskedImages, AskedTexts, HeldQuestions
 from flax_transformer.task.example.window import TextWindows
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "Context",
     "DamagedTexts",
     "DetectionImages",
-    "DictatedImages",
     "ExampleMaker",
     "ExerciseTexts",
     "HeldCaptions",
@@ -51,6 +50,8 @@ __all__ = [
     "HeldSkeletons",
     "HeldSounds",
     "HeldStories",
+    "ImageCaptions",
+    "ImagePairs",
     "LabelledImages",
     "LabelledSkeletons",
     "LabelledSounds",
@@ -69,7 +70,6 @@ __all__ = [
     "TextLines",
     "TextWindows",
     "TrajectoryParts",
-    "TwinImages",
     "Vocabulary",
     "stream",
 ]

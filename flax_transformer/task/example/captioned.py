@@ -87,7 +87,7 @@ class CaptionedImages(LabelledImages):
 
 
 @frozen
-class DictatedImages(CaptionedImages):
+class ImageCaptions(CaptionedImages):
     """Lay out an image and one of its captions a row, for an encoder-decoder that writes the caption; held out are
     `HeldCaptions`.
     """

@@ -13,7 +13,7 @@ from flax_transformer.data.text import Tokenizer, load_tokenizer, train_byte_bpe
 from flax_transformer.data.text.plain import train_characters
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.inputs import Signature
-from flax_transformer.hub.processor.audio import SoundProcessor
+from flax_transformer.hub.processor.audio import AudioProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
@@ -49,7 +49,7 @@ class Opened:
     """What else of the test data is to be shown: texts, classes, kinds; what it is, the examples' class says."""
     published: HubTokenizer | None = None
     """The tokenizer as the exported checkpoint has it; by default as it is."""
-    processor: ImageProcessor | SoundProcessor | None = None
+    processor: ImageProcessor | AudioProcessor | None = None
     """What makes inputs of images or of sounds, as the exported checkpoint has it."""
     objective: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the objective that only the data or the checkpoint know, as the token that stands for none."""
@@ -93,7 +93,7 @@ class Context:
         return start_seq2seq(self.init, language, task) if self.init else None
 
     @property
-    def sound(self) -> SoundProcessor | None:
+    def sound(self) -> AudioProcessor | None:
         """The feature extractor of that checkpoint; None for a new model."""
         return start_sound(self.init) if self.init else None
 

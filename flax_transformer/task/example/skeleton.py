@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Chain, Transform
 from flax_transformer.data.label import check_classes
+from flax_transformer.data.video.frame_sampling import spread_evenly
 from flax_transformer.data.video.pose import CentreBody, MoveBody, PoseRows, ResampleFrames
-from flax_transformer.data.video.sample import spread_evenly
 from flax_transformer.data.video.skeleton import Skeletons
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import sheet

@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flax_transformer.data.audio import LetterRows, Retold, SoundSet, TextRows
+from flax_transformer.data.audio import AudioSet, LetterRows, RespelledTexts, TextRows
 from flax_transformer.data.examples import Example
 from flax_transformer.data.identity import digest
 from flax_transformer.frozen import frozen
-from flax_transformer.hub.processor.audio import SoundProcessor
-from flax_transformer.hub.processor.letter import letters_of
+from flax_transformer.hub.processor.audio import AudioProcessor
+from flax_transformer.hub.processor.ctc_vocabulary import letters_of
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.listing import listed
+from flax_transformer.task.example.audio import AudioExamples, frame_sizes, sampled, spectra
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary
-from flax_transformer.task.example.sound import SoundExamples, frame_sizes, sampled, spectra
 from flax_transformer.task.spec import Spec
 
 
@@ -40,7 +40,7 @@ class Spelled:
 
 
 @frozen
-class SpokenLetters(SoundExamples):
+class SpokenLetters(AudioExamples):
     """Lay out the samples of a sound a row, and the letters of what is said in it, for CTC."""
 
     seconds: int = 4
@@ -57,12 +57,12 @@ class SpokenLetters(SoundExamples):
         """Open the sounds, make a vocabulary of the training texts' letters, or take the checkpoint's.
 
         Args:
-          data: has `open()`, which gives a `SoundSet` of texts.
+          data: has `open()`, which gives a `AudioSet` of texts.
         """
         known = context.sound
         return self._settled(known, context.init, "input_values")._open(data, context, known)
 
-    def _open(self, data: Any, context: Context, known: SoundProcessor | None) -> Opened:
+    def _open(self, data: Any, context: Context, known: AudioProcessor | None) -> Opened:
         found, rate = self._opened(data, "texts", cut=False)
         tokenizer = context.letters if self.letters == "checkpoint" else None
         new = tokenizer is None
@@ -83,7 +83,7 @@ class SpokenLetters(SoundExamples):
 
 
 @frozen
-class SpokenTexts(SoundExamples):
+class SpokenTexts(AudioExamples):
     """Lay out the log-mel spectrum of a sound a row, and the tokens of what is said in it, for an encoder-decoder."""
 
     seconds: int = 4
@@ -100,13 +100,13 @@ class SpokenTexts(SoundExamples):
         """Open the sounds, learn or load the tokenizer.
 
         Args:
-          data: has `open()`, which gives a `SoundSet` of texts.
+          data: has `open()`, which gives a `AudioSet` of texts.
         """
         known = context.sound
         settled = self._settled(known, context.init, "input_features")
         return settled._open(data, context) if known is None else settled._begin(data, context, known)
 
-    def _begin(self, data: Any, context: Context, known: SoundProcessor) -> Opened:
+    def _begin(self, data: Any, context: Context, known: AudioProcessor) -> Opened:
         """Open the sounds for a checkpoint's model."""
         tokenizer = context.seq2seq(self.language, self.task)
         found, _ = self._opened(data, "texts", cut=False)
@@ -136,7 +136,7 @@ class SpokenTexts(SoundExamples):
         )
 
 
-def room(found: SoundSet, tokenizer: Any, multiple: int = 8) -> int:
+def room(found: AudioSet, tokenizer: Any, multiple: int = 8) -> int:
     """Return how many tokens the longest text has, an end token too, rounded up to a multiple.
 
     Raises:
@@ -149,7 +149,7 @@ def room(found: SoundSet, tokenizer: Any, multiple: int = 8) -> int:
     return -(-(max(lengths) + 1) // multiple) * multiple
 
 
-def as_spelled(found: SoundSet, tokenizer: HubTokenizer, name: str) -> SoundSet:
+def as_spelled(found: AudioSet, tokenizer: HubTokenizer, name: str) -> AudioSet:
     """Write texts in the letters that a checkpoint knows: as they are, in capitals, or in small letters.
 
     Raises:
@@ -167,7 +167,7 @@ def as_spelled(found: SoundSet, tokenizer: HubTokenizer, name: str) -> SoundSet:
         return found
     if not unknown:
         print(f"texts are written in {'capitals' if change is str.upper else 'small letters'}, as {name} does")
-        return replace(found, splits={split: Retold(each, change) for split, each in found.splits.items()})
+        return replace(found, splits={split: RespelledTexts(each, change) for split, each in found.splits.items()})
     raise ValueError(
         f"the tokenizer of {name} must know every letter of the texts, it lacks {listed(map(repr, unknown))}; "
         "--letters data writes the data's own, by a new head"

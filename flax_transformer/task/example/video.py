@@ -12,7 +12,7 @@ from flax_transformer.data.image import DecodedRows, Mix, Normalise, each_image_
 from flax_transformer.data.image.batch import Draw
 from flax_transformer.data.label import check_classes
 from flax_transformer.data.video import ClipRows, ClipSet, EveryFrame, LabelledClips, SampleFrames, Unfold
-from flax_transformer.data.video.sample import check_length
+from flax_transformer.data.video.frame_sampling import check_length
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import sheet
 from flax_transformer.task.example.image import Sized, image_stream, named_classes, normalised, processor_of

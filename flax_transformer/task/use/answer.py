@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.task.answer import Answer, AnswerConfig, find_answers
+from flax_transformer.task.answer_span import Answer, AnswerConfig, find_answers
 from flax_transformer.task.use.require import positions_of, require_use, tokenizer_of
 
 WINDOW, STRIDE = 384, 128

@@ -7,7 +7,7 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.use.classify import ROWS, Label, ranked
-from flax_transformer.task.use.picture import read_picture
+from flax_transformer.task.use.image import read_picture
 from flax_transformer.task.use.require import image_processor_of, positions_of, require_use, tokenizer_of
 from flax_transformer.task.use.several import File
 

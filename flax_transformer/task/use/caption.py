@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.hub import Pretrained
-from flax_transformer.task.use.picture import batches
+from flax_transformer.task.use.image import batches
 from flax_transformer.task.use.require import image_processor_of, positions_of, require_use
 from flax_transformer.task.use.several import File
 

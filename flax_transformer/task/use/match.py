@@ -20,7 +20,7 @@ from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
 from flax_transformer.listing import listed
 from flax_transformer.task.use.classify import Label
-from flax_transformer.task.use.picture import embed_pictures, read_picture
+from flax_transformer.task.use.image import embed_pictures, read_picture
 from flax_transformer.task.use.require import positions_of, require_use, tokenizer_of
 from flax_transformer.task.use.several import File, Refuse, read_several
 

@@ -14,25 +14,25 @@ import numpy as np
 from flax_transformer.data.audio.open import LINES as SPEECH
 from flax_transformer.data.audio.open import SoundData
 from flax_transformer.data.folder import open_folders
-from flax_transformer.data.image.captioned import LINES as CAPTIONS
+from flax_transformer.data.image.caption import LINES as CAPTIONS
 from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.data.image.open import PICTURES
-from flax_transformer.data.line import open_lines
+from flax_transformer.data.json_line import open_lines
 from flax_transformer.data.text.plain import read_text
 from flax_transformer.data.video.folder import CLIPS
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.detection import post_process_object_detection
 from flax_transformer.hub.registration import USES
 from flax_transformer.listing import listed
-from flax_transformer.task.caption import caption_scores
-from flax_transformer.task.edit import letter_edits, word_edits
+from flax_transformer.task.caption_score import caption_scores
+from flax_transformer.task.edit_distance import letter_edits, word_edits
 from flax_transformer.task.evaluator.average_precision import average_precision
+from flax_transformer.task.use.audio import classify_sounds, read_sound
 from flax_transformer.task.use.caption import caption
 from flax_transformer.task.use.classify import Label, classify, label_names
-from flax_transformer.task.use.picture import classify_pictures, read_picture
+from flax_transformer.task.use.image import classify_pictures, read_picture
 from flax_transformer.task.use.require import image_processor_of, positions_of, tokenizer_of
 from flax_transformer.task.use.several import Refuse, read_several
-from flax_transformer.task.use.sound import classify_sounds, read_sound
 from flax_transformer.task.use.transcribe import transcribe
 from flax_transformer.task.use.video import classify_clips, read_clip
 

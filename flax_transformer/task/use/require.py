@@ -6,7 +6,7 @@ from typing import Any
 
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
-from flax_transformer.hub.processor.audio import SoundProcessor
+from flax_transformer.hub.processor.audio import AudioProcessor
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -77,7 +77,7 @@ def image_processor_of(pretrained: Pretrained) -> ImageProcessor:
     return _processor_of(pretrained, "an image needs an image processor")
 
 
-def sound_processor_of(pretrained: Pretrained) -> SoundProcessor:
+def sound_processor_of(pretrained: Pretrained) -> AudioProcessor:
     """Return the checkpoint's feature extractor.
 
     Raises:

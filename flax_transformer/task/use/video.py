@@ -12,7 +12,7 @@ import numpy as np
 
 from flax_transformer.data.image.decode import MODES
 from flax_transformer.data.video import ClipFiles, spread_evenly
-from flax_transformer.data.video.sample import check_length
+from flax_transformer.data.video.frame_sampling import check_length
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.use.classify import Label, ranked
 from flax_transformer.task.use.require import image_processor_of, require_use

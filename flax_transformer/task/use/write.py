@@ -14,7 +14,7 @@ from flax_transformer.hub.generate import start_of, stream_tokens
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.ops.sampling import row_keys
-from flax_transformer.task.answer import Conversation
+from flax_transformer.task.answer_span import Conversation
 from flax_transformer.task.use.require import positions_of, tokenizer_of
 
 Tokens = Sequence[int] | Int[np.ndarray, "M"]

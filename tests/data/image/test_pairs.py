@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.image import CaptionData, CaptionedShapes, TwinData
-from flax_transformer.data.image.captioned_shape import ALL_COLOURS
+from flax_transformer.data.image.shape_caption import ALL_COLOURS
 from tests.data.image.image_files import pixels, write_image
 
 

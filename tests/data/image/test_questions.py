@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.image import AskedShapes, QuestionData
-from flax_transformer.data.image.asked import frequent
-from flax_transformer.data.image.captioned_shape import COLOURS
+from flax_transformer.data.image.question import frequent
 from flax_transformer.data.image.shape import SHAPES
+from flax_transformer.data.image.shape_caption import COLOURS
 from tests.data.image.image_files import pixels, write_image
 from tests.data.image.test_pairs import lines
 

@@ -1,0 +1,85 @@
+"""Pairs of images that show the same thing: two folders whose files have the same names.
+
+Axes: B pairs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from flax_transformer.data.identity import digest
+from flax_transformer.data.image.caption import held_out
+from flax_transformer.data.image.decode import is_image_name
+from flax_transformer.data.image.image_set import Files, Images, ImageSet
+from flax_transformer.data.split import names_split
+from flax_transformer.frozen import frozen
+
+
+@dataclass(frozen=True, eq=False)
+class Twins(Sequence[Any]):
+    """Images and the other image of each."""
+
+    images: Images
+    others: Images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Decode a pair: `image` and `other`, Pillow's."""
+        return {"image": self.images[index], "other": self.others[index]}
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which images they are."""
+        return digest(self.images.fingerprint, self.others.fingerprint)
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Twins":
+        """Pick some pairs."""
+        return Twins(self.images.take(indices), self.others.take(indices))
+
+
+@frozen
+class TwinData:
+    """Images of two folders, paired by their names: `{root}/{one}/{name}` and `{root}/{other}/{name}`."""
+
+    root: str
+    holdout: float = 0.1
+    """Share of the pairs for each of validation and test."""
+    split_seed: int = 0
+    """Which pairs these are."""
+
+    def open(self) -> ImageSet:
+        """Open the pairs, and hold out a part of them.
+
+        Raises:
+          FileNotFoundError: no such folder.
+          ValueError: not two folders of images, an image without another of its name, or too few.
+        """
+        root = Path(self.root).expanduser()
+        if not root.is_dir():
+            raise FileNotFoundError(f"{root} must be a folder of two folders of images, there is none")
+        sides = {
+            path.name: _names(path) for path in sorted(root.iterdir()) if path.is_dir() and path.name[0] not in "._"
+        }
+        sides = {side: names for side, names in sides.items() if names}
+        if len(sides) != 2 or any(map(names_split, sides)):
+            raise ValueError(f"{root} must have two folders of images, got {', '.join(sides) or 'none'}")
+        (one, first), (other, second) = sides.items()
+        for here, there, missing in ((one, other, first - second), (other, one, second - first)):
+            if missing:
+                raise ValueError(f"{root / here / min(missing)} must have an image of its name in {there}, it has none")
+        both = [Files(root, [f"{side}/{name}" for name in sorted(first)]) for side in sides]
+        try:
+            splits = held_out({"train": Twins(*both)}, self.holdout, self.split_seed)
+        except ValueError as error:
+            raise ValueError(f"{root}: {error}") from error
+        return ImageSet("twins", splits)
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_file() and is_image_name(path.name)}

@@ -1,0 +1,165 @@
+"""Generated images with captions: a shape of some colour each, on noisy ground.
+
+Axes: B images, H W height and width in pixels.
+"""
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from flax_transformer.data.identity import digest
+from flax_transformer.data.image.caption import CaptionData, Captioned
+from flax_transformer.data.image.image_set import ImageSet
+from flax_transformer.data.image.shape import ALL_SHAPES, draw_shape
+from flax_transformer.data.split import SPLITS
+from flax_transformer.frozen import frozen
+
+COLOURS = {
+    "red": (215, 40, 40), "green": (50, 160, 60), "blue": (50, 80, 210), "yellow": (235, 215, 50),
+    "purple": (140, 50, 170), "cyan": (60, 200, 210),
+}  # fmt: skip
+ALL_COLOURS = {
+    **COLOURS, "orange": (240, 140, 30), "pink": (245, 150, 190), "brown": (120, 70, 30), "black": (20, 20, 20),
+    "white": (255, 255, 255), "navy": (20, 25, 90),
+}  # fmt: skip
+PATTERNS = ("{a} {} {}", "an image of {a} {} {}", "one {} {} on plain ground", "here is {a} {} {}")
+
+
+@frozen
+class CaptionedShapes:
+    """Images of one shape of one colour, of which some combinations are the test's; the same ones of a seed."""
+
+    train: int = 4_000
+    """Images to train on."""
+    held_out: int = 500
+    """Images of validation, and as many of test."""
+    colours: int = 12
+    """How many colours there are, the first ones of twelve."""
+    shapes: int = 8
+    """How many shapes there are, the first ones of eight."""
+    tested: int = 12
+    """Combinations of a colour and a shape that test images have."""
+    unseen: bool = True
+    """Whether no other images have them."""
+    size: int = 32
+    """Pixels of both sides."""
+    noise: float = 20.0
+    """Standard deviation of what is added to every value, of 255."""
+    spread: float = 12.0
+    """Standard deviation of the values of a colour from image to image."""
+    drawing_seed: int = 0
+    """Which images these are."""
+
+    def __post_init__(self) -> None:
+        if min(self.train, self.held_out) < 1 or self.size < 8 or min(self.noise, self.spread, self.drawing_seed) < 0:
+            raise ValueError(
+                "shapes are drawn in at least 1 image a split, of at least 8 pixels, without negative noise, spread "
+                f"or seed: got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.spread}, "
+                f"{self.drawing_seed}"
+            )
+        if not (2 <= self.colours <= len(ALL_COLOURS) and 2 <= self.shapes <= len(ALL_SHAPES)):
+            raise ValueError(
+                f"there are from 2 to {len(ALL_COLOURS)} colours and from 2 to {len(ALL_SHAPES)} shapes, got "
+                f"{self.colours} and {self.shapes}"
+            )
+        most = self.colours * self.shapes // 2
+        if not 1 <= self.tested <= most:
+            raise ValueError(f"tested must be from 1 to {most} combinations, got {self.tested}")
+
+    @property
+    def every(self) -> tuple[tuple[str, str], ...]:
+        """Every colour with every shape."""
+        return tuple(product(tuple(ALL_COLOURS)[: self.colours], ALL_SHAPES[: self.shapes]))
+
+    def open(self) -> ImageSet:
+        """Lay out all images, which are drawn when they are asked for; the classes are one caption of each kind."""
+        counts = (self.train, self.held_out, self.held_out)
+        ends = np.cumsum(counts)
+        splits = {}
+        for split, count, end in zip(SPLITS, counts, ends, strict=True):
+            numbers = np.arange(end - count, end)
+            drawn = np.random.default_rng((self.drawing_seed, end)).choice(self.kinds(split), count)
+            of, patterns = [self.every[kind] for kind in drawn], PATTERNS if split == "train" else PATTERNS[:1]
+            captions = [tuple(_tell(pattern, kind) for pattern in patterns) for kind in of]
+            splits[split] = Captioned(DrawnKinds(self, numbers, of), captions)
+        return ImageSet("captions", splits, tuple(_tell(PATTERNS[0], kind) for kind in self.every))
+
+    def kinds(self, split: str) -> Int[np.ndarray, "_"]:
+        """Return the numbers of the combinations that images of a split have.
+
+        Those of the test are chosen so that each of their colours and shapes is in other combinations too.
+        """
+        steps = np.arange(self.tested)
+        colours, shapes = steps % self.colours, (steps + steps // self.colours + self.drawing_seed) % self.shapes
+        tested = colours * self.shapes + shapes
+        if split == "test":
+            return np.sort(tested)
+        return np.array([kind for kind in range(len(self.every)) if not self.unseen or kind not in tested])
+
+    def draw(self, number: int, kind: tuple[str, str]) -> Any:
+        """Draw an image of Pillow's."""
+        import PIL.Image
+
+        rng, (colour, shape) = np.random.default_rng((self.drawing_seed, number, 1)), kind
+        pixels = np.empty((self.size, self.size, 3))
+        pixels[:] = rng.uniform(120, 220)
+        high, wide = rng.integers(self.size // 3, self.size * 3 // 4 + 1, 2).tolist()
+        top, left = rng.integers(self.size - high + 1), rng.integers(self.size - wide + 1)
+        inside = draw_shape(shape, high, wide)
+        pixels[top : top + high, left : left + wide][inside] = ALL_COLOURS[colour] + rng.normal(0, self.spread, 3)
+        pixels += rng.normal(0, self.noise, pixels.shape)
+        return PIL.Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+def _tell(pattern: str, kind: tuple[str, str]) -> str:
+    return pattern.format(*kind, a="an" if kind[0][0] in "aeiou" else "a")
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnKinds:
+    """Generated images by their numbers."""
+
+    shapes: CaptionedShapes
+    numbers: Int[np.ndarray, " B"]
+    of: list[tuple[str, str]]
+    """The colour and the shape of each."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.shapes.draw(int(self.numbers[index]), self.of[index])
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which images they are."""
+        return digest(repr(self.shapes), self.numbers.astype(np.int64))
+
+    def name(self, index: int) -> str:
+        """Say which image it is."""
+        return f"drawn image {self.numbers[index]}"
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return the width and height, which all share."""
+        return self.shapes.size, self.shapes.size
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "DrawnKinds":
+        """Pick some."""
+        return DrawnKinds(self.shapes, self.numbers[indices], [self.of[index] for index in indices])
+
+
+@frozen
+class ShapeCaptions(CaptionData):
+    """Images with captions: of a folder, or drawn shapes where no folder is named."""
+
+    root: str = ""
+    """Folder of images and files of captions; empty: shapes are drawn."""
+    shapes: CaptionedShapes = field(default_factory=CaptionedShapes)
+    """Which ones."""
+
+    def open(self) -> ImageSet:
+        """Open the folder, or draw."""
+        return super().open() if self.root else self.shapes.open()

@@ -1,0 +1,171 @@
+"""Clips of one split with their classes: frames that follow each other, read when they are asked for.
+
+Axes: B clips, I frames, H W height and width in pixels, C channels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from flax_transformer.data.identity import digest
+from flax_transformer.data.image.decode import decode_image, image_size, is_image_name
+from flax_transformer.data.named_file import NamedFiles
+from flax_transformer.data.split import normal
+from flax_transformer.data.video.decode import decode_frames, video_size
+
+
+@runtime_checkable
+class Clips(Protocol):
+    """Clips by number."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which clips they are."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int, frames: Sequence[int]) -> list[Any]:
+        """Decode some frames of a clip to Pillow's images, by their numbers, which do not fall."""
+        ...
+
+    def name(self, index: int) -> str:
+        """Say where a clip comes from."""
+        ...
+
+    def size(self, index: int) -> tuple[int, int, int]:
+        """Return the frames, the height and the width of a clip."""
+        ...
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "Clips":
+        """Pick some."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class HeldClips:
+    """Clips that are held in memory, all of one size."""
+
+    pixels: UInt8[np.ndarray, "B I H W C"]
+    origin: str = "clips in memory"
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def read(self, index: int, frames: Sequence[int]) -> list[Any]:
+        """Return some frames of a clip."""
+        import PIL.Image
+
+        return [PIL.Image.fromarray(self.pixels[index, frame]) for frame in frames]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Name which clips they are: by all their values."""
+        return digest(str(self.pixels.shape), self.pixels)
+
+    def name(self, index: int) -> str:
+        """Say where a clip comes from."""
+        return f"{self.origin}, number {index}"
+
+    def size(self, index: int) -> tuple[int, int, int]:
+        """Return the frames, the height and the width, which all share."""
+        return self.pixels.shape[1:4]
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "HeldClips":
+        """Pick some."""
+        return HeldClips(self.pixels[indices], self.origin)
+
+
+@dataclass(frozen=True, eq=False)
+class ClipFiles(NamedFiles):
+    """Clips that lie in a folder: folders of frames, which are images in the order of their names, or video files."""
+
+    def read(self, index: int, frames: Sequence[int]) -> list[Any]:
+        """Decode some frames of a clip; errors as `decode_image` and `decode_frames`."""
+        path = self.root / self.names[index]
+        if path.is_dir():
+            files = frame_files(path)
+            return [decode_image(files[frame]) for frame in frames]
+        return decode_frames(path, frames)
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """List the frames of a clip, or its one file."""
+        return frame_files(path) if path.is_dir() else [path]
+
+    def size(self, index: int) -> tuple[int, int, int]:
+        """Return the frames, the height and the width of a clip, from headers alone.
+
+        Raises:
+          ValueError: no frames, or frames of several sizes; names the clip, or a frame of each size.
+        """
+        path = self.root / self.names[index]
+        return folder_size(path) if path.is_dir() else video_size(path)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledClips(Sequence[Any]):
+    """Clips and the numbers of their classes."""
+
+    clips: Clips
+    labels: Int[np.ndarray, " B"]
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return one: its `frames`, to be read, `label`, and `name`, where it comes from."""
+        name = self.clips.name(index)
+        return {"frames": Frames(self.clips, index), "label": int(self.labels[index]), "name": name}
+
+    @property
+    def fingerprint(self) -> str:
+        """Name which clips and classes they are."""
+        return digest(self.clips.fingerprint, self.labels.astype(np.int64))
+
+    def take(self, indices: Int[np.ndarray, "_"]) -> "LabelledClips":
+        """Pick some."""
+        return LabelledClips(self.clips.take(indices), self.labels[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """The frames of one clip, not yet read."""
+
+    clips: Clips
+    index: int
+
+    def __len__(self) -> int:
+        return self.clips.size(self.index)[0]
+
+    def read(self, numbers: Sequence[int]) -> list[Any]:
+        """Decode some."""
+        return self.clips.read(self.index, numbers)
+
+
+def frame_files(folder: Path) -> list[Path]:
+    """List the images of a clip, by their names: as numbers where they all are."""
+    found = [path for path in folder.iterdir() if is_image_name(path.name) and not path.name.startswith((".", "__"))]
+    numbers = all(path.stem.isascii() and path.stem.isdigit() for path in found)
+    return sorted(found, key=lambda path: (int(path.stem) if numbers else 0, normal(path.name)))
+
+
+def folder_size(folder: Path) -> tuple[int, int, int]:
+    """Return the frames, the height and the width of a folder of frames.
+
+    Raises:
+      ValueError: no frames, a damaged one, or frames of several sizes; names the file.
+    """
+    files = frame_files(folder)
+    if not files:
+        raise ValueError(f"{folder} must have frames, as every clip, got none")
+    first = image_size(files[0])
+    for file in files[1:]:
+        if (size := image_size(file)) != first:
+            one, two = (f"{width} × {height}" for width, height in (first, size))
+            raise ValueError(f"the frames of a clip must have one size: {files[0]} has {one}, {file} {two}")
+    return len(files), first[1], first[0]
