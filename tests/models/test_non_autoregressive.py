@@ -264,7 +264,7 @@ def test_the_loss_without_a_key_is_that_of_tokens_all_masked():
 
 EIGHT = """
 import json, jax, numpy as np
-from tests.models.test_at_once_models import batch, model
+from tests.models.test_non_autoregressive import batch, model
 from flax_transformer.objective import CTCLoss, MaskPredictLoss
 from flax_transformer.parallel import MeshConfig, make_mesh, tree_shardings
 import jax.numpy as jnp
