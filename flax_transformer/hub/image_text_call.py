@@ -38,7 +38,7 @@ def prefixed_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields:
 
 
 def prefixed_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
-    """Return logits of the token after each position, pictures' ones too, as GitForCausalLM does."""
+    """Return logits of the token after each position, images' ones too, as GitForCausalLM does."""
     found = prefixed_model(model, inputs, key, fields)
     return replace(found, logits=model.output(found.last_hidden_state).logits())
 
@@ -76,7 +76,7 @@ def retriever(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fiel
     """
     keys, text, states, image = split_keys(key), None, None, None
     reader, seen = model.encoder, visible(inputs.attention_mask)
-    if inputs.pixel_values is not None:  # first, as the layers that are asked for are pictures'
+    if inputs.pixel_values is not None:  # first, as the layers that are asked for are images'
         states = reader.vision(pictures(inputs), key=keys[1])
         image = unit(model.vision_head(states))
     if inputs.input_ids is not None:

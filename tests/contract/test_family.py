@@ -174,7 +174,7 @@ def test_each_layer_learns_at_the_rate_of_where_it_lies(golden):
 
 
 def real(golden, found):
-    """Put zero where an output is of padding; before texts' positions there may be pictures'."""
+    """Put zero where an output is of padding; before texts' positions there may be images'."""
     keep = np.ones_like(golden.inputs[golden.reads]) if golden.reads != "input_ids" else golden.inputs["attention_mask"]
     if "pixel_values" in golden.inputs and "logits" in found and found["logits"].ndim == 3:
         more = found["logits"].shape[1] - keep.shape[1]

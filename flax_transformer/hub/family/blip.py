@@ -49,7 +49,7 @@ TEXT_CONFIG = ConfigTable(
 
 
 def _sides(fields: Fields) -> tuple[ViTConfig, EncoderConfig]:
-    """Read both: what texts attend to is as wide as pictures' states, whatever else is said."""
+    """Read both: what texts attend to is as wide as images' states, whatever else is said."""
     fields.only(tie_word_embeddings=True)
     vision = VISION_CONFIG.read(inside(fields, "vision"))
     return vision, TEXT_CONFIG.read(inside(fields, "text").updated({"encoder_hidden_size": vision.block.embed}))

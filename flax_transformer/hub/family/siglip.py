@@ -48,7 +48,7 @@ def read(fields: Fields) -> TwoTowersConfig:
 
 
 def write(config: TwoTowersConfig | ClassifierConfig) -> dict[str, Any]:
-    """Write config.json's fields of both towers, or of the pictures' in a classifier."""
+    """Write config.json's fields of both towers, or of the images' in a classifier."""
     if isinstance(config, ClassifierConfig):
         return write_pictures("siglip", IMAGE_CONFIG, config)
     return {

@@ -39,7 +39,7 @@ class PrefixedConfig:
     frames: int | None = None
     """How many images a row may have, each with an embedding of its place; None: one, without it."""
     norm: float = 1e-5
-    """Epsilon of the norm after the linear layer that gives pictures' states the width of the text's."""
+    """Epsilon of the norm after the linear layer that gives images' states the width of the text's."""
 
     def __post_init__(self):
         check_fields(self)
@@ -53,7 +53,7 @@ class PrefixedConfig:
 
 
 class Prefixed(Module):
-    """A language model of pictures' texts: `model(tokens, images)` gives logits; `prefill` and `step` generate."""
+    """A language model of images' texts: `model(tokens, images)` gives logits; `prefill` and `step` generate."""
 
     layer_order = (Part("vision"), "frames", "project", "norm", Part("text"))
 
