@@ -14,14 +14,14 @@ ABSOLUTE = re.compile(r"(^|, )/(?:[^,/\n]+/)+(?=[^,/\n])")
 """The folders before the last part of an absolute path, alone or in a list."""
 
 
-def listed(items: Iterable[Any], most: int = MOST) -> str:
+def listed(items: Iterable[Any], most: int = MOST, longest: int = LONGEST) -> str:
     """Name the first items, each cut where it is long, and say how many there are where that is not all.
 
     >>> listed(["a", "b"]), listed(range(10_000), 3), listed([])
     ('a, b', '0, 1, 2, … (10,000 in all)', 'none')
     """
     items = [str(item) for item in items]
-    shown = [item if len(item) <= LONGEST else f"{item[: LONGEST - 1]}…" for item in items[:most]]
+    shown = [item if len(item) <= longest else f"{item[: longest - 1]}…" for item in items[:most]]
     more = f", … ({len(items):,} in all)" if len(items) > most else ""
     return ", ".join(shown) + more or "none"
 

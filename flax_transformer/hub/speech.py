@@ -199,7 +199,11 @@ def undecided(said: Mapping[str, Any], how: Speech) -> bool:
 
 
 def prompts(
-    said: Mapping[str, Any], how: Speech, start: int | None, rows: int, spoken: Sequence[int] | None = None
+    said: Mapping[str, Any],
+    how: Speech,
+    start: int | None,
+    rows: int,
+    spoken: Sequence[int] | Int[np.ndarray, "B"] | None = None,
 ) -> Int[np.ndarray, "B P"]:
     """Return the tokens that each of so many texts begins with, as `begin`; `spoken` are languages that were heard."""
     language, task = (said.get(name) if each is None else each for name, each in _asked(how))
