@@ -267,7 +267,8 @@ def wrap(model: Any, architecture: str, *, tokenizer: Any = None, processor: Any
         lost = [] if next(sizes) == next(sizes) else ["other shapes"]
     if lost:
         raise ValueError(
-            f"a {architecture} cannot be the model given; its config.json would describe one with {listed(lost, longest=200)}"
+            f"a {architecture} cannot be the model given; its config.json would describe one with "
+            f"{listed(lost, longest=200)}"
         )
     return pretrained
 
