@@ -48,8 +48,7 @@ from flax_transformer.task.evaluator import VisualAnswers
 from flax_transformer.task.example import AskedImages, AskedTexts, Augment, Vocabulary
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import muon_cosine
+from flax_transformer.train import TrainConfig, muon_cosine
 
 D, WORDS = 128, Vocabulary(size=600)
 PATCHES = with_fields(

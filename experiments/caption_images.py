@@ -43,8 +43,7 @@ from flax_transformer.task.example import Augment, ImageCaptions
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import adamw_linear, muon_cosine
+from flax_transformer.train import TrainConfig, adamw_linear, muon_cosine
 
 WIDTH = 192
 WORDS = with_fields(gpt2_tiny(dropout=0.1), embed=WIDTH, heads=6, inner=4 * WIDTH, depth=3)

@@ -42,9 +42,7 @@ from flax_transformer.task.evaluator import PictureLabels
 from flax_transformer.task.example import Augment, LabelledImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig, muon_cosine
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, muon_cosine
 
 
 def experiment(family: str, backbone: Any, pool: str, **changes: Any) -> Recipe:

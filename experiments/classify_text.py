@@ -31,9 +31,7 @@ from flax_transformer.task.example import LabelledTexts, Vocabulary
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig, adamw_linear
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, adamw_linear
 
 ENCODER = EncoderConfig(
     embedding=EmbeddingConfig(

@@ -37,8 +37,7 @@ from flax_transformer.task.evaluator import PictureLabels
 from flax_transformer.task.example import LabelledSkeletons, LabelledVideos
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import muon_cosine
+from flax_transformer.train import TrainConfig, muon_cosine
 
 SIZES = {"embed": 96, "heads": 4, "inner": 192, "depth": 4, "out_bias": True, "unroll": True}
 """Of a model for small clips."""

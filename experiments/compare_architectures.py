@@ -25,7 +25,7 @@ from flax_transformer.nn.config import check_at_least
 from flax_transformer.report.comparison_page import comparison_table
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.series import budgeted_steps, launch_series, scheduled, train_all
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import ScheduleConfig
 
 RECIPES = Path(__file__).with_name("translate_text.py")
 WARMUP = 5

@@ -55,10 +55,7 @@ from flax_transformer.task.evaluator import Retrieval
 from flax_transformer.task.example import Augment, CaptionedImages, ImagePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.lora import LoraConfig
-from flax_transformer.train.optimizer import OptimizerConfig, muon_cosine
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import LoraConfig, OptimizerConfig, ScheduleConfig, TrainConfig, muon_cosine
 
 WIDTH = 128
 CLIP = with_fields(

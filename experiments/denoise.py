@@ -21,9 +21,7 @@ from flax_transformer.task.evaluator import Restorations
 from flax_transformer.task.example import DamagedTexts, Lines
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 EXPERIMENT = Recipe(
     model=narrowed(bart_base(dropout=0.0), embed=128, heads=4, inner=256, depth=2),

@@ -25,8 +25,7 @@ from flax_transformer.task.evaluator import PictureLabels
 from flax_transformer.task.example import Augment, TaughtImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import muon_cosine
+from flax_transformer.train import TrainConfig, muon_cosine
 
 
 def backbone(*tokens: str) -> Any:

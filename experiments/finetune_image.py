@@ -24,10 +24,7 @@ from flax_transformer.task.example import Augment, LabelledImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.lora import LoraConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import LoraConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 WHOLE = Recipe(
     model=StartConfig(),

@@ -25,11 +25,8 @@ from flax_transformer.objective import TokenLoss
 from flax_transformer.task.experiment import Experiment, Task, launch
 from flax_transformer.task.report import write_report
 from flax_transformer.task.translator import decode_batch
-from flax_transformer.train.folder import RunFolder
-from flax_transformer.train.loop import TrainConfig
+from flax_transformer.train import OptimizerConfig, RunFolder, ScheduleConfig, TrainConfig
 from flax_transformer.train.metrics import Writer
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3  # digit d is token FIRST + d
 

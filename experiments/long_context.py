@@ -46,9 +46,7 @@ from flax_transformer.task.example.opened import Context, Opened, check_rows, st
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 MARK, QUESTION, FIRST = 1, 2, 3
 """Tokens: what comes before the tokens to recall, what asks for one, and the first of these."""

@@ -21,9 +21,7 @@ from flax_transformer.task.evaluator import TextLoss
 from flax_transformer.task.example import TextWindows, Vocabulary
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 EXPERIMENT = Recipe(
     model=with_experts(with_fields(gpt2_tiny(), inner=256), experts=8, capacity=1.25),

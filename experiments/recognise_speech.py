@@ -49,8 +49,7 @@ from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
 from flax_transformer.task.translator import Search
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import adamw_linear, muon_cosine
+from flax_transformer.train import TrainConfig, adamw_linear, muon_cosine
 
 
 def _louder(whisper: Seq2SeqConfig) -> Seq2SeqConfig:

@@ -19,9 +19,7 @@ from flax_transformer.task.evaluator import Answers
 from flax_transformer.task.example import Amount, ExerciseTexts
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 EXPERIMENT = Recipe(
     model=narrowed(t5_v1_1_small(dropout=0.0), embed=128, heads=4, inner=256, depth=2),

@@ -15,9 +15,7 @@ from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.translator import Search
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 EXPERIMENT = Recipe(
     model=with_fields(transformer_tiny(dropout=0.1), depth=2),

@@ -58,9 +58,7 @@ from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.run import open_translator
 from flax_transformer.task.translator import Search
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
 

@@ -42,8 +42,7 @@ from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.series import scheduled, train_all
 from flax_transformer.task.translator import Search
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
 

@@ -41,7 +41,7 @@ from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask, attention
 from flax_transformer.parallel import MeshConfig, logical_axes, make_mesh, path_name, tree_shardings
 from flax_transformer.parallel.collectives import collective_bytes, collectives_of
-from flax_transformer.train.state import abstract_state, init_state
+from flax_transformer.train import abstract_state, init_state
 from flax_transformer.train.step import jit_train_step, laid_out, make_train_step
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}

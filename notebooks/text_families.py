@@ -45,8 +45,7 @@ from flax_transformer.models.text.t5 import t5_small
 from flax_transformer.nn import Precision, RelativeBias, RelativeConfig
 from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask
-from flax_transformer.train.lora import LoraConfig, init_lora, merge_lora
-from flax_transformer.train.state import parameter_count
+from flax_transformer.train import LoraConfig, init_lora, merge_lora, parameter_count
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
 

@@ -23,9 +23,7 @@ from flax_transformer.task.evaluator import Labels
 from flax_transformer.task.example import LabelledTexts, Vocabulary
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 BASES = "ACGT"
 CHAINS = 1e-3 * np.array([

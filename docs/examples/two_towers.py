@@ -35,9 +35,7 @@ from flax_transformer.task.example import Context, Opened, Vocabulary, stream
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec
-from flax_transformer.train.loop import TrainConfig
-from flax_transformer.train.optimizer import OptimizerConfig
-from flax_transformer.train.schedule import ScheduleConfig
+from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 SIDES = ("source", "target")
 
