@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flax_transformer.hub import family
+from flax_transformer.models.preset import presets
 
 ROOT = Path(__file__).parent.parent
 COLUMNS = ("weights", "parity", "train", "decode", "shard", "result")
@@ -68,17 +69,22 @@ def proofs() -> list[Proof]:
 
 @cache
 def models() -> dict[str, str]:
-    """Name every model by its file: what the first line of the file calls it, and the `model_type`s of checkpoints."""
+    """Name every model by its file: what the first line of the file calls it, and the `model_type`s of checkpoints.
+
+    Files of layers, which have neither presets nor proofs of their own, are none.
+    """
+    known = {function.__module__.rpartition(".")[2] for function in presets().values()}
+    known |= {proof.subject for proof in proofs() if proof.what in COLUMNS}
     lines = {
         file.stem: ast.get_docstring(ast.parse(file.read_text()))
         for file in ROOT.glob("flax_transformer/models/*/*.py")
+        if file.stem in known
     }
     kinds = {}
     for file in pkgutil.iter_modules(family.__path__):
         module = importlib.import_module(f"{family.__name__}.{file.name}")
         lines.setdefault(file.name, module.__doc__)
         kinds[file.name] = f"({', '.join(f'`{kind}`' for kind in module.FAMILIES)})"
-    lines.pop("__init__")
     return {name: f"{_name(line)} {kinds.get(name, '')}".strip() for name, line in sorted(lines.items())}
 
 

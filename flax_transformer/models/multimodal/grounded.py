@@ -1,4 +1,4 @@
-"""Texts that are read with an image beside them: an encoder of tokens that attends to what another made of images.
+"""Image-grounded text encoders: tokens with cross-attention to the hidden states of an image encoder.
 
 BLIP's readers of questions and captions (Li et al. 2022, https://arxiv.org/abs/2201.12086) are choices of its config.
 

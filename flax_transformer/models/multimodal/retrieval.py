@@ -1,5 +1,5 @@
-"""Images found by texts in two steps: by vectors of either alone, and by reading a text with an image (Li et al.
-2021, https://arxiv.org/abs/2107.07651; Li et al. 2022, https://arxiv.org/abs/2201.12086).
+"""Two-stage image–text retrieval: by vectors of either alone, then by reading a text with an image (Li et al. 2021,
+ https://arxiv.org/abs/2107.07651; Li et al. 2022, https://arxiv.org/abs/2201.12086).
 
 Axes: B texts or images, T positions, H W height and width in pixels, C channels, S states of an image, W its width,
 E width of the common space.

@@ -1,5 +1,5 @@
-"""One tower for both halves of a pair, as images of the same thing (Bromley et al. 1993; Chen et al. 2020,
-https://arxiv.org/abs/2002.05709).
+"""The Siamese encoder: one tower for both halves of a pair, as images of the same thing (Bromley et al. 1993; Chen et
+al. 2020, https://arxiv.org/abs/2002.05709).
 
 Axes: B pairs, H W height and width in pixels, C channels, E width of the common space.
 """

@@ -1,4 +1,4 @@
-"""An encoder of speech with scores of every token, and of none, at every position (Graves et al. 2006,
+"""Speech recognition by connectionist temporal classification (Graves et al. 2006,
 https://www.cs.toronto.edu/~graves/icml_2006.pdf).
 
 Axes: B batch, S positions, N tokens of a text, V vocabulary, with the blank.

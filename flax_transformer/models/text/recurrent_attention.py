@@ -1,4 +1,4 @@
-"""How a recurrent decoder looks at what its source has become: additive and multiplicative attention.
+"""Additive and multiplicative attention of a recurrent decoder to the hidden states of its source.
 
 Axes: *B batch, T states that look, S source positions, Q width of states, W of the memory, A of what is scored.
 """

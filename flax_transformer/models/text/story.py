@@ -1,6 +1,6 @@
-"""Stories read sentence by sentence (Henaff et al. 2017, https://arxiv.org/abs/1612.03969, as Dehghani et al. 2019,
-https://arxiv.org/abs/1807.03819, §3.1, have it): each is the sum of its words, every word times a learned mask of its
-place; a trunk of any kind then reads the sentences.
+"""Question answering over stories, by sentences (Henaff et al. 2017, https://arxiv.org/abs/1612.03969, as Dehghani et
+al. 2019, https://arxiv.org/abs/1807.03819, §3.1, have it): each is the sum of its words, every word times a learned
+mask of its place; a trunk of any kind then reads the sentences.
 
 Axes: B batch, S sentences, W words of a sentence, D width.
 """

@@ -1,4 +1,4 @@
-"""Attention to which positions are told in every layer: added to queries and keys, never to values (Carion et al. 2020,
+"""DETR's block: positions are added to queries and keys in every layer, never to values (Carion et al. 2020,
 https://arxiv.org/abs/2005.12872)."""
 
 from functools import partial
