@@ -22,6 +22,7 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from flax_transformer.atomic import write_file
 from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.bench.kernel import kernels, workspace
 from flax_transformer.bench.minimum_bytes import minimum_bytes
@@ -145,11 +146,8 @@ def _kept(answer: Mapping[str, Any]) -> Compiled:
     """Keep what the compiler has told just now: at once or not at all, as others may look."""
     told = answer["told"]
     if answer["file"] and not answer["earlier"]:
-        file = Path(answer["file"])
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps(told))
-        partial.replace(file)
+        Path(answer["file"]).parent.mkdir(parents=True, exist_ok=True)
+        write_file(answer["file"], json.dumps(told))
     told = {**told, "collectives": tuple(told.get("collectives", ()))}
     return Compiled(**answer["known"], **told, earlier=answer["earlier"])
 

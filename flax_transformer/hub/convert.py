@@ -9,8 +9,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
+from flax_transformer.atomic import write_file
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.file import CONFIG, DTYPES, read_json, write_file
+from flax_transformer.hub.file import CONFIG, DTYPES, read_json
 from flax_transformer.hub.load import GENERATION, read_dtype, read_model
 from flax_transformer.hub.pretrained import Pretrained
 from flax_transformer.hub.processor.open import open_processor, open_tokenizer
@@ -118,4 +119,4 @@ def _dtype(leaves: Any) -> str:
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     text = json.dumps(dict(data), indent=2, sort_keys=True, ensure_ascii=False)
-    write_file(path, (text + "\n").encode())
+    write_file(path, text + "\n")

@@ -16,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from flax_transformer.atomic import write_file
 from flax_transformer.listing import listed
 from flax_transformer.train.config import parse_object
 
@@ -109,15 +110,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"no {path.name} in {path.parent}")
     return parse_object(path.read_bytes(), path)
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, in the place of what is there: a link is replaced and not followed."""
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    with part.open("xb") as file:
-        file.write(content)
-    part.replace(path)
 
 
 def beside(folder: Path, name: str) -> Path:

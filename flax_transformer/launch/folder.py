@@ -1,10 +1,10 @@
 """What a launch leaves here: the files it sends, and a note of what it has made elsewhere."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from flax_transformer.atomic import write_file
 from flax_transformer.frozen import frozen
 from flax_transformer.launch.package import Package
 from flax_transformer.launch.plan import Command, Plan
@@ -64,7 +64,8 @@ class LaunchFolder:
 
     def write(self, made: Made) -> None:
         """Note what is about to be made."""
-        _write(self.note, (json.dumps(vars(made), indent=2) + "\n").encode())
+        self.note.parent.mkdir(parents=True, exist_ok=True)
+        write_file(self.note, json.dumps(vars(made), indent=2) + "\n")
 
     def forget(self) -> None:
         """Note that nothing is left."""
@@ -72,15 +73,10 @@ class LaunchFolder:
 
     def prepare(self, package: Package, plan: Plan) -> str:
         """Write the files that the plan's commands read; tell which."""
-        _write(self.root / "code.tar.xz", package.content)
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_file(self.root / "code.tar.xz", package.content)
         for path, content in (*plan.scripts, *plan.files):
-            _write(Path(path), content.encode())
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, content)
         others = ", ".join(Path(path).name for path, _ in (*plan.scripts, *plan.files))
         return f"{self.root.as_posix()} has {others}, and code.tar.xz: {package}"
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from flax_transformer.atomic import write_file
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import last_parts
 from flax_transformer.named_scope import OUTSIDE
@@ -135,18 +136,7 @@ def _profile(found: Sequence[Operation]) -> dict[str, Any]:
 
 def write_page(path: str | os.PathLike, report: Report) -> Path:
     """Write the page; the file appears whole or not at all."""
-    return write_whole(path, render(report))
-
-
-def write_whole(path: str | os.PathLike, page: str) -> Path:
-    """Write a file that appears whole or not at all."""
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)  # a link must not be followed
-    with partial.open("x", encoding="utf-8", newline="\n") as file:
-        file.write(page)
-    partial.replace(path)
-    return path
+    return write_file(path, render(report))
 
 
 def _part(name: str) -> str:

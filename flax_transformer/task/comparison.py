@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flax_transformer.atomic import write_file
 from flax_transformer.models.preset import abstract
 from flax_transformer.report import read_run
 from flax_transformer.report.comparison import ComparedRun, choose_metric, grouped
 from flax_transformer.report.comparison_page import Comparison, matched, render_comparison, sample_key
-from flax_transformer.report.page import write_whole
 from flax_transformer.report.run import read_records
 from flax_transformer.task.drawing import draw_samples
 from flax_transformer.task.evaluator.translate import DRAWN, PICTURES, has_tokens
@@ -60,7 +60,7 @@ def write_comparison(comparison: Comparison, path: str | Path = PAGE) -> Path:
       OSError: when it cannot be written.
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(path, render_comparison(comparison))
+    return write_file(path, render_comparison(comparison))
 
 
 def _names(places: Sequence[Path]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import jax
 
+from flax_transformer.atomic import write_file
 from flax_transformer.task.command import quietly
 from flax_transformer.task.experiment import Experiment, begin_training, guarded, train
 from flax_transformer.train.config import to_json
@@ -122,9 +123,7 @@ def budgeted_steps(name: str, experiment: Experiment, minutes: float, root: str 
         print(f"{name}: measuring a step", flush=True)
         known[name] = {"seconds": step_seconds(experiment), "settings": settings}
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(known, indent=1) + "\n")
-        partial.replace(path)
+        write_file(path, json.dumps(known, indent=1) + "\n")
     seconds = known[name]["seconds"]
     steps = max(round(60 * minutes / seconds), 1)
     print(f"{name}: {seconds:.3g} s a step, {steps:,} steps", flush=True)

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flax_transformer.atomic import write_file
 from flax_transformer.parallel import path_name
 from flax_transformer.parallel.multihost import agreed, whole
 from flax_transformer.train.carry import NOTHING, Carry, alone
@@ -254,9 +255,7 @@ class Checkpoints:
     def _write_manifest(self, step: int) -> None:
         root = self.folder / str(step)
         sums = {str(path.relative_to(root)): _sha256(path) for path in _files(root)}
-        partial = self._manifest(step).with_suffix(".partial")
-        partial.write_text(json.dumps(sums, indent=1))
-        partial.replace(self._manifest(step))
+        write_file(self._manifest(step), json.dumps(sums, indent=1))
         for stale in self.folder.glob("*.sha256.json"):
             if not (self.folder / stale.name.split(".")[0]).is_dir():
                 stale.unlink(missing_ok=True)

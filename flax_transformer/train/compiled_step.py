@@ -22,6 +22,7 @@ import jax
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
+from flax_transformer.atomic import write_file
 from flax_transformer.train.progress import duration
 
 COMPILERS = ("libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
@@ -106,9 +107,7 @@ def compiled_here() -> Iterator[None]:
 def save_program(file: Path, compiled: jax.stages.Compiled) -> None:
     """Write a program, at once or not at all, as others may look."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    partial.write_bytes(serialize_executable.serialize(compiled)[0])
-    partial.replace(file)
+    write_file(file, serialize_executable.serialize(compiled)[0])
 
 
 def load_program(file: Path, lowered: jax.stages.Lowered) -> jax.stages.Compiled:

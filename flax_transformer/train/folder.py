@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from flax_transformer.atomic import write_file
 from flax_transformer.listing import short_path
 from flax_transformer.train.config import differences, from_json, outdated, parse_object, to_json
 from flax_transformer.train.own_code import Untrusted, own_modules, remember_code
@@ -108,9 +109,7 @@ def open_folder(root: str | os.PathLike, experiment: Any) -> RunFolder:
                     + "\nUse another --workdir, or the settings the run began with."
                 )  # fmt: skip
         if jax.process_index() == 0:
-            partial = folder.config.with_suffix(".partial")
-            partial.write_text(json.dumps(config, indent=2) + "\n")
-            partial.replace(folder.config)
+            write_file(folder.config, json.dumps(config, indent=2) + "\n")
             remember_code(folder.root, config, PACKAGES)
     except OSError as error:
         raise FolderError(f"cannot write to {folder.root}: {error}") from error

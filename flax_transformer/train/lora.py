@@ -9,13 +9,13 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from flax_transformer.atomic import write_file
 from flax_transformer.frozen import frozen
 from flax_transformer.order import Part
 from flax_transformer.parallel import path_name
@@ -179,9 +179,7 @@ def save_lora(lora: Lora, path: str | os.PathLike) -> None:
 
     arrays = {f"{name}.{which}": getattr(pair, which) for name, pair in lora.items() for which in ("a", "b")}
     scales = json.dumps({name: pair.scale for name, pair in lora.items()})
-    partial = Path(f"{path}.partial")
-    partial.write_bytes(save(arrays, {"format": "flax_transformer.lora", "scales": scales}))
-    partial.replace(path)
+    write_file(path, save(arrays, {"format": "flax_transformer.lora", "scales": scales}))
 
 
 def load_lora(path: str | os.PathLike) -> Lora:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from flax_transformer.atomic import write_file
+
 
 @runtime_checkable
 class Writer(Protocol):
@@ -30,9 +32,7 @@ class JsonLines:
         path = Path(path)
         if after is not None and path.exists():
             kept = [line for line in path.read_text().splitlines() if _keeps(line, after)]
-            partial = path.with_suffix(".partial")
-            partial.write_text("".join(line + "\n" for line in kept))
-            partial.replace(path)
+            write_file(path, "".join(line + "\n" for line in kept))
         self._file = path.open("a")
 
     def write(self, step: int, split: str, metrics: dict[str, float]) -> None:

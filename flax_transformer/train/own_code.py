@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flax_transformer.atomic import write_file
 from flax_transformer.listing import listed, short_path
 from flax_transformer.train.config import modules_in, parse_object
 
@@ -77,9 +78,7 @@ def remember_code(root: Path, config: Any, packages: tuple[str, ...]) -> None:
     if not found:
         path.unlink(missing_ok=True)
         return
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"modules": found, "path": _folders()}, indent=2) + "\n")
-    partial.replace(path)
+    write_file(path, json.dumps({"modules": found, "path": _folders()}, indent=2) + "\n")
 
 
 def own_modules(root: Path, config: Any, packages: tuple[str, ...]) -> Mapping[str, ModuleType]:

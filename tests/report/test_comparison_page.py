@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
+from flax_transformer.atomic import write_file
 from flax_transformer.report import AttentionMaps, ImageAttention, ImageMaps, Picture, Tiling
 from flax_transformer.report.comparison import ComparedRun, Metric
 from flax_transformer.report.comparison_page import Comparison, comparison_table, matched, render_comparison
-from flax_transformer.report.page import write_whole
 
 BREAK = "document.title='broken'"
 NASTY = f'</script><script>{BREAK}</script><img src=x onerror="{BREAK}"><!-- & {{{{js}}}}'
@@ -57,7 +57,7 @@ def show(chromium, tmp_path):
     """Open a comparison; nothing may complain or be fetched."""
 
     def open_(comparison, **options):
-        chromium.open(write_whole(tmp_path / "comparison.html", render_comparison(comparison)), **options)
+        chromium.open(write_file(tmp_path / "comparison.html", render_comparison(comparison)), **options)
         return chromium
 
     yield open_

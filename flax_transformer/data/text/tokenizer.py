@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from flax_transformer.atomic import write_file
+
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, BOS, EOS, UNK = range(4)
 MASK, END = "<mask>", "<|endoftext|>"
@@ -96,11 +98,7 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write ``tokenizer.json``; the file appears whole or not at all."""
-        part = Path(f"{os.fspath(path)}.part")
-        part.unlink(missing_ok=True)  # a link must not be followed
-        with part.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(self.json())
-        part.replace(path)
+        write_file(path, self.json())
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of ``json()`` in hexadecimal."""
