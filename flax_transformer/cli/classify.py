@@ -45,7 +45,7 @@ def classify(
     lines, seconds = _pairs(lines, by_tabs=not texts) if pair else (lines, None)
     pretrained = open_checkpoint(checkpoint, revision=revision)
     reads = pretrained.architecture.inputs.reads
-    if among or {"pictures", "clips", "sound"} & {*reads}:
+    if among or {"images", "clips", "sound"} & {*reads}:
         if pair:
             raise ValueError(f"pairs are of texts, the checkpoint reads {' and '.join(reads)}")
         return _classify_files(pretrained, lines, among, jsonl=jsonl)
@@ -86,11 +86,11 @@ def _classify_files(pretrained, names: list[str], among: tuple[str, ...], *, jso
     )
 
     known = {
-        "pictures": (read_picture, classify_pictures),
+        "images": (read_picture, classify_pictures),
         "clips": (read_clip, classify_clips),
         "sound": (read_sound, classify_sounds),
     }
-    read, run = next((known[each] for each in known if each in pretrained.architecture.inputs.reads), known["pictures"])
+    read, run = next((known[each] for each in known if each in pretrained.architecture.inputs.reads), known["images"])
     run = (lambda model, things: choose(model, things, among)) if among else run
     run(pretrained, [])  # refuses what cannot classify
     with Refused() as refuse:

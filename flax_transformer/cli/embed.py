@@ -49,7 +49,7 @@ def embed(
         raise ValueError(f"vectors are written to a file of .npy, .npz or .jsonl, got {output}")
     pretrained = open_checkpoint(checkpoint, revision=revision)
     reads = pretrained.architecture.inputs.reads
-    seen = "pictures" in reads and (images or "text" not in reads or all(Path(name).exists() for name in names))
+    seen = "images" in reads and (images or "text" not in reads or all(Path(name).exists() for name in names))
     if seen and pooling is not None:
         raise ValueError(f"the states of a text are pooled, got images and pooling={pooling}")
     with Refused() as refuse:

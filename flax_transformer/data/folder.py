@@ -120,7 +120,7 @@ def _read(root: Path, kind: FileKind) -> tuple[ClassFiles, tuple[str, ...]]:
     for label, name in enumerate(classes):
         below = kind.below(folders[name])
         if not below:
-            raise ValueError(f"{folders[name]} must have a {kind.one}, as every class folder, got none")
+            raise ValueError(f"{folders[name]} must have at least one {kind.one}, as every class folder, got none")
         names += [str(path.relative_to(root)) for path in below]
         labels += [label] * len(below)
     return ClassFiles(root, names, np.array(labels, np.int32)), classes

@@ -44,7 +44,7 @@ def hold_out(
     *,
     share: float,
     seed: int,
-    what: str = "pictures",
+    what: str = "images",
 ) -> dict[str, Int[np.ndarray, "_"]]:
     """Take a share of every class for each of some parts; the rest is `train`.
 
@@ -87,7 +87,7 @@ def completed(
     *,
     share: float,
     seed: int,
-    what: str = "pictures",
+    what: str = "images",
 ) -> dict[str, Any]:
     """Return all three splits in their order: those that there are not are held out of `train`, as `hold_out` does.
 

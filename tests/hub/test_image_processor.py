@@ -230,8 +230,8 @@ def test_an_option_that_makes_no_sense_is_refused_in_one_sentence(options, messa
         (PIL.Image.new("L", (3, 3)), r"must have 3 channels, as image_mean has, got 1; image.convert\('RGB'\) has 3"),
         (PIL.Image.new("RGBA", (3, 3)), "must have 3 channels, as image_mean has, got 4"),
         (PIL.Image.new("RGB", (0, 3)), "must have pixels, got 0 × 3"),
-        (b"", "picture"),
-        (b"GIF89a", "picture"),
+        (b"", "the bytes must be an image, it is empty"),
+        (b"GIF89a", "the bytes must be an image"),
     ],
 )
 def test_what_is_no_picture_is_refused_in_one_sentence(images, message):

@@ -523,7 +523,7 @@ def test_objectives_are_separable_and_carry_nothing_where_they_do_not_say():
 
 
 def test_tasks_on_one_model_must_carry_nothing():
-    with pytest.raises(ValueError, match="must carry nothing beside gradients, got images"):
+    with pytest.raises(ValueError, match="must carry nothing beside gradients, got pictures"):
         multi_task({"pictures": STATISTICS, "pairs": pairs})
 
 

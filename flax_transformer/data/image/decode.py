@@ -102,7 +102,7 @@ def image_size(source: str | os.PathLike | bytes, *, name: str | None = None) ->
 
 
 def _name_of(source: str | os.PathLike | bytes, name: str | None) -> str:
-    return name or ("an image" if isinstance(source, bytes) else os.fspath(source))
+    return name or ("the bytes" if isinstance(source, bytes) else os.fspath(source))
 
 
 def _open(source: str | os.PathLike | bytes, name: str) -> Any:

@@ -18,8 +18,8 @@ from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
 
 PICTURES = FileKind(
-    one="picture",
-    many="pictures",
+    one="image",
+    many="images",
     named=is_image_name,
     forms="class folders, COCO's or TFDS's annotations, or idx files",
 )

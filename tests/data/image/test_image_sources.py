@@ -311,7 +311,7 @@ FOLDERS = {
     "an archive": (break_archive, "got none; unpack train.tar.gz first"),
     "one class": (lambda root: class_folders(root, classes=("cat",)), "at least two classes, got"),
     "images alone": (lambda root: write_image(root / "x.png"), "at least two classes, got 0"),
-    "an empty class": (break_class, "bird must have an image, as every class folder, got none"),
+    "an empty class": (break_class, "bird must have at least one image, as every class folder, got none"),
     "few images": (lambda root: class_folders(root, count=2), "a class must have at least 3 images"),
     "other classes": (break_splits, "the same classes, validation and train differ in bird, dog"),
     "no train": (break_alone, "must have a folder train beside test, val"),

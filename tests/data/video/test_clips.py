@@ -104,7 +104,7 @@ def test_a_clip_that_is_none_is_named(root, spoil):
     ("spoil", "message"),
     [
         (lambda root: (root / "jump").rename(root.parent / "gone"), "at least two classes, got 1"),
-        (lambda root: (root / "walk").mkdir(), "walk must have a clip, as every class folder, got none"),
+        (lambda root: (root / "walk").mkdir(), "walk must have at least one clip, as every class folder, got none"),
         (lambda root: PIL.Image.new("RGB", (2, 2)).save(root / "run" / "1.png"), "must have a folder for the frames"),
         (lambda root: (root / "a.mp4").write_bytes(b""), "must have its clips in class folders, got a.mp4"),
     ],
