@@ -65,7 +65,7 @@ def layer_distances(tree: Any, order: Order | None = None) -> Any:
 
     def distance(path: tuple, leaf: Any) -> np.ndarray:
         height = found[owners[path_name(path)]]
-        down = top - np.asarray(top if height is None else height)
+        down = np.asarray(top - np.asarray(top if height is None else height))
         return down.reshape(-1, *(1,) * (leaf.ndim - 1)) if down.ndim else down
 
     return jax.tree_util.tree_map_with_path(distance, tree)
