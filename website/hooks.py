@@ -24,7 +24,8 @@ def on_files(files: Files, config: Any) -> Files:
     """Replace what MkDocs finds in docs/ by the pages of the repository."""
     for file in [file for file in files if file.src_dir == config.docs_dir]:
         files.remove(file)
-    for path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))):
+    whole = (*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/images/*.png")))
+    for path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *whole):
         files.append(_kept(Path(ROOT, path).relative_to(ROOT).as_posix(), ROOT, config))
     files.append(_kept("style.css", ROOT / "website", config))
     made = {f"reference/{room}.md": reference.page(room) for room in reference.rooms()}
@@ -70,11 +71,11 @@ def _sources(name: str, text: str) -> Iterator[str]:
 
 
 def _target(page: str, link: str) -> tuple[str | None, str]:
-    """Say which page a link to a file of the repository leads to, and where on it; None for one that is a page."""
+    """Say which page a link to a file of the repository leads to, and where on it; None for a page or an image."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
     if path == "benchmarks/results":
         return "benchmarks/results.md", ""
-    if path.endswith(".md") or not (ROOT / path).is_file():
+    if path.endswith((".md", ".png")) or not (ROOT / path).is_file():
         return None, ""
     if path.endswith(".ipynb"):
         return path.removesuffix(".ipynb") + ".md", ""
