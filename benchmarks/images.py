@@ -24,11 +24,11 @@ from flax_transformer.data.image import (
     Draw,
     Erase,
     Flip,
-    Held,
-    HeldRows,
     ImageRows,
     ImageStream,
-    Mix,
+    InMemoryImages,
+    InMemoryRows,
+    MixupCutmix,
     Normalise,
     Pictures,
     RandAugment,
@@ -60,13 +60,13 @@ def measure(call: Callable[[], object], images: int, rounds: int) -> dict:
 def small(rounds: int) -> dict[str, dict]:
     draw = np.random.default_rng(0)
     pixels = draw.integers(0, 256, (8192, 32, 32, 3), np.uint8)
-    pictures = Pictures(Held(pixels), draw.integers(0, 10, 8192).astype(np.int32))
-    rows = HeldRows(pictures, 0)
+    pictures = Pictures(InMemoryImages(pixels), draw.integers(0, 10, 8192).astype(np.int32))
+    rows = InMemoryRows(pictures, 0)
     numbers = np.arange(128)
     batch = rows.read(numbers)
     floats = NORMALISE(batch)
     given = {"shift_flip": (ShiftFlip(), batch), "normalise": (NORMALISE, batch), "erase": (Erase(), floats),
-             "mix": (Mix(classes=10), floats)}  # fmt: skip
+             "mix": (MixupCutmix(classes=10), floats)}  # fmt: skip
     calls = {
         name: lambda change=change, part=part: change(part, Draw(np.random.default_rng(0), 128, numbers))
         for name, (change, part) in given.items()
@@ -76,7 +76,7 @@ def small(rounds: int) -> dict[str, dict]:
     strong = RandAugment(deviation=0.5, share=0.5)
     found["rand_augment"] = measure(lambda: [strong(pictures[i], draw) for i in range(128)], 128, rounds)
     for threads in THREADS:
-        for name, more in (("plain", ()), ("all", (Erase(), Mix(classes=10)))):
+        for name, more in (("plain", ()), ("all", (Erase(), MixupCutmix(classes=10)))):
             stream = ImageStream(rows, ShiftFlip(), NORMALISE, *more, rows=128, seed=0, threads=threads)
             found[f"stream_{name}_{threads}"] = whole(stream, 128, 50, rounds)
     return found

@@ -29,7 +29,7 @@ ended with 83.7 % of 1,200 validation images of Fashion-MNIST, one by AdamW at a
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.image import LabelledData
+from flax_transformer.data.image import LabelledImageData
 from flax_transformer.models.head import with_head
 from flax_transformer.models.vision.cct import cct, cct_2_3x2
 from flax_transformer.models.vision.mixer import mixer
@@ -50,7 +50,7 @@ def experiment(family: str, backbone: Any, pool: str, **changes: Any) -> Recipe:
     recipe = Recipe(
         model=with_head(backbone, outputs=2, pool=pool),
         family=family,
-        data=LabelledData(),
+        data=LabelledImageData(),
         examples=LabelledImages(augment=Augment(shift=2, flip=0.5)),
         objective=LabelLoss(label_smoothing=0.1),
         evaluators=(PictureLabels(),),

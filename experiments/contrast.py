@@ -43,7 +43,7 @@ first five (one seed, 48 CPU minutes in 34 by the clock on two cores of an AMD E
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.image import ShapeCaptions, TwinData
+from flax_transformer.data.image import ImagePairData, ShapeCaptions
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.siamese import SiameseConfig
@@ -97,7 +97,7 @@ EXPERIMENTS = {
     ),
     "twins": experiment(
         model=SiameseConfig(tower=TOWER),
-        data=TwinData(root="EMOJI"),
+        data=ImagePairData(root="EMOJI"),
         examples=ImagePairs(augment=Augment(area=0.6, jitter=0.4)),
     ),
 }

@@ -17,7 +17,7 @@ saves memory.
 
 from dataclasses import replace
 
-from flax_transformer.data.image import LabelledData
+from flax_transformer.data.image import LabelledImageData
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.evaluator import PictureLabels
 from flax_transformer.task.example import Augment, LabelledImages
@@ -28,7 +28,7 @@ from flax_transformer.train import LoraConfig, OptimizerConfig, ScheduleConfig, 
 
 WHOLE = Recipe(
     model=StartConfig(),
-    data=LabelledData(),
+    data=LabelledImageData(),
     examples=LabelledImages(rows=32, keep=0.875, augment=Augment(area=0.3, flip=0.5)),
     objective=LabelLoss(label_smoothing=0.1),
     evaluators=(PictureLabels(),),

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from flax_transformer.data.text import teach
+from flax_transformer.data.text import teacher_forcing_batch
 from flax_transformer.decode import Greedy
 from flax_transformer.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_tiny
@@ -43,7 +43,7 @@ class Reversals(Iterator):
         source, target = (np.pad(part, [(0, 0), (0, 1)], constant_values=EOS) for part in (digits, digits[:, ::-1]))
         lengths = np.full(self.rows, self.length + 1)
         arrays = (array.astype(np.int32) for array in (source, lengths, target, lengths))
-        return teach(*arrays, start=BOS, pad=PAD)
+        return teacher_forcing_batch(*arrays, start=BOS, pad=PAD)
 
     def get_state(self) -> dict:
         """Return the position."""

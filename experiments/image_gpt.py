@@ -22,7 +22,7 @@ images on 10,000 test images:
 
 from dataclasses import replace
 
-from flax_transformer.data.image import DrawnShapes, LabelledData
+from flax_transformer.data.image import DrawnShapes, LabelledImageData
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.vision.imagegpt import imagegpt
 from flax_transformer.objective import TokenLoss
@@ -38,7 +38,7 @@ def experiment(model: CausalConfig, learning_rate: float) -> Recipe:
     return Recipe(
         model=replace(model, unroll=True),
         family="imagegpt",
-        data=LabelledData(shapes=DrawnShapes(size=16, noise=0.0)),
+        data=LabelledImageData(shapes=DrawnShapes(size=16, noise=0.0)),
         examples=PixelSequences(rows=32, size=14, colours=16),
         objective=TokenLoss(chunk=8_192),
         evaluators=(PixelBits(), LayerProbe(), Completions()),

@@ -35,7 +35,7 @@ sentences give has not been tried.
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.audio import SoundData, StringData, Stringing
+from flax_transformer.data.audio import AudioData, SpokenStringConfig, SpokenStringData
 from flax_transformer.models.head import head_of, with_head
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.speech.ctc import TranscriberConfig
@@ -85,7 +85,7 @@ def experiment(**parts: Any) -> Recipe:
     return Recipe(**{**common, **parts})
 
 
-SHORT = Stringing(most=2, longest=0.1, seconds=1.0)
+SHORT = SpokenStringConfig(most=2, longest=0.1, seconds=1.0)
 CHANGES = SoundAugment(speed=0.03, gain=6.0, noise=0.1)
 
 FINETUNE = {
@@ -98,7 +98,7 @@ EXPERIMENTS = {
     "digits": experiment(
         model=with_head(whisper(128, 4).encoder, outputs=10, pool="mean", dense="identity", dense_width=128),
         family="whisper",
-        data=SoundData(),
+        data=AudioData(),
         examples=LabelledSounds(
             rows=64, augment=SoundAugment(speed=0.03, shift=0.3, gain=6.0, noise=0.1, times=2, bands=1)
         ),
@@ -108,7 +108,7 @@ EXPERIMENTS = {
     "ctc": experiment(
         model=wav2vec2(64, 2),
         family="wav2vec2",
-        data=StringData(how=SHORT),
+        data=SpokenStringData(how=SHORT),
         examples=SpokenLetters(rows=16, seconds=1, augment=CHANGES),
         objective=CTCLoss(mean_tokens=True),
         evaluators=(Transcripts(),),
@@ -116,27 +116,27 @@ EXPERIMENTS = {
     "seq2seq": experiment(
         model=whisper(64, 2),
         family="whisper",
-        data=StringData(how=SHORT),
+        data=SpokenStringData(how=SHORT),
         examples=SpokenTexts(rows=16, seconds=1, augment=CHANGES),
         objective=TokenLoss(label_smoothing=0.1),
         evaluators=(Transcripts(search=Search(beams=1)),),
     ),
     "finetune_digits": experiment(
-        data=SoundData(),
+        data=AudioData(),
         examples=LabelledSounds(rows=16),
         objective=LabelLoss(),
         evaluators=(SoundLabels(),),
         **FINETUNE,
     ),
     "finetune_ctc": experiment(
-        data=StringData(how=SHORT),
+        data=SpokenStringData(how=SHORT),
         examples=SpokenLetters(rows=8, seconds=15),
         objective=CTCLoss(mean_tokens=True),
         evaluators=(Transcripts(),),
         **FINETUNE,
     ),
     "finetune_seq2seq": experiment(
-        data=StringData(how=SHORT),
+        data=SpokenStringData(how=SHORT),
         examples=SpokenTexts(rows=8),
         objective=TokenLoss(),
         evaluators=(Transcripts(search=Search(beams=1)),),

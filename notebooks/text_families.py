@@ -33,7 +33,7 @@ from flax import nnx
 
 from flax_transformer import hub
 from flax_transformer.data import ExampleStream, shuffled
-from flax_transformer.data.text import Denoise, Infill, MaskedLM, PermuteSentences, Rows, SpanCorruption, Windows
+from flax_transformer.data.text import Denoise, Infill, MLMMasking, PermuteSentences, Rows, SpanCorruption, TokenWindows
 from flax_transformer.data.text.plain import encode_documents, train_characters
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.causal import Causal
@@ -114,7 +114,7 @@ def show(tokens):
     return " ".join(names[token] for token in tokens)
 
 
-masked = MaskedLM(vocab_size=4 + len(words), mask=3, special=(0, 1, 2))
+masked = MLMMasking(vocab_size=4 + len(words), mask=3, special=(0, 1, 2))
 spans = SpanCorruption(sentinel=len(names) - 1, eos=2, sentinels=10, density=0.3)
 stop = names.index(".")
 noise = Denoise(noises=(PermuteSentences(ends=(stop,)), Infill(mask=3)), begin=(1,), end=(2,))
@@ -165,7 +165,7 @@ def make_step(objective):
 
 
 def fit(model, objective, tokens, steps=800):
-    batches = ExampleStream(shuffled(Windows(tokens=tokens, length=64), seed=0), Rows(length=64), rows=16)
+    batches = ExampleStream(shuffled(TokenWindows(tokens=tokens, length=64), seed=0), Rows(length=64), rows=16)
     step, state, losses = make_step(objective), optimizer.init(model), []
     for _ in range(steps):
         model, state, loss = step(model, state, next(batches))

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from flax_transformer.data.split import names_split, normal, split_of
+from flax_transformer.data.split import is_split_name, normal, split_of
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
 
 
 @frozen
-class FileKind:
+class FileType:
     """What a folder is searched for."""
 
     one: str
@@ -56,7 +56,7 @@ class ClassFiles(NamedTuple):
 Found = tuple[dict[str, ClassFiles], tuple[str, ...]]
 
 
-def open_folders(root: Path, kind: FileKind) -> Found:
+def open_folders(root: Path, kind: FileType) -> Found:
     """Find the files of class folders, `{root}/{class}/…` or `{root}/{split}/{class}/…`, and name the classes.
 
     Folders below a class folder belong to it; hidden files, and those of another kind, are left out.
@@ -66,7 +66,7 @@ def open_folders(root: Path, kind: FileKind) -> Found:
           where only class folders may be.
     """
     folders = folders_of(root)
-    splits = {name: folder for name, folder in folders.items() if names_split(name)}
+    splits = {name: folder for name, folder in folders.items() if is_split_name(name)}
     if "train" not in map(split_of, splits):
         if splits and len(splits) == len(folders):
             raise ValueError(f"{root} must have a folder train beside {listed(splits)}")
@@ -92,7 +92,7 @@ def open_folders(root: Path, kind: FileKind) -> Found:
     return {split: files for split, (files, _) in read.items()}, classes
 
 
-def has_class_folders(root: Path, kind: FileKind) -> bool:
+def has_class_folders(root: Path, kind: FileType) -> bool:
     """Whether at least two folders have files of a kind."""
     return sum(bool(kind.files(folder)) for folder in folders_of(root).values()) > 1
 
@@ -103,7 +103,7 @@ def sort_names(names: list[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=(lambda name: (int(name), name)) if numbers else None))
 
 
-def _read(root: Path, kind: FileKind) -> tuple[ClassFiles, tuple[str, ...]]:
+def _read(root: Path, kind: FileType) -> tuple[ClassFiles, tuple[str, ...]]:
     """Read class folders: their files, in the order of their names, and the classes."""
     folders = {normal(name): folder for name, folder in folders_of(root).items()}
     loose = kind.files(root)
@@ -126,10 +126,10 @@ def _read(root: Path, kind: FileKind) -> tuple[ClassFiles, tuple[str, ...]]:
     return ClassFiles(root, names, np.array(labels, np.int32)), classes
 
 
-def inner_folder(root: Path, kind: FileKind) -> Path | None:
+def inner_folder(root: Path, kind: FileType) -> Path | None:
     """Return a folder's only folder, as an unpacked archive has it, unless it is a class or a split."""
     folders = folders_of(root)
-    if len(folders) != 1 or kind.files(root) or names_split(*folders):
+    if len(folders) != 1 or kind.files(root) or is_split_name(*folders):
         return None
     (inner,) = folders.values()
     return None if kind.files(inner) else inner

@@ -13,7 +13,7 @@ SUFFIXES = (".jsonl", ".jl")
 
 
 @frozen
-class LineKind:
+class JsonLineSchema:
     """What a line tells of."""
 
     one: str
@@ -34,7 +34,7 @@ class LineKind:
     """What else a line must have, in words."""
 
 
-class Lines(NamedTuple):
+class FileTexts(NamedTuple):
     """The files of one split, and the texts of each."""
 
     root: Path
@@ -43,7 +43,7 @@ class Lines(NamedTuple):
     texts: list[tuple[str, ...]]
 
 
-class Line(NamedTuple):
+class JsonLine(NamedTuple):
     """One line of a file."""
 
     number: int
@@ -55,7 +55,7 @@ class Line(NamedTuple):
     """All that it says."""
 
 
-def open_lines(root: Path, kind: LineKind) -> dict[str, Lines]:
+def open_json_lines(root: Path, kind: JsonLineSchema) -> dict[str, FileTexts]:
     """Find the files of a folder that its files of JSON lines tell of, by split: a line a file.
 
     Which split a file of lines is of, a word in its name says; a single one needs none.
@@ -66,13 +66,13 @@ def open_lines(root: Path, kind: LineKind) -> dict[str, Lines]:
           of lines and the line.
     """
     root = root.expanduser()
-    files = line_files(root, kind)
+    files = json_line_files(root, kind)
     splits = {split: _read(root, path, kind) for split, path in files.items()}
-    check_apart(files, {split: each.names for split, each in splits.items()}, kind)
+    check_disjoint(files, {split: each.names for split, each in splits.items()}, kind)
     return splits
 
 
-def line_files(root: Path, kind: LineKind) -> dict[str, Path]:
+def json_line_files(root: Path, kind: JsonLineSchema) -> dict[str, Path]:
     """Find the file of lines of each split.
 
     Raises:
@@ -97,7 +97,7 @@ def line_files(root: Path, kind: LineKind) -> dict[str, Path]:
     return files
 
 
-def read_lines(path: Path, kind: LineKind) -> Iterator[Line]:
+def read_json_lines(path: Path, kind: JsonLineSchema) -> Iterator[JsonLine]:
     """Read a file line by line.
 
     Raises:
@@ -118,7 +118,7 @@ def read_lines(path: Path, kind: LineKind) -> Iterator[Line]:
             raise ValueError(f"{where} must name its {kind.one} as {kind.names[0]}, got {name!r}")
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise ValueError(f"{where}: the {kind.one} must lie within the folder, got {name!r}")
-        yield Line(number, where, name, said)
+        yield JsonLine(number, where, name, said)
     if number is None:
         raise ValueError(f"{path} must have at least one line, got none")
 
@@ -136,7 +136,7 @@ def texts_of(said: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...] 
     return tuple(texts) if good else None
 
 
-def find_files(root: Path, path: Path, names: Mapping[str, int], kind: LineKind) -> list[str]:
+def find_files(root: Path, path: Path, names: Mapping[str, int], kind: JsonLineSchema) -> list[str]:
     """Find the folder that has the files, and all of them in it; `names` are told by these lines of `path`.
 
     Raises:
@@ -154,7 +154,7 @@ def find_files(root: Path, path: Path, names: Mapping[str, int], kind: LineKind)
     return [str(PurePosixPath(place) / name) for name in names]
 
 
-def check_apart(files: Mapping[str, Path], names: Mapping[str, list[str]], kind: LineKind) -> None:
+def check_disjoint(files: Mapping[str, Path], names: Mapping[str, list[str]], kind: JsonLineSchema) -> None:
     """Refuse a file that is in two splits: a test on it would say nothing."""
     seen: dict[str, str] = {}
     for split, each in names.items():
@@ -165,10 +165,10 @@ def check_apart(files: Mapping[str, Path], names: Mapping[str, list[str]], kind:
                 )
 
 
-def _read(root: Path, path: Path, kind: LineKind) -> Lines:
+def _read(root: Path, path: Path, kind: JsonLineSchema) -> FileTexts:
     names: dict[str, int] = {}
     told = []
-    for number, where, name, said in read_lines(path, kind):
+    for number, where, name, said in read_json_lines(path, kind):
         texts = texts_of(said, kind.texts)
         if texts is None or (len(texts) > 1 and not kind.several):
             rule = "texts that are not empty" if kind.several else "one text that is not empty"
@@ -178,4 +178,4 @@ def _read(root: Path, path: Path, kind: LineKind) -> Lines:
             raise ValueError(f"{path}: the {kind.one}s must differ, got {name} in lines {names[name]} and {number}")
         names[name] = number
         told.append(texts)
-    return Lines(root, find_files(root, path, names, kind), told)
+    return FileTexts(root, find_files(root, path, names, kind), told)

@@ -27,7 +27,7 @@ def split_of(name: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def names_split(name: str) -> bool:
+def is_split_name(name: str) -> bool:
     """Whether a name is a split's and nothing else, but for a number such as a year."""
     return name.lower().rstrip("0123456789_- ") in _WORDS
 
@@ -80,7 +80,7 @@ def hold_out(
     return {part: np.sort(np.concatenate(each)) for part, each in found.items()}
 
 
-def completed(
+def complete_splits(
     splits: Mapping[str, Any],
     names: Callable[[Any], Sequence[str]],
     labels: Callable[[Any], Int[np.ndarray, " B"]],
@@ -107,7 +107,9 @@ def completed(
     return {split: splits[split] for split in SPLITS}
 
 
-def choose(names: Sequence[str], labels: Int[np.ndarray, " B"], count: int, *, seed: int) -> Int[np.ndarray, "_"]:
+def stratified_subset(
+    names: Sequence[str], labels: Int[np.ndarray, " B"], count: int, *, seed: int
+) -> Int[np.ndarray, "_"]:
     """Choose some, of every class its share; fewer of them are some of those that more would be.
 
     Which ones depends on the same as in `hold_out`.

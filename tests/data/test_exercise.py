@@ -5,7 +5,7 @@ import re
 import pytest
 
 from flax_transformer.data.text import exercise
-from flax_transformer.data.text.exercise import TASKS, countings, exercises, sums
+from flax_transformer.data.text.exercise import TASKS, counting_texts, exercises, sums
 from flax_transformer.data.text.numbers import SPLITS, english, german
 
 VALUE = {english(n): n for n in range(2_000)}
@@ -66,7 +66,7 @@ def test_small_numbers_are_all_to_learn():
 
 
 def test_countings_have_equal_distances():
-    for text in countings(50):
+    for text in counting_texts(50):
         firsts = [n for n in range(200) if text.startswith(f"{english(n)} ")]
         steps = range(1, 41)
         assert any(text == " ".join(english(n + i * step) for i in range(6)) for n in firsts for step in steps), text
@@ -75,7 +75,7 @@ def test_countings_have_equal_distances():
 def test_more_than_there_are_is_told(monkeypatch):
     monkeypatch.setattr(exercise, "_TRIES", 20)
     with pytest.raises(ValueError, match=r"hardly more than .* of 'count' in test, got 1000"):
-        countings(1_000, split="test")
+        counting_texts(1_000, split="test")
 
 
 def test_sums_are_right_and_go_on_from_each_other():

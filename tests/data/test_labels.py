@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.audio.batch import LetterRows
+from flax_transformer.data.audio.batch import CTCRows
 from flax_transformer.data.image import ImageSet, Objects, Scenes
-from flax_transformer.data.image.image_set import Held, Pictures
+from flax_transformer.data.image.image_set import InMemoryImages, Pictures
 from flax_transformer.data.label import check_boxes, check_classes
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.task.example.image import opened
@@ -13,7 +13,7 @@ from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.opened import Context
 from flax_transformer.train.folder import RunFolder
 
-IMAGES = Held(np.zeros((2, 8, 10, 3), np.uint8), "images")
+IMAGES = InMemoryImages(np.zeros((2, 8, 10, 3), np.uint8), "images")
 
 
 class Set:
@@ -73,7 +73,7 @@ def test_what_fits_is_taken():
 def test_a_text_with_the_blank_is_refused(token):
     sound = {"samples": np.zeros(4, np.float32), "tokens": np.array([2, token, 3])}
     with pytest.raises(ValueError, match=f"must not be the blank, 0, nor negative, got {token} at position 1"):
-        LetterRows(samples=4, tokens=4)([sound, None])
+        CTCRows(samples=4, tokens=4)([sound, None])
 
 
 def test_evaluations_have_the_rows_of_a_part_of_training():

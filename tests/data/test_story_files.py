@@ -9,9 +9,9 @@ import pytest
 from flax_transformer.data.text import BucketPlan
 from flax_transformer.data.text.story import (
     FIRST,
+    StoryQuestion,
     StoryStream,
     StoryTasks,
-    Told,
     each_question_once,
     number_stories,
     read_stories,
@@ -53,7 +53,7 @@ def stories(**options):
 
 def test_a_question_knows_the_facts_before_it_and_a_story_begins_with_its_numbers():
     first, second, third = read_stories("x", TRAIN)
-    assert first[1] == Told(
+    assert first[1] == StoryQuestion(
         ("Mary went to the hall.", "John ran home.", "Mary moved to the park."), "Where is Mary?", "park"
     )
     assert [len(first), second[0].answer, third[0].facts] == [2, "milk,ball", ("Mary left.",)]
@@ -146,4 +146,4 @@ def test_what_cannot_be_read_is_said_in_a_sentence(folder, tmp_path):
     with pytest.raises(ValueError, match=r"empty must have files of bAbI, qa1_…_train\.txt and so on, it has none"):
         StoryTasks(root=str(folder / "empty")).read()
     with pytest.raises(ValueError, match=r"must be one that a training question has, got 'park' of 'Where is Mary\?'"):
-        number_stories([[Told((), "Where is Mary?", "park")]], {}, {"hall": 0}, width=2, most=2)
+        number_stories([[StoryQuestion((), "Where is Mary?", "park")]], {}, {"hall": 0}, width=2, most=2)

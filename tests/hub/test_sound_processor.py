@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.audio import Sound, resample
+from flax_transformer.data.audio import Waveform, resample
 from flax_transformer.hub.processor.audio import AudioProcessor, load_sound_processor
 from flax_transformer.hub.processor.open import Unreadable, open_processor
 
@@ -24,7 +24,7 @@ def noise(count=8_000):
 
 def test_a_sound_at_another_rate_is_heard_as_the_resampled_one(processor):
     expected = processor(resample(noise(), 8_000, 16_000))["input_features"]
-    for given in (processor(noise(), sampling_rate=8_000), processor(Sound(noise(), 8_000))):
+    for given in (processor(noise(), sampling_rate=8_000), processor(Waveform(noise(), 8_000))):
         np.testing.assert_array_equal(given["input_features"], expected)
 
 

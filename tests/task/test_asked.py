@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.image import AskedShapes, ShapeQuestions
+from flax_transformer.data.image import ShapeQuestions, ShapeVQA
 from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.lxmert import lxmert_encoder
@@ -31,7 +31,7 @@ from tests.task.test_classify_images import experiments
 from tests.task.test_matched import records
 
 SMALL = {"embed": 8, "heads": 2, "depth": 1, "inner": 8}
-SHAPES = ShapeQuestions(shapes=AskedShapes(train=10, held_out=4, size=40))
+SHAPES = ShapeQuestions(shapes=ShapeVQA(train=10, held_out=4, size=40))
 PATCHES = vilt_encoder(image=40, patch=20, length=24, **SMALL)
 MODELS = {
     "seeing": answering(

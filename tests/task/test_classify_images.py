@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data.image import DrawnShapes, LabelledData
+from flax_transformer.data.image import DrawnShapes, LabelledImageData
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.registry import find_uses
 from flax_transformer.models.head import with_head
@@ -31,7 +31,7 @@ from flax_transformer.task.use.require import tokenizer_of
 from flax_transformer.train.loop import TrainConfig
 
 ROOT = Path(__file__).parents[2]
-SHAPES = LabelledData(shapes=DrawnShapes(train=40, held_out=12, size=9))
+SHAPES = LabelledImageData(shapes=DrawnShapes(train=40, held_out=12, size=9))
 
 
 def experiments(name):
@@ -116,7 +116,7 @@ def test_what_is_no_picture_is_said(finished, run, tmp_path):
 @pytest.mark.parametrize("kind", ["whole", "lora"])
 def test_a_checkpoint_learns_at_another_resolution(finished, tmp_path, kind):
     recipe = short(experiments("finetune_image")[kind], init=str(finished / "export"))
-    data = LabelledData(shapes=replace(SHAPES.shapes, size=16))
+    data = LabelledImageData(shapes=replace(SHAPES.shapes, size=16))
     train(replace(recipe, data=data, examples=replace(recipe.examples, size=12)), tmp_path)
     tuned = hub.load(tmp_path / "export")
     assert tuned.config["image_size"] == 12

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from flax_transformer import hub
-from flax_transformer.data.image import CaptionedShapes, DrawnShapes, LabelledData, ShapeCaptions, TwinData
+from flax_transformer.data.image import CaptionedShapes, DrawnShapes, ImagePairData, LabelledImageData, ShapeCaptions
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.siamese import SiameseConfig
@@ -44,7 +44,7 @@ def short(name, folder, steps):
             for number in range(20):
                 write_image(folder / side / f"{number}.png", pixels(number + len(side) * (side == "two"), 8, 8))
         tower = SiameseConfig(tower=with_head(stem, outputs=6, pool="weighted", bias=False))
-        changes = {"model": tower, "data": TwinData(root=str(folder))}
+        changes = {"model": tower, "data": ImagePairData(root=str(folder))}
     length = {"length": 16} if name == "captions" else {}
     examples = replace(recipe.examples, rows=8, augment=EVERYTHING, **length)
     schedule = ScheduleConfig(name="constant")
@@ -177,7 +177,7 @@ def test_training_goes_on_from_a_checkpoint(finished, tmp_path, kind):
 def test_a_linear_classifier_on_the_tower_of_pictures(finished, tmp_path):
     folder, _ = finished
     recipe = shortened(experiments("finetune_image")["probe"], init=str(folder / "export"))
-    recipe = replace(recipe, data=LabelledData(shapes=DrawnShapes(train=40, held_out=12, size=9)))
+    recipe = replace(recipe, data=LabelledImageData(shapes=DrawnShapes(train=40, held_out=12, size=9)))
     train(replace(recipe, examples=replace(recipe.examples, size=8)), tmp_path)
     tuned = hub.load(tmp_path / "export")
     assert tuned.config["architectures"] == ["CLIPForImageClassification"]

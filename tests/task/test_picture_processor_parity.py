@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from flax_transformer import hub  # noqa: E402
-from flax_transformer.data.image import DrawnShapes, LabelledData  # noqa: E402
+from flax_transformer.data.image import DrawnShapes, LabelledImageData  # noqa: E402
 from flax_transformer.task.example import LabelledImages  # noqa: E402
 from flax_transformer.task.example.opened import Context  # noqa: E402
 from flax_transformer.task.experiment import train  # noqa: E402
@@ -40,7 +40,7 @@ def made(kind, folder, size=8):
 def test_exports_see_pictures_as_the_model_was_trained_to(tmp_path, size):
     root = class_folders(tmp_path / "data", classes=("x", "y"))
     examples = LabelledImages(size=size or 8, keep=1.0 if size is None else 0.8, mean=(0.4, 0.5, 0.6), std=(0.3,) * 3)
-    found = examples.open(LabelledData(root=str(root)), Context(folder=RunFolder(tmp_path / "run")))
+    found = examples.open(LabelledImageData(root=str(root)), Context(folder=RunFolder(tmp_path / "run")))
     found.processor.save(tmp_path / "export")
     theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path / "export", backend="pil")
     batch = next(iter(found.test()))
@@ -55,7 +55,7 @@ def test_exports_see_pictures_as_the_model_was_trained_to(tmp_path, size):
 def test_a_checkpoint_of_theirs_is_tuned_and_opens_there(tmp_path):
     start = made("ViTModel", tmp_path / "start")
     recipe = short(experiments("finetune_image")["whole"], init=start)
-    recipe = replace(recipe, data=LabelledData(shapes=DrawnShapes(train=16, held_out=8, size=14)))
+    recipe = replace(recipe, data=LabelledImageData(shapes=DrawnShapes(train=16, held_out=8, size=14)))
     train(replace(recipe, examples=replace(recipe.examples, size=12)), tmp_path / "run")
     ours = hub.load(tmp_path / "run/export")
     assert ours.processor.config["image_mean"] == [0.1, 0.2, 0.3]

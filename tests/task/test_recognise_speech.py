@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.audio import SoundData, StringData, Stringing, TouchTones
+from flax_transformer.data.audio import AudioData, SpokenStringConfig, SpokenStringData, TouchTones
 from flax_transformer.models.head import head_of, with_head
 from flax_transformer.models.speech.ctc import TranscriberConfig
 from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config
@@ -25,7 +25,7 @@ from flax_transformer.train.schedule import ScheduleConfig
 from tests.task.test_classify_images import experiments
 
 TONES = TouchTones(voices=1, takes=7)
-STRINGS = StringData(tones=TONES, how=Stringing(most=2, seconds=1.0, longest=0.05), train=30, held_out=5)
+STRINGS = SpokenStringData(tones=TONES, how=SpokenStringConfig(most=2, seconds=1.0, longest=0.05), train=30, held_out=5)
 SMALL = {"embed": 8, "heads": 2, "inner": 8, "depth": 1}
 
 
@@ -44,7 +44,7 @@ def model(kind, recipe):
 
 def short(kind, steps):
     recipe = experiments("recognise_speech")[kind]
-    data = SoundData(tones=TONES) if kind == "digits" else STRINGS
+    data = AudioData(tones=TONES) if kind == "digits" else STRINGS
     schedule = ScheduleConfig(name="constant")
     return replace(
         recipe, model=model(kind, recipe), data=data, examples=replace(recipe.examples, rows=4, seconds=1),

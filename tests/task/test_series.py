@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flax_transformer.data.image import DrawnShapes, LabelledData
+from flax_transformer.data.image import DrawnShapes, LabelledImageData
 from flax_transformer.data.text import numbers
 from flax_transformer.data.text.corpus import TextCorpus
 from flax_transformer.nn import with_fields
@@ -36,7 +36,7 @@ def script():
 
 @pytest.mark.slow
 def test_a_series_trains_what_is_missing_and_joins_all(script, tmp_path, capsys):
-    data = LabelledData(shapes=DrawnShapes(train=20, held_out=8, size=8))
+    data = LabelledImageData(shapes=DrawnShapes(train=20, held_out=8, size=8))
     asked = script.Comparison(
         workdir=str(tmp_path), data=data, models=("cct",), pictures=(8, 60_000), seeds=(0,), tera=1e-9, rows=4
     )
@@ -58,7 +58,7 @@ def test_a_series_trains_what_is_missing_and_joins_all(script, tmp_path, capsys)
 
 @pytest.mark.slow
 def test_every_model_has_one_budget(script):
-    data = LabelledData(shapes=DrawnShapes(train=64, held_out=8, size=16))
+    data = LabelledImageData(shapes=DrawnShapes(train=64, held_out=8, size=16))
     found = script.experiments(script.Comparison(data=data, models=("vit", "resnet"), seeds=(3,), tera=1.0, rows=32))
     assert list(found) == ["vit-64-3", "resnet-64-3"]
     for recipe in found.values():

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from flax_transformer.data.audio import SoundData, SpeechData, StringData, Stringing, TouchTones
+from flax_transformer.data.audio import AudioData, SpeechData, SpokenStringConfig, SpokenStringData, TouchTones
 from flax_transformer.task.example import LabelledSounds, SoundAugment, SpokenLetters, SpokenTexts
 from flax_transformer.task.example.opened import Context
 from flax_transformer.train.folder import RunFolder
@@ -17,10 +17,10 @@ from tests.data.audio.test_sound_sources import lines, spoken, tone, write
 pytestmark = pytest.mark.proves("sounds", "batches resumed bit for bit, the same from any threads and processes")
 
 TONES = TouchTones(voices=2, takes=8)
-STRINGS = StringData(tones=TONES, how=Stringing(most=2, seconds=1.0, longest=0.05), train=30, held_out=5)
+STRINGS = SpokenStringData(tones=TONES, how=SpokenStringConfig(most=2, seconds=1.0, longest=0.05), train=30, held_out=5)
 EVERYTHING = SoundAugment(speed=0.1, shift=0.2, gain=6.0, noise=0.2, times=2, bands=2)
 KINDS = {
-    "classes": (LabelledSounds(rows=4, bins=8, augment=EVERYTHING), SoundData(tones=TONES)),
+    "classes": (LabelledSounds(rows=4, bins=8, augment=EVERYTHING), AudioData(tones=TONES)),
     "letters": (SpokenLetters(rows=4, seconds=1, augment=replace(EVERYTHING, bands=0)), STRINGS),
     "texts": (SpokenTexts(rows=4, seconds=1, bins=8, augment=EVERYTHING), STRINGS),
 }
@@ -117,7 +117,7 @@ def test_other_rates_and_long_sounds_are_told(tmp_path, capsys):
     write(tmp_path / "7_ann_8.wav", tone(300, 8_000, 1.5))
     write(tmp_path / "7_ann_9.wav", np.stack([tone(300, 8_000, 0.2)] * 2, axis=1))
     write(tmp_path / "7_bob_k_8.wav", np.zeros(800))
-    found = LabelledSounds(rows=2, rate=8_000).open(SoundData(root=str(tmp_path)), context(tmp_path))
+    found = LabelledSounds(rows=2, rate=8_000).open(AudioData(root=str(tmp_path)), context(tmp_path))
     said = capsys.readouterr().out
     assert "1 sounds at another rate are resampled to 8,000 Hz" in said
     assert "1 sounds longer than 1 s are cut" in said
@@ -142,9 +142,9 @@ def test_what_cannot_be_learned_from_is_refused_by_name(tmp_path):
             r"must not be longer than the model hears, 1 seconds, got 1\.4 in .*3\.wav", kind(seconds=1), data, tmp_path
         )
     refused("the sounds must have classes, they have texts", LabelledSounds(), data, tmp_path)
-    refused("the sounds must have texts, they have classes", SpokenTexts(), SoundData(), tmp_path)
+    refused("the sounds must have texts, they have classes", SpokenTexts(), AudioData(), tmp_path)
     refused(
-        "spectra take a rate that is a multiple of 200, got 11025", LabelledSounds(rate=11_025), SoundData(), tmp_path
+        "spectra take a rate that is a multiple of 200, got 11025", LabelledSounds(rate=11_025), AudioData(), tmp_path
     )
     (tmp_path / "5.wav").write_bytes(b"")
     refused(r"5\.wav must be a sound, it is empty", SpokenLetters(), data, tmp_path)
@@ -164,7 +164,7 @@ def test_what_cannot_be_learned_from_is_refused_by_name(tmp_path):
 
 def test_sounds_that_memory_has_no_room_for_are_decoded_when_they_are_needed(tmp_path):
     spoken(tmp_path / "sounds")
-    data = SoundData(root=str(tmp_path / "sounds"))
+    data = AudioData(root=str(tmp_path / "sounds"))
     held, read = (
         LabelledSounds(rows=4, bins=8, memory=memory).open(data, context(tmp_path)) for memory in (1, 0)
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.workload import Size
-from flax_transformer.data.audio import StringData
+from flax_transformer.data.audio import SpokenStringData
 from flax_transformer.data.image import CaptionedScenes, SceneCaptions
 from flax_transformer.data.text.corpus import TextCorpus
 from flax_transformer.objective import TokenLoss
@@ -47,7 +47,7 @@ def recipe_of(kind, root):
         texts = ["one two", "nine", "seven"] * 4 if kind == "whisper" else ["one", "no", "nine"] * 4
         search = Search(beams=1) if kind == "whisper" else None
         return replace(
-            recipe, data=StringData(root=str(speech(root / "speech", texts)), holdout=0.2),
+            recipe, data=SpokenStringData(root=str(speech(root / "speech", texts)), holdout=0.2),
             examples=replace(recipe.examples, rows=4, **own), evaluators=(Transcripts(search=search, pictures_kept=2),),
         )  # fmt: skip
     if kind in ("bert", "roberta"):
@@ -224,7 +224,7 @@ def test_letters_are_written_as_the_checkpoint_knows_them_or_by_a_new_head(tmp_p
     recipe = short("wav2vec2", tmp_path)
     task = recipe.task(run_folder(tmp_path / "one"))
     assert task.model.cfg.head.outputs == 9
-    data = StringData(root=str(speech(tmp_path / "other", ["two", "one"] * 6)), holdout=0.2)
+    data = SpokenStringData(root=str(speech(tmp_path / "other", ["two", "one"] * 6)), holdout=0.2)
     with pytest.raises(ValueError, match="lacks 't', 'w'; --letters data"):
         replace(recipe, data=data).task(run_folder(tmp_path / "two"))
     anew = replace(recipe, data=data, examples=replace(recipe.examples, letters="data"))

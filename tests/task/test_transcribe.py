@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data.audio import Sound, decode_sound
+from flax_transformer.data.audio import Waveform, decode_audio
 from flax_transformer.data.text import train_byte_bpe
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.processor.audio import AudioProcessor
@@ -91,7 +91,7 @@ def test_pieces_of_a_long_sound_are_in_order_and_make_its_text(whisper, files):
 def test_a_sound_at_another_rate_is_heard_as_the_resampled_one(whisper):
     samples = np.random.default_rng(1).uniform(-0.5, 0.5, RATE).astype(np.float32)
     (given,) = transcribe(whisper, [samples], sampling_rate=2 * RATE, language="en")
-    (same,) = transcribe(whisper, [Sound(samples, 2 * RATE)], language="en")
+    (same,) = transcribe(whisper, [Waveform(samples, 2 * RATE)], language="en")
     assert given == same
 
 
@@ -160,12 +160,12 @@ def test_letters_are_the_best_of_every_position(letters, files):
     pretrained = hub.load(letters)
     names = [files / "short.wav", files / "long.wav"]
     found = transcribe(pretrained, names)
-    assert [each.text for each in found] == [best_letters(pretrained, decode_sound(name).samples) for name in names]
+    assert [each.text for each in found] == [best_letters(pretrained, decode_audio(name).samples) for name in names]
     assert all(each.text and set(each.text) <= {*SPELLED, " "} for each in found)
     assert found[0].text != found[1].text
-    half = decode_sound(files / "long.wav").samples
+    half = decode_audio(files / "long.wav").samples
     (slower,) = transcribe(pretrained, [half], sampling_rate=2 * RATE)
-    assert slower == transcribe(pretrained, [Sound(half, 2 * RATE)])[0] != found[1]
+    assert slower == transcribe(pretrained, [Waveform(half, 2 * RATE)])[0] != found[1]
 
 
 def test_the_command_prints_letters_and_refuses_what_is_whispers_alone(run, letters, files):

@@ -17,7 +17,7 @@ from flax_transformer.frozen import frozen
 
 
 @frozen
-class Heard:
+class ResampleAudio:
     """Return the samples of an example's sound at a rate."""
 
     rate: int
@@ -30,7 +30,7 @@ class Heard:
 
 
 @frozen
-class Cut:
+class Truncate:
     """Leave out what is beyond a number of samples."""
 
     length: int
@@ -97,7 +97,7 @@ class Noise:
 
 
 @frozen
-class Silence:
+class MaskSamples:
     """Silence stretches of a sound."""
 
     count: int

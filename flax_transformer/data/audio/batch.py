@@ -12,12 +12,12 @@ from jaxtyping import Float
 
 from flax_transformer.data.examples import Arrays, Example
 from flax_transformer.data.label import check_tokens
-from flax_transformer.data.text.rows import fill, teach
+from flax_transformer.data.text.padded_batch import pad_arrays, teacher_forcing_batch
 from flax_transformer.frozen import frozen
 
 
 @frozen
-class ClassRows:
+class SpectrogramRows:
     """Lay out spectra of one size, `frames` [B, I, C], and the numbers of their classes [B]."""
 
     def __call__(self, examples: Sequence[Example | None]) -> Arrays:
@@ -27,7 +27,7 @@ class ClassRows:
 
 
 @frozen
-class SampleRows:
+class WaveformRows:
     """Lay out `samples` [B, T] and their `lengths`, and the numbers of their classes [B]."""
 
     samples: int
@@ -35,13 +35,13 @@ class SampleRows:
 
     def __call__(self, examples: Sequence[Example | None]) -> Arrays:
         """Lay out one batch."""
-        samples, lengths = fill("samples", [each and each["samples"] for each in examples], self.samples, 0)
+        samples, lengths = pad_arrays("samples", [each and each["samples"] for each in examples], self.samples, 0)
         labels = np.array([0 if each is None else each["label"] for each in examples], np.int32)
         return {"inputs": {"samples": samples, "lengths": lengths}, "labels": labels, "weights": _present(examples)}
 
 
 @frozen
-class LetterRows:
+class CTCRows:
     """Lay out `samples` [B, T] and their `lengths`, and the `tokens` of what is said as labels [B, N]."""
 
     samples: int
@@ -57,14 +57,14 @@ class LetterRows:
         """
         for each in examples:
             check_tokens([] if each is None else each["tokens"], 0)
-        samples, lengths = fill("samples", [each and each["samples"] for each in examples], self.samples, 0)
-        labels, counts = fill("tokens", [each and each["tokens"] for each in examples], self.tokens, 0)
+        samples, lengths = pad_arrays("samples", [each and each["samples"] for each in examples], self.samples, 0)
+        labels, counts = pad_arrays("tokens", [each and each["tokens"] for each in examples], self.tokens, 0)
         weights = (np.arange(self.tokens) < counts[:, None]).astype(np.float32)
         return {"inputs": {"samples": samples, "lengths": lengths}, "labels": labels, "weights": weights}
 
 
 @frozen
-class TextRows:
+class SpeechSeq2SeqRows:
     """Lay out spectra of one size as `source` [B, I, C], and the `tokens` of what is said as `target` [B, N] of a
     decoder that begins with `start`."""
 
@@ -79,9 +79,11 @@ class TextRows:
         Raises:
           ValueError: a text that is longer.
         """
-        target = fill("tokens", [each and each["tokens"] for each in examples], self.tokens, self.pad)
+        target = pad_arrays("tokens", [each and each["tokens"] for each in examples], self.tokens, self.pad)
         counts = np.zeros(len(examples), np.int32)
-        batch = teach(np.zeros((len(examples), 0), np.int32), counts, *target, start=self.start, pad=self.pad)
+        batch = teacher_forcing_batch(
+            np.zeros((len(examples), 0), np.int32), counts, *target, start=self.start, pad=self.pad
+        )
         return {**batch, "inputs": {"source": _frames(examples), "target": batch["inputs"]["target"]}}
 
 

@@ -20,7 +20,7 @@ SUFFIXES = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", "
 """Of files that are taken for sounds."""
 
 
-class Sound(NamedTuple):
+class Waveform(NamedTuple):
     """One sound, of one channel."""
 
     samples: Float[np.ndarray, "T"]
@@ -29,7 +29,7 @@ class Sound(NamedTuple):
     """Samples a second."""
 
 
-def decode_sound(source: str | os.PathLike | bytes) -> Sound:
+def decode_audio(source: str | os.PathLike | bytes) -> Waveform:
     """Read a sound; of several channels the mean is taken.
 
     Args:
@@ -43,18 +43,18 @@ def decode_sound(source: str | os.PathLike | bytes) -> Sound:
         try:
             with wave.open(file) as read:
                 rate, channels, width = read.getframerate(), read.getnchannels(), read.getsampwidth()
-                samples = whole_numbers(read.readframes(read.getnframes()), width).reshape(-1, channels)
+                samples = decode_pcm(read.readframes(read.getnframes()), width).reshape(-1, channels)
         except (wave.Error, EOFError, ValueError) as error:
-            samples, rate = _by_library("read", file, name, error, dtype="float32", always_2d=True)
+            samples, rate = _with_soundfile("read", file, name, error, dtype="float32", always_2d=True)
     try:
-        return Sound(mono(samples), rate)
+        return Waveform(mono(samples), rate)
     except ValueError as error:
         if isinstance(source, bytes):
             raise
         raise ValueError(f"{name}: {error}") from error
 
 
-def sound_size(source: str | os.PathLike | bytes) -> tuple[int, int]:
+def audio_size(source: str | os.PathLike | bytes) -> tuple[int, int]:
     """Read how many samples a sound has, of each channel, and their rate, from its header alone.
 
     Raises:
@@ -66,14 +66,14 @@ def sound_size(source: str | os.PathLike | bytes) -> tuple[int, int]:
             with wave.open(file) as read:
                 length, rate = read.getnframes(), read.getframerate()
         except (wave.Error, EOFError) as error:
-            found = _by_library("info", file, name, error)
+            found = _with_soundfile("info", file, name, error)
             length, rate = found.frames, found.samplerate
     if not length:
         raise ValueError(f"{name} must have samples, it has none")
     return length, rate
 
 
-def is_sound_name(name: str) -> bool:
+def is_audio_name(name: str) -> bool:
     """Whether a file of this name is taken for a sound, by its suffix in any case."""
     return os.path.splitext(name)[1].lower() in SUFFIXES
 
@@ -92,10 +92,10 @@ def _opened(source: str | os.PathLike | bytes) -> Iterator[tuple[str, io.Buffere
         yield name, file
 
 
-def whole_numbers(content: bytes, width: int) -> Float[np.ndarray, "T"]:
+def decode_pcm(content: bytes, width: int) -> Float[np.ndarray, "T"]:
     """Turn samples of 1, 2, 3 or 4 bytes, as a WAV file has them, into numbers between -1 and 1.
 
-    >>> whole_numbers(b"\\x00\\x40\\x00\\x80", 2).tolist()
+    >>> decode_pcm(b"\\x00\\x40\\x00\\x80", 2).tolist()
     [0.5, -1.0]
     """
     if width == 1:  # without a sign
@@ -135,7 +135,7 @@ def mono(samples: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "T"]:
     return samples.astype(np.float32)
 
 
-def _by_library(what: str, file: io.BufferedIOBase, name: str, error: Exception, **options: Any) -> Any:
+def _with_soundfile(what: str, file: io.BufferedIOBase, name: str, error: Exception, **options: Any) -> Any:
     """Let the library do something with a file that Python itself cannot read, for a reason that is given."""
     try:
         import soundfile

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
-from flax_transformer.data.audio.decode import is_sound_name
-from flax_transformer.data.audio.recording import AudioSet, Recordings, SoundFiles
+from flax_transformer.data.audio.decode import is_audio_name
+from flax_transformer.data.audio.recording import AudioFiles, AudioSet, Recordings
 from flax_transformer.data.audio.tone import DIGITS, TouchTones
-from flax_transformer.data.folder import FileKind, folders_of, open_folders, sort_names
-from flax_transformer.data.json_line import SUFFIXES, LineKind, open_lines, read_lines
-from flax_transformer.data.split import completed, normal
+from flax_transformer.data.folder import FileType, folders_of, open_folders, sort_names
+from flax_transformer.data.json_line import SUFFIXES, JsonLineSchema, open_json_lines, read_json_lines
+from flax_transformer.data.split import complete_splits, normal
 from flax_transformer.frozen import frozen
 
-SOUNDS = FileKind(
+SOUNDS = FileType(
     one="sound",
     many="sounds",
-    named=is_sound_name,
+    named=is_audio_name,
     forms="class folders, or sounds whose names say the class, as 3_theo_12.wav does",
 )
-LINES = LineKind(
+LINES = JsonLineSchema(
     one="sound",
     many="sounds and what is said in them",
     names=("audio", "file", "path", "audio_filepath"),
@@ -32,12 +32,12 @@ LINES = LineKind(
 )
 NAME = re.compile(r"(?P<label>[^_]+)_(?P<speaker>.+)_(?P<take>[0-9]{1,6})\.\w+")
 """What a name says: the class, who speaks, and which recording of the two it is."""
-TESTED = 5
+TEST_TAKES = 5
 """Recordings 0 to 4 of each class and speaker are the test's, as of the free spoken digits."""
 
 
 @frozen
-class SoundData:
+class AudioData:
     """Sounds with classes: of a folder, or generated where no folder is named.
 
     The folder has class folders, perhaps within `train`, `validation` and `test`; or sounds named as those of the free
@@ -63,7 +63,7 @@ class SoundData:
         """
         splits, classes = self.found()
         try:
-            splits = completed(
+            splits = complete_splits(
                 splits, _names, lambda each: each.known["label"], share=self.holdout, seed=self.split_seed,
                 what="sounds",
             )  # fmt: skip
@@ -78,7 +78,7 @@ class SoundData:
         root = Path(self.root).expanduser()
         if not root.is_dir():
             raise FileNotFoundError(f"{root} must be a folder of sounds, there is none")
-        if tells(str(root)):
+        if has_json_lines(str(root)):
             return read_labels(root)
         while not SOUNDS.files(root) and len(below := folders_of(root)) == 1:  # as an unpacked archive has it
             (root,) = below.values()
@@ -86,7 +86,7 @@ class SoundData:
             return read_names(root, named)
         files, classes = open_folders(root, SOUNDS)
         found = {
-            split: Recordings(SoundFiles(each.root, each.names), {"label": each.labels})
+            split: Recordings(AudioFiles(each.root, each.names), {"label": each.labels})
             for split, each in files.items()
         }
         if len(classes) < 2:
@@ -98,9 +98,9 @@ def read_labels(root: Path) -> tuple[dict[str, Recordings], tuple[str, ...]]:
     """Read the classes of sounds that JSON lines tell: `{"audio": "…", "label": "…"}` each.
 
     Raises:
-      ValueError: what `data.line.open_lines` refuses, one class, or one without sounds to train on.
+      ValueError: what `data.json_line.open_json_lines` refuses, one class, or one without sounds to train on.
     """
-    found = open_lines(root, replace(LINES, said="a class", texts=("label", "class")))
+    found = open_json_lines(root, replace(LINES, said="a class", texts=("label", "class")))
     classes = sort_names(sorted({label for each in found.values() for (label,) in each.texts}))
     if len(classes) < 2:
         raise ValueError(f"{root} must have sounds of at least two classes, got {classes[0]}")
@@ -109,7 +109,7 @@ def read_labels(root: Path) -> tuple[dict[str, Recordings], tuple[str, ...]]:
         raise ValueError(f"every class must have sounds to train on, {new[0]!r} has none in {root}")
     return {
         split: Recordings(
-            SoundFiles(each.root, each.names),
+            AudioFiles(each.root, each.names),
             {"label": np.array([classes.index(label) for (label,) in each.texts], np.int32)},
         )
         for split, each in found.items()
@@ -136,10 +136,10 @@ def read_names(root: Path, names: list[str]) -> tuple[dict[str, Recordings], tup
         "speaker": np.array([part["speaker"] for part in parts]),
         "take": np.array([int(part["take"]) for part in parts]),
     }
-    return _tested(Recordings(SoundFiles(root, names), known), str(root)), classes
+    return _tested(Recordings(AudioFiles(root, names), known), str(root)), classes
 
 
-def tells(root: str) -> bool:
+def has_json_lines(root: str) -> bool:
     """Return whether JSON lines of a folder say what is known of its sounds.
 
     Raises:
@@ -149,7 +149,7 @@ def tells(root: str) -> bool:
     lines = sorted(path for path in place.glob("*") if path.suffix in SUFFIXES) if root else []
     if not lines:
         return False
-    told = {each.name for path in lines for each in read_lines(path, LINES)}
+    told = {each.name for path in lines for each in read_json_lines(path, LINES)}
     beside = next((name for name in SOUNDS.files(place) if NAME.fullmatch(normal(name)) and name not in told), None)
     if beside is not None:
         raise ValueError(
@@ -173,14 +173,14 @@ class SpeechData:
     """Which sounds these are."""
 
     def open(self) -> AudioSet:
-        """Open the sounds without decoding them; errors as `data.line.open_lines`."""
+        """Open the sounds without decoding them; errors as `data.json_line.open_json_lines`."""
         found = {
-            split: Recordings(SoundFiles(each.root, each.names), {"text": np.array([text for (text,) in each.texts])})
-            for split, each in open_lines(Path(self.root), LINES).items()
+            split: Recordings(AudioFiles(each.root, each.names), {"text": np.array([text for (text,) in each.texts])})
+            for split, each in open_json_lines(Path(self.root), LINES).items()
         }
         one_class = lambda each: np.zeros(len(each), np.int32)  # noqa: E731
         try:
-            splits = completed(found, _names, one_class, share=self.holdout, seed=self.split_seed, what="sounds")
+            splits = complete_splits(found, _names, one_class, share=self.holdout, seed=self.split_seed, what="sounds")
         except ValueError as error:
             raise ValueError(f"{self.root}: {error}") from error
         return AudioSet("texts", splits)
@@ -193,10 +193,10 @@ def _names(recordings: Recordings) -> list[str]:
 
 def _tested(recordings: Recordings, where: str) -> dict[str, Recordings]:
     """Part recordings by their numbers."""
-    tested = recordings.known["take"] < TESTED
+    tested = recordings.known["take"] < TEST_TAKES
     if tested.all() or not tested.any():
         raise ValueError(
-            f"{where} must have recordings with numbers from 0 to {TESTED - 1}, for the test, and others, got "
+            f"{where} must have recordings with numbers from 0 to {TEST_TAKES - 1}, for the test, and others, got "
             f"{recordings.known['take'].min()} to {recordings.known['take'].max()}"
         )
     train, test = (recordings.take(np.flatnonzero(part)) for part in (~tested, tested))

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from flax_transformer.data.audio.decode import Sound, decode_sound, sound_size
+from flax_transformer.data.audio.decode import Waveform, audio_size, decode_audio
 from flax_transformer.data.audio.resample import resample
 from flax_transformer.data.identity import digest
 from flax_transformer.data.named_file import NamedFiles
@@ -32,7 +32,7 @@ class Sounds(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Sound:
+    def __getitem__(self, index: int) -> Waveform:
         """Decode a sound."""
         ...
 
@@ -50,11 +50,11 @@ class Sounds(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class SoundFiles(NamedFiles):
+class AudioFiles(NamedFiles):
     """Sounds that are files of a folder."""
 
-    def __getitem__(self, index: int) -> Sound:
-        sound, (length, rate) = decode_sound(self.root / self.names[index]), self.size(index)
+    def __getitem__(self, index: int) -> Waveform:
+        sound, (length, rate) = decode_audio(self.root / self.names[index]), self.size(index)
         if len(sound.samples) < length:
             raise ValueError(
                 f"{self.name(index)} must have the {length:,} samples that it says, at {rate:,} Hz, it has "
@@ -64,11 +64,11 @@ class SoundFiles(NamedFiles):
 
     def size(self, index: int) -> tuple[int, int]:
         """Return the samples of a sound and their rate, from its header."""
-        return sound_size(self.root / self.names[index])
+        return audio_size(self.root / self.names[index])
 
 
 @dataclass(frozen=True, eq=False)
-class HeldSounds:
+class InMemoryAudio:
     """Sounds that are held in memory, all at one rate."""
 
     samples: Sequence[Float[np.ndarray, "_"]]
@@ -78,8 +78,8 @@ class HeldSounds:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> Sound:
-        return Sound(self.samples[index], self.rate)
+    def __getitem__(self, index: int) -> Waveform:
+        return Waveform(self.samples[index], self.rate)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -94,9 +94,9 @@ class HeldSounds:
         """Return the samples of a sound and their rate."""
         return len(self.samples[index]), self.rate
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "HeldSounds":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "InMemoryAudio":
         """Pick some."""
-        return HeldSounds(
+        return InMemoryAudio(
             [self.samples[index] for index in indices], self.rate, [self.names[index] for index in indices]
         )
 
@@ -180,14 +180,14 @@ class AudioSet:
     classes: tuple[str, ...] = ()
 
 
-def hold_sounds(recordings: Recordings, rate: int) -> Recordings:
+def load_audio(recordings: Recordings, rate: int) -> Recordings:
     """Decode all sounds once, resample them to a rate, and hold them in memory.
 
     Raises:
       ValueError: a sound that is damaged; names its file.
     """
     sounds = recordings.sounds
-    if isinstance(sounds, HeldSounds) and sounds.rate == rate:
+    if isinstance(sounds, InMemoryAudio) and sounds.rate == rate:
         return recordings
 
     def read(index: int) -> np.ndarray:
@@ -199,5 +199,5 @@ def hold_sounds(recordings: Recordings, rate: int) -> Recordings:
             samples = list(pool.map(read, range(len(sounds))))
         finally:
             pool.shutdown(cancel_futures=True)
-    held = HeldSounds(samples, rate, [sounds.name(index) for index in range(len(sounds))])
+    held = InMemoryAudio(samples, rate, [sounds.name(index) for index in range(len(sounds))])
     return replace(recordings, sounds=held)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 LINEAR, STEP = 1000.0, np.log(6.4) / 27
 """Slaney's mels (1998): 3 for every 200 Hz up to 1 kHz, beyond it 27 for every factor of 6.4."""
-TOGETHER = 4096
+FRAME_CHUNK = 4096
 """Frames whose windows are laid out at a time."""
 
 
@@ -64,9 +64,9 @@ def log_mel(
     frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop][:count]
     hann, filters = np.hanning(window + 1)[:-1], mel_filters(bins, window, rate)
     parts = []
-    for i in range(0, count, TOGETHER):
+    for i in range(0, count, FRAME_CHUNK):
         # Kept in single precision, as transformers keeps them, so that the faintest bins agree too.
-        spectrum = np.fft.rfft(frames[i : i + TOGETHER] * hann).astype(np.complex64)
+        spectrum = np.fft.rfft(frames[i : i + FRAME_CHUNK] * hann).astype(np.complex64)
         power = np.abs(spectrum, dtype=np.float64) ** 2
         parts.append(np.log10(np.maximum(1e-10, filters.T @ power.T)).astype(np.float32))
     logs = np.concatenate(parts, axis=1)

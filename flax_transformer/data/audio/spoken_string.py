@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from flax_transformer.data.audio.decode import Sound
-from flax_transformer.data.audio.open import SoundData, SpeechData, tells
-from flax_transformer.data.audio.recording import AudioSet, Recordings, hold_sounds
+from flax_transformer.data.audio.decode import Waveform
+from flax_transformer.data.audio.open import AudioData, SpeechData, has_json_lines
+from flax_transformer.data.audio.recording import AudioSet, Recordings, load_audio
 from flax_transformer.data.identity import digest
 from flax_transformer.frozen import frozen
 
@@ -20,7 +20,7 @@ WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 @frozen
-class Stringing:
+class SpokenStringConfig:
     """How words make a sentence."""
 
     least: int = 1
@@ -41,13 +41,13 @@ class Stringing:
 
 
 @dataclass(frozen=True, eq=False)
-class Strings(Sequence[Any]):
+class SpokenStrings(Sequence[Any]):
     """Sentence i for every i below a size, a pure function of the recordings, the seed and i."""
 
     recordings: Recordings
     """Held, with a `label`, a number of `words`, and a `speaker` each."""
     words: tuple[str, ...]
-    how: Stringing
+    how: SpokenStringConfig
     size: int
     seed: int
 
@@ -62,7 +62,7 @@ class Strings(Sequence[Any]):
         for number, gap in zip(chosen, gaps[1:], strict=True):
             parts += [sounds[number].samples, np.zeros(gap, np.float32)]
         name = " + ".join(sounds.name(number).rpartition("/")[2] for number in chosen)
-        return {"sound": Sound(np.concatenate(parts), sounds.rate), "text": self._text(chosen), "name": name}
+        return {"sound": Waveform(np.concatenate(parts), sounds.rate), "text": self._text(chosen), "name": name}
 
     @property
     def rate(self) -> int:
@@ -111,14 +111,14 @@ class Strings(Sequence[Any]):
 
 
 @frozen
-class StringData(SoundData):
+class SpokenStringData(AudioData):
     """What is said in sounds, as JSON lines of the folder tell (`SpeechData`); where there are none, sentences of
     words, always the same ones of a seed, made of recordings whose names say who speaks.
 
     Those of validation and test are made of recordings that no training sentence has. A digit is written as its word.
     """
 
-    how: Stringing = Stringing()
+    how: SpokenStringConfig = SpokenStringConfig()
     """How long sentences are."""
     train: int = 50_000
     """Sentences to train on."""
@@ -133,9 +133,9 @@ class StringData(SoundData):
         """Open the sounds that lines tell of, or hold recordings in memory.
 
         Raises:
-          ValueError: what `SpeechData` or `SoundData` refuses, recordings without speakers, or one that is damaged.
+          ValueError: what `SpeechData` or `AudioData` refuses, recordings without speakers, or one that is damaged.
         """
-        if tells(self.root):
+        if has_json_lines(self.root):
             return SpeechData(root=self.root, holdout=self.holdout, split_seed=self.split_seed).open()
         found = super().open()
         first = found.splits["train"]
@@ -148,8 +148,8 @@ class StringData(SoundData):
         spelled = dict(zip(map(str, range(10)), WORDS, strict=True)) if self.spelled else {}
         words = tuple(spelled.get(name, name) for name in found.classes)
         splits = {
-            split: Strings(
-                hold_sounds(recordings, rate), words, self.how, self.train if split == "train" else self.held_out,
+            split: SpokenStrings(
+                load_audio(recordings, rate), words, self.how, self.train if split == "train" else self.held_out,
                 seed=3 * self.string_seed + number,
             )
             for number, (split, recordings) in enumerate(found.splits.items())

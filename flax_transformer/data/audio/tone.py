@@ -6,7 +6,7 @@ Axes: T samples.
 import numpy as np
 from jaxtyping import Float
 
-from flax_transformer.data.audio.recording import HeldSounds, Recordings
+from flax_transformer.data.audio.recording import InMemoryAudio, Recordings
 from flax_transformer.frozen import frozen
 
 LOW, HIGH = (697, 770, 852, 941), (1209, 1336, 1477)
@@ -45,7 +45,7 @@ class TouchTones:
         samples = [self.sound(*each) for each in every]
         names = [f"tones of {digit} by voice {voice}, number {take}" for voice, digit, take in every]
         known = {"label": digits.astype(np.int32), "speaker": voices.astype(str), "take": takes}
-        return Recordings(HeldSounds(samples, self.rate, names), known)
+        return Recordings(InMemoryAudio(samples, self.rate, names), known)
 
     def sound(self, voice: int, digit: int, take: int) -> Float[np.ndarray, "T"]:
         """Make one recording."""

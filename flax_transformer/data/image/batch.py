@@ -68,7 +68,7 @@ class ImageRows:
                         "resize them to"
                     )
                 images[row] = array
-        return laid_out(images, np.array([0 if each is None else each["label"] for each in examples], np.int32),
+        return image_batch(images, np.array([0 if each is None else each["label"] for each in examples], np.int32),
                         np.array([each is not None for each in examples], np.float32))  # fmt: skip
 
 
@@ -115,7 +115,7 @@ class SceneRows:
                     f"{each['name']} must fit {width} × {height} pixels and {M} boxes, got {wide} × {high} and {count}"
                 )
             images[row, :high, :wide], mask[row, :high, :wide] = pixels, True
-            labels["boxes"][row, :count] = centred(each["boxes"], wide, high)
+            labels["boxes"][row, :count] = boxes_to_cxcywh(each["boxes"], wide, high)
             labels["classes"][row, :count], labels["weights"][row, :count] = each["classes"], 1
             labels["numbers"][row], labels["sizes"][row] = each["number"], each["size"]
         weights = np.array([each is not None for each in examples], np.float32)
@@ -215,7 +215,7 @@ class Erase:
 
 
 @frozen
-class Mix:
+class MixupCutmix:
     """Mix each row of a batch with its neighbour, and their labels, which become [B, E] and sum to one.
 
     All of two images (mixup, Zhang et al. 2017, https://arxiv.org/abs/1710.09412), or a rectangle of one in the other
@@ -262,7 +262,7 @@ class Mix:
         return {**with_images(batch, mixed.reshape(images.shape)), "labels": soft}
 
 
-def laid_out(
+def image_batch(
     images: UInt8[np.ndarray, "B H W C"], labels: Int[np.ndarray, " B"], weights: Float[np.ndarray, " B"]
 ) -> Arrays:
     """Name the parts of a batch of images and classes."""
@@ -274,7 +274,7 @@ def with_images(batch: Arrays, images: Shaped[np.ndarray, "B H W C"]) -> Arrays:
     return {**batch, "inputs": {**batch["inputs"], "images": images}}
 
 
-def centred(boxes: Float[np.ndarray, "M 4"], width: int, height: int) -> Float[np.ndarray, "M 4"]:
+def boxes_to_cxcywh(boxes: Float[np.ndarray, "M 4"], width: int, height: int) -> Float[np.ndarray, "M 4"]:
     """Turn left, top, right and bottom in pixels into centre x and y, width and height, as shares of the image's."""
     low, high = boxes[:, :2], boxes[:, 2:]
     return np.concatenate([(low + high) / 2, high - low], axis=1) / np.array([width, height] * 2, np.float32)

@@ -14,15 +14,15 @@ from jaxtyping import Int
 
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.image_set import Files, Images, ImageSet
-from flax_transformer.data.json_line import LineKind, open_lines
-from flax_transformer.data.split import completed, normal
+from flax_transformer.data.json_line import JsonLineSchema, open_json_lines
+from flax_transformer.data.split import complete_splits, normal
 from flax_transformer.frozen import frozen
 
 NAMES = "image", "file_name", "filename"
 """What a line may call its image."""
 PLACES = "", "images", "Images", "pictures"
 """Where images are, below the folder."""
-LINES = LineKind(
+LINES = JsonLineSchema(
     one="image",
     many="images and their captions",
     names=NAMES,
@@ -84,14 +84,15 @@ def open_captions(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ImageSe
           the file and the line.
     """
     splits = {
-        split: Captioned(Files(each.root, each.names), each.texts) for split, each in open_lines(root, LINES).items()
+        split: Captioned(Files(each.root, each.names), each.texts)
+        for split, each in open_json_lines(root, LINES).items()
     }
     return ImageSet("captions", held_out(splits, holdout, seed))
 
 
 def held_out(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, Any]:
     """Hold out images for the splits that there are not; by their names, whose order says nothing."""
-    return completed(splits, _names, _one_class, share=holdout, seed=seed)
+    return complete_splits(splits, _names, _one_class, share=holdout, seed=seed)
 
 
 def _names(pictures: Any) -> list[str]:

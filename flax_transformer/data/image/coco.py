@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.data.image.image_set import Files, Objects, Scenes
-from flax_transformer.data.split import names_split, split_of
+from flax_transformer.data.split import is_split_name, split_of
 from flax_transformer.listing import listed
 
 SLACK = 0.5
@@ -39,7 +39,7 @@ def find_coco(root: Path) -> dict[str, Annotations]:
     Raises:
       ValueError: a file that cannot be read, two for one split, or none for `train`.
     """
-    folders = [root, *(path for path in root.glob("*/") if path.name == "annotations" or names_split(path.name))]
+    folders = [root, *(path for path in root.glob("*/") if path.name == "annotations" or is_split_name(path.name))]
     paths = sorted(path for folder in folders for path in folder.glob("[!.]*.json"))
     instances = [path for path in paths if path.name.lower().startswith("instances")]
     read = [each for path in instances or paths if (each := _sections(path))]
@@ -149,7 +149,7 @@ def _scenes(root: Path, split: str, file: Annotations, number_of: Mapping[int, i
 def _objects(found: Sequence[tuple[list[float], int, int | float, bool]]) -> Objects:
     boxes, classes, areas, crowd = zip(*found, strict=True) if found else ((),) * 4
     boxes = np.array(boxes, np.float32).reshape(-1, 4)
-    return Objects.told(boxes, np.array(classes, np.int32), np.array(areas, float), np.array(crowd, bool))
+    return Objects.from_annotations(boxes, np.array(classes, np.int32), np.array(areas, float), np.array(crowd, bool))
 
 
 def _box(file: Annotations, id: int, box: Any, size: tuple[int, int]) -> list[float]:

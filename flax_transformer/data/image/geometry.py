@@ -162,7 +162,7 @@ class Flip:
 
 
 @frozen
-class Sometimes:
+class RandomApply:
     """Apply transforms to a share of all examples, one after the other."""
 
     transforms: tuple[Transform, ...]

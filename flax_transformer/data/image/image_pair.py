@@ -15,12 +15,12 @@ from flax_transformer.data.identity import digest
 from flax_transformer.data.image.caption import held_out
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.data.image.image_set import Files, Images, ImageSet
-from flax_transformer.data.split import names_split
+from flax_transformer.data.split import is_split_name
 from flax_transformer.frozen import frozen
 
 
 @dataclass(frozen=True, eq=False)
-class Twins(Sequence[Any]):
+class PairedImages(Sequence[Any]):
     """Images and the other image of each."""
 
     images: Images
@@ -40,11 +40,11 @@ class Twins(Sequence[Any]):
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Twins":
         """Pick some pairs."""
-        return Twins(self.images.take(indices), self.others.take(indices))
+        return PairedImages(self.images.take(indices), self.others.take(indices))
 
 
 @frozen
-class TwinData:
+class ImagePairData:
     """Images of two folders, paired by their names: `{root}/{one}/{name}` and `{root}/{other}/{name}`."""
 
     root: str
@@ -67,7 +67,7 @@ class TwinData:
             path.name: _names(path) for path in sorted(root.iterdir()) if path.is_dir() and path.name[0] not in "._"
         }
         sides = {side: names for side, names in sides.items() if names}
-        if len(sides) != 2 or any(map(names_split, sides)):
+        if len(sides) != 2 or any(map(is_split_name, sides)):
             raise ValueError(f"{root} must have two folders of images, got {', '.join(sides) or 'none'}")
         (one, first), (other, second) = sides.items()
         for here, there, missing in ((one, other, first - second), (other, one, second - first)):
@@ -75,7 +75,7 @@ class TwinData:
                 raise ValueError(f"{root / here / min(missing)} must have an image of its name in {there}, it has none")
         both = [Files(root, [f"{side}/{name}" for name in sorted(first)]) for side in sides]
         try:
-            splits = held_out({"train": Twins(*both)}, self.holdout, self.split_seed)
+            splits = held_out({"train": PairedImages(*both)}, self.holdout, self.split_seed)
         except ValueError as error:
             raise ValueError(f"{root}: {error}") from error
         return ImageSet("twins", splits)

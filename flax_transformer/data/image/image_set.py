@@ -68,7 +68,7 @@ class Files(NamedFiles):
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class InMemoryImages:
     """Images that are held in memory, all of one size."""
 
     pixels: UInt8[np.ndarray, "B H W C"]
@@ -98,7 +98,7 @@ class Held:
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Held":
         """Pick some."""
-        return Held(self.pixels[indices], self.origin)
+        return InMemoryImages(self.pixels[indices], self.origin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class Objects:
     """Boxes around many, of which nothing is learned; a test asks for none of them, and forgives any."""
 
     @classmethod
-    def told(cls, boxes: Any, classes: Any, areas: Any, crowd: Any) -> "Objects":
+    def from_annotations(cls, boxes: Any, classes: Any, areas: Any, crowd: Any) -> "Objects":
         """Make them of annotations of which some are of crowds; areas may be None."""
 
         def part(kept: np.ndarray) -> Objects:
@@ -198,7 +198,7 @@ class ImageSet:
     kind: Literal["classes", "boxes", "captions", "questions", "twins"]
     """What is known of each image."""
     splits: Mapping[str, Any]
-    """`train`, `validation` and `test`: `Pictures` of classes, `Scenes` of boxes, `Captioned`, `Asked`, `Twins`."""
+    """`train`, `validation` and `test`: `Pictures`, `Scenes`, `Captioned`, `VisualQuestions` or `PairedImages`."""
     classes: tuple[str, ...] = ()
     channels: int = 3
     class_ids: tuple[int, ...] = ()

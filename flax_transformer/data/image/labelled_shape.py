@@ -8,7 +8,7 @@ from dataclasses import field
 import numpy as np
 from jaxtyping import UInt8
 
-from flax_transformer.data.image.image_set import Held, ImageSet, Pictures
+from flax_transformer.data.image.image_set import ImageSet, InMemoryImages, Pictures
 from flax_transformer.data.image.open import ImageData
 from flax_transformer.data.image.shape import SHAPES, draw_shape
 from flax_transformer.data.split import SPLITS
@@ -44,7 +44,7 @@ class DrawnShapes:
             rng = np.random.default_rng((self.drawing_seed, number))
             labels = rng.integers(len(SHAPES), size=self.train if split == "train" else self.held_out).astype(np.int32)
             pixels = np.stack([self.draw(SHAPES[label], rng) for label in labels])
-            splits[split] = Pictures(Held(pixels, f"drawn {split} images"), labels)
+            splits[split] = Pictures(InMemoryImages(pixels, f"drawn {split} images"), labels)
         return ImageSet("classes", splits, SHAPES)
 
     def draw(self, shape: str, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
@@ -58,7 +58,7 @@ class DrawnShapes:
 
 
 @frozen
-class LabelledData(ImageData):
+class LabelledImageData(ImageData):
     """Images with classes: of a folder in whichever form, or drawn shapes where no folder is named."""
 
     root: str = ""

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from flax_transformer.data.folder import FileKind, has_class_folders, inner_folder, open_folders
+from flax_transformer.data.folder import FileType, has_class_folders, inner_folder, open_folders
 from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.data.image.idx import find_idx, open_idx
 from flax_transformer.data.image.image_set import Files, ImageSet, Pictures
-from flax_transformer.data.image.tfds import Records, find_tfds, open_tfds
-from flax_transformer.data.split import choose, completed, normal
+from flax_transformer.data.image.tfds import TfdsImages, find_tfds, open_tfds
+from flax_transformer.data.split import complete_splits, normal, stratified_subset
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
 
-PICTURES = FileKind(
+PICTURES = FileType(
     one="image",
     many="images",
     named=is_image_name,
@@ -40,12 +40,12 @@ class ImageData:
     """Training images that are used, of each class its share; None: all."""
 
     def open(self) -> ImageSet:
-        """Open the images; errors as `open_images`, names that are not as many as the classes, and as `choose`."""
+        """Open the images; errors as `open_images` and `stratified_subset`, and for names unlike the classes in number."""
         found = self.found()
         if self.limit is None:
             return found
         train = found.splits["train"]
-        chosen = choose(_image_names(train), _labels(train), self.limit, seed=self.split_seed)
+        chosen = stratified_subset(_image_names(train), _labels(train), self.limit, seed=self.split_seed)
         return replace(found, splits={**found.splits, "train": train.take(chosen)})
 
     def found(self) -> ImageSet:
@@ -95,7 +95,7 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
     if kind == "classes" and len(classes) < 2:
         raise ValueError(f"{root} must have images of at least two classes, got {', '.join(classes)}")
     try:
-        splits = completed(splits, _image_names, _labels, share=holdout, seed=seed)
+        splits = complete_splits(splits, _image_names, _labels, share=holdout, seed=seed)
     except ValueError as error:
         raise ValueError(f"{root}: {error}") from error
     return ImageSet(kind, splits, classes, channels, class_ids)
@@ -118,4 +118,4 @@ def _image_names(pictures: Any) -> list[str]:
     images = pictures.images
     if isinstance(images, Files):
         return [normal(Path(name).as_posix()) for name in images.names]
-    return [str(index) for index in (images.indices if isinstance(images, Records) else range(len(images)))]
+    return [str(index) for index in (images.indices if isinstance(images, TfdsImages) else range(len(images)))]

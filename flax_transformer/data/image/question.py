@@ -18,17 +18,17 @@ from flax_transformer.data.identity import digest
 from flax_transformer.data.image.caption import NAMES, PLACES, held_out
 from flax_transformer.data.image.image_set import Files, Images, ImageSet
 from flax_transformer.data.json_line import (
-    LineKind,
-    check_apart,
+    JsonLineSchema,
+    check_disjoint,
     find_files,
     first_of,
-    line_files,
-    read_lines,
+    json_line_files,
+    read_json_lines,
     texts_of,
 )
 from flax_transformer.frozen import frozen
 
-LINES = LineKind(
+LINES = JsonLineSchema(
     one="image",
     many="images and their questions",
     names=NAMES,
@@ -42,7 +42,7 @@ ANSWERS = "answers", "answer"
 
 
 @dataclass(frozen=True, eq=False)
-class Asked(Sequence[Any]):
+class VisualQuestions(Sequence[Any]):
     """Questions about images, and the answers that are right."""
 
     images: Images
@@ -79,7 +79,7 @@ class Asked(Sequence[Any]):
     def only(self, numbers: Int[np.ndarray, "_"]) -> "Asked":
         """Pick some questions, of all images."""
         questions, answers = ([each[number] for number in numbers] for each in (self.questions, self.answers))
-        return Asked(self.images, self.of[numbers], questions, answers)
+        return VisualQuestions(self.images, self.of[numbers], questions, answers)
 
 
 @frozen
@@ -107,27 +107,27 @@ class QuestionData:
             splits; names the file and the line.
         """
         root = Path(self.root).expanduser()
-        files = line_files(root, LINES)
+        files = json_line_files(root, LINES)
         splits = {split: _read(root, path, single=self.single) for split, path in files.items()}
-        check_apart(files, {split: each.images.names for split, each in splits.items()}, LINES)
+        check_disjoint(files, {split: each.images.names for split, each in splits.items()}, LINES)
         return ImageSet("questions", held_out(splits, self.holdout, self.split_seed))
 
 
-def frequent(answers: Sequence[tuple[str, ...]], most: int) -> tuple[str, ...]:
+def most_frequent(answers: Sequence[tuple[str, ...]], most: int) -> tuple[str, ...]:
     """Return the most frequent answers, each in so many questions; those that are as frequent by the alphabet.
 
-    >>> frequent([("no",), ("yes", "no"), ("two",)], 2)
+    >>> most_frequent([("no",), ("yes", "no"), ("two",)], 2)
     ('no', 'two')
     """
     counts = Counter(answer for each in answers for answer in dict.fromkeys(each))
     return tuple(sorted(counts, key=lambda answer: (-counts[answer], answer))[:most])
 
 
-def _read(root: Path, path: Path, *, single: bool) -> Asked:
+def _read(root: Path, path: Path, *, single: bool) -> VisualQuestions:
     lines: dict[str, int] = {}
     numbers: dict[str, int] = {}
     of, questions, answers = [], [], []
-    for number, where, name, said in read_lines(path, LINES):
+    for number, where, name, said in read_json_lines(path, LINES):
         asked, told = texts_of(said, LINES.texts), texts_of(said, ANSWERS)
         if asked is None or len(asked) > 1:
             raise ValueError(
@@ -146,4 +146,6 @@ def _read(root: Path, path: Path, *, single: bool) -> Asked:
         answers.append(tuple(each.strip() for each in told))
     if not questions:
         raise ValueError(f"{path} must have questions of a single answer, got none")
-    return Asked(Files(root, find_files(root, path, lines, LINES)), np.array(of, np.int64), questions, answers)
+    return VisualQuestions(
+        Files(root, find_files(root, path, lines, LINES)), np.array(of, np.int64), questions, answers
+    )

@@ -109,7 +109,7 @@ class ShapeScenes:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class RenderedScenes:
     """Images of generated scenes, by their numbers."""
 
     scenes: Any
@@ -137,7 +137,7 @@ class Drawn:
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Drawn":
         """Pick some."""
-        return Drawn(self.scenes, self.numbers[indices])
+        return RenderedScenes(self.scenes, self.numbers[indices])
 
 
 @frozen
@@ -155,7 +155,9 @@ class SceneData(ImageData):
 
 
 def _scenes(scenes: ShapeScenes, numbers: Int[np.ndarray, " B"]) -> Scenes:
-    return Scenes(Drawn(scenes, numbers), [scenes.layout(int(number)) for number in numbers], numbers.astype(np.int64))
+    return Scenes(
+        RenderedScenes(scenes, numbers), [scenes.layout(int(number)) for number in numbers], numbers.astype(np.int64)
+    )
 
 
 def _meet(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from flax_transformer.data.image.caption import Captioned
 from flax_transformer.data.image.image_set import ImageSet
-from flax_transformer.data.image.scene import Drawn
+from flax_transformer.data.image.scene import RenderedScenes
 from flax_transformer.data.image.shape import SHAPES, draw_shape
 from flax_transformer.data.image.shape_caption import COLOURS, ShapeCaptions
 from flax_transformer.data.split import SPLITS
@@ -19,7 +19,7 @@ from flax_transformer.frozen import frozen
 
 KINDS = tuple(product(COLOURS, SHAPES))
 """Every colour with every shape."""
-Placed = tuple[int, tuple[str, str]]
+PlacedShape = tuple[int, tuple[str, str]]
 """A shape: its quarter of the image, row by row, its colour and what it is."""
 
 
@@ -51,10 +51,10 @@ class CaptionedScenes:
         splits = {}
         for split, count, end in zip(SPLITS, counts, np.cumsum(counts), strict=True):
             numbers = np.arange(end - count, end)
-            splits[split] = Captioned(Drawn(self, numbers), [(tell(self.layout(int(i))),) for i in numbers])
+            splits[split] = Captioned(RenderedScenes(self, numbers), [(tell(self.layout(int(i))),) for i in numbers])
         return ImageSet("captions", splits)
 
-    def layout(self, number: int) -> list[Placed]:
+    def layout(self, number: int) -> list[PlacedShape]:
         """Return the shapes of an image, in the order in which they are told of."""
         rng = np.random.default_rng((self.drawing_seed, number))
         quarters = np.sort(rng.choice(4, rng.integers(1, 3), replace=False)).tolist()
@@ -77,7 +77,7 @@ class CaptionedScenes:
         return PIL.Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
-def tell(placed: list[Placed]) -> str:
+def tell(placed: list[PlacedShape]) -> str:
     """Say what is on an image: the upper shape first, and of two at one height the left one.
 
     >>> tell([(0, ("red", "cross")), (1, ("blue", "ellipse"))])

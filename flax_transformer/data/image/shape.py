@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float
 
-Inside = Callable[[Float[np.ndarray, "H 1"], Float[np.ndarray, "1 W"]], Bool[np.ndarray, "H W"]]
+ShapeMask = Callable[[Float[np.ndarray, "H 1"], Float[np.ndarray, "1 W"]], Bool[np.ndarray, "H W"]]
 
-_SHAPES: dict[str, Inside] = {
+_SHAPES: dict[str, ShapeMask] = {
     "ellipse": lambda y, x: x**2 + y**2 <= 1,
     "rectangle": lambda y, x: (abs(x) <= 1) & (abs(y) <= 1),
     "triangle": lambda y, x: abs(x) <= (y + 1) / 2 + 1 / x.size,

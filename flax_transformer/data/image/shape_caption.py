@@ -84,7 +84,7 @@ class CaptionedShapes:
             drawn = np.random.default_rng((self.drawing_seed, end)).choice(self.kinds(split), count)
             of, patterns = [self.every[kind] for kind in drawn], PATTERNS if split == "train" else PATTERNS[:1]
             captions = [tuple(_tell(pattern, kind) for pattern in patterns) for kind in of]
-            splits[split] = Captioned(DrawnKinds(self, numbers, of), captions)
+            splits[split] = Captioned(RenderedShapes(self, numbers, of), captions)
         return ImageSet("captions", splits, tuple(_tell(PATTERNS[0], kind) for kind in self.every))
 
     def kinds(self, split: str) -> Int[np.ndarray, "_"]:
@@ -119,7 +119,7 @@ def _tell(pattern: str, kind: tuple[str, str]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnKinds:
+class RenderedShapes:
     """Generated images by their numbers."""
 
     shapes: CaptionedShapes
@@ -146,9 +146,9 @@ class DrawnKinds:
         """Return the width and height, which all share."""
         return self.shapes.size, self.shapes.size
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "DrawnKinds":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "RenderedShapes":
         """Pick some."""
-        return DrawnKinds(self.shapes, self.numbers[indices], [self.of[index] for index in indices])
+        return RenderedShapes(self.shapes, self.numbers[indices], [self.of[index] for index in indices])
 
 
 @frozen

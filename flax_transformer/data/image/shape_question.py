@@ -11,19 +11,19 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.data.image.image_set import ImageSet
-from flax_transformer.data.image.question import Asked, QuestionData
-from flax_transformer.data.image.scene import Drawn, ShapeScenes
+from flax_transformer.data.image.question import QuestionData, VisualQuestions
+from flax_transformer.data.image.scene import RenderedScenes, ShapeScenes
 from flax_transformer.data.image.shape import SHAPES
 from flax_transformer.data.image.shape_caption import COLOURS
 from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
 
-Seen = list[tuple[str, str, float]]
+VisibleShapes = list[tuple[str, str, float]]
 """Of every object its colour, its shape and where its middle is, from left to right."""
 
 
 @frozen
-class AskedShapes(ShapeScenes):
+class ShapeVQA(ShapeScenes):
     """Scenes of shapes that have one of six colours, and questions about each; the same ones of a seed."""
 
     train: int = 6_000
@@ -66,7 +66,9 @@ class AskedShapes(ShapeScenes):
             asked = [pair for number in numbers.tolist() for pair in self.ask(number)]
             of = np.repeat(np.arange(count), self.questions)
             questions, answers = zip(*asked, strict=True)
-            splits[split] = Asked(Drawn(self, numbers), of, questions, [(answer,) for answer in answers])
+            splits[split] = VisualQuestions(
+                RenderedScenes(self, numbers), of, questions, [(answer,) for answer in answers]
+            )
         return ImageSet("questions", splits)
 
     def ask(self, number: int) -> list[tuple[str, str]]:
@@ -82,7 +84,7 @@ class AskedShapes(ShapeScenes):
         return found
 
 
-def which_colour(seen: Seen, rng: np.random.Generator) -> tuple[str, str] | None:
+def which_colour(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str] | None:
     """Ask for the colour of a shape of which there is one."""
     shapes = [shape for _, shape, _ in seen]
     once = [(colour, shape) for colour, shape, _ in seen if shapes.count(shape) == 1]
@@ -92,7 +94,7 @@ def which_colour(seen: Seen, rng: np.random.Generator) -> tuple[str, str] | None
     return f"what colour is the {shape}?", colour
 
 
-def which_shape(seen: Seen, rng: np.random.Generator) -> tuple[str, str] | None:
+def which_shape(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str] | None:
     """Ask for the shape of a colour of which there is one."""
     colours = [colour for colour, _, _ in seen]
     once = [(colour, shape) for colour, shape, _ in seen if colours.count(colour) == 1]
@@ -102,14 +104,14 @@ def which_shape(seen: Seen, rng: np.random.Generator) -> tuple[str, str] | None:
     return f"what shape is {colour}?", shape
 
 
-def how_many(seen: Seen, rng: np.random.Generator) -> tuple[str, str]:
+def how_many(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str]:
     """Ask how many shapes there are, of a kind or in all."""
     kind = ["shape", *SHAPES][rng.integers(len(SHAPES) + 1)]
     count = len(seen) if kind == "shape" else sum(shape == kind for _, shape, _ in seen)
     return f"how many {kind}{'es' if kind == 'cross' else 's'} are there?", str(count)
 
 
-def is_there(seen: Seen, rng: np.random.Generator) -> tuple[str, str]:
+def is_there(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str]:
     """Ask whether there is a shape of a colour, as often there as not."""
     yes = bool(rng.integers(2))
     there = {(colour, shape) for colour, shape, _ in seen}
@@ -119,7 +121,7 @@ def is_there(seen: Seen, rng: np.random.Generator) -> tuple[str, str]:
     return f"is there a {colour} {shape}?", "yes" if yes else "no"
 
 
-def is_left(seen: Seen, rng: np.random.Generator) -> tuple[str, str] | None:
+def is_left(seen: VisibleShapes, rng: np.random.Generator) -> tuple[str, str] | None:
     """Ask whether one of two shapes is left of the other, as often as not."""
     named = [(colour, shape) for colour, shape, _ in seen]
     once = [each for each in seen if named.count(each[:2]) == 1]
@@ -141,7 +143,7 @@ class ShapeQuestions(QuestionData):
 
     root: str = ""
     """Folder of images and files of questions; empty: shapes are drawn."""
-    shapes: AskedShapes = field(default_factory=AskedShapes)
+    shapes: ShapeVQA = field(default_factory=ShapeVQA)
     """Which ones."""
 
     def open(self) -> ImageSet:

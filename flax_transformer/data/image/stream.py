@@ -15,8 +15,8 @@ from jaxtyping import Int
 
 from flax_transformer.data.examples import Arrays, Chain, Collate, Examples, Transform
 from flax_transformer.data.identity import name_function
-from flax_transformer.data.image.batch import Augment, Draw, laid_out
-from flax_transformer.data.image.image_set import Held, Pictures
+from flax_transformer.data.image.batch import Augment, Draw, image_batch
+from flax_transformer.data.image.image_set import InMemoryImages, Pictures
 from flax_transformer.data.stream import Stream
 
 HELD_BYTES = 1 << 30
@@ -58,7 +58,7 @@ class DecodedRows:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldRows:
+class InMemoryRows:
     """Rows picked from images in memory, all of them in random order, epoch after epoch."""
 
     pictures: Pictures
@@ -71,12 +71,12 @@ class HeldRows:
 
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
         """Pick rows."""
-        indices = in_order(numbers, len(self.pictures), self.seed)
+        indices = epoch_indices(numbers, len(self.pictures), self.seed)
         weights = np.ones(len(numbers), np.float32)
-        return laid_out(self.pictures.images.pixels[indices], self.pictures.labels[indices], weights)
+        return image_batch(self.pictures.images.pixels[indices], self.pictures.labels[indices], weights)
 
 
-def in_order(numbers: Int[np.ndarray, " B"], count: int, seed: int) -> Int[np.ndarray, " B"]:
+def epoch_indices(numbers: Int[np.ndarray, " B"], count: int, seed: int) -> Int[np.ndarray, " B"]:
     """Return the indices of rows by their numbers: all `count` in random order, epoch after epoch."""
     epochs, places = np.divmod(numbers, count)
     indices = np.empty(len(numbers), np.int64)
@@ -97,7 +97,7 @@ class ImageStream(Stream):
           augment: what changes batches, one after the other.
           rows: images in a batch of all processes.
           seed: of the random numbers that batches are changed with.
-          pairs: whether rows belong together two by two, and stay in one process, as `Mix` needs it.
+          pairs: whether rows belong together two by two, and stay in one process, as `MixupCutmix` needs it.
           options: those of `Stream`.
         """
         super().__init__(**{"threads": THREADS, "prefetch": max(8, THREADS), **options})
@@ -126,7 +126,7 @@ class ImageStream(Stream):
         return batch
 
 
-def hold(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) -> Pictures | None:
+def load_images(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) -> Pictures | None:
     """Decode all images once and hold them in memory; None if they are not of one size or take more than a limit.
 
     Args:
@@ -137,7 +137,7 @@ def hold(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) ->
     Raises:
       ValueError: a damaged image, or one that a transform refuses; names it.
     """
-    if isinstance(pictures.images, Held) and not transforms:
+    if isinstance(pictures.images, InMemoryImages) and not transforms:
         return pictures
     change, rng, images = Chain(transforms), np.random.default_rng(0), pictures.images
 
@@ -165,7 +165,7 @@ def hold(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) ->
             pool.shutdown(cancel_futures=True)
     if not equal:
         return None
-    return Pictures(Held(pixels[..., None] if pixels.ndim == 3 else pixels, images.name(0)), pictures.labels)
+    return Pictures(InMemoryImages(pixels[..., None] if pixels.ndim == 3 else pixels, images.name(0)), pictures.labels)
 
 
 def each_image_once(

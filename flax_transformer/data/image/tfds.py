@@ -10,13 +10,13 @@ from jaxtyping import Int
 
 from flax_transformer.data.image.decode import decode_image, image_size
 from flax_transformer.data.image.image_set import Objects, Pictures, Scenes
-from flax_transformer.data.prepared import first_line, refuse_code
 from flax_transformer.data.split import split_of
+from flax_transformer.data.tfds_metadata import first_line, refuse_code
 from flax_transformer.listing import listed
 
 
 @dataclass(frozen=True, eq=False)
-class Records:
+class TfdsImages:
     """Images that are encoded in records."""
 
     source: Any  # a TFDS random-access data source that leaves images encoded
@@ -47,7 +47,7 @@ class Records:
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Records":
         """Pick some."""
-        return Records(self.source, self.feature, self.origin, self.identity, self.indices[indices], self.channels)
+        return TfdsImages(self.source, self.feature, self.origin, self.identity, self.indices[indices], self.channels)
 
     def _content(self, index: int) -> bytes:
         return read_record(self.source, int(self.indices[index]), self.origin)[self.feature]
@@ -96,7 +96,9 @@ def open_tfds(folders: Sequence[Path]) -> tuple[Literal["classes", "boxes"], dic
         except Exception as error:
             raise ValueError(f"{origin} cannot be read: {first_line(error)}") from error
         indices = np.arange(len(source))
-        images = Records(source, image, origin, f"{builder.info.full_name} {name}", indices, 1 if channels == 1 else 3)
+        images = TfdsImages(
+            source, image, origin, f"{builder.info.full_name} {name}", indices, 1 if channels == 1 else 3
+        )
         found[split] = _pictures(images, label) if boxes is None else _scenes(images, label, *boxes)
     if "train" not in found:
         raise ValueError(f"{folder} must have a split train, got {listed(splits)}")
@@ -137,14 +139,14 @@ def _roles(features: Any, folder: Path) -> tuple[str, str, tuple[str, str] | Non
     raise ValueError(f"{folder} must have one feature of images, and classes or boxes, got {listed(features)}")
 
 
-def _pictures(images: Records, label: str) -> Pictures:
+def _pictures(images: TfdsImages, label: str) -> Pictures:
     labels = [read_record(images.source, index, images.origin)[label] for index in range(len(images))]
     if min(labels, default=0) < 0:
         raise ValueError(f"every record must have a class, got {min(labels)} in {images.name(int(np.argmin(labels)))}")
     return Pictures(images, np.array(labels, np.int32))
 
 
-def _scenes(images: Records, label: str, objects: str, box: str) -> Scenes:
+def _scenes(images: TfdsImages, label: str, objects: str, box: str) -> Scenes:
     """Read all boxes; TFDS has them as top, left, bottom and right, as shares of height and width."""
     found = []
     for index in range(len(images)):
@@ -159,5 +161,5 @@ def _scenes(images: Records, label: str, objects: str, box: str) -> Scenes:
         boxes = shares[:, [1, 0, 3, 2]] * np.array([width, height, width, height], np.float32)
         classes, areas = np.array(record[objects][label], np.int32).reshape(-1), record[objects].get("area")
         crowd = np.array(record[objects].get("is_crowd", [False] * len(boxes)), bool)
-        found.append(Objects.told(boxes, classes, None if areas is None else np.array(areas, float), crowd))
+        found.append(Objects.from_annotations(boxes, classes, None if areas is None else np.array(areas, float), crowd))
     return Scenes(images, found, np.arange(len(images)))

@@ -1,7 +1,7 @@
 """Text in, batches of tokens out: sources, tokenizer, what examples are made of and how, fixed-shape batches.
 
 Sources are sentence pairs (files, TFDS, number words) or running text. Items come from a sequence (``Blocks``,
-``Packed``, ``Windows``, any list), pass through transforms (``MaskedLM``, ``NextSentence``, ``SpanCorruption``,
+``Packed``, ``TokenWindows``, any list), pass through transforms (``MLMMasking``, ``NextSentence``, ``SpanCorruption``,
 ``Denoise``, ``TextToText``) and are collated to one shape (``Rows``, ``Pairs``); a ``BucketPlan`` has a few shapes.
 """
 
@@ -18,7 +18,7 @@ from flax_transformer.data.text.batch import (
     tokenize_sources,
 )
 from flax_transformer.data.text.block import Blocks
-from flax_transformer.data.text.causal import Packed, Windows
+from flax_transformer.data.text.causal import Packed, TokenWindows
 from flax_transformer.data.text.denoise import (
     DeleteTokens,
     Denoise,
@@ -27,13 +27,13 @@ from flax_transformer.data.text.denoise import (
     PermuteSentences,
     Rotate,
 )
-from flax_transformer.data.text.masked import MaskedLM, WordIds
-from flax_transformer.data.text.next_sentence import NextSentence, bounds
+from flax_transformer.data.text.masked import MLMMasking, WordIds
+from flax_transformer.data.text.next_sentence import NextSentence, sentence_bounds
 from flax_transformer.data.text.numbers import english, german, numbers
+from flax_transformer.data.text.padded_batch import FittedRows, Pairs, Rows, teacher_forcing_batch
 from flax_transformer.data.text.pair import PairSource, TextPairs
 from flax_transformer.data.text.parallel import ParallelText, parallel_files, read_parallel
-from flax_transformer.data.text.pipeline import BatchStream, pipeline
-from flax_transformer.data.text.rows import FittedRows, Pairs, Rows, teach
+from flax_transformer.data.text.pipeline import BucketStream, pipeline
 from flax_transformer.data.text.span import SpanCorruption
 from flax_transformer.data.text.text_to_text import TextToText
 from flax_transformer.data.text.tfds import TfdsPairs, build_number_words, build_pairs, tfds_pairs
@@ -53,15 +53,15 @@ __all__ = [
     "EOS",
     "PAD",
     "UNK",
-    "BatchStream",
     "Blocks",
     "BucketPlan",
+    "BucketStream",
     "DeleteTokens",
     "Denoise",
     "FittedRows",
     "Infill",
+    "MLMMasking",
     "MaskTokens",
-    "MaskedLM",
     "NextSentence",
     "Packed",
     "PairSource",
@@ -75,11 +75,10 @@ __all__ = [
     "TextPairs",
     "TextToText",
     "TfdsPairs",
+    "TokenWindows",
     "Tokenized",
     "Tokenizer",
-    "Windows",
     "WordIds",
-    "bounds",
     "bucket_boundaries",
     "build_number_words",
     "build_pairs",
@@ -94,7 +93,8 @@ __all__ = [
     "pipeline",
     "ragged",
     "read_parallel",
-    "teach",
+    "sentence_bounds",
+    "teacher_forcing_batch",
     "tfds_pairs",
     "tokenize",
     "tokenize_sources",

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Int, Integer
 
 from flax_transformer.data.examples import Arrays
+from flax_transformer.data.text.padded_batch import teacher_forcing_batch
 from flax_transformer.data.text.pair import PairSource
-from flax_transformer.data.text.rows import teach
 from flax_transformer.data.text.tokenizer import BOS, EOS, PAD, Tokenizer
 
 Indices = Int[np.ndarray, "_"]  # of pairs; -1 is an empty row
@@ -185,11 +185,11 @@ def collate(examples: Tokenized, indices: Int[np.ndarray, " B"], boundary: int) 
     """Lay pairs out as one batch; index -1 makes an empty row (all padding, lengths and weights 0).
 
     Sources [B, S] are tokens, end mark and padding, labels [B, T] likewise, with S = T = ``boundary``; the decoder
-    reads the labels behind a begin mark. Lengths count the end mark. See ``teach`` for the batch.
+    reads the labels behind a begin mark. Lengths count the end mark. See ``teacher_forcing_batch`` for the batch.
     """
     source = _lay_out(examples.source, indices, boundary, examples.pad, examples.eos)
     labels = _lay_out(examples.target, indices, boundary, examples.pad, examples.eos)
-    return teach(*source, *labels, start=examples.bos, pad=examples.pad)
+    return teacher_forcing_batch(*source, *labels, start=examples.bos, pad=examples.pad)
 
 
 def _lay_out(

@@ -70,7 +70,7 @@ class Packed(Sequence[Example]):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Windows(Sequence[Example]):
+class TokenWindows(Sequence[Example]):
     """Windows of ``length`` tokens of one long stream, one every ``stride`` tokens.
 
     Shuffled with stride 1 they are the random windows that character models train on; with a stride of the length
@@ -78,7 +78,7 @@ class Windows(Sequence[Example]):
     the stream ends within the last window, that begins earlier, so that it is full, and what comes before its own
     beginning has weight 0.
 
-    >>> window = Windows(tokens=np.array([5, 6, 7, 8]), length=2, stride=2)[1]
+    >>> window = TokenWindows(tokens=np.array([5, 6, 7, 8]), length=2, stride=2)[1]
     >>> [window[name].tolist() for name in ("tokens", "labels", "weights")]
     [[6, 7], [7, 8], [0.0, 1.0]]
     """

@@ -35,10 +35,10 @@ def exercises(task: str, count: int, *, seed: int = 0, split: str = "train") -> 
     return TextPairs([source for source, _ in drawn], [target for _, target in drawn])
 
 
-def countings(count: int, *, seed: int = 0, split: str = "train") -> list[str]:
+def counting_texts(count: int, *, seed: int = 0, split: str = "train") -> list[str]:
     """Draw ``count`` different texts of six numbers at equal distances: any gap can be filled from what is left.
 
-    >>> countings(1)
+    >>> counting_texts(1)
     ['seventy-three one hundred seven one hundred forty-one one hundred seventy-five two hundred nine ...']
     """
     return [text for text, _ in _distinct(_count, "count", count, seed, split)]

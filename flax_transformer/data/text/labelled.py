@@ -74,10 +74,10 @@ class LabelledText:
         return Path(self.root) / f"{names[split]}.tsv"
 
     def _labels(self) -> tuple[str, ...]:
-        return self.labels or found_labels(self._path("train"))
+        return self.labels or find_labels(self._path("train"))
 
 
-def found_labels(path: str | Path) -> tuple[str, ...]:
+def find_labels(path: str | Path) -> tuple[str, ...]:
     """Find the labels that a file of labelled texts has, sorted, as numbers if they all are.
 
     Raises:

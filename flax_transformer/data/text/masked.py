@@ -8,7 +8,7 @@ from flax_transformer.frozen import frozen
 
 
 @frozen
-class MaskedLM:
+class MLMMasking:
     """Choose tokens to be predicted and hide most of them.
 
     Of the n tokens that are not special, round(share · n) are chosen, at least one if there is any. A chosen token

@@ -18,13 +18,13 @@ Tokens = Int[np.ndarray, "_"]
 class NextSentence:
     """Pair a stretch of sentences with the one that follows it, or, half the time, with one of another document.
 
-    ``documents`` are bounds into ``sentences``: document d has the sentences documents[d] … documents[d + 1] − 1. The
-    transform takes the number of a sentence to start from and gives ``tokens`` ([CLS] A [SEP] B [SEP]), ``types``
-    (1 from B on) and ``next_sentence`` (0: B follows A, 1: B is random). Sentences are gathered up to ``length``
-    tokens, marks included (with probability ``short`` up to a random smaller number), and parted at random; the
-    longer side then loses tokens at a random end until the pair fits.
+    ``documents`` are bounds into ``sentences``: document d has the sentences documents[d] … documents[d + 1] −
+    1. The transform takes the number of a sentence to start from and gives ``tokens`` ([CLS] A [SEP] B [SEP]),
+    ``types`` (1 from B on) and ``next_sentence`` (0: B follows A, 1: B is random). Sentences are gathered up to
+    ``length`` tokens, marks included (with probability ``short`` up to a random smaller number), and parted at random;
+    the longer side then loses tokens at a random end until the pair fits.
 
-    Use it on all starts: ``shuffled(pairs.starts, pairs, MaskedLM(...), seed=0)``.
+    Use it on all starts: ``shuffled(pairs.starts, pairs, MLMMasking(...), seed=0)``.
     """
 
     sentences: Ragged
@@ -93,10 +93,10 @@ class NextSentence:
         return np.asarray(self.sentences.flat[offsets[begin] : offsets[end]], np.int32)
 
 
-def bounds(documents: Sequence[Sequence[Sequence[int]]]) -> tuple[Ragged, Int[np.ndarray, " bounds"]]:
+def sentence_bounds(documents: Sequence[Sequence[Sequence[int]]]) -> tuple[Ragged, Int[np.ndarray, " bounds"]]:
     """Lay documents, lists of sentences of tokens, end to end as ``NextSentence`` takes them.
 
-    >>> sentences, documents = bounds([[[5, 6], [7]], [[8]]])
+    >>> sentences, documents = sentence_bounds([[[5, 6], [7]], [[8]]])
     >>> len(sentences), documents.tolist()
     (3, [0, 2, 3])
     """

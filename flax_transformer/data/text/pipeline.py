@@ -7,7 +7,7 @@ from flax_transformer.data.stream import Stream
 from flax_transformer.data.text.batch import BucketPlan, Tokenized, collate
 
 
-class BatchStream(Stream):
+class BucketStream(Stream):
     """Batches of token pairs by a bucket plan, which every process makes alike."""
 
     def __init__(
@@ -52,6 +52,6 @@ class BatchStream(Stream):
 
 def pipeline(
     plan: BucketPlan, examples: Tokenized, *, process_index: int = 0, process_count: int = 1, start: int = 0
-) -> BatchStream:
+) -> BucketStream:
     """Stream this process's rows of the batches of ``plan`` from global step ``start`` on, over all epochs."""
-    return BatchStream(plan, examples, process_index=process_index, process_count=process_count, start=start)
+    return BucketStream(plan, examples, process_index=process_index, process_count=process_count, start=start)

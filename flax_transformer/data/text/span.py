@@ -16,7 +16,7 @@ class SpanCorruption:
     Of n ≥ 2 tokens, m = round(density · n) go, in k = round(m / mean) spans (each at least 1, and at least one token
     stays before each span). The source is then n − m + k + 1 long and the target m + k + 1: for a given n the shapes
     never vary. Both end with ``eos``. Sentinels descend from ``sentinel``. Feed it with
-    ``Blocks(..., least=2)``, or for rows of one length with ``Windows`` of a stride as long as themselves.
+    ``Blocks(..., least=2)``, or for rows of one length with ``TokenWindows`` of a stride as long as themselves.
 
     Raises:
         ValueError: fewer than 2 tokens, a token that is a sentinel, or more spans than sentinels.

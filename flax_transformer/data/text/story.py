@@ -29,7 +29,7 @@ FIRST = 2
 
 
 @dataclass(frozen=True)
-class Told:
+class StoryQuestion:
     """A question about the sentences that were told before it."""
 
     facts: Sequence[str]
@@ -54,7 +54,7 @@ class StoryTasks:
         if not 0 < self.holdout < 1:
             raise ValueError(f"holdout must be a share in (0, 1), got {self.holdout}")
 
-    def read(self) -> dict[str, dict[str, list[Told]]]:
+    def read(self) -> dict[str, dict[str, list[StoryQuestion]]]:
         """Read all tasks: by their names, the questions of `train`, `validation` and `test`.
 
         Raises:
@@ -67,7 +67,7 @@ class StoryTasks:
             raise ValueError(f"{self.root} must have files of bAbI, qa1_…_train.txt and so on, it has none")
         return dict(self._task(files, number) for number in numbers)
 
-    def _task(self, files: Mapping, number: int) -> tuple[str, dict[str, list[Told]]]:
+    def _task(self, files: Mapping, number: int) -> tuple[str, dict[str, list[StoryQuestion]]]:
         for split in ("train", "test"):
             if (number, split) not in files:
                 raise ValueError(f"{self.root} must have a file qa{number}_…_{split}.txt of each task, it has none")
@@ -117,7 +117,7 @@ def _contents(root: Path) -> Iterator[tuple[str, str]]:
         raise ValueError(f"{root} must be a folder of texts in UTF-8, or the .tar.gz of one; it is neither") from error
 
 
-def read_stories(path: str, content: str) -> Iterator[list[Told]]:
+def read_stories(path: str, content: str) -> Iterator[list[StoryQuestion]]:
     r"""Take the questions out of lines as `3 Where is John? TAB hallway TAB 1`; a story begins where numbers do.
 
     >>> list(read_stories("qa1_test.txt", "1 John ran.\n2 Who ran?\tJohn\t1\n"))
@@ -139,13 +139,13 @@ def read_stories(path: str, content: str) -> Iterator[list[Told]]:
         if not rest:
             facts.append(text)
         elif rest[0].strip():
-            story.append(Told(tuple(facts), question.strip(), rest[0].strip()))
+            story.append(StoryQuestion(tuple(facts), question.strip(), rest[0].strip()))
         else:
             raise ValueError(f"{path}, line {line}: a question must have an answer after a tab, got {row[:60]!r}")
     yield story
 
 
-def words_of(sentence: str) -> list[str]:
+def split_words(sentence: str) -> list[str]:
     """Split a sentence into words, in small letters, without punctuation."""
     return _WORD.findall(sentence.lower())
 
@@ -199,7 +199,12 @@ class Stories:
 
 
 def number_stories(
-    tasks: Iterable[Sequence[Told]], words: Mapping[str, int], answers: Mapping[str, int], *, width: int, most: int
+    tasks: Iterable[Sequence[StoryQuestion]],
+    words: Mapping[str, int],
+    answers: Mapping[str, int],
+    *,
+    width: int,
+    most: int,
 ) -> Stories:
     """Turn the questions of several tasks into numbers.
 
@@ -218,7 +223,7 @@ def number_stories(
 
     def number(sentence: str) -> list[int]:
         if sentence not in numbered:
-            known = [words.get(word, FIRST - 1) for word in words_of(sentence)][:width]
+            known = [words.get(word, FIRST - 1) for word in split_words(sentence)][:width]
             numbered[sentence] = known + [0] * (width - len(known))
         return numbered[sentence]
 

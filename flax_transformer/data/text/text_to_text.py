@@ -11,7 +11,7 @@ from flax_transformer.frozen import frozen
 
 
 @runtime_checkable
-class Encoder(Protocol):
+class TextTokenizer(Protocol):
     """What is asked of a tokenizer; ``data.Tokenizer`` has it."""
 
     eos: int
@@ -31,7 +31,7 @@ class TextToText:
     their examples: ``mixture({"translate": shuffled(pairs, TextToText(...), seed=0), ...}, weights)``.
     """
 
-    tokenizer: Encoder
+    tokenizer: TextTokenizer
     prefix: str = ""
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Example:

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, SupportsIndex
 
-from flax_transformer.data.prepared import first_line, refuse_code
 from flax_transformer.data.text.numbers import numbers
 from flax_transformer.data.text.pair import PairSource
+from flax_transformer.data.tfds_metadata import first_line, refuse_code
 from flax_transformer.listing import listed
 
 Pairs = PairSource | Iterable[Mapping[str, str]]

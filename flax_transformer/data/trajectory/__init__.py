@@ -2,15 +2,15 @@
 
 from flax_transformer.data.trajectory.episode import EpisodeData, Episodes, read_episodes
 from flax_transformer.data.trajectory.play import DecisionData, PlayedEpisodes, make_environment
-from flax_transformer.data.trajectory.window import StepRows, Windows
+from flax_transformer.data.trajectory.window import EpisodeWindows, StepRows
 
 __all__ = [
     "DecisionData",
     "EpisodeData",
+    "EpisodeWindows",
     "Episodes",
     "PlayedEpisodes",
     "StepRows",
-    "Windows",
     "make_environment",
     "read_episodes",
 ]

@@ -84,14 +84,14 @@ class EpisodeData:
 
     def open(self) -> dict[str, Episodes]:
         """Return `train` and `validation`; errors as `read_episodes`."""
-        return parted(self.found(), self.holdout, self.split_seed)
+        return split_episodes(self.found(), self.holdout, self.split_seed)
 
     def found(self) -> Episodes:
         """Return all that there are."""
         return read_episodes(self.root)
 
 
-def parted(episodes: Episodes, share: float, seed: int) -> dict[str, Episodes]:
+def split_episodes(episodes: Episodes, share: float, seed: int) -> dict[str, Episodes]:
     """Hold out a share of the episodes.
 
     Raises:

@@ -18,7 +18,7 @@ from flax_transformer.frozen import frozen
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(Sequence[Any]):
+class EpisodeWindows(Sequence[Any]):
     """Example i is the T steps from step i on, fewer where the episode ends before."""
 
     episodes: Episodes

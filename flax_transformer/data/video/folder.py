@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flax_transformer.data.folder import FileKind, folders_of, open_folders
-from flax_transformer.data.split import completed, normal
+from flax_transformer.data.folder import FileType, folders_of, open_folders
+from flax_transformer.data.split import complete_splits, normal
 from flax_transformer.data.video.decode import is_video_name
-from flax_transformer.data.video.video_set import ClipFiles, LabelledClips, frame_files
+from flax_transformer.data.video.video_set import LabelledClips, VideoFiles, frame_files
 from flax_transformer.frozen import frozen
 
 
 @dataclass(frozen=True)
-class ClipSet:
+class VideoSet:
     """Clips to train on and held-out ones."""
 
     splits: Mapping[str, LabelledClips]
@@ -25,7 +25,7 @@ class ClipSet:
 
 
 @frozen
-class ClipData:
+class VideoFolderData:
     """Clips of class folders, which may be within `train`, `validation` and `test`."""
 
     root: str
@@ -34,12 +34,12 @@ class ClipData:
     split_seed: int = 0
     """Which clips these are."""
 
-    def open(self) -> ClipSet:
-        """Open the clips without decoding them; errors as `open_clips`."""
-        return open_clips(Path(self.root).expanduser(), holdout=self.holdout, seed=self.split_seed)
+    def open(self) -> VideoSet:
+        """Open the clips without decoding them; errors as `open_videos`."""
+        return open_videos(Path(self.root).expanduser(), holdout=self.holdout, seed=self.split_seed)
 
 
-def open_clips(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ClipSet:
+def open_videos(root: Path, *, holdout: float = 0.1, seed: int = 0) -> VideoSet:
     """Find the clips of class folders, and hold out a part where there is no such split.
 
     Args:
@@ -54,12 +54,12 @@ def open_clips(root: Path, *, holdout: float = 0.1, seed: int = 0) -> ClipSet:
     if not root.is_dir():
         raise FileNotFoundError(f"{root} must be a folder of clips, there is none")
     found, classes = open_folders(root, CLIPS)
-    splits = {split: LabelledClips(ClipFiles(each.root, each.names), each.labels) for split, each in found.items()}
+    splits = {split: LabelledClips(VideoFiles(each.root, each.names), each.labels) for split, each in found.items()}
     try:
-        whole = completed(splits, _names, lambda clips: clips.labels, share=holdout, seed=seed, what="clips")
+        whole = complete_splits(splits, _names, lambda clips: clips.labels, share=holdout, seed=seed, what="clips")
     except ValueError as error:
         raise ValueError(f"{root}: {error}") from error
-    return ClipSet(whole, classes)
+    return VideoSet(whole, classes)
 
 
 def _names(clips: LabelledClips) -> list[str]:
@@ -67,7 +67,7 @@ def _names(clips: LabelledClips) -> list[str]:
 
 
 @frozen
-class ClipKind(FileKind):
+class VideoFileType(FileType):
     """Clips: video files, and folders of frames."""
 
     def below(self, folder: Path) -> list[Path]:
@@ -82,4 +82,4 @@ class ClipKind(FileKind):
         return sorted(found, key=lambda path: normal(path.name))
 
 
-CLIPS = ClipKind(one="clip", many="clips", named=is_video_name)
+CLIPS = VideoFileType(one="clip", many="clips", named=is_video_name)

@@ -13,16 +13,16 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.examples import Arrays, Example, Transform
-from flax_transformer.data.image.batch import Draw, laid_out
+from flax_transformer.data.image.batch import Draw, image_batch
 from flax_transformer.data.image.decode import MODES
 from flax_transformer.data.image.geometry import check_share
 from flax_transformer.frozen import frozen
 
 
-def spread_evenly(count: int, length: int) -> Int[np.ndarray, " I"]:
+def evenly_spaced_frames(count: int, length: int) -> Int[np.ndarray, " I"]:
     """Choose so many of a clip's frames: the middle of each of as many equal parts.
 
-    >>> spread_evenly(4, 9).tolist(), spread_evenly(1, 9).tolist()
+    >>> evenly_spaced_frames(4, 9).tolist(), evenly_spaced_frames(1, 9).tolist()
     ([1, 3, 5, 7], [4])
     """
     return ((2 * np.arange(count) + 1) * length // (2 * count)).astype(np.int64)
@@ -59,23 +59,23 @@ class SampleFrames:
         Raises:
           ValueError: fewer than are asked for.
         """
-        check_length(length, self.count)
+        check_frame_count(length, self.count)
         if self.least is None:
-            return spread_evenly(self.count, length)
+            return evenly_spaced_frames(self.count, length)
         part = max(self.count, round(length * rng.uniform(self.least, 1)))
         start = int(rng.integers(length - part + 1))
         edges = np.arange(self.count + 1) * part // self.count
         return start + rng.integers(edges[:-1], edges[1:])
 
 
-def check_length(length: int, count: int) -> None:
+def check_frame_count(length: int, count: int) -> None:
     """Raise ValueError for a clip of fewer frames than are asked for."""
     if length < count:
         raise ValueError(f"a clip must have the {count} frames that are asked for, it has {length}")
 
 
 @frozen
-class EveryFrame:
+class PerFrame:
     """Change all frames of a clip by the same transform of images, with the same draws."""
 
     transform: Transform
@@ -88,10 +88,10 @@ class EveryFrame:
 
 
 @frozen
-class ClipRows:
+class VideoRows:
     """Lay out clips of one size as images of I · C channels, frame after frame, which are changed as images are.
 
-    `Unfold` makes clips of them in the end.
+    `ChannelsToFrames` makes clips of them in the end.
     """
 
     channels: int = 3
@@ -114,7 +114,7 @@ class ClipRows:
                         "to resize them to"
                     )
                 images[row] = array
-        return laid_out(images, np.array([0 if each is None else each["label"] for each in examples], np.int32),
+        return image_batch(images, np.array([0 if each is None else each["label"] for each in examples], np.int32),
                         np.array([each is not None for each in examples], np.float32))  # fmt: skip
 
     def _folded(self, images: Sequence[Any]) -> np.ndarray:
@@ -123,7 +123,7 @@ class ClipRows:
 
 
 @frozen
-class Unfold:
+class ChannelsToFrames:
     """Make clips [B, I, H, W, C], an input, of images with as many channels as frames have together."""
 
     channels: int = 3

@@ -14,12 +14,12 @@ from jaxtyping import Float, UInt8
 
 from flax_transformer.data.image.shape import SHAPES, draw_shape
 from flax_transformer.data.split import SPLITS
-from flax_transformer.data.video.folder import ClipData, ClipSet
-from flax_transformer.data.video.video_set import HeldClips, LabelledClips
+from flax_transformer.data.video.folder import VideoFolderData, VideoSet
+from flax_transformer.data.video.video_set import InMemoryVideos, LabelledClips
 from flax_transformer.frozen import frozen
 
 ACTIONS = ("left", "right", "up", "down", "approach", "retreat", "clockwise", "anticlockwise")
-WAYS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
+DIRECTIONS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 """Rows and columns of a step."""
 
 
@@ -48,7 +48,7 @@ class MovingShapes:
                 f"got {self.train}, {self.held_out}, {self.size}, {self.length}, {self.noise}, {self.drawing_seed}"
             )
 
-    def open(self) -> ClipSet:
+    def open(self) -> VideoSet:
         """Draw all clips."""
         splits = {}
         for number, split in enumerate(SPLITS):
@@ -56,8 +56,8 @@ class MovingShapes:
             count = self.train if split == "train" else self.held_out
             labels = rng.integers(len(ACTIONS), size=count).astype(np.int32)
             pixels = np.stack([self.draw(ACTIONS[label], rng) for label in labels])
-            splits[split] = LabelledClips(HeldClips(pixels, f"drawn {split} clips"), labels)
-        return ClipSet(splits, ACTIONS)
+            splits[split] = LabelledClips(InMemoryVideos(pixels, f"drawn {split} clips"), labels)
+        return VideoSet(splits, ACTIONS)
 
     def draw(self, action: str, rng: np.random.Generator) -> UInt8[np.ndarray, "I H W C"]:
         """Draw one clip."""
@@ -83,8 +83,8 @@ class MovingShapes:
         grown, speed = rng.uniform(), rng.uniform(0.045, 0.09)
         angle, turn = rng.uniform(-0.5, 0.5) - np.pi / 2, rng.uniform(0.25, 0.45)  # from the top of the circle
         radius = self.size * rng.uniform(0.2, 0.3)
-        if action in WAYS:
-            places = places + time[:, None] * speed * self.size * np.array(WAYS[action])
+        if action in DIRECTIONS:
+            places = places + time[:, None] * speed * self.size * np.array(DIRECTIONS[action])
         if action in ("approach", "retreat"):
             grown = (grown + time * speed * (1 if action == "approach" else -1)) % 1
         if action in ("clockwise", "anticlockwise"):
@@ -94,7 +94,7 @@ class MovingShapes:
 
 
 @frozen
-class VideoData(ClipData):
+class VideoData(VideoFolderData):
     """Clips with classes: of a folder, or moving shapes where no folder is named."""
 
     root: str = ""
@@ -102,6 +102,6 @@ class VideoData(ClipData):
     shapes: MovingShapes = field(default_factory=MovingShapes)
     """Which ones."""
 
-    def open(self) -> ClipSet:
+    def open(self) -> VideoSet:
         """Open the folder, or draw."""
         return super().open() if self.root else self.shapes.open()

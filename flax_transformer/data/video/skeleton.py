@@ -17,7 +17,7 @@ from flax_transformer.data.identity import digest
 from flax_transformer.data.split import hold_out
 from flax_transformer.frozen import frozen
 
-NEEDED = ("frames", "lengths", "action", "subject")
+REQUIRED_ARRAYS = ("frames", "lengths", "action", "subject")
 LARGEST = 5_000.0
 """What no coordinate of a joint is beyond: larger ones are overflows."""
 LEAST = 4
@@ -123,7 +123,7 @@ class SkeletonData:
         left = np.add.reduceat(whole.astype(np.int64), np.cumsum(lengths) - lengths)
         labels = np.searchsorted(kinds, action).astype(np.int32)
         names = [f"{origin}, sequence {number}" for number in range(len(lengths))]
-        world = in_the_world(frames[whole], self.focal).astype(np.float32)
+        world = to_camera_space(frames[whole], self.focal).astype(np.float32)
         every = Skeletons(world, left, labels, names)
         kept, odd = left >= LEAST, subject % 2 == 1
         train, test = np.flatnonzero(kept & odd), np.flatnonzero(kept & ~odd)
@@ -147,17 +147,17 @@ class SkeletonData:
 
 def checked(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     """Return frames, lengths, actions and subjects; raise ValueError for what is missing or of another shape."""
-    if missing := [name for name in NEEDED if name not in arrays]:
-        raise ValueError(f"it must have {', '.join(NEEDED)}, it lacks {', '.join(missing)}")
-    frames, *others = (arrays[name] for name in NEEDED)
+    if missing := [name for name in REQUIRED_ARRAYS if name not in arrays]:
+        raise ValueError(f"it must have {', '.join(REQUIRED_ARRAYS)}, it lacks {', '.join(missing)}")
+    frames, *others = (arrays[name] for name in REQUIRED_ARRAYS)
     lengths = others[0]
     if (
         frames.ndim != 3
         or frames.shape[2] != 3
         or any(each.shape != lengths.shape or each.ndim != 1 for each in others)
     ):
-        found = ", ".join(str(arrays[name].shape) for name in NEEDED)
-        raise ValueError(f"{', '.join(NEEDED)} must be [N, J, 3] and [B] each, got {found}")
+        found = ", ".join(str(arrays[name].shape) for name in REQUIRED_ARRAYS)
+        raise ValueError(f"{', '.join(REQUIRED_ARRAYS)} must be [N, J, 3] and [B] each, got {found}")
     if not all(np.issubdtype(each.dtype, np.integer) for each in others) or lengths.min(initial=1) < 1:
         raise ValueError("lengths, action and subject must be whole numbers, lengths of at least 1")
     if lengths.sum() != len(frames) or others[1].min(initial=1) < 1:
@@ -177,10 +177,10 @@ def sound(frames: Float[np.ndarray, "N J 3"]) -> Bool[np.ndarray, " N"]:
         return (np.abs(frames) <= LARGEST).all((1, 2)) & (frames != 0).any((1, 2))
 
 
-def in_the_world(frames: Float[np.ndarray, "N J 3"], focal: float) -> Float[np.ndarray, "N J 3"]:
+def to_camera_space(frames: Float[np.ndarray, "N J 3"], focal: float) -> Float[np.ndarray, "N J 3"]:
     """Turn columns and rows of a camera's pixels into lengths of the unit that depths have; right, down and away.
 
-    >>> in_the_world(np.array([[[160.0, 120 + 285, 10]]]), 285.0).tolist()
+    >>> to_camera_space(np.array([[[160.0, 120 + 285, 10]]]), 285.0).tolist()
     [[[0.0, 10.0, 10.0]]]
     """
     if not focal:

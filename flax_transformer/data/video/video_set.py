@@ -48,7 +48,7 @@ class Clips(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldClips:
+class InMemoryVideos:
     """Clips that are held in memory, all of one size."""
 
     pixels: UInt8[np.ndarray, "B I H W C"]
@@ -76,13 +76,13 @@ class HeldClips:
         """Return the frames, the height and the width, which all share."""
         return self.pixels.shape[1:4]
 
-    def take(self, indices: Int[np.ndarray, "_"]) -> "HeldClips":
+    def take(self, indices: Int[np.ndarray, "_"]) -> "InMemoryVideos":
         """Pick some."""
-        return HeldClips(self.pixels[indices], self.origin)
+        return InMemoryVideos(self.pixels[indices], self.origin)
 
 
 @dataclass(frozen=True, eq=False)
-class ClipFiles(NamedFiles):
+class VideoFiles(NamedFiles):
     """Clips that lie in a folder: folders of frames, which are images in the order of their names, or video files."""
 
     def read(self, index: int, frames: Sequence[int]) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from flax_transformer.data.audio import Sound, decode_sound, log_mel, mono, resample
+from flax_transformer.data.audio import Waveform, decode_audio, log_mel, mono, resample
 from flax_transformer.hub.file import write_files
 from flax_transformer.hub.foreign import check_file
 from flax_transformer.hub.processor.call import as_tensors
@@ -146,8 +146,8 @@ class AudioProcessor:
         two axes for several.
 
         Args:
-          sounds: one or a list: files, bytes of files, `Sound`s, or arrays of samples between -1 and 1; whole numbers
-            stand for these by their type.
+          sounds: one or a list: files, bytes of files, `Waveform`s, or arrays of samples between -1 and 1; whole
+            numbers stand for these by their type.
           sampling_rate: of arrays, in samples a second; the model's own by default.
           padding: to the model's window, or the longest of the sounds; the window by default, where there is one.
           truncation: whether what is beyond the window is left out.
@@ -166,7 +166,7 @@ class AudioProcessor:
         options, window = dict(self.options), self.kind.window(self.options)
         if return_attention_mask is not None:
             options["return_attention_mask"] = return_attention_mask
-        several = isinstance(sounds, list | tuple) and not isinstance(sounds, Sound)
+        several = isinstance(sounds, list | tuple) and not isinstance(sounds, Waveform)
         found = [self.read(each, sampling_rate) for each in (sounds if several else [sounds])]
         if not found:
             raise ValueError("there must be at least one sound, got none")
@@ -191,15 +191,15 @@ class AudioProcessor:
         if isinstance(sound, str | os.PathLike):
             check_file(sound, "a sound")
         if isinstance(sound, str | os.PathLike | bytes):
-            sound = decode_sound(sound)
-        if not isinstance(sound, Sound):
+            sound = decode_audio(sound)
+        if not isinstance(sound, Waveform):
             samples = mono(np.asarray(sound))
             if samples.size and (loudest := np.abs(samples).max()) > LOUDEST:
                 raise ValueError(
                     f"samples are floats between -1 and 1, or whole numbers of 8, 16 or 32 bits, got floats up to "
                     f"{loudest:.6g}; samples / 32768 are those of 16 bits"
                 )
-            sound = Sound(samples, self.rate if rate is None else rate)
+            sound = Waveform(samples, self.rate if rate is None else rate)
         if not len(sound.samples):
             raise ValueError("a sound must have samples, got none")
         return resample(sound.samples, sound.rate, self.rate)

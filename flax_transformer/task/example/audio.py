@@ -11,18 +11,18 @@ from jaxtyping import Int
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.audio import (
     AudioSet,
-    ClassRows,
-    Cut,
     Gain,
-    Heard,
     MaskFrames,
+    MaskSamples,
     Noise,
     Recordings,
-    SampleRows,
+    ResampleAudio,
     Shift,
-    Silence,
+    SpectrogramRows,
     Speed,
-    hold_sounds,
+    Truncate,
+    WaveformRows,
+    load_audio,
 )
 from flax_transformer.data.examples import Chain, Collate, Example, Transform
 from flax_transformer.data.label import check_classes
@@ -67,14 +67,14 @@ class SoundAugment:
     def samples(self, rate: int, length: int) -> tuple[Transform, ...]:
         """Return what changes the samples of a sound, which may have a length."""
         found: list[Transform] = [Speed(most=self.speed, length=length)] if self.speed else []
-        found.append(Cut(length=length))
+        found.append(Truncate(length=length))
         found += [Shift(most=round(self.shift * rate), length=length)] if self.shift else []
         found += [Gain(decibels=self.gain)] if self.gain else []
         return (*found, Noise(most=self.noise)) if self.noise else tuple(found)
 
     def silence(self, rate: int) -> tuple[Transform, ...]:
         """Return what silences stretches of samples."""
-        return (Silence(count=self.times, longest=round(self.longest * rate)),) if self.times else ()
+        return (MaskSamples(count=self.times, longest=round(self.longest * rate)),) if self.times else ()
 
     def frames(self) -> tuple[Transform, ...]:
         """Return what masks parts of a spectrum."""
@@ -186,7 +186,11 @@ class AudioExamples:
         fixed = (Features(processor), *spelled)
         change, mask = self.augment.samples(rate, length), self.augment.frames() if frames else ()
         change += () if frames else self.augment.silence(rate)
-        return (Heard(rate=rate), *change, *fixed, *mask), (Heard(rate=rate), Cut(length=length), *fixed)
+        return (ResampleAudio(rate=rate), *change, *fixed, *mask), (
+            ResampleAudio(rate=rate),
+            Truncate(length=length),
+            *fixed,
+        )
 
     def _laid_out(
         self, found: AudioSet, context: Context, collate: Collate, processor: AudioProcessor, *spelled: Transform
@@ -226,7 +230,7 @@ class LabelledSounds(AudioExamples):
         found, rate = self._opened(data, "classes", cut=True)
         processor = spectra(rate, self.seconds, self.bins) if known is None else known
         frames = processor.kind.name == "input_features"
-        collate = ClassRows() if frames else SampleRows(samples=self.seconds * rate)
+        collate = SpectrogramRows() if frames else WaveformRows(samples=self.seconds * rate)
         return Opened(
             spec=Spec(
                 uses=("classify",), classes=found.classes, sizes=frame_sizes(self.seconds, self.bins), sound=True
@@ -264,7 +268,7 @@ def prepared(found: AudioSet, rate: int, seconds: int, limit: int, *, cut: bool)
                 )
             size += 4 * length * rate // own
         if size <= limit:
-            splits[split], limit = hold_sounds(items, rate), limit - size
+            splits[split], limit = load_audio(items, rate), limit - size
     if others:
         print(f"{others:,} sounds at another rate are resampled to {rate:,} Hz", flush=True)
     if long:

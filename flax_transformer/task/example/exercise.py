@@ -8,7 +8,7 @@ import numpy as np
 
 from flax_transformer.data.examples import Chain, Transform
 from flax_transformer.data.text import Blocks, Pairs, SpanCorruption, TextToText, Tokenizer
-from flax_transformer.data.text.exercise import countings, exercises
+from flax_transformer.data.text.exercise import counting_texts, exercises
 from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import encode_documents
 from flax_transformer.frozen import frozen
@@ -60,7 +60,7 @@ class Amount:
         """Make the exercises of one task, pairs or texts to fill, for one split."""
         count = getattr(self, split)
         if name == "fill":
-            return countings(min(count, COUNTINGS), seed=seed, split=split)
+            return counting_texts(min(count, COUNTINGS), seed=seed, split=split)
         return list(exercises(name, count, seed=seed, split=split))
 
 

@@ -16,11 +16,11 @@ from flax_transformer.data.image import (
     ColourJitter,
     DecodedRows,
     Erase,
-    HeldRows,
     ImageRows,
     ImageSet,
     ImageStream,
-    Mix,
+    InMemoryRows,
+    MixupCutmix,
     Normalise,
     Pictures,
     RandAugment,
@@ -29,7 +29,7 @@ from flax_transformer.data.image import (
     Scenes,
     ShiftFlip,
     each_image_once,
-    hold,
+    load_images,
 )
 from flax_transformer.data.image.geometry import Resample, pair
 from flax_transformer.data.label import check_boxes, check_classes
@@ -119,7 +119,7 @@ class Augment:
         before = (ShiftFlip(pad=self.shift, flip=self.flip),) if self.shift or self.flip else ()
         erase = (Erase(share=self.erase),) if self.erase else ()
         mixed = self.mixup or self.cutmix
-        return before, (*erase, Mix(classes=classes, mixup=self.mixup, cutmix=self.cutmix)) if mixed else erase
+        return before, (*erase, MixupCutmix(classes=classes, mixup=self.mixup, cutmix=self.cutmix)) if mixed else erase
 
 
 @frozen
@@ -202,7 +202,7 @@ class LabelledImages(Sized):
         )
 
     def _held(self, pictures: Pictures, fixed: tuple[Transform, ...]) -> tuple[Any, ...]:
-        kept = hold(pictures, *fixed, limit=self.memory << 20)
+        kept = load_images(pictures, *fixed, limit=self.memory << 20)
         return (pictures, *fixed) if kept is None else (kept,)
 
     def _stream(
@@ -215,8 +215,8 @@ class LabelledImages(Sized):
         if each or not hasattr(pictures.images, "pixels"):
             source: Any = DecodedRows(shuffled(pictures, *each, seed=seed), ImageRows())
         else:
-            source = HeldRows(pictures, seed)
-        pairs = any(isinstance(change, Mix) for change in after)
+            source = InMemoryRows(pictures, seed)
+        pairs = any(isinstance(change, MixupCutmix) for change in after)
         return image_stream(source, *before, normalise, *after, *told, rows=self.rows, seed=seed, pairs=pairs)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Arrays
-from flax_transformer.data.text import Blocks, MaskedLM, NextSentence, Rows, Tokenizer, bounds, ragged
+from flax_transformer.data.text import Blocks, MLMMasking, NextSentence, Rows, Tokenizer, ragged, sentence_bounds
 from flax_transformer.data.text.plain import PlainText, read_text
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
@@ -116,7 +116,7 @@ class MaskedTexts:
         held = [held[int(place)] for place in spread]
         marks = (tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.unk)
         special = tuple(mark for mark in marks if mark is not None)
-        hide = MaskedLM(vocab_size=tokenizer.vocab_size, mask=tokenizer.mask, special=special, share=self.share)
+        hide = MLMMasking(vocab_size=tokenizer.vocab_size, mask=tokenizer.mask, special=special, share=self.share)
         most = max(1, round(self.share * self.length))
         collate = MaskedRows(rows=Rows(length=self.length, pad=tokenizer.pad), most=most)
         validation = partial(each_once, held, *held_steps, hide, rows=context.held_rows(self.rows), collate=collate)
@@ -141,7 +141,7 @@ class MaskedTexts:
                 f"next sentences take texts of two documents at least, of {DOCUMENT} lines each or a file's last, got "
                 f"{len(documents)}; a longer text has more"
             )
-        sentences, ends = bounds(documents)
+        sentences, ends = sentence_bounds(documents)
         pairs = NextSentence(
             sentences=sentences, documents=ends, length=self.length, cls=tokenizer.cls, sep=tokenizer.sep
         )

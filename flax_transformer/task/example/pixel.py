@@ -13,13 +13,13 @@ from flax_transformer.data.examples import Arrays
 from flax_transformer.data.identity import digest, name_function
 from flax_transformer.data.image import (
     DecodedRows,
-    HeldRows,
     ImageRows,
+    InMemoryRows,
     Pictures,
     Resize,
     ShiftFlip,
     each_image_once,
-    hold,
+    load_images,
 )
 from flax_transformer.data.image.geometry import Resample, check_share
 from flax_transformer.data.image.palette import Palette, PaletteRows, find_palette
@@ -123,7 +123,7 @@ def palette_processor(palette: Palette, size: tuple[int, int], resample: Resampl
 
 def _held(pictures: Pictures, fixed: tuple[Any, ...], limit: int) -> tuple[Any, ...]:
     """Return images and what is to be done to them: nothing where memory holds them as they will be."""
-    kept = hold(pictures, *fixed, limit=limit)
+    kept = load_images(pictures, *fixed, limit=limit)
     return (pictures, *fixed) if kept is None else (kept,)
 
 
@@ -131,7 +131,7 @@ def _rows(pictures: Pictures, *fixed: Any, seed: int) -> Any:
     """Return rows to train on, in random order."""
     if fixed or not hasattr(pictures.images, "pixels"):
         return DecodedRows(shuffled(pictures, *fixed, seed=seed), ImageRows())
-    return HeldRows(pictures, seed)
+    return InMemoryRows(pictures, seed)
 
 
 def checkpoint_palette(processor: ImageProcessor, size: tuple[int, int], channels: int) -> Palette:
@@ -158,7 +158,7 @@ def _palette(path: Path, train: tuple[Any, ...], colours: int, seed: int) -> Pal
     if known.get("found_in") == found_in:
         return Palette(colours=tuple(map(tuple, known["colours"])))
     rng = np.random.default_rng(seed)
-    kept = hold(pictures.take(rng.permutation(len(pictures))[:PICTURES]), *fixed)
+    kept = load_images(pictures.take(rng.permutation(len(pictures))[:PICTURES]), *fixed)
     if kept is None:
         raise ValueError("images must be small and of one size to be sequences; say a size to resize them to")
     pixels = kept.images.pixels.reshape(-1, kept.images.pixels.shape[-1])

@@ -11,11 +11,11 @@ from flax_transformer.data.image import (
     Flip,
     ImageSet,
     Normalise,
+    RandomApply,
     RandomCrop,
     RandomResize,
     Resize,
     SceneRows,
-    Sometimes,
     each_image_once,
 )
 from flax_transformer.data.image.geometry import Resample
@@ -59,7 +59,7 @@ class DetectionImages:
         check_rows(self.rows, self.size)
         Flip(share=self.flip)
         Flip(share=self.upset)
-        Sometimes(transforms=(), share=self.crop)
+        RandomApply(transforms=(), share=self.crop)
         RandomResize(sizes=self.shorter or (self.size,), longest=self.size)
         SceneRows(size=self.size, boxes=1 if self.boxes is None else self.boxes)
         normalised(self.mean, self.std, max(len(self.mean), len(self.std)))
@@ -84,7 +84,7 @@ class DetectionImages:
         train = (
             Flip(share=self.flip),
             Flip(share=self.upset, axis="height"),
-            Sometimes(transforms=(RandomCrop(),), share=self.crop),
+            RandomApply(transforms=(RandomCrop(),), share=self.crop),
             RandomResize(sizes=sizes, longest=self.size, resample=self.resample),
         )
         once = partial(each_image_once, rows=context.held_rows(self.rows), collate=collate, normalise=normalise)

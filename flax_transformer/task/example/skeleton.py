@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Chain, Transform
 from flax_transformer.data.label import check_classes
-from flax_transformer.data.video.frame_sampling import spread_evenly
+from flax_transformer.data.video.frame_sampling import evenly_spaced_frames
 from flax_transformer.data.video.pose import CentreBody, MoveBody, PoseRows, ResampleFrames
 from flax_transformer.data.video.skeleton import Skeletons
 from flax_transformer.frozen import frozen
@@ -43,7 +43,7 @@ class HeldSkeletons:
     def seen(self, index: int) -> Any:
         """Draw the joints in some frames on a sheet, of Pillow, from the front."""
         joints = Chain(self.transforms)(self.skeletons[index], np.random.default_rng(0))["joints"]
-        chosen = joints[spread_evenly(min(SHOWN, len(joints)), len(joints))]
+        chosen = joints[evenly_spaced_frames(min(SHOWN, len(joints)), len(joints))]
         return sheet([dots(frame[:, :2]) for frame in chosen])
 
     def told(self, index: int) -> dict[str, Any]:

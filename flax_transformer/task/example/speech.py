@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flax_transformer.data.audio import AudioSet, LetterRows, RespelledTexts, TextRows
+from flax_transformer.data.audio import AudioSet, CTCRows, RespelledTexts, SpeechSeq2SeqRows
 from flax_transformer.data.examples import Example
 from flax_transformer.data.identity import digest
 from flax_transformer.frozen import frozen
@@ -70,7 +70,7 @@ class SpokenLetters(AudioExamples):
             tokenizer = letters_of(found.splits["train"].texts)
         else:
             found = as_spelled(found, tokenizer, context.init)
-        collate = LetterRows(samples=self.seconds * rate, tokens=room(found, tokenizer))
+        collate = CTCRows(samples=self.seconds * rate, tokens=room(found, tokenizer))
         size = tokenizer.vocab_size
         roles = ("pad", "bos", "eos") if new and known is not None else ()
         return Opened(
@@ -111,7 +111,7 @@ class SpokenTexts(AudioExamples):
         tokenizer = context.seq2seq(self.language, self.task)
         found, _ = self._opened(data, "texts", cut=False)
         length = room(found, tokenizer, 1)
-        collate = TextRows(tokens=length, start=tokenizer.bos, pad=tokenizer.pad)
+        collate = SpeechSeq2SeqRows(tokens=length, start=tokenizer.bos, pad=tokenizer.pad)
         return Opened(
             tokenizer=tokenizer,
             spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, length=length, sound=True),
@@ -123,7 +123,7 @@ class SpokenTexts(AudioExamples):
         found, rate = self._opened(data, "texts", cut=False)
         tokenizer = self.vocabulary.open(context.folder, found.splits["train"].texts)
         length = room(found, tokenizer)
-        collate = TextRows(tokens=length, start=tokenizer.bos, pad=tokenizer.pad)
+        collate = SpeechSeq2SeqRows(tokens=length, start=tokenizer.bos, pad=tokenizer.pad)
         sizes = frame_sizes(self.seconds, self.bins)
         said = {"decoder_start_token_id": tokenizer.bos, "max_length": length}
         return Opened(

@@ -13,11 +13,11 @@ from flax_transformer.data.text.story import (
     FIRST,
     SPLITS,
     Stories,
+    StoryQuestion,
     StoryStream,
-    Told,
     each_question_once,
     number_stories,
-    words_of,
+    split_words,
 )
 from flax_transformer.frozen import frozen
 from flax_transformer.task.example.opened import Context, Opened
@@ -31,7 +31,7 @@ ROWS = 8
 class HeldStories:
     """Test questions in words, in the order of the batches' `index`, and the names of the tasks."""
 
-    told: Sequence[Told]
+    told: Sequence[StoryQuestion]
     tasks: tuple[str, ...]
 
 
@@ -100,11 +100,13 @@ class StoryQuestions:
         return each_question_once(stories, (*boundaries[:-1], most), 2 * self.sentences)
 
 
-def _vocabulary(tasks: Mapping[str, Mapping[str, Sequence[Told]]]) -> tuple[dict[str, int], tuple[str, ...], int]:
+def _vocabulary(
+    tasks: Mapping[str, Mapping[str, Sequence[StoryQuestion]]],
+) -> tuple[dict[str, int], tuple[str, ...], int]:
     """Number the words of training, name its answers, and count the words of its longest sentence."""
     questions = [each for task in tasks.values() for each in task["train"]]
     sentences = {sentence for each in questions for sentence in (*each.facts, each.question)}
-    split = [words_of(sentence) for sentence in sentences]
+    split = [split_words(sentence) for sentence in sentences]
     words = sorted({word for each in split for word in each})
     answers = tuple(sorted({each.answer for each in questions}))
     if len(answers) < 2:

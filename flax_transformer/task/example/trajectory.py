@@ -7,7 +7,7 @@ from typing import Any
 
 from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Arrays
-from flax_transformer.data.trajectory import StepRows, Windows
+from flax_transformer.data.trajectory import EpisodeWindows, StepRows
 from flax_transformer.frozen import frozen
 from flax_transformer.task.example.opened import Context, Opened, check_rows, stream
 from flax_transformer.task.spec import Spec
@@ -67,10 +67,10 @@ class TrajectoryParts:
             std=tuple((std + (std == 0)).tolist()), condition=self.condition,
             scale=float(self.scale or abs(train.returns).max() or 1.0),
         )  # fmt: skip
-        once = partial(_once, Windows(found["validation"], self.length), rows, context.held_rows(self.rows))
+        once = partial(_once, EpisodeWindows(found["validation"], self.length), rows, context.held_rows(self.rows))
         return Opened(
             spec=Spec(uses=("act",), sizes={"states": train.states.shape[1], "actions": rows.kinds}),
-            batches=stream(shuffled(Windows(train, self.length), seed=context.seed), rows, self.rows),
+            batches=stream(shuffled(EpisodeWindows(train, self.length), seed=context.seed), rows, self.rows),
             validation=once,
             test=once,
             held=HeldPlay(rows, train.returns),
@@ -78,5 +78,5 @@ class TrajectoryParts:
         )
 
 
-def _once(windows: Windows, rows: StepRows, count: int) -> Iterable[Arrays]:
+def _once(windows: EpisodeWindows, rows: StepRows, count: int) -> Iterable[Arrays]:
     return each_once(windows, rows=count, collate=rows)

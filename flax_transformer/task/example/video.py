@@ -8,11 +8,11 @@ from jaxtyping import Int
 
 from flax_transformer.data import shuffled
 from flax_transformer.data.examples import Chain, Transform
-from flax_transformer.data.image import DecodedRows, Mix, Normalise, each_image_once
+from flax_transformer.data.image import DecodedRows, MixupCutmix, Normalise, each_image_once
 from flax_transformer.data.image.batch import Draw
 from flax_transformer.data.label import check_classes
-from flax_transformer.data.video import ClipRows, ClipSet, EveryFrame, LabelledClips, SampleFrames, Unfold
-from flax_transformer.data.video.frame_sampling import check_length
+from flax_transformer.data.video import ChannelsToFrames, LabelledClips, PerFrame, SampleFrames, VideoRows, VideoSet
+from flax_transformer.data.video.frame_sampling import check_frame_count
 from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import sheet
 from flax_transformer.task.example.image import Sized, image_stream, named_classes, normalised, processor_of
@@ -67,7 +67,7 @@ class LabelledVideos(Sized):
         """Open the clips; held out are the test's `HeldClips`.
 
         Args:
-          data: has `open()`, which gives a `ClipSet`.
+          data: has `open()`, which gives a `VideoSet`.
         """
         found = data.open()
         for split, clips in found.splits.items():
@@ -76,12 +76,12 @@ class LabelledVideos(Sized):
         print(f"clips: {counts}; {len(found.classes):,} classes", flush=True)
         return self._settled(context, found.channels)._open(found, context)
 
-    def _open(self, found: ClipSet, context: Context) -> Opened:
+    def _open(self, found: VideoSet, context: Context) -> Opened:
         height, width = check_clips(found, self.frames, self.size)
         normalise = normalised(self.mean, self.std, found.channels)
         folded = Normalise(mean=normalise.mean * self.frames, std=normalise.std * self.frames)
-        fixed = (SampleFrames(count=self.frames), *(EveryFrame(transform=each) for each in self._fixed()))
-        rows, unfold = ClipRows(channels=found.channels), Unfold(channels=found.channels)
+        fixed = (SampleFrames(count=self.frames), *(PerFrame(transform=each) for each in self._fixed()))
+        rows, unfold = VideoRows(channels=found.channels), ChannelsToFrames(channels=found.channels)
         once = partial(
             each_image_once, rows=context.held_rows(self.rows), collate=rows, normalise=_Chain(changes=(folded, unfold))
         )
@@ -93,7 +93,7 @@ class LabelledVideos(Sized):
             ),
             batches=image_stream(
                 source, *before, folded, *after, unfold, rows=self.rows, seed=context.seed,
-                pairs=any(isinstance(change, Mix) for change in after),
+                pairs=any(isinstance(change, MixupCutmix) for change in after),
             ),
             validation=partial(once, found.splits["validation"], *fixed),
             test=partial(once, found.splits["test"], *fixed),
@@ -106,7 +106,7 @@ class LabelledVideos(Sized):
         """Return what makes training clips: frames by chance, and changes that are the same for all of them."""
         each = () if self.augment.area else self._fixed()
         every = (*each, *self.augment.examples(size, self.resample))
-        return SampleFrames(count=self.frames, least=self.least), *(EveryFrame(transform=each) for each in every)
+        return SampleFrames(count=self.frames, least=self.least), *(PerFrame(transform=each) for each in every)
 
 
 @frozen
@@ -121,7 +121,7 @@ class _Chain:
         return batch
 
 
-def check_clips(found: ClipSet, frames: int, size: int | None) -> tuple[int, int]:
+def check_clips(found: VideoSet, frames: int, size: int | None) -> tuple[int, int]:
     """Return the height and width that clips get.
 
     Raises:
@@ -132,7 +132,7 @@ def check_clips(found: ClipSet, frames: int, size: int | None) -> tuple[int, int
         for i in range(len(labelled)):
             count, height, width = labelled.clips.size(i)
             try:
-                check_length(count, frames)
+                check_frame_count(count, frames)
             except ValueError as error:
                 raise ValueError(f"{labelled.clips.name(i)}: {error}; ask for fewer by --frames") from error
             known = known or (labelled.clips.name(i), height, width)

@@ -14,11 +14,11 @@ from jaxtyping import Bool, Int
 from flax_transformer.data import shuffled
 from flax_transformer.data.examples import Arrays, Chain
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image import Asked, DecodedRows, ImageRows, Pictures, each_image_once, hold
-from flax_transformer.data.image.batch import Draw, laid_out
-from flax_transformer.data.image.image_set import Held, ImageSet
-from flax_transformer.data.image.question import frequent
-from flax_transformer.data.image.stream import in_order
+from flax_transformer.data.image import DecodedRows, ImageRows, Pictures, VisualQuestions, each_image_once, load_images
+from flax_transformer.data.image.batch import Draw, image_batch
+from flax_transformer.data.image.image_set import ImageSet, InMemoryImages
+from flax_transformer.data.image.question import most_frequent
+from flax_transformer.data.image.stream import epoch_indices
 from flax_transformer.data.text import Rows
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
@@ -43,7 +43,7 @@ SPLITS = ("train", "validation", "test")
 class HeldQuestions:
     """Held-out questions whose answers are among those that the model chooses from."""
 
-    asked: Asked
+    asked: VisualQuestions
     right: Bool[np.ndarray, "B E"]
     """Which answers are right."""
     others: int
@@ -57,7 +57,7 @@ class Answerable:
     """Questions of every split whose answers are among the most frequent of the training questions."""
 
     classes: tuple[str, ...]
-    asked: dict[str, Asked]
+    asked: dict[str, VisualQuestions]
     right: dict[str, Bool[np.ndarray, "B E"]]
     others: dict[str, int]
     """Of each split, the questions that are left out."""
@@ -69,7 +69,7 @@ class Answerable:
         Raises:
           ValueError: fewer than two answers, or a split without a question that has one of them.
         """
-        classes = frequent(found.splits["train"].answers, most)
+        classes = most_frequent(found.splits["train"].answers, most)
         if len(classes) < 2:
             raise ValueError(f"training questions must have at least two different answers, got {', '.join(classes)}")
         number = {answer: i for i, answer in enumerate(classes)}
@@ -170,12 +170,12 @@ class AskedImages(LabelledImages):
             fields=named_classes(known.classes),
         )  # fmt: skip
 
-    def _rows(self, asked: Asked, shape: tuple[int, int, int], seed: int) -> Any:
+    def _rows(self, asked: VisualQuestions, shape: tuple[int, int, int], seed: int) -> Any:
         """Return the rows of training batches: of images in memory, if they are not changed one by one."""
         fixed = () if self.augment.area else self._fixed()
         asked, *rest = held_pictures(asked, fixed, self.memory)
         each = (*rest, *self.augment.examples(shape[:2], self.resample))
-        if each or not isinstance(asked.images, Held):
+        if each or not isinstance(asked.images, InMemoryImages):
             return DecodedRows(shuffled(asked, *each, seed=seed), ImageRows())
         return AskedRows(asked, seed)
 
@@ -210,7 +210,7 @@ class _Questions:
 class AskedRows:
     """Questions and images in memory, all questions in random order, epoch after epoch."""
 
-    asked: Asked
+    asked: VisualQuestions
     seed: int
 
     @property
@@ -220,9 +220,9 @@ class AskedRows:
 
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
         """Pick rows; what they are labelled with are the questions' numbers."""
-        indices = in_order(numbers, len(self.asked), self.seed)
+        indices = epoch_indices(numbers, len(self.asked), self.seed)
         pixels = self.asked.images.pixels[self.asked.of[indices]]
-        return laid_out(pixels, indices.astype(np.int32), np.ones(len(numbers), np.float32))
+        return image_batch(pixels, indices.astype(np.int32), np.ones(len(numbers), np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,14 +255,14 @@ class Question:
         return {**batch, "inputs": {**batch["inputs"], **rows["inputs"]}, "labels": self.labels[numbers]}
 
 
-def held_pictures(asked: Asked, fixed: Sequence[Any], memory: int) -> tuple[Any, ...]:
+def held_pictures(asked: VisualQuestions, fixed: Sequence[Any], memory: int) -> tuple[Any, ...]:
     """Return questions with their images made one size and held in memory; else as they are, and what makes the size.
 
     Args:
       memory: MiB that they may take.
     """
     numbered = Pictures(asked.images, np.arange(len(asked.images), dtype=np.int32))
-    kept = hold(numbered, *fixed, limit=memory << 20)
+    kept = load_images(numbered, *fixed, limit=memory << 20)
     return (asked, *fixed) if kept is None else (replace(asked, images=kept.images),)
 
 
@@ -270,6 +270,6 @@ def _both(told: Question, normalise: Any, batch: Arrays) -> Arrays:
     return normalise(told(batch))
 
 
-def _seen(asked: Asked, fixed: Sequence[Any], index: int) -> Any:
+def _seen(asked: VisualQuestions, fixed: Sequence[Any], index: int) -> Any:
     """Return the image of a question as the model sees it."""
     return Chain(tuple(fixed))(asked[index], np.random.default_rng(0))["image"]

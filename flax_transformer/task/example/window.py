@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from flax_transformer.data import each_once, shuffled
-from flax_transformer.data.text import Rows, Windows
+from flax_transformer.data.text import Rows, TokenWindows
 from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.frozen import frozen
 from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
@@ -15,7 +15,7 @@ from flax_transformer.task.spec import Spec
 class HeldText:
     """Held-out text."""
 
-    windows: Windows
+    windows: TokenWindows
     characters: int
 
 
@@ -46,8 +46,8 @@ class TextWindows:
         for split, texts in documents.items():
             print(f"{split}: {sum(map(len, texts)):,} characters, {len(tokens[split]):,} tokens", flush=True)
         print(f"{tokenizer.vocab_size:,} tokens in the vocabulary", flush=True)
-        train = Windows(tokens=tokens["train"], length=self.length)
-        held = Windows(tokens=tokens["validation"], length=self.length, stride=self.length)
+        train = TokenWindows(tokens=tokens["train"], length=self.length)
+        held = TokenWindows(tokens=tokens["validation"], length=self.length, stride=self.length)
         collate = Rows(length=self.length, pad=tokenizer.pad or 0)
         validation = partial(each_once, held, rows=context.held_rows(self.rows), collate=collate)
         return Opened(

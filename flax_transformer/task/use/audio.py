@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flax_transformer.data.audio.decode import Sound, decode_sound
+from flax_transformer.data.audio.decode import Waveform, decode_audio
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.use.classify import Label, ranked
 from flax_transformer.task.use.require import file_of, require_use, sound_processor_of
@@ -21,7 +21,7 @@ def classify_sounds(
     """Tell what sounds are, one after another.
 
     Args:
-      sounds: files, bytes of files, `data.audio.Sound`s, or arrays of samples; what is beyond the model's window is
+      sounds: files, bytes of files, `data.audio.Waveform`s, or arrays of samples; what is beyond the model's window is
         left out.
       sampling_rate: of arrays; the model's own by default.
 
@@ -41,10 +41,10 @@ def classify_sounds(
     return found
 
 
-def read_sound(pretrained: Pretrained, file: str | os.PathLike) -> Sound:
+def read_sound(pretrained: Pretrained, file: str | os.PathLike) -> Waveform:
     """Decode the file of a sound that a checkpoint is to hear.
 
     Raises:
       ValueError: no such file, or one that is no sound.
     """
-    return decode_sound(file_of(pretrained, file, "sounds"))
+    return decode_audio(file_of(pretrained, file, "sounds"))

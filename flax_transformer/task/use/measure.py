@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from flax_transformer.data.audio.open import LINES as SPEECH
-from flax_transformer.data.audio.open import SoundData
+from flax_transformer.data.audio.open import AudioData
 from flax_transformer.data.folder import open_folders
 from flax_transformer.data.image.caption import LINES as CAPTIONS
 from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.data.image.open import PICTURES
-from flax_transformer.data.json_line import open_lines
+from flax_transformer.data.json_line import open_json_lines
 from flax_transformer.data.text.plain import read_text
 from flax_transformer.data.video.folder import CLIPS
 from flax_transformer.hub import Pretrained
@@ -171,7 +171,7 @@ def _texts(pretrained: Pretrained, path: Path) -> Metrics:
 def _class_folders(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
     reads = pretrained.architecture.inputs.reads
     if "sound" in reads:
-        sets, classes = SoundData(root=str(data)).found()
+        sets, classes = AudioData(root=str(data)).found()
         found = {name: (each.sounds.root, each.sounds.names, each.known["label"]) for name, each in sets.items()}
         read, run = read_sound, classify_sounds
     else:
@@ -189,7 +189,7 @@ def _class_folders(pretrained: Pretrained, data: Path, split: str | None, refuse
 
 
 def _lines(data: Path, kind: Any, split: str | None) -> tuple[str, dict[Path, tuple[str, ...]]]:
-    chosen, lines = _split(open_lines(data, kind), data, split)
+    chosen, lines = _split(open_json_lines(data, kind), data, split)
     return chosen, {lines.root / name: said for name, said in zip(lines.names, lines.texts, strict=True)}
 
 

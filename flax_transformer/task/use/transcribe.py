@@ -47,7 +47,7 @@ def transcribe(
     is, and gives the best letter of each; it has no language, task, times or settings.
 
     Args:
-      sounds: files, bytes of files, `data.audio.Sound`s, or arrays of samples.
+      sounds: files, bytes of files, `data.audio.Waveform`s, or arrays of samples.
       sampling_rate: of arrays; the model's own by default.
       language: spoken, as a code such as de; by default the most probable one.
       task: `transcribe`, or `translate` into English; by default the checkpoint's own.

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from flax_transformer.data.image.decode import MODES
-from flax_transformer.data.video import ClipFiles, spread_evenly
-from flax_transformer.data.video.frame_sampling import check_length
+from flax_transformer.data.video import VideoFiles, evenly_spaced_frames
+from flax_transformer.data.video.frame_sampling import check_frame_count
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.use.classify import Label, ranked
 from flax_transformer.task.use.require import image_processor_of, require_use
@@ -47,11 +47,11 @@ def read_clip(pretrained: Pretrained, clip: str | os.PathLike) -> list[Any]:
         raise ValueError(
             f"a {name} reads clips, folders of frames or video files, and there is no {os.fspath(clip)[:200]!r}"
         )
-    found = ClipFiles(path.parent, [path.name])
+    found = VideoFiles(path.parent, [path.name])
     length = found.size(0)[0]
     try:
-        check_length(length, count)
+        check_frame_count(length, count)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     mode = MODES[1 if pretrained.config.channels == 1 else 3]
-    return [frame.convert(mode) for frame in found.read(0, spread_evenly(count, length).tolist())]
+    return [frame.convert(mode) for frame in found.read(0, evenly_spaced_frames(count, length).tolist())]

@@ -6,7 +6,7 @@ import wave
 import numpy as np
 import pytest
 
-from flax_transformer.data.audio import decode_sound, log_mel, mono, resample
+from flax_transformer.data.audio import decode_audio, log_mel, mono, resample
 
 
 def wav(samples, rate=8_000, width=2):
@@ -29,7 +29,7 @@ def tone(hertz, rate, seconds=1.0):
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 def test_a_file_of_any_width_is_read_as_it_was_written(width):
     samples = np.random.default_rng(0).uniform(-1, 1, (50, 1))
-    found = decode_sound(wav(samples, width=width))
+    found = decode_audio(wav(samples, width=width))
     assert (found.samples.dtype, found.rate) == (np.float32, 8_000)
     np.testing.assert_allclose(found.samples, samples[:, 0], atol=max(2.0 ** (1 - 8 * width), 1e-7))
 
@@ -37,7 +37,7 @@ def test_a_file_of_any_width_is_read_as_it_was_written(width):
 def test_of_several_channels_the_mean_is_taken(tmp_path):
     samples = np.random.default_rng(0).uniform(-1, 1, (50, 3))
     (tmp_path / "three.wav").write_bytes(wav(samples, width=4))
-    np.testing.assert_allclose(decode_sound(tmp_path / "three.wav").samples, samples.mean(1), atol=1e-6)
+    np.testing.assert_allclose(decode_audio(tmp_path / "three.wav").samples, samples.mean(1), atol=1e-6)
     np.testing.assert_array_equal(mono(samples), mono(samples.T))
 
 
@@ -45,7 +45,7 @@ def test_files_of_other_kinds_are_read_by_the_library():
     soundfile, file = pytest.importorskip("soundfile"), io.BytesIO()
     samples = tone(440, 8_000, 0.1)
     soundfile.write(file, samples, 8_000, format="FLAC", subtype="PCM_24")
-    found = decode_sound(file.getvalue())
+    found = decode_audio(file.getvalue())
     assert found.rate == 8_000
     np.testing.assert_allclose(found.samples, samples, atol=1e-6)
 
@@ -91,7 +91,7 @@ def test_what_is_no_sound_is_refused(samples, message):
 @pytest.mark.parametrize("content", [b"", b"no sound", wav(np.zeros((9, 1)))[:20]])
 def test_a_file_that_is_no_sound_is_refused_in_a_sentence(content):
     with pytest.raises(ValueError, match="a sound is no "):
-        decode_sound(content)
+        decode_audio(content)
 
 
 def test_rates_and_lengths_that_cannot_be_are_refused():
@@ -100,4 +100,4 @@ def test_rates_and_lengths_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="a sound must be as long as a frame's step of 160 samples, got 159"):
         log_mel(np.zeros(159, np.float32), bins=80, window=400, hop=160, rate=16_000)
     with pytest.raises(ValueError, match="a sound must be samples"):
-        decode_sound(wav(np.zeros((0, 1))))
+        decode_audio(wav(np.zeros((0, 1))))

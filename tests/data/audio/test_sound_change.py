@@ -3,14 +3,24 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.audio import Cut, Gain, Heard, MaskFrames, Noise, Shift, Silence, Sound, Speed
+from flax_transformer.data.audio import (
+    Gain,
+    MaskFrames,
+    MaskSamples,
+    Noise,
+    ResampleAudio,
+    Shift,
+    Speed,
+    Truncate,
+    Waveform,
+)
 from flax_transformer.data.identity import name_function
 from tests.data.audio.test_sound import tone
 
 SAMPLES = tone(440, 8_000, 0.5)
 CHANGES = [
     Speed(most=0.1, length=8_000), Shift(most=2_000, length=8_000), Gain(decibels=6.0), Noise(most=0.2),
-    Silence(count=2, longest=800), Cut(length=3_000),
+    MaskSamples(count=2, longest=800), Truncate(length=3_000),
 ]  # fmt: skip
 
 
@@ -23,7 +33,7 @@ def test_a_change_is_a_function_of_the_draws_and_leaves_what_it_was_given(change
     before = SAMPLES.copy()
     one, again, other = (changed(change, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one["samples"], again["samples"])
-    if not isinstance(change, Cut):
+    if not isinstance(change, Truncate):
         assert one["samples"].shape != other["samples"].shape or (one["samples"] != other["samples"]).any()
     assert one["samples"].dtype == np.float32
     assert one["label"] == 3
@@ -71,6 +81,6 @@ def test_masks_are_stretches_of_time_and_bands_of_the_mean():
 
 
 def test_a_sound_is_heard_at_the_rate_that_is_asked_for():
-    example = Heard(rate=4_000)({"sound": Sound(SAMPLES, 8_000), "text": "a"}, np.random.default_rng(0))
+    example = ResampleAudio(rate=4_000)({"sound": Waveform(SAMPLES, 8_000), "text": "a"}, np.random.default_rng(0))
     assert example.keys() == {"samples", "text"}
     assert len(example["samples"]) == len(SAMPLES) // 2

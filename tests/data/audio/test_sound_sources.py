@@ -6,7 +6,14 @@ import re
 import numpy as np
 import pytest
 
-from flax_transformer.data.audio import SoundData, SpeechData, StringData, Stringing, TouchTones, hold_sounds
+from flax_transformer.data.audio import (
+    AudioData,
+    SpeechData,
+    SpokenStringConfig,
+    SpokenStringData,
+    TouchTones,
+    load_audio,
+)
 from flax_transformer.data.audio.tone import HIGH, LOW
 from tests.data.audio.test_sound import tone, wav
 
@@ -30,7 +37,7 @@ def spoken(folder, takes=8, people=("ann", "bob_k")):
 
 
 def test_names_say_class_speaker_and_number_and_the_first_five_are_the_test(tmp_path):
-    found = SoundData(root=str(spoken(tmp_path))).open()
+    found = AudioData(root=str(spoken(tmp_path))).open()
     assert (found.kind, found.classes) == ("classes", ("3", "7"))
     assert [len(found.splits[split]) for split in SPLITS] == [10, 2, 20]
     assert set(found.splits["test"].known["take"]) == {0, 1, 2, 3, 4}
@@ -42,7 +49,7 @@ def test_names_say_class_speaker_and_number_and_the_first_five_are_the_test(tmp_
 
 def test_an_unpacked_archive_is_looked_into(tmp_path):
     spoken(tmp_path / "archive" / "recordings")
-    assert len(SoundData(root=str(tmp_path)).open().splits["test"]) == 20
+    assert len(AudioData(root=str(tmp_path)).open().splits["test"]) == 20
 
 
 def test_class_folders_are_read_with_splits_and_without(tmp_path):
@@ -50,11 +57,11 @@ def test_class_folders_are_read_with_splits_and_without(tmp_path):
         for number in range(10):
             write(tmp_path / "all" / name / f"{number}.wav")
             write(tmp_path / "parted" / ("train" if number < 8 else "test") / name / f"{number}.wav")
-    found = SoundData(root=str(tmp_path / "all")).open()
+    found = AudioData(root=str(tmp_path / "all")).open()
     assert found.classes == ("cat", "dog")
     assert [len(found.splits[split]) for split in SPLITS] == [16, 2, 2]
-    assert found.splits["test"].fingerprint == SoundData(root=str(tmp_path / "all")).open().splits["test"].fingerprint
-    parted = SoundData(root=str(tmp_path / "parted")).open()
+    assert found.splits["test"].fingerprint == AudioData(root=str(tmp_path / "all")).open().splits["test"].fingerprint
+    parted = AudioData(root=str(tmp_path / "parted")).open()
     assert [len(parted.splits[split]) for split in SPLITS] == [14, 2, 4]
 
 
@@ -65,27 +72,27 @@ def refused(message, data):
 
 
 def test_what_a_folder_lacks_is_said(tmp_path):
-    refused("must be a folder of sounds, there is none", SoundData(root=str(tmp_path / "none")))
+    refused("must be a folder of sounds, there is none", AudioData(root=str(tmp_path / "none")))
     (tmp_path / "empty").mkdir()
-    refused("must have class folders, or sounds whose names say the class", SoundData(root=str(tmp_path / "empty")))
+    refused("must have class folders, or sounds whose names say the class", AudioData(root=str(tmp_path / "empty")))
     write(tmp_path / "odd" / "3_ann_1.wav")
     write(tmp_path / "odd" / "noise.wav")
-    refused(r"must be named as 3_theo_12\.wav.*got .*noise\.wav", SoundData(root=str(tmp_path / "odd")))
+    refused(r"must be named as 3_theo_12\.wav.*got .*noise\.wav", AudioData(root=str(tmp_path / "odd")))
     for take in range(7):
         write(tmp_path / "one" / f"3_ann_{take}.wav")
-    refused("must have sounds of at least two classes, got 3", SoundData(root=str(tmp_path / "one")))
+    refused("must have sounds of at least two classes, got 3", AudioData(root=str(tmp_path / "one")))
     spoken(tmp_path / "early", takes=4)
-    refused("with numbers from 0 to 4, for the test, and others, got 0 to 3", SoundData(root=str(tmp_path / "early")))
+    refused("with numbers from 0 to 4, for the test, and others, got 0 to 3", AudioData(root=str(tmp_path / "early")))
     write(tmp_path / "early" / "3_ann_9.wav")
-    refused(r"every class must have recordings to train on, that of .*7_", SoundData(root=str(tmp_path / "early")))
+    refused(r"every class must have recordings to train on, that of .*7_", AudioData(root=str(tmp_path / "early")))
     for name in ("cat", "dog"):
         write(tmp_path / "uneven" / "train" / name / "1.wav")
     write(tmp_path / "uneven" / "test" / "cat" / "2.wav")
     write(tmp_path / "uneven" / "test" / "cow" / "2.wav")
-    refused("the same classes, test and train differ in cow, dog", SoundData(root=str(tmp_path / "uneven")))
+    refused("the same classes, test and train differ in cow, dog", AudioData(root=str(tmp_path / "uneven")))
     write(tmp_path / "few" / "cat" / "1.wav")
     write(tmp_path / "few" / "dog" / "1.wav")
-    refused("a class must have at least 3 sounds for train, validation, test", SoundData(root=str(tmp_path / "few")))
+    refused("a class must have at least 3 sounds for train, validation, test", AudioData(root=str(tmp_path / "few")))
 
 
 def lines(folder, *rows, name="train.jsonl"):
@@ -109,26 +116,26 @@ def test_lines_are_read_wherever_sounds_may_be(tmp_path):
     for number in range(10):
         write(tmp_path / f"{number}.wav")
     said = lines(tmp_path, *({"audio": f"{number}.wav", "text": f"number {number}"} for number in range(10)))
-    found, direct = StringData(root=str(tmp_path)).open(), said.open()
+    found, direct = SpokenStringData(root=str(tmp_path)).open(), said.open()
     for split in SPLITS:
         assert found.splits[split].fingerprint == direct.splits[split].fingerprint
-    refused("must have a class, texts|must have a class, one text", SoundData(root=str(tmp_path)))
+    refused("must have a class, texts|must have a class, one text", AudioData(root=str(tmp_path)))
     lines(tmp_path, *({"audio": f"{number}.wav", "label": "ab"[number % 2]} for number in range(10)))
-    classes = SoundData(root=str(tmp_path)).open()
+    classes = AudioData(root=str(tmp_path)).open()
     assert (classes.kind, classes.classes) == ("classes", ("a", "b"))
     assert [len(classes.splits[split]) for split in SPLITS] == [6, 2, 2]
     lines(tmp_path, {"audio": "0.wav", "label": "a"}, {"audio": "1.wav", "label": "b"})
     lines(tmp_path, {"audio": "2.wav", "label": "c"}, name="test.jsonl")
-    refused("every class must have sounds to train on, 'c' has none", SoundData(root=str(tmp_path)))
+    refused("every class must have sounds to train on, 'c' has none", AudioData(root=str(tmp_path)))
 
 
 def test_lines_and_names_that_both_tell_are_refused(tmp_path):
     spoken(tmp_path, takes=6)
     named = sorted(path.name for path in tmp_path.iterdir())
     lines(tmp_path, *({"audio": name, "text": "a"} for name in named))
-    assert StringData(root=str(tmp_path)).open().kind == "texts"
+    assert SpokenStringData(root=str(tmp_path)).open().kind == "texts"
     lines(tmp_path, *({"audio": name, "text": "a"} for name in named[1:]))
-    for data in (StringData, SoundData):
+    for data in (SpokenStringData, AudioData):
         refused(r"both are there: train\.jsonl, and 3_ann_0\.wav, of which no line tells", data(root=str(tmp_path)))
 
 
@@ -164,15 +171,15 @@ def test_damaged_sounds_are_named(tmp_path):
             write(tmp_path / f"{number}.wav")
         found = lines(tmp_path, row, *rest).open()
         with pytest.raises(ValueError, match=re.escape(message)):
-            [hold_sounds(each, 8_000) for each in found.splits.values()]
+            [load_audio(each, 8_000) for each in found.splits.values()]
 
 
 def test_generated_digits_are_the_tones_of_their_keys_and_always_the_same():
     tones = TouchTones(voices=2, takes=7, noise=0.0)
-    found = SoundData(tones=tones).open()
+    found = AudioData(tones=tones).open()
     assert [len(found.splits[split]) for split in SPLITS] == [30, 10, 100]
-    assert SoundData(tones=tones).open().splits["train"].fingerprint == found.splits["train"].fingerprint
-    other = SoundData(tones=TouchTones(voices=2, takes=7, tone_seed=1)).open()
+    assert AudioData(tones=tones).open().splits["train"].fingerprint == found.splits["train"].fingerprint
+    other = AudioData(tones=TouchTones(voices=2, takes=7, tone_seed=1)).open()
     assert other.splits["train"].fingerprint != found.splits["train"].fingerprint
     for digit in range(10):
         samples = tones.sound(0, digit, 0)
@@ -185,13 +192,13 @@ def test_generated_digits_are_the_tones_of_their_keys_and_always_the_same():
 
 @pytest.fixture
 def strings(tmp_path):
-    how = Stringing(least=2, most=4, shortest=0.01, longest=0.05)
-    return StringData(root=str(spoken(tmp_path)), how=how, train=40, held_out=6)
+    how = SpokenStringConfig(least=2, most=4, shortest=0.01, longest=0.05)
+    return SpokenStringData(root=str(spoken(tmp_path)), how=how, train=40, held_out=6)
 
 
 def test_a_sentence_is_its_recordings_one_after_another(strings, tmp_path):
     found = strings.open()
-    held = SoundData(root=str(tmp_path)).open()
+    held = AudioData(root=str(tmp_path)).open()
     for split in SPLITS:
         names = {name.rpartition("/")[2] for name in held.splits[split].sounds.names}
         for example in found.splits[split]:
@@ -218,14 +225,14 @@ def test_sentences_are_a_function_of_seed_and_number(strings):
     for index in (7, 0, 39):
         np.testing.assert_array_equal(first[index]["sound"].samples, again[index]["sound"].samples)
     assert first.fingerprint == again.fingerprint
-    other = StringData(root=strings.root, how=strings.how, train=40, held_out=6, string_seed=1).open()
+    other = SpokenStringData(root=strings.root, how=strings.how, train=40, held_out=6, string_seed=1).open()
     assert other.splits["train"].fingerprint != first.fingerprint
     assert [each["text"] for each in other.splits["train"]] != [each["text"] for each in first]
 
 
 def test_words_that_would_make_a_sentence_too_long_are_left_out(strings):
-    how = Stringing(least=4, most=4, longest=0.02, seconds=0.3)
-    found = StringData(root=strings.root, how=how, train=40, held_out=6).open().splits["train"]
+    how = SpokenStringConfig(least=4, most=4, longest=0.02, seconds=0.3)
+    found = SpokenStringData(root=strings.root, how=how, train=40, held_out=6).open().splits["train"]
     lengths = [len(each["sound"].samples) for each in found]
     assert max(lengths) <= 2_400
     assert {len(each["text"].split()) for each in found} & {1, 2, 3}
@@ -236,10 +243,10 @@ def test_sentences_need_speakers(tmp_path):
     for name in ("cat", "dog"):
         for number in range(9):
             write(tmp_path / name / f"{number}.wav")
-    refused("made of recordings whose names say who speaks", StringData(root=str(tmp_path)))
+    refused("made of recordings whose names say who speaks", SpokenStringData(root=str(tmp_path)))
 
 
 @pytest.mark.parametrize("wrong", [{"least": 0}, {"least": 3, "most": 2}, {"shortest": 0.3}])
 def test_sentences_that_cannot_be_are_refused(wrong):
     with pytest.raises(ValueError, match="a sentence must have at least 1 word and gaps that are not negative"):
-        Stringing(**wrong)
+        SpokenStringConfig(**wrong)

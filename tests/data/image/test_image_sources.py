@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.image import ImageData, decode_image, open_images
-from flax_transformer.data.split import choose, hold_out
+from flax_transformer.data.split import hold_out, stratified_subset
 from tests.data.image.image_files import (
     class_folders,
     coco,
@@ -111,19 +111,19 @@ def test_a_limit_takes_every_class_its_share_and_fewer_are_some_of_more():
     named = [f"image {number}" for number in range(100)]
     before: set[int] = set()
     for count in (3, 10, 50, 100):
-        chosen = choose(named, labels, count, seed=1)
+        chosen = stratified_subset(named, labels, count, seed=1)
         assert len(set(chosen.tolist())) == count
         assert before <= set(chosen.tolist())
         before = set(chosen.tolist())
         shares = np.bincount(labels[chosen], minlength=3) - count * np.array([0.1, 0.4, 0.5])
         assert np.abs(shares).max() <= 1
     order = rng.permutation(100)
-    moved = choose([named[i] for i in order], labels[order], 50, seed=1)
-    np.testing.assert_array_equal(np.sort(order[moved]), choose(named, labels, 50, seed=1))
-    assert set(choose(named, labels, 50, seed=2)) != set(choose(named, labels, 50, seed=1))
+    moved = stratified_subset([named[i] for i in order], labels[order], 50, seed=1)
+    np.testing.assert_array_equal(np.sort(order[moved]), stratified_subset(named, labels, 50, seed=1))
+    assert set(stratified_subset(named, labels, 50, seed=2)) != set(stratified_subset(named, labels, 50, seed=1))
     for count in (2, 101):
         with pytest.raises(ValueError, match=f"limit must be from 3, one of each class, to 100, got {count}"):
-            choose(named, labels, count, seed=1)
+            stratified_subset(named, labels, count, seed=1)
 
 
 def test_data_train_on_as_many_pictures_as_the_limit_says(tmp_path):

@@ -15,23 +15,23 @@ from flax_transformer.data.image import (
     DecodedRows,
     Erase,
     Flip,
-    Held,
-    HeldRows,
     ImageRows,
     ImageStream,
-    Mix,
+    InMemoryImages,
+    InMemoryRows,
+    MixupCutmix,
     Normalise,
     Pictures,
     RandAugment,
+    RandomApply,
     RandomCrop,
     RandomResize,
     RandomResizedCrop,
     Resize,
     SceneRows,
     ShiftFlip,
-    Sometimes,
     each_image_once,
-    hold,
+    load_images,
     open_images,
 )
 from tests.data.image.image_files import class_folders, coco, coco_folder, idx_folder, pixels, write_image
@@ -39,7 +39,7 @@ from tests.data.image.image_files import class_folders, coco, coco_folder, idx_f
 pytestmark = pytest.mark.proves("pictures", "batches resumed bit for bit, the same from any threads and processes")
 
 NORMALISE = Normalise(mean=(0.5,) * 3, std=(0.25,) * 3)
-AUGMENT = (ShiftFlip(pad=2), NORMALISE, Erase(share=0.5), Mix(classes=2))
+AUGMENT = (ShiftFlip(pad=2), NORMALISE, Erase(share=0.5), MixupCutmix(classes=2))
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,11 @@ def decoded(folder, seed=0):
 
 
 def held(folder, seed=0):
-    return HeldRows(hold(open_images(folder).splits["train"]), seed)
+    return InMemoryRows(load_images(open_images(folder).splits["train"]), seed)
 
 
 def scenes(folder, seed=0):
-    each = (Flip(), Sometimes(transforms=(RandomCrop(),)), RandomResize(sizes=(6, 9), longest=12))
+    each = (Flip(), RandomApply(transforms=(RandomCrop(),)), RandomResize(sizes=(6, 9), longest=12))
     return DecodedRows(shuffled(open_images(folder).splits["train"], *each, seed=seed), SceneRows(size=12))
 
 
@@ -119,7 +119,7 @@ def test_a_position_of_another_pipeline_is_refused(make):
 def test_every_picture_comes_once_an_epoch_in_an_order_of_its_own(folder, source):
     """20 training images in batches of 5 that are not changed: four batches are an epoch."""
     train = open_images(folder).splits["train"]
-    rows = HeldRows(hold(train), 0) if source is held else DecodedRows(shuffled(train, seed=0), ImageRows())
+    rows = InMemoryRows(load_images(train), 0) if source is held else DecodedRows(shuffled(train, seed=0), ImageRows())
     batches = take(ImageStream(rows, rows=5, seed=0), 8)
     contents = [[image.tobytes() for image in batch["inputs"]["images"]] for batch in batches]
     first, second = ([image for batch in part for image in batch] for part in (contents[:4], contents[4:]))
@@ -130,7 +130,7 @@ def test_every_picture_comes_once_an_epoch_in_an_order_of_its_own(folder, source
 
 def test_held_pictures_are_those_that_are_decoded(folder):
     train = open_images(folder).splits["train"]
-    kept = hold(train, Resize(size=10), CenterCrop(size=10))
+    kept = load_images(train, Resize(size=10), CenterCrop(size=10))
     assert kept.images.pixels.shape == (20, 10, 10, 3)
     for index in range(20):
         image, none = train[index]["image"], np.random.default_rng(0)
@@ -141,10 +141,10 @@ def test_held_pictures_are_those_that_are_decoded(folder):
 
 def test_what_memory_has_no_room_for_or_has_different_sizes_is_not_held(folder, tmp_path):
     train = open_images(folder).splits["train"]
-    assert hold(train, limit=20 * 6 * 8 * 3 - 1) is None
-    assert hold(train, limit=20 * 6 * 8 * 3) is not None
+    assert load_images(train, limit=20 * 6 * 8 * 3 - 1) is None
+    assert load_images(train, limit=20 * 6 * 8 * 3) is not None
     write_image(class_folders(tmp_path) / "cat" / "more.png", pixels(0, 5, 5))
-    assert hold(open_images(tmp_path, holdout=0.1).splits["train"]) is None
+    assert load_images(open_images(tmp_path, holdout=0.1).splits["train"]) is None
 
 
 @pytest.mark.parametrize("rows", [3, 6, 7])
@@ -175,7 +175,7 @@ def test_a_damaged_picture_among_others_is_named_when_it_comes(tmp_path, read):
             ) as it:
                 list(islice(it, 3))
         elif read == "hold":
-            hold(train)
+            load_images(train)
         else:
             list(each_image_once(train, rows=4, collate=ImageRows(), normalise=NORMALISE))
     assert "\n" not in str(refused.value)
@@ -194,7 +194,7 @@ def test_a_picture_that_a_transform_refuses_is_named_once(tmp_path, read):
     pictures, large = open_images(root, holdout=0.01).splits["train"], Resize(size=224)
     with pytest.raises(ValueError, match="a resized image must have at most") as refused:  # noqa: PT012
         if read == "hold":
-            hold(pictures, large)
+            load_images(pictures, large)
         elif read == "once":
             list(each_image_once(pictures, large, rows=4, collate=ImageRows()))
         else:
@@ -213,15 +213,15 @@ def test_mixed_rows_stay_together_in_a_process(folder):
 
 def test_grey_pictures_are_held_as_they_are(tmp_path):
     train = open_images(idx_folder(tmp_path)).splits["train"]
-    assert hold(train) is train
-    batch = take(ImageStream(HeldRows(train, 0), ShiftFlip(), rows=4, seed=0), 1)[0]
+    assert load_images(train) is train
+    batch = take(ImageStream(InMemoryRows(train, 0), ShiftFlip(), rows=4, seed=0), 1)[0]
     assert batch["inputs"]["images"].shape == (4, 4, 5, 1)
 
 
 def test_what_pictures_are_is_part_of_the_position(folder):
-    train = hold(open_images(folder).splits["train"])
-    other = Pictures(Held(train.images.pixels ^ 1), train.labels)
+    train = load_images(open_images(folder).splits["train"])
+    other = Pictures(InMemoryImages(train.images.pixels ^ 1), train.labels)
     with pytest.raises(ValueError, match="data: saved"):
-        ImageStream(HeldRows(other, 0), rows=4, seed=0).set_state(
-            ImageStream(HeldRows(train, 0), rows=4, seed=0).get_state()
+        ImageStream(InMemoryRows(other, 0), rows=4, seed=0).set_state(
+            ImageStream(InMemoryRows(train, 0), rows=4, seed=0).get_state()
         )

@@ -15,16 +15,16 @@ from flax_transformer.data.image import (
     Erase,
     Flip,
     ImageRows,
-    Mix,
+    MixupCutmix,
     Normalise,
     RandAugment,
+    RandomApply,
     RandomCrop,
     RandomResize,
     RandomResizedCrop,
     Resize,
     SceneRows,
     ShiftFlip,
-    Sometimes,
 )
 from flax_transformer.data.image.colour import OPERATIONS
 from flax_transformer.data.image.geometry import flipped
@@ -78,7 +78,7 @@ GEOMETRY = {
     "part": RandomCrop(least=0.3),
     "mirror": Flip(share=1.0),
     "upside down": Flip(share=1.0, axis="height"),
-    "sometimes": Sometimes(transforms=(RandomCrop(), Flip()), share=0.7),
+    "sometimes": RandomApply(transforms=(RandomCrop(), Flip()), share=0.7),
 }
 
 
@@ -247,7 +247,7 @@ def test_moves_and_mirrors_are_all_drawn_equally_often():
 def test_mixed_labels_sum_to_one_and_say_what_the_picture_is_made_of(options, seed):
     rows, given = 8, batch(8, 16, classes=8)
     given["inputs"]["images"] = np.broadcast_to(np.arange(8, dtype=np.float32)[:, None, None, None], (8, 16, 16, 1))
-    made = Mix(classes=8, **options)(given, draw(rows, seed=seed))
+    made = MixupCutmix(classes=8, **options)(given, draw(rows, seed=seed))
     np.testing.assert_allclose(made["labels"].sum(1), 1, atol=1e-6)
     # Every image has its number as its value, so that its mean is that of the numbers in its label.
     np.testing.assert_allclose(made["inputs"]["images"].mean((1, 2, 3)), made["labels"] @ np.arange(8), atol=1e-4)
@@ -256,7 +256,7 @@ def test_mixed_labels_sum_to_one_and_say_what_the_picture_is_made_of(options, se
 
 def test_mixing_needs_pairs():
     with pytest.raises(ValueError, match="rows that are mixed must be even in number in each process, got 3"):
-        Mix(classes=3)(batch(3), draw(3))
+        MixupCutmix(classes=3)(batch(3), draw(3))
 
 
 def test_erased_rectangles_are_noise_within_the_area_asked_for():
@@ -279,8 +279,8 @@ def test_erased_rectangles_are_noise_within_the_area_asked_for():
     [
         ShiftFlip(),
         Erase(share=1.0),
-        Mix(classes=3),
-        Mix(classes=3, mixup=0.0),
+        MixupCutmix(classes=3),
+        MixupCutmix(classes=3, mixup=0.0),
         Normalise(mean=(0.5,) * 3, std=(1.0,) * 3),
     ],
 )
@@ -341,7 +341,7 @@ def test_pictures_of_different_sizes_make_no_batch():
         (lambda: RandAugment(layers=0), "layers must be at least 1"),
         (lambda: ShiftFlip(pad=-1), "pad must not be negative, got -1"),
         (lambda: Erase(area=(0.5, 0.2)), r"area must be a range in \(0, 1\)"),
-        (lambda: Mix(classes=2, mixup=0.0, cutmix=0.0), "mixup or cutmix must be positive"),
+        (lambda: MixupCutmix(classes=2, mixup=0.0, cutmix=0.0), "mixup or cutmix must be positive"),
         (lambda: Normalise(mean=(0.5,), std=(0.0,)), "std positive"),
         (lambda: SceneRows(size=3, boxes=0), "boxes must be at least 1, got 0"),
     ],

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.image import DrawnShapes, LabelledData
+from flax_transformer.data.image import DrawnShapes, LabelledImageData
 from flax_transformer.data.image.shape import SHAPES
 
 SMALL = DrawnShapes(train=60, held_out=20, size=16)
@@ -26,9 +26,9 @@ def test_every_class_is_there_and_has_no_colour_of_its_own():
 
 
 def test_without_a_folder_shapes_are_drawn(tmp_path):
-    assert len(LabelledData(shapes=SMALL).open().splits["test"]) == 20
+    assert len(LabelledImageData(shapes=SMALL).open().splits["test"]) == 20
     with pytest.raises(ValueError, match="must have class folders"):
-        LabelledData(root=str(tmp_path), shapes=SMALL).open()
+        LabelledImageData(root=str(tmp_path), shapes=SMALL).open()
 
 
 @pytest.mark.parametrize("options", [{"train": 0}, {"size": 7}, {"noise": -1.0}])

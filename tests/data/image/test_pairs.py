@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flax_transformer.data.image import CaptionData, CaptionedShapes, TwinData
+from flax_transformer.data.image import CaptionData, CaptionedShapes, ImagePairData
 from flax_transformer.data.image.shape_caption import ALL_COLOURS
 from tests.data.image.image_files import pixels, write_image
 
@@ -106,7 +106,7 @@ def twins(root, names=("a.png", "b.png", "c.png", "d.png"), sides=("one", "two")
 
 
 def test_pictures_of_two_folders_are_paired_by_name(tmp_path):
-    found = TwinData(root=str(twins(tmp_path)), holdout=0.25).open()
+    found = ImagePairData(root=str(twins(tmp_path)), holdout=0.25).open()
     assert {split: len(each) for split, each in found.splits.items()} == {"train": 2, "validation": 1, "test": 1}
     for each in found.splits.values():
         names = zip(each.images.names, each.others.names, strict=True)
@@ -116,12 +116,12 @@ def test_pictures_of_two_folders_are_paired_by_name(tmp_path):
 def test_pictures_without_their_twin_are_refused(tmp_path):
     write_image(twins(tmp_path) / "two" / "e.png")
     with pytest.raises(ValueError, match=r"two/e\.png must have an image of its name in one, it has none"):
-        TwinData(root=str(tmp_path)).open()
+        ImagePairData(root=str(tmp_path)).open()
     write_image(tmp_path / "three" / "a.png")
     with pytest.raises(ValueError, match="must have two folders of images, got one, three, two"):
-        TwinData(root=str(tmp_path)).open()
+        ImagePairData(root=str(tmp_path)).open()
     with pytest.raises(FileNotFoundError, match="must be a folder of two folders of images"):
-        TwinData(root=str(tmp_path / "none")).open()
+        ImagePairData(root=str(tmp_path / "none")).open()
 
 
 @pytest.mark.parametrize(("tested", "sizes"), [(1, {}), (12, {}), (48, {}), (6, {"colours": 6, "shapes": 4})])

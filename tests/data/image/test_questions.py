@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.image import AskedShapes, QuestionData
-from flax_transformer.data.image.question import frequent
+from flax_transformer.data.image import QuestionData, ShapeVQA
+from flax_transformer.data.image.question import most_frequent
 from flax_transformer.data.image.shape import SHAPES
 from flax_transformer.data.image.shape_caption import COLOURS
 from tests.data.image.image_files import pixels, write_image
@@ -94,7 +94,7 @@ def test_bad_folders_are_refused(tmp_path):
 
 
 def test_the_most_frequent_answers_come_first():
-    assert frequent([("b",), ("a", "b"), ("c",), ("a",), ("b", "b")], 2) == ("b", "a")
+    assert most_frequent([("b",), ("a", "b"), ("c",), ("a",), ("b", "b")], 2) == ("b", "a")
 
 
 def seen(scenes, number):
@@ -108,7 +108,7 @@ def seen(scenes, number):
 
 
 def test_answers_are_what_the_picture_shows():
-    scenes, kinds = AskedShapes(noise=0.0, objects=3), set()
+    scenes, kinds = ShapeVQA(noise=0.0, objects=3), set()
     for number in range(40):
         objects = list(seen(scenes, number))
         assert all(share > 0.3 for *_, share in objects)
@@ -133,7 +133,7 @@ def test_answers_are_what_the_picture_shows():
 
 
 def test_scenes_and_questions_are_those_of_their_seed():
-    one, same, other = (AskedShapes(train=20, held_out=5, scene_seed=seed).open() for seed in (0, 0, 1))
+    one, same, other = (ShapeVQA(train=20, held_out=5, scene_seed=seed).open() for seed in (0, 0, 1))
     for split in one.splits:
         assert one.splits[split].fingerprint == same.splits[split].fingerprint != other.splits[split].fingerprint
         assert len(one.splits[split]) == 4 * len(one.splits[split].images)
@@ -146,4 +146,4 @@ def test_scenes_and_questions_are_those_of_their_seed():
 @pytest.mark.parametrize("count", [0, 17])
 def test_impossible_numbers_of_questions_are_refused(count):
     with pytest.raises(ValueError, match=f"questions must be from 1 to 16 an image, got {count}"):
-        AskedShapes(questions=count)
+        ShapeVQA(questions=count)

@@ -14,20 +14,20 @@ from flax_transformer.data.text import (
     Blocks,
     Denoise,
     Infill,
-    MaskedLM,
+    MLMMasking,
     Packed,
     Pairs,
     Rows,
     SpanCorruption,
     TextToText,
-    Windows,
+    TokenWindows,
     WordIds,
     train_byte_bpe,
 )
 from flax_transformer.data.text.batch import ragged
 
 DOCUMENTS = ragged([[4 + (d * 7 + k) % 90 for k in range(3 + d % 20)] for d in range(40)])
-MASKED = MaskedLM(vocab_size=100, mask=3, special=(0, 1, 2))
+MASKED = MLMMasking(vocab_size=100, mask=3, special=(0, 1, 2))
 BLOCKS = Blocks(documents=DOCUMENTS, length=12, begin=(1,), end=(2,))
 
 
@@ -102,7 +102,7 @@ def test_batches_have_one_shape_and_depend_on_step_alone(make):
         ({"rows": 8}, "rows: saved 4, now 8"),
         ({"pad": 7}, "collate: saved 'Rows(length=12, pad=0)', now 'Rows(length=12, pad=7)'"),
         ({"documents": ragged([[5, 6]])}, "examples: saved"),
-        ({"objective": MaskedLM(vocab_size=100, mask=3, special=(0, 1, 2), share=0.2)}, "share=0.2"),
+        ({"objective": MLMMasking(vocab_size=100, mask=3, special=(0, 1, 2), share=0.2)}, "share=0.2"),
     ],
 )
 def test_a_position_of_another_stream_is_refused(change, message):
@@ -159,7 +159,7 @@ def test_evaluation_sees_every_item_once_and_the_same_way():
 
 def test_windows_stream_as_random_windows():
     tokens = np.arange(200, dtype=np.uint16)
-    stream = ExampleStream(shuffled(Windows(tokens=tokens, length=8), seed=0), Rows(length=8), rows=16)
+    stream = ExampleStream(shuffled(TokenWindows(tokens=tokens, length=8), seed=0), Rows(length=8), rows=16)
     starts = np.concatenate([batch["inputs"]["tokens"][:, 0] for batch in take(stream, 12)])
     assert sorted(starts) == list(range(192))  # every window once in an epoch
     assert (np.diff(starts) != 1).any()

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data.text import MaskedLM, WordIds
+from flax_transformer.data.text import MLMMasking, WordIds
 
 V, PAD, CLS, SEP, MASK = 40, 0, 1, 2, 3
 SPECIAL = (PAD, CLS, SEP)
-OBJECTIVE = MaskedLM(vocab_size=V, mask=MASK, special=SPECIAL)
+OBJECTIVE = MLMMasking(vocab_size=V, mask=MASK, special=SPECIAL)
 TOKENS = st.lists(st.integers(0, V - 1), max_size=60).map(lambda ids: np.array(ids, np.int32))
 
 
@@ -20,7 +20,7 @@ def draw(seed):
 @settings(max_examples=100)
 @given(TOKENS, st.integers(0, 999), st.floats(0.01, 0.9))
 def test_the_share_of_ordinary_tokens_is_chosen_and_nothing_special(tokens, seed, share):
-    out = MaskedLM(vocab_size=V, mask=MASK, special=SPECIAL, share=share)({"tokens": tokens}, draw(seed))
+    out = MLMMasking(vocab_size=V, mask=MASK, special=SPECIAL, share=share)({"tokens": tokens}, draw(seed))
     chosen = out["weights"] == 1
     choosable = int((tokens > MASK).sum())
     assert chosen.sum() == (max(1, round(share * choosable)) if choosable else 0)
@@ -71,7 +71,7 @@ def test_every_place_is_chosen_alike():
 def test_words_are_chosen_whole(sizes, seed):
     words = np.concatenate([[-1], np.repeat(np.arange(len(sizes)), sizes), [-1]])
     tokens = np.concatenate([[CLS], 4 + np.arange(sum(sizes)) % 36, [SEP]])
-    whole = MaskedLM(vocab_size=V, mask=MASK, special=SPECIAL, words="words")
+    whole = MLMMasking(vocab_size=V, mask=MASK, special=SPECIAL, words="words")
     out = whole({"tokens": tokens, "words": words, "types": tokens * 0}, draw(seed))
     chosen = out["weights"] == 1
     picked = set(words[chosen])
@@ -104,9 +104,9 @@ def test_a_continuing_piece_belongs_to_the_word_before():
 )
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        MaskedLM(**{"vocab_size": V, "mask": MASK, "special": SPECIAL, **options})
+        MLMMasking(**{"vocab_size": V, "mask": MASK, "special": SPECIAL, **options})
 
 
 def test_objectives_are_values():
-    assert MaskedLM(vocab_size=V, mask=MASK, special=(SEP, CLS, PAD)) == OBJECTIVE
-    assert hash(OBJECTIVE) == hash(MaskedLM(vocab_size=V, mask=MASK, special=(SEP, CLS, PAD)))
+    assert MLMMasking(vocab_size=V, mask=MASK, special=(SEP, CLS, PAD)) == OBJECTIVE
+    assert hash(OBJECTIVE) == hash(MLMMasking(vocab_size=V, mask=MASK, special=(SEP, CLS, PAD)))

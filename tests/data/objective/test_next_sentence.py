@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flax_transformer.data import shuffled
-from flax_transformer.data.text import MaskedLM, NextSentence, WordIds, bounds
+from flax_transformer.data.text import MLMMasking, NextSentence, WordIds, sentence_bounds
 
 CLS, SEP = 1, 2
 
@@ -22,7 +22,7 @@ def corpus(sizes):
 
 
 def make(sizes, **options):
-    sentences, documents = bounds(corpus(sizes))
+    sentences, documents = sentence_bounds(corpus(sizes))
     options = {"length": 16, "cls": CLS, "sep": SEP, "short": 0.2, **options}
     return NextSentence(sentences=sentences, documents=documents, **options)
 
@@ -109,7 +109,7 @@ def test_short_pairs_come_with_their_share():
 
 def test_pairs_go_on_into_the_masked_language_model():
     pairs = make([[5] * 4, [6] * 3])
-    masked = MaskedLM(vocab_size=4000, mask=3, special=(0, CLS, SEP), words="words")
+    masked = MLMMasking(vocab_size=4000, mask=3, special=(0, CLS, SEP), words="words")
     examples = shuffled(pairs.starts, pairs, WordIds(continuing=(1001, 1002), special=(CLS, SEP)), masked, seed=1)
     for index in range(20):
         example = examples[index]
@@ -125,10 +125,10 @@ def test_pairs_go_on_into_the_masked_language_model():
         ({"documents": np.array([0, 2, 2, 5])}, "bounds must rise"),
         ({"documents": np.array([0, 2, 4])}, "5 sentences"),
         ({"length": 4}, "length must hold 3 marks and 2 tokens"),
-        ({"sentences": bounds([[[1], [2], []], [[3], [4]]])[0]}, "sentences must have tokens, got none in 2"),
+        ({"sentences": sentence_bounds([[[1], [2], []], [[3], [4]]])[0]}, "sentences must have tokens, got none in 2"),
     ],
 )
 def test_broken_corpora_are_refused(change, message):
-    sentences, documents = bounds(corpus([[1, 1, 1], [1, 1]]))
+    sentences, documents = sentence_bounds(corpus([[1, 1, 1], [1, 1]]))
     with pytest.raises(ValueError, match=re.escape(message)):
         NextSentence(**{"sentences": sentences, "documents": documents, "length": 16, "cls": CLS, "sep": SEP, **change})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.text import MaskedLM, Packed
+from flax_transformer.data.text import MLMMasking, Packed
 from flax_transformer.data.text.batch import ragged
 
 pytestmark = pytest.mark.parity
@@ -36,7 +36,7 @@ def test_masking_has_the_proportions_of_transformers(tokenizer):
     labels, tokens = batch["labels"].numpy(), batch["input_ids"].numpy()
     expected = outcome(rows, tokens, labels != -100, tokenizer.mask_token_id)
 
-    objective = MaskedLM(vocab_size=100, mask=tokenizer.mask_token_id, special=tuple(tokenizer.all_special_ids))
+    objective = MLMMasking(vocab_size=100, mask=tokenizer.mask_token_id, special=tuple(tokenizer.all_special_ids))
     rng = np.random.default_rng(1)
     ours = [objective({"tokens": row}, rng) for row in rows]
     found = outcome(

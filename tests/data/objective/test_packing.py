@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data.text import Blocks, Packed, Windows
+from flax_transformer.data.text import Blocks, Packed, TokenWindows
 from flax_transformer.data.text.batch import ragged
 
 DOCUMENTS = st.lists(st.lists(st.integers(3, 50), max_size=12), max_size=8)
@@ -60,9 +60,9 @@ def test_windows_cover_the_stream_and_predict_its_next_token(n, length, stride):
     stream = np.arange(100, 100 + n, dtype=np.uint16)
     if n <= length:
         with pytest.raises(ValueError, match=f"must be longer than a window, got {n} tokens, length {length}"):
-            Windows(tokens=stream, length=length)
+            TokenWindows(tokens=stream, length=length)
         return
-    windows = Windows(tokens=stream, length=length, stride=stride)
+    windows = TokenWindows(tokens=stream, length=length, stride=stride)
     seen = []
     for index, window in enumerate(windows):
         first = 100 + min(index * stride, n - 1 - length)
@@ -98,13 +98,13 @@ def test_impossible_lengths_are_refused():
     with pytest.raises(ValueError, match=r"least must be in 1\.\.4 tokens, got 5"):
         Blocks(documents=documents, length=4, least=5)
     with pytest.raises(ValueError, match="length and stride must be at least 1, got 4, 0"):
-        Windows(tokens=documents.flat, length=4, stride=0)
+        TokenWindows(tokens=documents.flat, length=4, stride=0)
 
 
 def test_fingerprints_tell_data_and_options_apart():
     one, other = ragged([[5, 6], [7]]), ragged([[5], [6, 7]])
     values = [Packed(documents=d, length=n).fingerprint for d in (one, other) for n in (2, 3)]
     values += [Blocks(documents=d, length=n).fingerprint for d in (one, other) for n in (2, 3)]
-    values += [Windows(tokens=one.flat, length=n).fingerprint for n in (1, 2)]
+    values += [TokenWindows(tokens=one.flat, length=n).fingerprint for n in (1, 2)]
     assert len(set(values)) == len(values)
     assert Packed(documents=ragged([[5, 6], [7]]), length=2).fingerprint == values[0]

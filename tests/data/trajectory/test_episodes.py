@@ -7,12 +7,12 @@ from flax_transformer.data.trajectory import (
     DecisionData,
     EpisodeData,
     Episodes,
+    EpisodeWindows,
     PlayedEpisodes,
     StepRows,
-    Windows,
     read_episodes,
 )
-from flax_transformer.data.trajectory.episode import parted
+from flax_transformer.data.trajectory.episode import split_episodes
 
 
 def episodes(lengths=(3, 1, 4), seed=0):
@@ -32,7 +32,7 @@ def test_returns_to_go_are_sums_to_the_end_of_the_episode():
 
 def test_parts_do_not_reach_into_the_next_episode():
     found = episodes()
-    windows = Windows(found, 3)
+    windows = EpisodeWindows(found, 3)
     assert [len(each["actions"]) for each in windows] == [3, 2, 1, 1, 3, 3, 2, 1]
     assert [each["times"][0] for each in windows] == [0, 1, 2, 0, 0, 1, 2, 3]
     np.testing.assert_array_equal(windows[5]["states"], found.states[5:8])
@@ -42,7 +42,7 @@ def test_parts_do_not_reach_into_the_next_episode():
 def test_steps_are_laid_out_with_what_came_after_them(condition):
     found = episodes()
     rows = StepRows(length=3, kinds=3, mean=(1.0, 2.0), std=(0.5, 4.0), scale=10.0, condition=condition)
-    batch = rows([Windows(found, 3)[6], None])
+    batch = rows([EpisodeWindows(found, 3)[6], None])
     inputs = batch["inputs"]
     np.testing.assert_allclose(inputs["states"][0, :2] * (0.5, 4.0) + (1.0, 2.0), found.states[6:8], rtol=1e-6)
     np.testing.assert_allclose(inputs["returns"][0, :2, 0] * 10, found.to_go[6:8] * condition, rtol=1e-6)
@@ -55,12 +55,12 @@ def test_steps_are_laid_out_with_what_came_after_them(condition):
 
 def test_whole_episodes_are_held_out():
     found = episodes(lengths=tuple(range(1, 11)))
-    parts = parted(found, 0.3, seed=1)
+    parts = split_episodes(found, 0.3, seed=1)
     lengths = np.concatenate([each.ends - each.starts for each in parts.values()])
     assert sorted(lengths) == list(range(1, 11))
     assert len(parts["validation"]) == 3
     with pytest.raises(ValueError, match=r"holdout must be in \(0, 1\) of at least 2 episodes, got 1.0 of 10"):
-        parted(found, 1.0, seed=1)
+        split_episodes(found, 1.0, seed=1)
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -8,13 +8,13 @@ from flax_transformer.data.image import Flip, ShiftFlip
 from flax_transformer.data.image.batch import Draw
 from flax_transformer.data.video import (
     ACTIONS,
-    ClipData,
-    ClipRows,
-    EveryFrame,
+    ChannelsToFrames,
     MovingShapes,
+    PerFrame,
     SampleFrames,
-    Unfold,
-    spread_evenly,
+    VideoFolderData,
+    VideoRows,
+    evenly_spaced_frames,
 )
 from flax_transformer.data.video.decode import decode_frames, video_size
 
@@ -37,7 +37,7 @@ def root(tmp_path):
 
 
 def test_clips_of_class_folders_are_found_and_some_held_out(root):
-    found = ClipData(root=str(root), holdout=0.25).open()
+    found = VideoFolderData(root=str(root), holdout=0.25).open()
     assert found.classes == ("jump", "run")
     assert {split: len(clips) for split, clips in found.splits.items()} == {"train": 4, "validation": 2, "test": 2}
     names = [clips.clips.name(i) for clips in found.splits.values() for i in range(len(clips))]
@@ -51,12 +51,12 @@ def test_folders_of_splits_are_taken_as_they_are(tmp_path):
         for action in ("a", "b"):
             for clip in range(count):
                 write_clip(tmp_path / split / action / str(clip))
-    found = ClipData(root=str(tmp_path)).open()
+    found = VideoFolderData(root=str(tmp_path)).open()
     assert {split: len(clips) for split, clips in found.splits.items()} == {"train": 6, "validation": 2, "test": 4}
 
 
 def test_frames_come_in_the_order_of_their_numbers(root):
-    clips = ClipData(root=str(root)).open().splits["train"].clips
+    clips = VideoFolderData(root=str(root)).open().splits["train"].clips
     frames = clips.read(0, [0, 9, 10])
     folder = clips.root / clips.names[0]
     for frame, name in zip(frames, ("1", "10", "11"), strict=True):
@@ -64,11 +64,11 @@ def test_frames_come_in_the_order_of_their_numbers(root):
 
 
 def test_another_clip_is_another_fingerprint(root):
-    before = ClipData(root=str(root)).open().splits["train"].fingerprint
-    assert ClipData(root=str(root)).open().splits["train"].fingerprint == before
-    name = ClipData(root=str(root)).open().splits["train"].clips.name(0)
+    before = VideoFolderData(root=str(root)).open().splits["train"].fingerprint
+    assert VideoFolderData(root=str(root)).open().splits["train"].fingerprint == before
+    name = VideoFolderData(root=str(root)).open().splits["train"].clips.name(0)
     PIL.Image.new("RGB", (7, 9)).save(f"{name}/3.png")
-    assert ClipData(root=str(root)).open().splits["train"].fingerprint != before
+    assert VideoFolderData(root=str(root)).open().splits["train"].fingerprint != before
 
 
 def empty(root):
@@ -94,7 +94,7 @@ def no_av(root):
 @pytest.mark.parametrize("spoil", [empty, sizes, damaged, no_av])
 def test_a_clip_that_is_none_is_named(root, spoil):
     message = spoil(root)
-    found = ClipData(root=str(root), holdout=0.2).open()
+    found = VideoFolderData(root=str(root), holdout=0.2).open()
     every = [(clips.clips, i) for clips in found.splits.values() for i in range(len(clips))]
     with pytest.raises(ValueError, match=message):
         [clips.size(i) for clips, i in every]
@@ -114,12 +114,12 @@ def test_folders_of_another_form_are_refused(root, tmp_path_factory, spoil, mess
     root.rename(inner)
     spoil(inner)
     with pytest.raises(ValueError, match=message):
-        ClipData(root=str(inner)).open()
+        VideoFolderData(root=str(inner)).open()
 
 
 def test_no_folder_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere must be a folder of clips, there is none"):
-        ClipData(root=str(tmp_path / "nowhere")).open()
+        VideoFolderData(root=str(tmp_path / "nowhere")).open()
 
 
 @pytest.mark.parametrize("length", [8, 9, 31])
@@ -131,11 +131,11 @@ def test_frames_by_chance_rise_lie_within_and_are_all_drawn(length):
         assert 0 <= numbers[0] <= numbers[-1] < length
         seen |= set(numbers.tolist())
     assert seen == set(range(length))
-    assert len(set(spread_evenly(8, length).tolist())) == 8
+    assert len(set(evenly_spaced_frames(8, length).tolist())) == 8
 
 
 def test_a_clip_of_fewer_frames_than_are_asked_for_is_refused(root):
-    clips = ClipData(root=str(root)).open().splits["train"]
+    clips = VideoFolderData(root=str(root)).open().splits["train"]
     with pytest.raises(ValueError, match="a clip must have the 12 frames that are asked for, it has 11"):
         SampleFrames(count=12)(clips[0], RNG)
 
@@ -143,7 +143,7 @@ def test_a_clip_of_fewer_frames_than_are_asked_for_is_refused(root):
 def test_all_frames_of_a_clip_are_changed_alike():
     images = [PIL.Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))] * 6
     for seed in range(8):
-        found = EveryFrame(transform=Flip(share=0.5))({"images": images}, np.random.default_rng(seed))["images"]
+        found = PerFrame(transform=Flip(share=0.5))({"images": images}, np.random.default_rng(seed))["images"]
         assert len({each.tobytes() for each in found}) == 1
 
 
@@ -151,12 +151,12 @@ def test_what_changes_batches_of_pictures_changes_clips_alike_in_all_frames():
     frames = np.random.default_rng(0).integers(0, 256, (2, 5, 8, 8, 3), np.uint8)
     frames[:] = frames[:, :1]
     examples = [{"images": [PIL.Image.fromarray(frame) for frame in clip], "label": 1} for clip in frames]
-    batch = ClipRows()([*examples, None])
+    batch = VideoRows()([*examples, None])
     changed = ShiftFlip(pad=2, flip=0.5)(batch, Draw(np.random.default_rng(1), 3, np.arange(3)))
-    clips = Unfold()(changed)["inputs"]["clips"]
+    clips = ChannelsToFrames()(changed)["inputs"]["clips"]
     assert clips.shape == (3, 5, 8, 8, 3)
     np.testing.assert_array_equal(clips, np.broadcast_to(clips[:, :1], clips.shape))
-    np.testing.assert_array_equal(Unfold()(batch)["inputs"]["clips"][:2], frames)
+    np.testing.assert_array_equal(ChannelsToFrames()(batch)["inputs"]["clips"][:2], frames)
     assert not (clips[:2] == frames).all()
     assert batch["weights"].tolist() == [1, 1, 0]
 
@@ -164,7 +164,7 @@ def test_what_changes_batches_of_pictures_changes_clips_alike_in_all_frames():
 def test_clips_of_several_sizes_are_no_batch():
     one, two = ({"images": [PIL.Image.new("RGB", (side, 4))] * 2, "label": 0} for side in (4, 5))
     with pytest.raises(ValueError, match=r"clips of a batch must have one size, got \(4, 4\) and \(4, 5\)"):
-        ClipRows()([one, two])
+        VideoRows()([one, two])
 
 
 def test_no_single_frame_shows_what_a_shape_does():

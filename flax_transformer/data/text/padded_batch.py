@@ -52,7 +52,7 @@ class Rows:
             values = [None if example is None else np.asarray(example[name]) for example in examples]
             if np.ndim(value):
                 _check_equal(examples, name)
-                batch[name], lengths = fill(name, values, self.length, self.pad if name == "tokens" else 0)
+                batch[name], lengths = pad_arrays(name, values, self.length, self.pad if name == "tokens" else 0)
             else:
                 batch[name] = np.array([0 if value is None else value for value in values], _narrow(np.asarray(value)))
         inputs = {name: batch.pop(name) for name in INPUTS if name in batch}
@@ -92,7 +92,7 @@ class Pairs:
     """Lay out ``source`` and ``target`` arrays as ``collate`` of sentence pairs does.
 
     The decoder reads the target behind ``start``; end marks are the example's own. T5 starts with its padding, BART
-    with its end mark. See ``teach`` for the batch.
+    with its end mark. See ``teacher_forcing_batch`` for the batch.
 
     Raises:
         ValueError: a side longer than S or T, or all rows empty.
@@ -113,11 +113,11 @@ class Pairs:
         sides = {}
         for name, length in (("source", self.source_length), ("target", self.target_length)):
             values = [None if example is None else np.asarray(example[name]) for example in examples]
-            sides[name] = fill(name, values, length, self.pad)
-        return teach(*sides["source"], *sides["target"], start=self.start, pad=self.pad)
+            sides[name] = pad_arrays(name, values, length, self.pad)
+        return teacher_forcing_batch(*sides["source"], *sides["target"], start=self.start, pad=self.pad)
 
 
-def teach(
+def teacher_forcing_batch(
     source: Int[np.ndarray, "B S"],
     source_lengths: Int[np.ndarray, " B"],
     target: Int[np.ndarray, "B T"],
@@ -158,7 +158,7 @@ def _check_equal(examples: Sequence[Mapping[str, Any] | None], name: str) -> Non
             )
 
 
-def fill(
+def pad_arrays(
     name: str, values: Sequence[Shaped[np.ndarray, "_"] | None], width: int, pad: int
 ) -> tuple[Shaped[np.ndarray, "B width"], Int[np.ndarray, " B"]]:
     """Lay arrays of different lengths out as rows of one width, and give their lengths; None makes an empty row.
