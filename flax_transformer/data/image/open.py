@@ -40,7 +40,7 @@ class ImageData:
     """Training images that are used, of each class its share; None: all."""
 
     def open(self) -> ImageSet:
-        """Open the images; errors as `open_images` and `stratified_subset`, and for names unlike the classes in number."""
+        """Open the images; errors as `open_images` and `stratified_subset`, and for classes unlike the names."""
         found = self.found()
         if self.limit is None:
             return found
