@@ -28,11 +28,12 @@ demo: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 demo: $(BIN)/.demo  ## train a translator of number words and try it
 	@$(BIN)/python experiments/translate_numbers.py --workdir runs/translate_numbers
 
+# A tenth of the long tests is among them, another one every day; TURN=3 asks for one.
 test: $(BIN)/.dev  ## all tests that need no torch, but for the slow ones
 	@$(PYTEST) -m "not parity and not slow and not soak" $(TESTS)
 
 slow: $(BIN)/.dev  ## the slow tests that need no torch
-	@$(PYTEST) -m "slow and not parity" $(TESTS)
+	@$(PYTEST) -m "(slow or rotates) and not parity" $(TESTS)
 
 soak: $(BIN)/.dev  ## kill, preempt and resume a run again and again; TRIALS=24
 	@$(BIN)/python -m pytest -n 0 -m soak tests/reliability

@@ -1,7 +1,10 @@
+import datetime
 import gc
 import io
 import os
 import shutil
+import zlib
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -34,9 +37,31 @@ FIRST = ("reliability", "parallel", "security", "launch", "task")
 """Folders of tests that take long, as they start processes or train: at the end they would keep one worker alone."""
 
 
-def pytest_collection_modifyitems(items):
-    """Begin with what takes long."""
+TURNS = 10
+TURN = int(os.environ.setdefault("TURN", str(datetime.date.today().toordinal()))) % TURNS
+"""Which tenth of the tests marked `rotates` runs: another one every day, or the one that is asked for."""
+
+
+def pytest_report_header():
+    """Say which of the long tests run."""
+    return f"of the long tests, those of turn {TURN} of {TURNS} (TURN={TURN}); make slow runs all"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Begin with what takes long, and leave long tests to their turn.
+
+    What is parametrised over a registry goes by its parameter, so that a family is loaded once; others go by file.
+    """
     items.sort(key=lambda item: not set(FIRST) & set(item.path.parts))
+    if "slow" in config.option.markexpr.replace("not slow", ""):
+        return
+    count = Counter(item.function for item in items if item.get_closest_marker("rotates"))
+    for item in items:
+        if item.get_closest_marker("rotates"):
+            of = item.callspec.id if count[item.function] >= TURNS else str(item.path.relative_to(config.rootpath))
+            if zlib.crc32(of.encode()) % TURNS != TURN:
+                item.add_marker("slow")
 
 
 MAPS = 20_000

@@ -88,6 +88,7 @@ def growing():
 """
 
 
+@pytest.mark.rotates
 def test_a_program_that_compiles_again_ends_with_its_cause_and_an_error(run, tmp_path):
     (tmp_path / "mine.py").write_text(GROWING)
     code, out, err = run("bench", f"{tmp_path / 'mine.py'}:growing", "--steps", 1, "--json", tmp_path / "a.json")

@@ -37,6 +37,7 @@ def text(lines):
     return "".join(line + "\n" for line in lines).encode()
 
 
+@pytest.mark.rotates
 def test_translate_gives_one_line_a_sentence(run, workdir):
     code, out, err = run("translate", workdir, stdin=text(SENTENCES))
     assert (code, err) == (0, "")
@@ -45,6 +46,7 @@ def test_translate_gives_one_line_a_sentence(run, workdir):
     assert run("translate", workdir, stdin=text(SENTENCES[::-1]))[1].splitlines() == out.splitlines()[::-1]
 
 
+@pytest.mark.rotates
 def test_translate_by_files(run, workdir, tmp_path):
     (tmp_path / "in").write_bytes(text(SENTENCES))
     code, out, _ = run("translate", workdir, "--input", tmp_path / "in", "--output", tmp_path / "out")
@@ -69,6 +71,7 @@ def test_more_best_than_beams_is_refused(run, workdir):
     assert "n_best must be between 1 and beams, got n_best=3, beams=2" in err
 
 
+@pytest.mark.rotates
 def test_empty_lines_stay_in_place(run, workdir):
     code, out, _ = run("translate", workdir, stdin=b"seven\n\n   \nseven\n")
     lines = out.split("\n")
@@ -120,6 +123,7 @@ def corpus(folder):
     return "--source", folder / "source", "--reference", folder / "reference"
 
 
+@pytest.mark.rotates
 def test_evaluate_equals_sacrebleu(run, workdir, tmp_path):
     code, out, _ = run("evaluate", workdir, *corpus(tmp_path))
     result = json.loads(out)
@@ -192,6 +196,7 @@ def python(*arguments, **options):
     return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, timeout=120, **options)
 
 
+@pytest.mark.rotates
 def test_a_reader_that_has_had_enough_is_no_error():
     command = [sys.executable, "-m", "flax_transformer.cli", "show", "transformer_tiny"]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -216,6 +221,7 @@ def test_help_loads_no_jax():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.rotates
 def test_all_below_the_command_line_imports_light():
     """A machine with only jax, flax, optax, orbax and einops can import and run the core."""
     code = (

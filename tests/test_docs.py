@@ -36,6 +36,7 @@ def program(page: str, title: str) -> str:
     return "\n".join(blocks(introduction) + blocks(sections[title]))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("page", "title"), share(SECTIONS, 3, of=9))
 def test_a_section_runs_and_prints_what_it_says(page, title):
     out = io.StringIO()
@@ -52,11 +53,13 @@ def test_a_section_is_short_and_compares(page, title):
     assert "same(" in code or "```text" in section
 
 
+@pytest.mark.rotates
 def test_the_block_inside_shard_map_runs_on_eight_devices():
     code = program("composing", "Inside `shard_map`") + "\nprint(len(outputs.sharding.device_set))"
     assert on_eight("-c", code)[0] == 8
 
 
+@pytest.mark.rotates
 def test_a_mesh_of_ones_own_may_have_eight_devices():
     code = program("composing", "On a mesh of your own") + "\nprint(len(outputs.sharding.device_set))"
     assert on_eight("-c", code)[0] == 8

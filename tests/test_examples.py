@@ -108,6 +108,7 @@ def forward(found, ids, types):
     return x @ table.T + found["predictions.bias"]
 
 
+@pytest.mark.rotates
 def test_a_family_of_ones_own_opens_a_checkpoint_and_gives_its_values(folder):
     found, pretrained = load_file(folder / "model.safetensors"), hub.load(folder)
     rng = np.random.default_rng(1)
@@ -132,6 +133,7 @@ def test_it_is_saved_as_it_was(folder, tmp_path):
     assert said == {**json.loads((folder / "config.json").read_text()), "dtype": "float32"}
 
 
+@pytest.mark.rotates
 def test_a_model_of_it_made_here_is_a_checkpoint_too(albert, folder, tmp_path):
     config = with_fields(hub.load(folder).model.cfg.encoder, depth=2, max_length=16)
     model = module_of(config)(config, rngs=nnx.Rngs(0))
@@ -175,6 +177,7 @@ def test_a_task_on_new_data_learns_and_ends_with_a_checkpoint_and_a_report(tmp_p
 # Two towers.
 
 
+@pytest.mark.rotates
 def test_the_contrastive_loss_is_what_it_says_and_sees_the_whole_batch():
     model = module_of(TOWERS.model)(TOWERS.model, rngs=nnx.Rngs(0))
     rng = np.random.default_rng(0)
@@ -207,6 +210,7 @@ def test_rows_that_fill_up_a_batch_are_not_compared_with():
 # A recurrent encoder-decoder.
 
 
+@pytest.mark.rotates
 def test_a_recurrent_model_is_decoded_by_the_loops_of_all_others():
     model = module_of(RECURRENT.model)(RECURRENT.model, rngs=nnx.Rngs(3))
     rng = np.random.default_rng(0)
@@ -231,6 +235,7 @@ def trained(tmp_path_factory):
     return [(folder, train(recipe, folder)) for folder, recipe in zip(folders, (TOWERS, RECURRENT), strict=True)]
 
 
+@pytest.mark.rotates
 def test_recipe_evaluator_and_translator_take_a_recurrent_model(trained):
     folder, model = trained[1]
     assert records(folder)[-1].keys() >= {"exact_match", "chrf"}

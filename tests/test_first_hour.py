@@ -72,6 +72,7 @@ def command(line, run):
     assert out
 
 
+@pytest.mark.rotates
 def test_the_python_of_the_page_runs(place):
     names: dict = {}
     for language, code in BLOCKS:

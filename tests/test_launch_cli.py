@@ -18,6 +18,7 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.rotates
 def test_arguments_after_two_hyphens_are_the_experiments(run):
     code, out, err = run(
         *TPU, "--workdir", "gs://bucket/run", "--dry-run", "--", "base", "--train.steps", 3, "--dry-run"
@@ -30,6 +31,7 @@ def test_arguments_after_two_hyphens_are_the_experiments(run):
     assert all(Path(file).is_file() for file in files), "what is printed can be pasted: its files are there"
 
 
+@pytest.mark.rotates
 def test_a_dry_run_prints_commands_alone(run):
     out = run(*TPU, "--workdir", "gs://bucket/run", "--dry-run")[1]
     assert all(line.startswith("gcloud ") for line in out.splitlines())
@@ -41,6 +43,7 @@ def test_a_dry_run_of_delete_prints_what_would_be_deleted(run):
     assert run(*command)[1] == "gcloud compute tpus tpu-vm delete mine --zone=us-west4-a --quiet\n"
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -6,10 +6,12 @@ from tests import matrix
 from tests.matrix import Proof
 
 
+@pytest.mark.rotates
 def test_the_page_is_what_the_marks_say():
     assert (matrix.ROOT / "docs/matrix.md").read_text() == matrix.render(matrix.proofs()), "run `make matrix`"
 
 
+@pytest.mark.rotates
 def test_a_mark_that_is_gone_is_gone_from_the_page():
     found = matrix.proofs()
     pages = [matrix.render([other for other in found if other != proof]) for proof in dict.fromkeys(found)]

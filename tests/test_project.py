@@ -21,6 +21,7 @@ def test_completion_lists_every_room_that_there_is():
     assert set(dir(ft)) == {"__version__", *folders - {"cli"}}
 
 
+@pytest.mark.rotates
 def test_a_room_needs_no_import_of_its_own():
     rooms = "(getattr(ft, room).__name__ for room in ft.__all__)"
     code = f"import flax_transformer as ft; print(ft.hub.load.__name__, *{rooms})"

@@ -57,6 +57,7 @@ def test_a_command_of_ours_takes_the_options_shown(command, run):
     assert [name for name in OURS[command] if not re.search(rf"{name}\b", said) and name != command] == []
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("file", EXPERIMENTS)
 def test_an_experiment_takes_the_options_shown(file, capsys, monkeypatch):
     spec = importlib.util.spec_from_file_location(Path(file).stem, ROOT / file)
@@ -87,6 +88,7 @@ def test_what_is_made_and_installed_is_there():
     assert {"gpu", "tpu"} <= named <= set(extras)
 
 
+@pytest.mark.rotates
 def test_the_code_runs_as_shown():
     names: dict = {}
     exec(CODE[0], names)
@@ -96,6 +98,7 @@ def test_the_code_runs_as_shown():
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(names["grads"]))
 
 
+@pytest.mark.rotates
 def test_the_code_on_checkpoints_runs_on_a_small_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tokenizer = HubTokenizer.of(train_byte_bpe(["Attention is all you need"], vocab_size=270))

@@ -19,6 +19,7 @@ def labels(text):
     return [re.split(r"\s{2,}", line.strip())[0] for line in text.splitlines() if re.search(r"\S\s{2,}\S", line)]
 
 
+@pytest.mark.rotates
 def test_the_function_shown_is_one_that_can_be_measured():
     names: dict = {}
     exec(MINE, names)

@@ -144,6 +144,7 @@ def test_a_dead_link_and_what_other_hosts_have_are_found(tmp_path):
     assert link.faults(tmp_path) == []
 
 
+@pytest.mark.rotates
 def test_a_field_is_shown_with_the_string_below_it():
     pytest.importorskip("griffe", reason="the site's tools are installed by `make docs`")
     import griffe

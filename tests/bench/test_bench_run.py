@@ -118,6 +118,7 @@ def test_a_translation_experiment_gives_its_longest_batches_and_reads_no_data():
     assert workload.objective == TokenLoss(label_smoothing=0.1, chunk=4096)
 
 
+@pytest.mark.rotates
 def test_any_experiment_is_measured_on_its_own_batches():
     target = f"{ROOT}/experiments/forkme.py"
     workload = find_target(target, Size())
@@ -153,6 +154,7 @@ EXPERIMENT = Mine()
 """
 
 
+@pytest.mark.rotates
 def test_an_experiment_of_an_unknown_model_has_all_that_a_known_one_has(tmp_path):
     """Four rows are what its objective counts; no gradient goes to its inputs."""
     (tmp_path / "mine.py").write_text(MINE)
@@ -183,6 +185,7 @@ def test_compute_type_changes_everywhere():
     assert with_precision(transformer_tiny()) == transformer_tiny()
 
 
+@pytest.mark.rotates
 def test_attention_backends_are_timed_or_say_why_not():
     record = bench_attention((8, 16), batch=2, heads=4, kv_heads=2, width=8, causal=True, budget=0.0)
     assert json.loads(json.dumps(record)) == record

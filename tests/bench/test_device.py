@@ -65,6 +65,7 @@ def test_tpu_numbers_agree_with_jax(kind, version, cores):
     assert known_peak(kind, "bfloat16") == pytest.approx(core.bf16_ops_per_second * cores, rel=0.01)
 
 
+@pytest.mark.rotates
 def test_a_cpu_is_measured_and_shared_by_all_its_devices():
     one = measured_peak("float32", seconds=0.01)
     assert one > 1e8

@@ -161,6 +161,7 @@ def test_products_of_groups_are_counted():
     assert flops(run, x, experts, sizes) == 3 * 2 * 10 * 4 * 6
 
 
+@pytest.mark.rotates
 def test_what_is_computed_again_is_counted_apart():
     cfg = transformer_block(embed=16, heads=2, inner=32, dropout=0.0)
     blocks = nnx.eval_shape(lambda: init_stack(lambda r: Block(cfg, rngs=r), 3, key=jax.random.key(0)))
@@ -280,6 +281,7 @@ STACKED = [name for name in TEXTS if not isinstance(find_preset(name)(), Recurre
 """Presets of stacks of blocks, of which there is a formula."""
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(STACKED, 0, of=18))
 def test_every_preset_costs_what_its_formula_says(name):
     config = find_preset(name)()
@@ -341,6 +343,7 @@ def test_forward_equals_what_xla_counts_without_loops(variant):
     assert counted == flops(forward, abstract(with_fields(config, unroll=1)), batch)
 
 
+@pytest.mark.rotates
 def test_tables_that_are_looked_up_cost_nothing():
     small, large = (replace(transformer_tiny(1_000), source_embedding=e) for e in (
         None, EmbeddingConfig(vocab=50_000, embed=128)

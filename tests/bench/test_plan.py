@@ -307,6 +307,7 @@ def test_an_experiment_takes_its_own_options():
         find_target("gpt2", Size(), ("--nonsense",))
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_is_said(monkeypatch):
     with pytest.raises(ValueError, match="did you mean transformer_tiny"):
         compile_case(replace(CASE, target="transformer_tinny"))

@@ -58,6 +58,7 @@ def compiled(monkeypatch, every):
     return asked
 
 
+@pytest.mark.rotates
 def test_a_search_tries_all_that_can_be(every):
     sizes = [
         (way.case.mesh, way.case.size["remat"], way.case.size["batch"], way.case.size["accumulate"]) for way in every
@@ -73,6 +74,7 @@ def test_a_search_tries_all_that_can_be(every):
     assert 3 * parts < whole
 
 
+@pytest.mark.rotates
 def test_experts_are_shared_out_where_a_model_has_some(every):
     assert {way.case.mesh.expert for way in every} == {1}
     assert "mesh.expert" not in command(Plan(case=every[0].case, compiled=COMPILED))

@@ -94,6 +94,7 @@ def mine(tmp_path, monkeypatch):
     return tmp_path / "mine.py"
 
 
+@pytest.mark.rotates
 def test_a_module_of_ones_own_is_measured_by_file_and_function(mine):
     record = benchmark(f"{mine}:train", Size(), steps=2)
     program = record["programs"]["train"]
@@ -168,6 +169,7 @@ def test_config_json_alone_makes_a_model_of_every_architecture(family, architect
         assert counted["train"].model > counted["forward"].model
 
 
+@pytest.mark.rotates
 def test_a_checkpoint_costs_what_its_preset_does(tmp_path):
     """The fields of GPT-2's own config.json, and no weights."""
     fields = {

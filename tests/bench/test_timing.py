@@ -163,6 +163,7 @@ def test_any_function_has_a_table_json_and_a_comparison(tmp_path):
         record.compare(measure(update, *state(), steps=1, name="another"))
 
 
+@pytest.mark.rotates
 @pytest.mark.usefixtures("_known_peak")
 def test_the_page_on_performance_measures_what_it_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -20,6 +20,7 @@ def record():
     return bench_variants((32, 64), names=names, size=SIZE, limits=limits, trained=tuple(heads))
 
 
+@pytest.mark.rotates
 def test_errors_memory_and_times_are_told(record):
     found = {(each["name"], each["length"]): each for each in record["results"]}
     assert found["xla", 32]["error"] < 1e-6
@@ -67,6 +68,7 @@ def test_the_error_of_a_causal_variant_is_against_the_past():
     assert abs(relative_error(LinearAttention(), q, k, v, mask) - share) < 0.1 * share
 
 
+@pytest.mark.rotates
 def test_the_figure_is_written(record, tmp_path):
     save_figure(record, tmp_path / "a.svg")
     assert "</svg>" in (tmp_path / "a.svg").read_text()

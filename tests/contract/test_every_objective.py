@@ -52,6 +52,7 @@ def test_every_objective_of_the_package_is_tried():
     assert [name for name in CASES if not is_separable(case(name)[0])] == APART
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("parts", [4, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [*SUMS, "multi_task"])
 def test_parts_of_a_batch_are_the_batch(name, parts):
@@ -91,6 +92,7 @@ def garbage(batch):
     return jax.tree_util.tree_map_with_path(filler, batch)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", [each for each in TRIED if each != "BatchStatistics"])
 def test_rows_that_fill_up_a_batch_change_nothing(name):
     """Batch statistics are of all rows; nothing fills up a batch of training."""
@@ -111,6 +113,7 @@ def eight():
     return on_eight(Path(objectives.__file__))[0]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", CASES)
 def test_eight_devices_are_one(name):
     assert max(far for pair, far in eight().items() if pair.rpartition(" on ")[0] == name) < 1e-4

@@ -52,6 +52,7 @@ def text(golden):
     return golden
 
 
+@pytest.mark.rotates
 @one_of_few
 def test_compiled_is_eager(golden, expected):
     pretrained, inputs, _ = golden
@@ -69,6 +70,7 @@ def test_vmap_is_the_batch(golden, expected):
     assert error({name: rows[name][:, 0] for name in apart}, apart) <= NEAR
 
 
+@pytest.mark.rotates
 def test_what_padding_holds_says_nothing(text, expected):
     pretrained, inputs, _ = text
     hidden = inputs["attention_mask"] == 0
@@ -102,6 +104,7 @@ def test_the_future_is_unseen_and_the_past_is_not(text, expected):
     assert moved[:, :-1].any() != text.generates
 
 
+@pytest.mark.rotates
 @one_of_few
 def test_every_parameter_learns(golden):
     """But what a key's bias adds to all products of a query alike, and what nothing of these inputs comes to."""
@@ -152,6 +155,7 @@ def assert_in_order(pretrained, inputs):
         )
 
 
+@pytest.mark.rotates
 @one_of_few
 def test_each_layer_learns_at_the_rate_of_where_it_lies(golden):
     model = golden.pretrained.model
@@ -191,6 +195,7 @@ def on_meshes(quick):
     return on_eight(Path(__file__).parent / "family_meshes.py", *names)[0]
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("every family", "shard", "data × fsdp × tensor, gradients too")
 @pytest.mark.parametrize("folder", FEW, ids=named)
 def test_a_mesh_is_one_device(folder):

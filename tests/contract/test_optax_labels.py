@@ -38,6 +38,7 @@ def test_labels_in_the_shape_of_a_model_freeze_it(make):
         assert {name for name, moves in moved.items() if moves} == {name for name in moved if "head" in name}
 
 
+@pytest.mark.rotates
 def test_labels_of_every_kind_of_model_are_labels():
     """But for models that cannot be called, which Optax takes as they are."""
     for name in ("gpt2_tiny", "transformer_tiny", "vit_tiny_patch16", "whisper_tiny"):

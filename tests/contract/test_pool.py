@@ -46,6 +46,7 @@ def changed(inputs, name, edit):
     return {**inputs, name: edit(inputs[name])}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "folder",
     [pytest.param(f, marks=() if f.name in USUAL else pytest.mark.slow) for f in GOLDEN],
@@ -79,6 +80,7 @@ def test_padding_says_nothing_to_any_head(folder):
             np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max(), err_msg=pool)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_loss_of_labels_knows_padding(pool):
     """As the objective feeds it, and with padding on the left, as the head alone takes it."""

@@ -49,12 +49,14 @@ def parted(model, inputs):
         return run(model, jax.tree.map(lambda leaf: leaf[PART], inputs))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("folder", GOLDEN, ids=lambda folder: folder.name)
 def test_all_that_is_drawn_has_the_rows_in_front(folder):
     config = dropping(folder)
     assert jax.tree.leaves(jax.eval_shape(parted, abstract(config), inputs_of(config, folder)))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "folder",
     [pytest.param(f, marks=() if f.name in COMPUTED else pytest.mark.slow) for f in GOLDEN],

@@ -38,6 +38,7 @@ def test_line_endings_and_marks_do_not_reach_the_text(write, english):
     assert read_parallel(*write(en=english, de="eins\nzwei\n")).sources == ["one", "two"]
 
 
+@pytest.mark.rotates
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=("Cs",)), min_size=1), min_size=1))
 def test_only_newline_ends_a_line(tmp_path_factory, lines):
     folder = tmp_path_factory.mktemp("text")

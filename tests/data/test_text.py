@@ -19,6 +19,7 @@ from flax_transformer.data.text.plain import (
 )
 
 
+@pytest.mark.rotates
 def test_the_standard_library_is_large_python_and_the_same_every_time():
     documents = standard_library()
     assert sum(map(len, documents)) > 8_000_000
@@ -140,6 +141,7 @@ def test_lines_of_code_and_comments_are_half_and_half_and_of_one_split():
     assert code_or_comment("test", 1_000) == splits[2]
 
 
+@pytest.mark.rotates
 @settings(max_examples=100)
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=5).filter(any))
 def test_characters_are_lossless_on_their_alphabet(texts):

@@ -87,6 +87,7 @@ def test_what_is_not_there_is_said_in_one_sentence(folder, change, error, messag
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.rotates
 def test_tensorflow_is_not_needed_and_import_is_light(folder):
     code = f"""
 import sys

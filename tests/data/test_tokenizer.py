@@ -93,6 +93,7 @@ def test_a_saved_tokenizer_loads_unchanged(tmp_path, tokenizer):
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
 
 
+@pytest.mark.rotates
 def test_training_is_the_same_in_every_process():
     code = (
         "from flax_transformer.data.text import *; p = numbers(400); t = [*p.sources, *p.targets];"

@@ -34,6 +34,7 @@ def config(**changes):
     return Parallel(**{"max_length": M, "mask": MASK, "iterations": 4, "beams": 2, **changes})
 
 
+@pytest.mark.rotates
 def test_one_pass_is_the_arg_max_of_what_is_all_masked():
     found = mask_predict(predict, LENGTHS[:, :1], config(iterations=1, beams=1))
     logits = predict(jnp.full((3, M), MASK), LENGTHS[:, 0])
@@ -54,6 +55,7 @@ def test_an_oracle_is_believed(iterations):
     np.testing.assert_array_equal(found.best.tokens, jnp.where(jnp.arange(M) < LENGTHS[:, :1], wanted, 0))
 
 
+@pytest.mark.rotates
 def test_more_passes_mend_what_one_cannot():
     """Of a model that can tell a token only once it sees the one before, tokens are right from the left on."""
 
@@ -69,6 +71,7 @@ def test_more_passes_mend_what_one_cannot():
     assert one[:6].tolist() == [1, 5, 5, 5, 5, 5]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_the_best_of_several_lengths_is_that_of_each_alone(alpha):
     penalty = PowerPenalty(alpha=alpha)
@@ -99,6 +102,7 @@ def test_rows_do_not_matter_to_each_other_nor_does_room():
         np.testing.assert_allclose(alone.scores[0], together.scores[row], atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_what_may_not_be_written_is_not():
     free = mask_predict(predict, LENGTHS, config())
     banned = int(free.tokens[0, 0, 0])
@@ -129,6 +133,7 @@ def test_what_cannot_be_is_refused(changes, rule):
         config(**changes)
 
 
+@pytest.mark.rotates
 def test_the_best_path_is_that_of_every_position():
     draw = np.random.default_rng(2)
     logits, lengths = jnp.asarray(draw.normal(size=(20, 8, 4)), jnp.float32) * 2, draw.integers(0, 9, 20)

@@ -97,6 +97,7 @@ N_BEST = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("stop", N_BEST)
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**31))
@@ -125,6 +126,7 @@ def test_rows_do_not_depend_on_their_batch():
         np.testing.assert_allclose(alone.scores[0], whole.scores[row], atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_gathering_rows_is_the_default_reorder():
     def step(cache, token):
         state = (cache["state"] * 3 + token) % cache["table"].shape[1]
@@ -143,6 +145,7 @@ def test_gathering_rows_is_the_default_reorder():
     assert (got.tokens == want.tokens).all()
 
 
+@pytest.mark.rotates
 def test_equal_scores_are_decided_by_the_lowest_token():
     def step(cache, token):
         return jnp.zeros((token.shape[0], 6)), cache
@@ -186,6 +189,7 @@ def test_one_trace_serves_every_batch_of_one_shape():
     assert run._cache_size() == 1
 
 
+@pytest.mark.rotates
 def test_the_loop_stops_when_no_row_can_improve():
     calls = []
 
@@ -200,6 +204,7 @@ def test_the_loop_stops_when_no_row_can_improve():
     assert len(calls) == 2
 
 
+@pytest.mark.rotates
 def test_vmap_over_models_equals_a_loop_over_them():
     tables = jnp.stack([random_table(seed, 8) for seed in range(3)])
     config = Beam(**SHORT, beams=3, n_best=2)

@@ -67,6 +67,7 @@ def steps_taken(step, cache, prompt, config):
     return out, len(calls)
 
 
+@pytest.mark.rotates
 def test_the_loop_stops_as_soon_as_every_row_has_ended():
     step = constant([0.0, 0.0, 5.0])
     out, calls = steps_taken(step, jnp.array(0), jnp.zeros(4, jnp.int32), Greedy(max_length=50, eos=2, pad=1))
@@ -140,6 +141,7 @@ def test_sampled_frequencies_are_those_of_the_distribution():
     np.testing.assert_allclose(out.logprobs[:, 0], np.log(expected)[tokens], atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_sampling_stays_in_the_support_of_its_filters():
     cache, prompt, key = start(9, 300), jnp.arange(300) % V, jax.random.key(0)
     for config, support in [
@@ -158,6 +160,7 @@ def nucleus(p, mass):
     return ordered[np.searchsorted(np.cumsum(ordered), mass)]
 
 
+@pytest.mark.rotates
 def test_sampling_with_one_candidate_is_greedy():
     cache, prompt = start(4, 6), jnp.arange(6)
     a = sample(markov, cache, prompt, jax.random.key(0), Sampling(max_length=M, eos=EOS, pad=PAD, top_k=1))
@@ -166,6 +169,7 @@ def test_sampling_with_one_candidate_is_greedy():
     np.testing.assert_allclose(a.logprobs, 0, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_a_longer_limit_continues_the_same_sample():
     cache, prompt, key = start(4, 6), jnp.arange(6), jax.random.key(5)
     short, long = (sample(markov, cache, prompt, key, Sampling(max_length=n, eos=())) for n in (3, 9))
@@ -215,6 +219,7 @@ def test_settings_are_static():
         Greedy(max_length=3, eos=1).max_length = 4
 
 
+@pytest.mark.rotates
 def test_a_growing_cache_changes_nothing_and_grows_only_when_needed():
     """A step that writes into its cache would clamp, and read what it overwrote, had it not grown in time."""
     grown = []

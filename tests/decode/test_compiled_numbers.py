@@ -71,6 +71,7 @@ def test_a_limit_is_a_shorter_max_length_without_a_program_of_its_own(kind):
     assert run._cache_size() == 1
 
 
+@pytest.mark.rotates
 def test_streams_share_a_program_whatever_their_numbers():
     traces = []
 
@@ -211,6 +212,7 @@ def test_beams_of_a_model_search_under_64_bit_types():
         np.testing.assert_array_equal(jax.jit(run)(model).tokens, want)
 
 
+@pytest.mark.rotates
 def test_tokens_that_are_none_complete_nothing():
     """The places that fill a prompt up are negative: no n-gram, no bad word, no penalty comes from them."""
     constraints = Constraints(no_repeat_ngram=2, repetition_penalty=1.5, bad_words=((3, 4), (5,)))

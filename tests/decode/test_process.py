@@ -111,6 +111,7 @@ RULED = decoder(
 )
 
 
+@pytest.mark.rotates
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**31), prompt=PROMPTS)
 def test_no_loop_repeats_an_ngram_of_prompt_and_output(seed, prompt):
@@ -121,6 +122,7 @@ def test_no_loop_repeats_an_ngram_of_prompt_and_output(seed, prompt):
         assert not {*new} & before
 
 
+@pytest.mark.rotates
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**31), prompt=PROMPTS)
 def test_every_loop_keeps_within_the_rules(seed, prompt):
@@ -187,6 +189,7 @@ def first_end(tokens):
     return len(tokens)
 
 
+@pytest.mark.rotates
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**31), prompt=PROMPTS)
 def test_a_row_ends_with_its_first_stop_sequence_and_keeps_it(seed, prompt):

@@ -60,6 +60,7 @@ def test_a_stream_of_samples_is_the_sample():
     check(chunks, decoded, sample(make_step(1), STATE, PROMPT, key, config))
 
 
+@pytest.mark.rotates
 def test_constraints_and_stop_sequences_hold_in_a_stream():
     config = Greedy(max_length=M, eos=(), pad=PAD, stop=((3, 4), (0, 0), (5, 6)))
     process = make_process(Constraints(no_repeat_ngram=2, repetition_penalty=1.2), PROMPT[:, None])

@@ -37,6 +37,7 @@ def test_what_may_follow(history, follow):
     assert allowed(history) == follow
 
 
+@pytest.mark.rotates
 def test_times_never_go_back_and_stand_in_pairs():
     for history in itertools.product(range(V), repeat=3):
         told = [token for token in history if token >= FIRST]

@@ -32,6 +32,7 @@ def pooled(tmp_path):
     return tmp_path / "pooled"
 
 
+@pytest.mark.rotates
 def test_a_classifier_read_as_a_model_has_no_pooler_and_is_saved_so(tmp_path):
     bare, whole = opened("vit", "ViTModel"), hub.load(GOLDEN / "vit")
     got = bare(pixel_values=IMAGES)
@@ -59,6 +60,7 @@ def test_half_a_pooler_is_refused(pooled):
         hub.load(pooled)
 
 
+@pytest.mark.rotates
 def test_a_detector_without_heads_goes_both_ways_and_finds_nothing(tmp_path):
     whole, bare = hub.load(GOLDEN / "detr"), opened("detr", "DetrModel")
     inputs = {"pixel_values": np.random.default_rng(1).normal(size=(1, 1, 24, 32)).astype(np.float32)}
@@ -90,6 +92,7 @@ def test_what_is_not_served_is_named_beside_what_is(tmp_path, kind, asked, serve
     assert str(refused.value) == f"{folder / 'config.json'}: {said}"
 
 
+@pytest.mark.rotates
 def test_an_autoencoder_is_read_as_a_vit_without_its_decoder():
     given = {"num_labels": 5}
     vit = opened("vit_mae", "ViTForImageClassification", config=given, initialise=("^classifier",))
@@ -103,6 +106,7 @@ def test_an_autoencoder_is_read_as_a_vit_without_its_decoder():
         opened("vit_mae", "DeiTForImageClassification")
 
 
+@pytest.mark.rotates
 def test_an_autoencoder_reads_all_patches_without_noise():
     """As it does with noise of which nothing is masked, but for their order."""
     mae = opened("vit_mae", "ViTMAEForPreTraining", config={"mask_ratio": 0.0})

@@ -111,6 +111,7 @@ def test_what_a_model_returns_is_not_taken_by_number(opened):
         opened["bert"](input_ids=IDS)[0]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("family", "architecture"), [("llama", "LlamaFor{}"), ("gpt2", "GPT2For{}")])
 def test_the_last_token_of_several_rows_needs_a_padding_token(opened, family, architecture):
     """Other heads of the same model, and a single row, do not."""
@@ -123,6 +124,7 @@ def test_the_last_token_of_several_rows_needs_a_padding_token(opened, family, ar
     assert tokens(input_ids=IDS).logits.shape == (2, 5, 2)
 
 
+@pytest.mark.rotates
 def test_rows_are_classified_by_their_last_end_tokens_only_where_all_have_as_many(opened):
     bart = opened["bart"]
     end = bart.config["eos_token_id"]

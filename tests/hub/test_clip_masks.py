@@ -38,6 +38,7 @@ def masked(kept, count=8):
     return mask
 
 
+@pytest.mark.rotates
 def test_a_mask_of_tubes_is_what_noise_draws(autoencoder):
     noise = np.random.default_rng(0).random((2, 4), dtype=np.float32)
     kept, _ = tube_places(noise, 2, 1)
@@ -78,6 +79,7 @@ def test_pictures_are_no_clips(name):
         hub.load(GOLDEN / "vit")(pixel_values=np.zeros((2, 4, 1, 12, 12), np.float32))
 
 
+@pytest.mark.rotates
 def test_positions_fit_another_number_of_frames_and_size(tmp_path):
     """Resampled when a checkpoint is read for them, as a model resamples them for clips of another size."""
     clips = np.random.default_rng(0).standard_normal((1, 6, 1, 16, 20), dtype=np.float32)

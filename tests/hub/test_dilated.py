@@ -43,6 +43,7 @@ def expected(kind):
     return parts["in_"], parts["out_"]
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("detr", "parity", "dilated (DC5) as on timm's ResNets, without PyTorch")
 @KINDS
 def test_a_dilated_detector_says_what_transformers_does(kind):
@@ -83,6 +84,7 @@ def test_what_dilates_otherwise_is_refused(tmp_path, said, says):
         hub.load(changed(GOLDEN / "basic", tmp_path, **said))
 
 
+@pytest.mark.rotates
 def test_a_detector_made_here_is_named_as_timm_names_it():
     backbone = with_fields(resnet18().backbone, dilated=True, frozen=True)
     model = abstract(with_fields(detr_resnet50(classes=3), backbone=backbone))

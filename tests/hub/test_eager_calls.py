@@ -84,6 +84,7 @@ def test_of_lookup_products_and_loss():
     assert compiled(lambda: chunked_cross_entropy(X, table, TOKENS, chunk=3)) == 0
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("folder", share(GOLDEN, 1, of=14), ids=lambda folder: folder.name)
 def test_of_every_familys_model(folder):
     model = hub.load(folder).model

@@ -46,6 +46,7 @@ SECOND = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", only(SECOND, "sample"))
 def test_a_second_length_and_other_numbers_compile_nothing(pretrained, kind):
     first, second = SECOND[kind]
@@ -68,6 +69,7 @@ def test_whatever_numbers_sampling_has_one_program_serves_them(pretrained):
     assert fresh.count == 0
 
 
+@pytest.mark.rotates
 def test_a_second_stream_compiles_nothing(pretrained):
     first, second = SECOND["sample"]
     list(stream_tokens(pretrained, IDS[:1, :5], chunk=4, **first))
@@ -84,6 +86,7 @@ def test_lengths_are_few_and_waste_little():
     assert len(set(padded.tolist())) <= 4 + 2 * np.log2(4096 / 128)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("kind", "length"), share(product(SECOND, [1, 6, 32, 33]), 0, of=12))
 def test_what_prompts_are_padded_with_changes_nothing(pretrained, kind, length):
     """Inside a transform nothing is padded: the same tokens come out."""
@@ -108,6 +111,7 @@ def test_rows_draw_the_same_in_any_batch_padding_and_place(pretrained):
     assert (new[:, 0] != new[:, 1]).any(-1).all()
 
 
+@pytest.mark.rotates
 def test_padding_is_inferred_from_the_padding_token(pretrained):
     padded = np.where(np.arange(9) >= np.array([[0], [4], [8]]), IDS[:, :9], 3)
     given = pretrained.generate(padded, padded != 3, max_new_tokens=6)
@@ -159,6 +163,7 @@ class Digits:
         return "".join(f"{id:02}" for id in ids)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("settings", [{}, {"do_sample": True, "key": KEY}])
 def test_a_streamer_is_given_prompts_and_each_token(pretrained, settings):
     kept = Kept()

@@ -28,6 +28,7 @@ def pretrained(golden):
     return hub.load(golden)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("every family", "parity", "golden checkpoints, without PyTorch")
 def test_outputs_and_layers(pretrained, expected):
     given = {name.removeprefix("in_"): value for name, value in expected.items() if name.startswith("in_")}
@@ -55,6 +56,7 @@ def real_positions(name, value, given):
     return np.ones(value.shape, bool)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("how", only(["greedy", "beams"], "beams"))
 def test_generated_tokens(pretrained, expected, how):
     given = {name.removeprefix("from_"): value for name, value in expected.items() if name.startswith("from_")}

@@ -80,6 +80,7 @@ def output(pretrained):
     return getattr(head, "scores", head).output.kernel[...]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("folder", FEW, ids=NAMES, indirect=True)
 def test_a_head_of_another_size_is_new_and_the_rest_is_kept(folder, tmp_path):
     before, after = hub.load(folder), hub.load(folder, lenient=hub.Lenient(config={"num_labels": 5}, initialise=HEAD))

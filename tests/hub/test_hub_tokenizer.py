@@ -335,6 +335,7 @@ FUZZED = [
 FOREIGN = [None, True, -1, 0, 3, 2**31, 2**63, 1e308, "", "a", "[C]", [], [[]], {}, {"type": "BPE"}, ["a", "b"]]
 
 
+@pytest.mark.rotates
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_damage_is_a_value_error_or_harmless(tmp_path, data):

@@ -150,6 +150,7 @@ def test_a_file_is_turned_upright_and_made_rgb(tmp_path):
     assert ImageProcessor.of(VIT)(tmp_path / "grey.png")["pixel_values"].shape == (1, 3, 8, 8)
 
 
+@pytest.mark.rotates
 def test_it_comes_and_goes_with_the_weights(tmp_path, caplog):
     given = shutil.copytree(CHECKPOINT, tmp_path / "given")
     for name, options in (("good", VIT), ("bad", VIT | {"resample": 9})):

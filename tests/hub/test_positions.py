@@ -11,6 +11,7 @@ GOLDEN = Path(__file__).parent / "golden"
 slow = pytest.mark.slow
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "size"),
     [("vit", 20), *(pytest.param(*each, marks=slow) for each in (

@@ -85,6 +85,7 @@ def test_a_window_is_cut_at_times_told_twice(tokens, pieces, moved):
     assert width == moved
 
 
+@pytest.mark.rotates
 def test_windows_cover_a_long_sound_in_order(whisper):
     (found,) = segments(whisper, frames(100), None, Speech(language="en"), {"max_new_tokens": 6})
     starts = [segment.start for segment in found]

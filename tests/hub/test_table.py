@@ -48,6 +48,7 @@ def layouts(draw):
     return Matrix(inputs, transposed=draw(st.booleans()) and inputs > 0), [lead + shape for shape in shapes]
 
 
+@pytest.mark.rotates
 @settings(max_examples=200)
 @given(layouts(), st.randoms())
 def test_split_undoes_join_and_join_undoes_split(drawn, random):

@@ -37,6 +37,7 @@ DECODERS = {
 ENCODER = with_fields(vit_encoder("tiny", 4, image=8), embed=12, heads=2, inner=6, depth=1)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("vision_encoder_decoder", "weights", "decoders of GPT-2, BERT, RoBERTa, TrOCR")
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_decoder_is_written_and_read_again(tmp_path, name):

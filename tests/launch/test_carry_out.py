@@ -56,6 +56,7 @@ def test_a_queue_is_waited_for(run, tools, pauses):
     assert pauses[:2] == [30, 30]
 
 
+@pytest.mark.rotates
 def test_after_a_preemption_machines_are_made_anew_and_the_same_run_goes_on(run, tools, pauses):
     tools.plan(ssh=[TAKEN, TAKEN, {}])
     code, _, err = run(*QUEUED)
@@ -69,30 +70,35 @@ def test_after_a_preemption_machines_are_made_anew_and_the_same_run_goes_on(run,
     assert "retry 2 of 10 in 60 s" in err
 
 
+@pytest.mark.rotates
 def test_a_preempted_tpu_vm_is_made_anew(run, tools, pauses):
     tools.plan(ssh=[{"code": 1, "state": "PREEMPTED"}, {}])
     assert run(*TPU_VM)[0] == 0
     assert tools.did == ["create", "scp", "ssh", "delete", "create", "scp", "ssh"]
 
 
+@pytest.mark.rotates
 def test_machines_that_are_gone_are_made_anew(run, tools, pauses):
     tools.plan(ssh=[{"code": 255, "state": None}, {}])
     assert run(*TPU_VM)[0] == 0
     assert tools.did == ["create", "scp", "ssh", "create", "scp", "ssh"]
 
 
+@pytest.mark.rotates
 def test_a_request_that_fails_in_the_queue_is_made_anew(run, tools, pauses):
     tools.plan(create=[{"state": "FAILED"}, {"state": "ACTIVE"}])
     assert run(*QUEUED)[0] == 0
     assert tools.did == ["create", "delete", "create", "scp", "ssh"]
 
 
+@pytest.mark.rotates
 def test_no_room_after_a_preemption_is_waited_out(run, tools, pauses):
     tools.plan(ssh=[TAKEN, {}], create=[{}, {"code": 1, "says": "no capacity"}, {}])
     assert run(*QUEUED)[0] == 0
     assert tools.did == ["create", "scp", "ssh", "delete", "create", "create", "scp", "ssh"]
 
 
+@pytest.mark.rotates
 def test_retries_have_a_limit(run, tools, pauses):
     tools.plan(ssh=[TAKEN] * 9)
     code, _, err = run(*QUEUED, "--retries", 3)
@@ -101,6 +107,7 @@ def test_retries_have_a_limit(run, tools, pauses):
     assert [pause for pause in pauses if pause != 15] == [30, 60, 120]
 
 
+@pytest.mark.rotates
 def test_pauses_grow_to_ten_minutes(run, tools, pauses):
     tools.plan(ssh=[TAKEN] * 9)
     run(*QUEUED, "--retries", 7)
@@ -114,6 +121,7 @@ def test_a_failure_of_the_experiment_is_not_tried_again(run, tools, pauses, code
     assert tools.did == ["create", "scp", "ssh"]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("code", [143, 255])
 def test_a_broken_connection_and_a_worker_that_made_way_are_joined_again(run, tools, pauses, code):
     tools.plan(ssh=[{"code": code}, {}])
@@ -121,6 +129,7 @@ def test_a_broken_connection_and_a_worker_that_made_way_are_joined_again(run, to
     assert tools.did == ["create", "scp", "ssh", "scp", "ssh"], "nothing is deleted, nothing made twice"
 
 
+@pytest.mark.rotates
 def test_without_a_network_nothing_is_deleted(run, tools, pauses):
     down = {"code": 1, "says": "ERROR: could not reach the server"}
     tools.plan(ssh=[{"code": 255}, {}], describe=[{}, {}, down, {}])
@@ -144,6 +153,7 @@ def test_machines_that_cannot_be_made_at_first_are_an_error_and_leave_nothing(ru
     assert tools.did == ["create"]
 
 
+@pytest.mark.rotates
 def test_the_same_command_joins_a_run_that_is_there(run, tools, pauses):
     run(*TPU_VM)
     tools.forget_calls()
@@ -151,6 +161,7 @@ def test_the_same_command_joins_a_run_that_is_there(run, tools, pauses):
     assert tools.did == ["scp", "ssh"]
 
 
+@pytest.mark.rotates
 def test_what_an_earlier_launch_has_lost_is_deleted_first(run, tools, pauses):
     run(*QUEUED)
     tools.set("SUSPENDED")
@@ -159,6 +170,7 @@ def test_what_an_earlier_launch_has_lost_is_deleted_first(run, tools, pauses):
     assert tools.did == ["delete", "create", "scp", "ssh"]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("command", [QUEUED, TPU_VM, GKE, SKY])
 def test_delete_deletes_what_was_made_and_that_once(run, tools, pauses, command):
     if command is GKE:
@@ -205,6 +217,7 @@ def test_what_launch_has_not_made_is_neither_deleted_nor_made_anew(run, tools, p
     assert "delete" not in tools.did
 
 
+@pytest.mark.rotates
 def test_one_name_is_launched_in_one_place(run, tools, pauses):
     run(*TPU_VM)
     code, _, err = run(*QUEUED)
@@ -218,6 +231,7 @@ def test_one_name_is_launched_in_one_place(run, tools, pauses):
     )
 
 
+@pytest.mark.rotates
 def test_a_job_set_that_has_ended_is_replaced(run, tools, pauses):
     tools.plan(get=[{}, {}, {}, {"state": "Failed"}, {}])
     assert run(*GKE)[0] == 1
@@ -261,6 +275,7 @@ def test_a_missing_tool_is_one_sentence(run, no_tools, command, hint):
     assert run(*command, "--dry-run")[0] == 0, "what would be run can be printed without it"
 
 
+@pytest.mark.rotates
 def test_a_damaged_note_is_named(run, tools):
     run(*TPU_VM)
     for content in ("{", '{"on": "moon", "name": "exp"}', '{"on": "tpu-vm", "name": "exp", "zone": "--x"}', "[]"):

@@ -59,6 +59,7 @@ def script(tmp_path):
     return tmp_path / "exp.py"
 
 
+@pytest.mark.rotates
 def test_each_process_knows_the_others_and_its_lines_are_marked(script):
     job = start(script, "--processes", 3, "--workdir", "a b", "--", "--train.steps", "5")
     out, err = finish(job)
@@ -71,6 +72,7 @@ def test_each_process_knows_the_others_and_its_lines_are_marked(script):
     assert len(set(re.findall(r"coordinator (127\.0\.0\.1:\d+)", out))) == 1
 
 
+@pytest.mark.rotates
 def test_one_process_runs_as_if_by_itself(script):
     job = start(script)
     assert finish(job)[0] == "coordinator None\nprocesses None\nindex None\n\n"
@@ -88,6 +90,7 @@ def test_a_process_that_fails_ends_all_and_its_traceback_comes_last(script):
     assert err.rstrip().endswith("RuntimeError: process one is broken")
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("number", "code"), only([(signal.SIGINT, 130), (signal.SIGTERM, 0)], (signal.SIGTERM, 0)))
 def test_signals_are_passed_on_so_that_all_can_save(script, number, code):
     job = start(script, "--processes", 2, "--", "wait")

@@ -97,6 +97,7 @@ def test_links_are_not_followed(checkout, tmp_path):
     )
 
 
+@pytest.mark.rotates
 def test_this_checkout_fits_into_a_config_map():
     package = pack(ROOT / "experiments/wmt14.py")
     files = names(package)

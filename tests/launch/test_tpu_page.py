@@ -23,6 +23,7 @@ def test_every_dry_run_is_shown_with_its_output():
     assert len(BEFORE) == 1
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("command", "output"), SHOWN + BEFORE)
 def test_a_dry_run_prints_what_the_page_shows(run, tmp_path, monkeypatch, command, output):
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")

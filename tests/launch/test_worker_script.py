@@ -106,6 +106,7 @@ def test_a_worker_that_must_make_way_lets_the_experiment_save_and_says_so(worker
     assert job.returncode == 143
 
 
+@pytest.mark.rotates
 def test_a_run_outlives_the_connection_and_is_joined_again(worker):
     first = worker("watch.sh", "5", "--wait")
     wait_for(worker.home / "training")
@@ -119,6 +120,7 @@ def test_a_run_outlives_the_connection_and_is_joined_again(worker):
     assert (worker.home / "seen").read_text().count("\n") == 1
 
 
+@pytest.mark.rotates
 def test_after_it_has_ended_it_is_started_anew(worker):
     assert worker("watch.sh", "1").wait(timeout=60) == 1
     job = worker("watch.sh", "0")
@@ -126,6 +128,7 @@ def test_after_it_has_ended_it_is_started_anew(worker):
     assert job.returncode == 0
 
 
+@pytest.mark.rotates
 def test_a_mount_that_stays_does_not_hold_the_next_run_up(worker, request):
     stubs = {"mountpoint": "exit 1", "sudo": "exit 0", "gcsfuse": "sleep 60 > /dev/null 2>&1 &\necho $! > $HOME/mount"}
     for name, body in stubs.items():
@@ -140,6 +143,7 @@ def test_a_mount_that_stays_does_not_hold_the_next_run_up(worker, request):
     assert (worker.home / "seen").read_text() == '["1"]\n["0"]\n'
 
 
+@pytest.mark.rotates
 def test_the_lock_is_held_as_long_as_the_experiment_runs(worker):
     job = worker("watch.sh", "7", "--wait")
     wait_for(worker.home / "training")

@@ -48,6 +48,7 @@ def test_two_towers_have_the_published_size():
     assert parameter_count(abstract(towers)) == 224_726_017
 
 
+@pytest.mark.rotates
 def test_a_text_is_read_alone_as_by_blocks_without_cross_attention(given):
     tokens, images = given
     reader = READER.build(nnx.Rngs(0))
@@ -63,6 +64,7 @@ def test_a_text_is_read_alone_as_by_blocks_without_cross_attention(given):
         needed.build(nnx.Rngs(0))(tokens)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("blip", "decode", "a token at a time as all at once")
 @pytest.mark.parametrize("answers", [False, True])
 def test_one_token_at_a_time_is_all_at_once(given, answers):
@@ -83,6 +85,7 @@ def test_one_token_at_a_time_is_all_at_once(given, answers):
         np.testing.assert_array_equal(model(other, tokens, lengths), whole)
 
 
+@pytest.mark.rotates
 def test_any_of_them_says_how_it_is_fed(given):
     for config, kind in (
         (blip_writer(VISION, TEXT), Seq2Seq),
@@ -100,6 +103,7 @@ def test_any_of_them_says_how_it_is_fed(given):
     assert np.abs(gradient.encoder.vision.patches.patch.kernel).max() > 0
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("grounded", "train", "masked tokens, guessed by an image")
 def test_masked_tokens_are_guessed_by_a_picture(given):
     """The loss is that of logits at the masked places, and what is learned is of that image."""

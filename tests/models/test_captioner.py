@@ -56,6 +56,7 @@ def test_the_words_alone_are_the_language_model(model):
     assert words_of(model.cfg) == WORDS
 
 
+@pytest.mark.rotates
 def test_one_token_at_a_time_is_all_at_once(model, inputs):
     whole = model(**inputs)
     memory = model.encode(inputs["source"])
@@ -74,6 +75,7 @@ def test_every_word_sees_the_picture_and_no_later_word(model, inputs):
     assert moved({"target": later}).tolist() == [False, False, False, True, True]
 
 
+@pytest.mark.rotates
 def test_any_encoder_of_pictures_will_do():
     encoder = with_fields(swin_tiny().backbone, image=(32, 32))
     config = captioner(encoder, WORDS)

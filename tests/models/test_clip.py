@@ -38,6 +38,7 @@ def test_presets_have_the_published_sizes(name):
     assert parameter_count(nnx.eval_shape(lambda: module_of(config)(config, rngs=nnx.Rngs(0)))) == PUBLISHED[name]
 
 
+@pytest.mark.rotates
 def test_scores_are_cosines_times_the_scale(model, inputs):
     embedded = model.hidden_states(**inputs)
     for side in embedded:

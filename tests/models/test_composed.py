@@ -88,6 +88,7 @@ def test_steps_of_a_model_with_another_encoder_equal_the_whole(captioner, pictur
     np.testing.assert_allclose(apart(source, target, lengths), whole, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_the_encoder_says_what_of_its_output_is_padding(captioner, pictures):
     source, lengths = pictures
     target = jnp.ones((3, 4), int)
@@ -99,6 +100,7 @@ def test_the_encoder_says_what_of_its_output_is_padding(captioner, pictures):
 BEAM = Beam(max_length=6, eos=2, beams=3, n_best=2)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("config", only([Greedy(max_length=6, eos=()), BEAM], BEAM))
 def test_another_encoder_decodes_and_learns(captioner, pictures, config):
     found = decode(captioner, *pictures, config)
@@ -108,6 +110,7 @@ def test_another_encoder_decodes_and_learns(captioner, pictures, config):
     assert jnp.abs(slope.encoder.dense.kernel[...]).max() > 0
 
 
+@pytest.mark.rotates
 def test_an_encoder_with_an_embedding_of_its_own_is_an_encoder_too():
     encoder = EncoderConfig(embedding=replace(TABLE, vocab=40), block=BLOCK, depth=1)
     model = Seq2Seq(Seq2SeqConfig(embedding=TABLE, encoder=encoder, decoder=DECODER), rngs=nnx.Rngs(0))
@@ -236,6 +239,7 @@ def test_a_trunk_of_blocks_of_ones_own_is_the_source_of_a_decoder():
         TrunkConfig(block=TABLE)
 
 
+@pytest.mark.rotates
 def test_depth_and_width_are_said_once():
     config = with_fields(Seq2SeqConfig(embedding=TABLE, encoder=TrunkConfig(block=BLOCK), decoder=DECODER), depth=3)
     assert (config.encoder.depth, config.decoder.depth) == (3, 3)

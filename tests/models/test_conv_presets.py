@@ -25,6 +25,7 @@ def test_presets_have_the_published_sizes(name):
     assert round(parameter_count(made(name)) / 1e6, 2) == MILLIONS[name]
 
 
+@pytest.mark.rotates
 def test_a_detector_has_the_published_size():
     """As transformers counts: factors of frozen norms are no parameters."""
     model = made("detr_resnet50")

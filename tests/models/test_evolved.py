@@ -43,6 +43,7 @@ SIZES = {
 }  # fmt: skip
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("preset", SIZES)
 def test_presets_have_the_published_sizes(preset):
     """All weights of the paper's figure, written out: attention without biases, all else with them."""
@@ -60,6 +61,7 @@ def test_presets_have_the_published_sizes(preset):
     assert round(count / 1e6, 1) == SIZES[preset]
 
 
+@pytest.mark.rotates
 def test_a_smaller_one_is_as_good_as_the_big_transformer():
     """With 37.6 % less parameters (the paper's abstract): D = 768 beside the Transformer's 1024."""
     less = 1 - parameter_count(abstract(evolved_transformer(33_288, embed=768, heads=8))) / 1e6 / 210.4
@@ -76,15 +78,18 @@ def test_it_costs_about_as_much_as_the_transformer_it_replaces():
     assert 1.03 < counts[0] / counts[1] < 1.06
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("beams", [1, 3])
 def test_step_by_step_is_all_at_once(model, beams):
     steps_equal_the_whole(model, beams)
 
 
+@pytest.mark.rotates
 def test_neither_future_nor_padding_is_seen(model):
     neither_future_nor_padding_is_seen(model)
 
 
+@pytest.mark.rotates
 def test_what_all_hypotheses_begin_with_is_read_at_once(model):
     """By a cache that is forked when it is full, and grows."""
     source, lengths, begun = jnp.arange(14).reshape(2, 7) + 4, jnp.array([7, 3]), jnp.arange(10).reshape(2, 5) + 9
@@ -103,6 +108,7 @@ def test_what_all_hypotheses_begin_with_is_read_at_once(model):
         cache, read = cache.reorder(order), read[order]
 
 
+@pytest.mark.rotates
 def test_a_beam_as_wide_as_the_tree_is_exhaustive_search():
     V, end, longest = 6, 2, 3
     one = jax.tree.map(lambda leaf: 2 * leaf, Seq2Seq(small(V), rngs=nnx.Rngs(0)))
@@ -142,6 +148,7 @@ def test_every_parameter_has_a_place_on_a_mesh():
     assert len(axes) == len(jax.tree.leaves(abstract(evolved_transformer_base())))
 
 
+@pytest.mark.rotates
 def test_golden_loss():
     """A change of initialisation, masking or arithmetic shows here."""
     model = Seq2Seq(small(), rngs=nnx.Rngs(0))

@@ -48,12 +48,14 @@ def reach(before, after):
     return (ahead >= -before) & (ahead <= after)
 
 
+@pytest.mark.rotates
 def test_convolutions_of_an_encoder_see_five_on_either_side():
     """One by the window of 3, four by that of 9."""
     branches = loud(ENCODER.branches.build(nnx.Rngs(0)))
     np.testing.assert_array_equal(moved(branches, drawn(T, D)), reach(5, 5))
 
 
+@pytest.mark.rotates
 def test_convolutions_of_a_decoder_see_sixteen_before_and_none_after():
     """Ten by the window of 11, six by that of 7."""
     branches = loud(DECODER.branches.build(nnx.Rngs(0)))
@@ -64,12 +66,14 @@ def test_convolutions_of_a_decoder_see_sixteen_before_and_none_after():
     np.testing.assert_array_equal(np.abs(past).max(-1) > 0, np.arange(20) >= 20 - 17)
 
 
+@pytest.mark.rotates
 def test_the_future_is_unseen():
     cell, memory = loud(DECODER.build(nnx.Rngs(0))), drawn(1, S, D, seed=1)
     seen = moved(lambda x: cell(x, memory, mask=Mask(causal=True)), drawn(T, D))
     np.testing.assert_array_equal(seen, reach(T, 0))
 
 
+@pytest.mark.rotates
 def test_what_padding_holds_says_nothing_and_nor_does_more_of_it():
     whole, x = trunk(ENCODER), drawn(B, T, D)
     mask, shown = Mask(lengths=LENGTHS), np.arange(T) < LENGTHS[:, None]
@@ -84,6 +88,7 @@ def test_what_padding_holds_says_nothing_and_nor_does_more_of_it():
 RUNS = [{"unroll": True}, {"unroll": 2}, {"remat": "full"}, {"remat": "dots"}, {"remat": "attention"}]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("options", share(RUNS, 0, of=5), ids=str)
 @pytest.mark.parametrize("block", [ENCODER, DECODER], ids=["encoder", "decoder"])
 def test_a_scan_is_a_loop_and_what_is_computed_again_is_the_same(block, options):
@@ -102,6 +107,7 @@ def test_a_scan_is_a_loop_and_what_is_computed_again_is_the_same(block, options)
         np.testing.assert_allclose(mine, its, rtol=1e-3, atol=1e-4 * float(jnp.abs(its).max()))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("block", [ENCODER, DECODER], ids=["encoder", "decoder"])
 def test_compiled_is_eager_and_vmap_is_the_batch(block):
     cell, given = loud(block.build(nnx.Rngs(0))), [drawn(B, T, D)] + [drawn(B, S, D, seed=1)] * (block is DECODER)
@@ -113,6 +119,7 @@ def test_compiled_is_eager_and_vmap_is_the_batch(block):
     np.testing.assert_allclose(jax.vmap(run)(given, lengths), compiled, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_every_parameter_learns():
     for block in (ENCODER, DECODER):
         given = [drawn(B, T, D)] + [drawn(B, S, D, seed=1)] * (block is DECODER)
@@ -134,6 +141,7 @@ def steps(whole, x, memory, parts, *, beams=1, room=T):
     return jnp.concatenate(found, axis=1), cache
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("parts", [[1] * T, [3, 1, 10], [12, 2]], ids=str)
 def test_part_by_part_is_all_at_once(parts):
     whole, x, memory = trunk(DECODER), drawn(B, T, D), drawn(B, S, D, seed=1)
@@ -142,6 +150,7 @@ def test_part_by_part_is_all_at_once(parts):
     np.testing.assert_allclose(found, whole(x, memory, mask=Mask(causal=True)), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.rotates
 def test_hypotheses_fork_change_places_and_grow():
     """From a prompt that all hypotheses of a sentence share, in a cache that is full of it."""
     whole, memory, beams, P = trunk(DECODER), drawn(B, S, D, seed=1), 3, 5
@@ -162,6 +171,7 @@ def test_hypotheses_fork_change_places_and_grow():
         cache, read = cache.reorder(jnp.asarray(rows)), read[rows]
 
 
+@pytest.mark.rotates
 def test_a_cell_laid_out_for_decoding_is_the_cell():
     whole, x, memory = trunk(DECODER), drawn(B, T, D), drawn(B, S, D, seed=1)
     apart = whole.for_decoding()
@@ -170,6 +180,7 @@ def test_a_cell_laid_out_for_decoding_is_the_cell():
     np.testing.assert_allclose(found, steps(whole, x, memory, [2, 1, 1])[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.rotates
 def test_dropout_is_drawn_by_its_key_and_falls_everywhere():
     """Each place by itself: what is left at a rate of 0 is nothing random."""
     x, memory = drawn(B, T, D), drawn(B, S, D, seed=1)
@@ -183,6 +194,7 @@ def test_dropout_is_drawn_by_its_key_and_falls_everywhere():
             np.testing.assert_array_equal(cell(*given), loud(block.build(nnx.Rngs(0)))(*given))
 
 
+@pytest.mark.rotates
 def test_short_floats_are_near_and_stay_short():
     short = Precision(compute="bfloat16")
     for block in (ENCODER, DECODER):
@@ -193,6 +205,7 @@ def test_short_floats_are_near_and_stay_short():
         np.testing.assert_allclose(near.astype(jnp.float32), expected, atol=0.1)
 
 
+@pytest.mark.rotates
 def test_what_does_not_fit_says_why():
     cell, decoder, x = ENCODER.build(nnx.Rngs(0)), DECODER.build(nnx.Rngs(0)), drawn(B, T, D)
     segments = jnp.zeros((B, T), int)

@@ -19,6 +19,7 @@ def _x64():
         yield
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "kind"), share(product(families.PRESETS, ["float32", "bfloat16", "float64"]), 0, of=10)
 )

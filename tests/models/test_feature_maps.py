@@ -57,6 +57,7 @@ def of(name, *shape):
     return pictures(*shape, channels=3 if name == "mixer" else 1)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(BACKBONES, 0, of=2))
 def test_any_lead_axes_are_rows(name):
     model, images = build(BACKBONES[name]), of(name, 2, 3)
@@ -65,6 +66,7 @@ def test_any_lead_axes_are_rows(name):
     np.testing.assert_allclose(run(model, images[1, 2]), whole[1, 2], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", only(BACKBONES, "resnet"))
 def test_bfloat16_is_near_and_stays_so(name):
     config = BACKBONES[name]
@@ -75,6 +77,7 @@ def test_bfloat16_is_near_and_stays_so(name):
     assert jnp.abs(a - b).max() < 0.1 * jnp.abs(a).max()
 
 
+@pytest.mark.rotates
 def test_training_moves_statistics_and_evaluation_uses_them():
     config = with_head(RESNET, outputs=2, pool="mean")
     objective = BatchStatistics(of=LabelLoss())

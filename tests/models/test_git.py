@@ -52,6 +52,7 @@ def test_presets_have_the_published_sizes(name):
         assert round((PUBLISHED[name] - tables) / 1e6) == 129
 
 
+@pytest.mark.rotates
 def test_pictures_see_themselves_and_texts_the_past(model, given):
     tokens, images = given
     x = jax.random.normal(jax.random.key(2), (1, P + T, 12))
@@ -66,6 +67,7 @@ def test_pictures_see_themselves_and_texts_the_past(model, given):
     assert np.abs(model(tokens, images[:, ::-1]) - plain).max(-1).min() > 1e-4
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("git", "decode", "a token at a time as all at once")
 @pytest.mark.parametrize("begin", [0, 3])
 @pytest.mark.parametrize("beams", [1, 3])
@@ -90,6 +92,7 @@ def test_one_token_at_a_time_is_all_at_once(model, given, begin, beams):
         read[:, : t + 1] = read[chosen, : t + 1]
 
 
+@pytest.mark.rotates
 def test_laid_out_for_decoding_it_is_the_same(model, given):
     tokens, images = given
     plain, laid = (each.prefill(tokens, images=images)[0] for each in (model, model.for_decoding()))
@@ -101,6 +104,7 @@ def test_without_a_picture_it_is_a_language_model(model, given):
     np.testing.assert_array_equal(model(tokens), model.text(tokens))
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("git", "train", "gradients of all that it reads")
 def test_a_text_is_learned_from_its_picture(model, given):
     batch = jax.tree.map(jnp.asarray, Prefixed.example_batch(SMALL, 2, T))
@@ -110,6 +114,7 @@ def test_a_text_is_learned_from_its_picture(model, given):
     assert Prefixed.describe_batch(SMALL, batch).items == 2 * T
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_a_prefix_is_refused(model, given):
     tokens, images = given
     with pytest.raises(ValueError, match=r"a row has at most 2 images, got images of shape \[2, 3, 8, 8, 3\]"):

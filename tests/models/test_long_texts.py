@@ -60,6 +60,7 @@ def moved(model, at, **inputs):
     return np.flatnonzero(np.abs(after - before)[0].max(-1) > 1e-6).tolist()
 
 
+@pytest.mark.rotates
 def test_a_token_is_seen_as_far_as_the_windows_of_all_layers_reach(long):
     assert moved(long, 15) == list(range(12, 19))  # 4 / 2 + 2 / 2 on either side
 
@@ -71,6 +72,7 @@ def test_a_global_token_is_seen_by_all_and_sees_all(long):
     assert moved(long, 2, global_places=places) == list(range(30))
 
 
+@pytest.mark.rotates
 def test_leading_tokens_are_global_where_nobody_says(long):
     cfg = replace(long.cfg, leading=1)
     leading = jax.tree.unflatten(
@@ -82,6 +84,7 @@ def test_leading_tokens_are_global_where_nobody_says(long):
     np.testing.assert_allclose(none, long.hidden_states(TOKENS), atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_a_place_named_twice_counts_once_and_one_of_padding_never(long):
     lengths = jnp.array([30, 20])
     once = long.hidden_states(TOKENS, lengths=lengths, global_places=jnp.array([[7, 9], [4, -1]]))
@@ -108,6 +111,7 @@ def test_blocks_are_drawn_in_training_alone_or_always(bird):
     np.testing.assert_array_equal(trained, bird.hidden_states(TOKENS, key=jax.random.key(2)))
 
 
+@pytest.mark.rotates
 def test_short_texts_are_attended_to_in_full(bird):
     short = TOKENS[:, :14]  # 5 + 2R blocks of 2
     plain = with_fields(bird.cfg, sparse=False)
@@ -161,6 +165,7 @@ def cost(model, T):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("config", [replace(LONG, windows=(32, 16), leading=1), with_fields(BIRD, block_size=16)])
 def test_memory_of_a_model_is_linear_in_the_length(config):
     model = nnx.eval_shape(lambda: with_fields(config, max_length=8192).build(nnx.Rngs(0)))

@@ -48,6 +48,7 @@ def test_presets_have_the_published_sizes_and_fields(name):
     assert CONFIG.read(Fields.of(written)) == config
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("mixtral", "decode", "a token at a time as all at once, windows in turns")
 @pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.slow), (3, None)])
 def test_steps_after_a_prompt_equal_one_pass(window):

@@ -47,6 +47,7 @@ def config(name, **changes):
 BOTH = pytest.mark.parametrize("name", ["masked", "ctc"])
 
 
+@pytest.mark.rotates
 @BOTH
 def test_a_sentence_is_written_alike_in_any_batch(name):
     one, source = model(name), tokens(3, S)
@@ -65,6 +66,7 @@ def test_a_sentence_is_written_alike_in_any_batch(name):
     np.testing.assert_allclose(alone.scores[0], together.scores[1], atol=1e-4)
 
 
+@pytest.mark.rotates
 def test_lengths_that_are_tried_are_the_likeliest_and_the_best_of_them_wins():
     """By writing every length alone, through the model's parts."""
     one, source = model("masked"), tokens(1, S)
@@ -88,6 +90,7 @@ def test_lengths_that_are_tried_are_the_likeliest_and_the_best_of_them_wins():
         np.testing.assert_allclose(score, sure.mean(), atol=1e-4)
 
 
+@pytest.mark.rotates
 def test_every_position_of_a_target_sees_all_of_it_and_no_padding():
     one, source, target, counts = model("masked"), tokens(3, S), tokens(3, T, seed=1), jnp.array([5, 3, 4])
     one = jax.tree.map(lambda leaf: leaf / 2, one)  # so that heads look at more than one position
@@ -99,6 +102,7 @@ def test_every_position_of_a_target_sees_all_of_it_and_no_padding():
     np.testing.assert_allclose(jnp.where(real, see(hidden), 0), jnp.where(real, see(target), 0), atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_the_decoder_does_not_look_at_what_tells_the_length():
     one, source, target = model("masked"), tokens(3, S), tokens(3, T, seed=1)
     memory = one.encode(source, LENGTHS)
@@ -123,6 +127,7 @@ def batch(rows=3, length=T + 1):
     return {"inputs": inputs, "labels": jnp.asarray(labels), "weights": jnp.asarray(real, jnp.float32)}
 
 
+@pytest.mark.rotates
 def test_the_loss_is_that_of_masked_tokens_and_of_lengths():
     one, data = model("masked"), batch()
     found = MaskPredictLoss().held_out(one, data)
@@ -139,6 +144,7 @@ def test_the_loss_is_that_of_masked_tokens_and_of_lengths():
     np.testing.assert_allclose(found["length_loss"].value(), lengths / 3, rtol=1e-4)
 
 
+@pytest.mark.rotates
 def test_empty_rows_count_nothing():
     one = model("masked")
     with_empty, without = (MaskPredictLoss().held_out(one, batch(rows)) for rows in (4, 3))
@@ -162,6 +168,7 @@ def test_any_number_of_tokens_is_masked_at_any_place():
         np.testing.assert_allclose(places, (count + 1) / 2 / count, atol=0.06)
 
 
+@pytest.mark.rotates
 @BOTH
 def test_every_parameter_learns(name):
     one, loss = model(name), {"masked": MaskPredictLoss(label_smoothing=0.1), "ctc": CTCLoss()}[name]
@@ -185,6 +192,7 @@ class Held:
         return self.one.output(hidden).logits()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("changes", [{"tied_output": False, "output_bias": True}, {"mean_tokens": True}])
 def test_the_loss_of_ways_is_the_same_without_all_logits(changes):
     loss = CTCLoss(mean_tokens=changes.pop("mean_tokens", False), blank=1)
@@ -196,6 +204,7 @@ def test_the_loss_of_ways_is_the_same_without_all_logits(changes):
         np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.rotates
 def test_ways_are_trained_without_room_for_all_logits():
     one, data = model("ctc", vocab=5_000), batch()
     data = jax.tree.map(lambda x: jnp.tile(x, (100,) + (1,) * (x.ndim - 1)), data)  # 3,600 positions
@@ -208,6 +217,7 @@ def test_ways_are_trained_without_room_for_all_logits():
     assert room(one) < all_logits / 2
 
 
+@pytest.mark.rotates
 def test_a_source_is_spread_and_read_from_both_sides():
     one, source = model("ctc"), tokens(3, S)
     hidden = one.hidden_states(source, lengths=LENGTHS)
@@ -218,6 +228,7 @@ def test_a_source_is_spread_and_read_from_both_sides():
     assert one(source).shape == (3, 2 * S, V)
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_is_refused_in_one_sentence():
     masked, ctc, source = model("masked"), model("ctc"), tokens(2, S)
     assert isinstance(masked, ParallelWriter)

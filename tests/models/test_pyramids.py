@@ -72,6 +72,7 @@ def config(request):
     return SMALL[request.param]
 
 
+@pytest.mark.rotates
 def test_any_leading_axes_are_rows(config):
     model = build(with_head(config, outputs=5, pool="mean"))
     run = jax.jit(lambda images: model.output(model.hidden_states(images)))
@@ -98,6 +99,7 @@ def test_a_key_drops_paths_and_none_drops_nothing(config):
     assert all(np.abs(found[i] - found[j]).max() > 1e-3 for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", only(["swin", "beit"], "beit"))
 def test_what_is_masked_is_not_seen(name):
     model, masked = (
@@ -112,6 +114,7 @@ def test_what_is_masked_is_not_seen(name):
         build(replace(SMALL[name], mask_token=False))(images, masked=masked)
 
 
+@pytest.mark.rotates
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"each stage must have a depth and heads, got \(2, 1\) and \(2,\)"):
         replace(SMALL["swin"], stage_heads=(2,))

@@ -100,6 +100,7 @@ def test_impossible_stacks_are_refused(options, rule):
         config(**options)
 
 
+@pytest.mark.rotates
 def test_inputs_of_another_width_are_refused():
     with pytest.raises(ValueError, match="4"):
         Recurrent(config(), rngs=nnx.Rngs(0))(inputs(B, T, E + 1))

@@ -51,6 +51,7 @@ def tokens(*shape, seed=0):
     return jax.random.randint(jax.random.key(seed), shape, 1, V)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", share(KINDS, 0, of=3))
 def test_step_by_step_is_all_at_once_and_hypotheses_share_their_source(kind):
     one, source, target = model(kind), tokens(3, S), tokens(6, T, seed=1)
@@ -63,6 +64,7 @@ def test_step_by_step_is_all_at_once_and_hypotheses_share_their_source(kind):
     np.testing.assert_allclose(jnp.stack(found, axis=1), expected, atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", share(KINDS, 1, of=3))
 def test_what_padding_holds_says_nothing(kind):
     one, source, target = model(kind), tokens(3, S), tokens(3, T, seed=1)
@@ -70,6 +72,7 @@ def test_what_padding_holds_says_nothing(kind):
     np.testing.assert_allclose(one(other, target, LENGTHS), one(source, target, LENGTHS), atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", share(KINDS, 2, of=3))
 def test_the_future_is_unseen_and_everything_else_learns(kind):
     one, source, target = model(kind), tokens(3, S), tokens(3, T, seed=1)
@@ -81,6 +84,7 @@ def test_the_future_is_unseen_and_everything_else_learns(kind):
     assert all(np.abs(leaf).max() > 1e-7 for leaf in jax.tree.leaves(slopes))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", only(["fed", "Bahdanau", "Luong, dot"], "Bahdanau"))
 def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(kind):
     """Of all that can be written in three tokens, the likeliest that ends, or that is as long as may be."""
@@ -105,6 +109,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(kind):
     np.testing.assert_allclose(found.scores[0, 0], max(total), rtol=1e-4)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", only(["Bahdanau", "Luong, general, fed", "Luong, concat"], "Luong, concat"))
 def test_what_is_looked_at_is_captured(kind):
     one, source, target = model(kind), tokens(3, S), tokens(3, T, seed=1)
@@ -114,6 +119,7 @@ def test_what_is_looked_at_is_captured(kind):
     assert np.all(np.asarray(shares)[0, 1, ..., 2:] == 0)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("kind", only(["Luong, general, fed", "Luong, concat"], "Luong, general, fed"))
 def test_dropout_is_drawn_by_its_key_and_sound_where_weights_are_short(kind):
     cfg = with_fields(config(**KINDS[kind]), dropout=0.4)

@@ -56,6 +56,7 @@ def test_presets_have_the_published_sizes(preset, millions):
     assert millions == cfg.embedding.vocab * d + encoder + decoder
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("norm_position", only(["pre", "post"], "post"))
 def test_incremental_logits_equal_parallel_ones(norm_position, batch):
     model = Seq2Seq(narrow(small(), norm_position=norm_position), rngs=nnx.Rngs(0))
@@ -67,6 +68,7 @@ def test_incremental_logits_equal_parallel_ones(norm_position, batch):
         np.testing.assert_allclose(logits, full[:, t], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_padding_changes_nothing(model, batch):
     source, target, lengths = batch
     padded = jnp.concatenate([source, jnp.full((3, 4), 9)], axis=1)
@@ -91,6 +93,7 @@ def test_the_future_is_invisible(model, batch):
     np.testing.assert_array_equal(model(source, target, lengths)[:, :4], model(source, changed, lengths)[:, :4])
 
 
+@pytest.mark.rotates
 def test_every_parameter_gets_a_gradient(model, batch):
     source, target, lengths = batch
     grads = jax.grad(lambda m: jax.nn.log_softmax(m(source, target, lengths))[..., 5].sum())(model)
@@ -103,12 +106,14 @@ def test_every_parameter_gets_a_gradient(model, batch):
     assert [name for name in silent if "key.bias" not in name.replace("'].", ".")] == []
 
 
+@pytest.mark.rotates
 def test_dropout_needs_a_key(model, batch):
     plain, dropped = model(*batch), model(*batch, key=jax.random.key(0))
     assert jnp.array_equal(plain, model(*batch))
     assert not jnp.allclose(plain, dropped)
 
 
+@pytest.mark.rotates
 def test_reorder_moves_hypotheses_and_leaves_memory(model, batch):
     source, _, lengths = batch
     memory = model.encode(source, lengths)
@@ -160,6 +165,7 @@ def test_training_memorises_a_batch():
     assert value < 0.1
 
 
+@pytest.mark.rotates
 def test_golden_loss():
     """A change of initialisation, masking or arithmetic shows here."""
     model = Seq2Seq(small(), rngs=nnx.Rngs(0))
@@ -208,6 +214,7 @@ def test_a_single_sentence_decodes_as_in_a_batch(model, batch):
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[0])
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("rows", "beams"), share(product([1, 3], [1, 4]), 0, of=3))
 def test_no_step_copies_the_cache(rows, beams):
     """A loop that copies its cache costs what the cache has room for; 48 positions are like no other axis here."""

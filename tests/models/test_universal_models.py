@@ -54,6 +54,7 @@ def taught(rows=4, S=6, T=5):
     return jax.tree.map(jnp.asarray, batch)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("beams", only([1, 3], 3))
 @pytest.mark.parametrize("kind", ["fixed", "adaptive"])
 def test_step_by_step_is_all_at_once_and_hypotheses_change_places(kind, beams):
@@ -63,10 +64,12 @@ def test_step_by_step_is_all_at_once_and_hypotheses_change_places(kind, beams):
         steps_equal_the_whole(one.for_decoding(), beams)
 
 
+@pytest.mark.rotates
 def test_neither_the_future_nor_padding_is_seen():
     neither_future_nor_padding_is_seen(model("adaptive"))
 
 
+@pytest.mark.rotates
 def test_thinking_costs_and_is_a_sum_of_rows():
     one, batch = model("adaptive"), taught()
     loss = jax.jit(lambda objective, batch: objective(one, batch), static_argnums=0)
@@ -103,6 +106,7 @@ def encoder(**changes):
     return UniversalEncoderConfig(embedding=SMALL.embedding, **fields)
 
 
+@pytest.mark.rotates
 def test_an_encoder_is_told_where_at_each_step_and_classifies():
     cfg = with_head(encoder(), outputs=3, pool="first")
     assert module_of(cfg.backbone) is UniversalEncoder

@@ -34,6 +34,7 @@ def told(x, step):
     return x + sinusoidal(jnp.arange(T), D) + sinusoidal(jnp.array([step]), D)
 
 
+@pytest.mark.rotates
 def test_one_step_is_one_block_that_is_told_where_it_is():
     one = trunk(replace(FIXED, depth=1))
     np.testing.assert_allclose(one(X), one.block(told(X, 1)), atol=1e-6)
@@ -97,6 +98,7 @@ def test_who_halts_at_once_takes_one_step_and_who_never_does_takes_all(bias):
     np.testing.assert_allclose(one(X), fixed(X), atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(
     "cfg", [FIXED, ADAPTIVE, replace(ADAPTIVE, relative=RelativeConfig(buckets=4, max_distance=8))]
@@ -113,6 +115,7 @@ def test_position_by_position_is_all_at_once(cfg, apart):
     np.testing.assert_allclose(jnp.concatenate(found, axis=1), expected, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_halting_does_not_see_the_future_and_learns_with_finite_gradients():
     one = trunk(ADAPTIVE, causal=True)
     slopes = jax.jacobian(lambda x: one(x, mask=Mask(causal=True)))(X[0])
@@ -138,6 +141,7 @@ def test_rows_are_told_the_mean_of_the_positions_that_they_have():
     assert trunk(FIXED).observe(X)[1] == {}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("options", [{"unroll": True}, {"unroll": 3}, {"remat": "full"}, {"remat": "attention"}])
 def test_how_the_loop_runs_changes_nothing(options):
     one = trunk(ADAPTIVE)

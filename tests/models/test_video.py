@@ -45,6 +45,7 @@ MODELS = {
 }  # fmt: skip
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_vmap_is_the_batch(make):
     model = make()
@@ -58,6 +59,7 @@ def test_only_without_time_the_order_of_frames_says_nothing(name):
     assert (moved < 1e-5) == (name == "space only")
 
 
+@pytest.mark.rotates
 def test_a_block_of_divided_attention_sees_a_place_in_time_and_then_a_frame():
     """After one block a patch knows its own place in all frames, and the other places of every frame."""
     config = with_fields(timesformer_encoder("base", frames=4, image=8, patch=4), **{**SMALL, "depth": 1})
@@ -76,6 +78,7 @@ def test_a_block_of_divided_attention_sees_a_place_in_time_and_then_a_frame():
     assert np.asarray(space).any(-1)[0].all()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("shape", [(4, 12, 8), (7, 8, 8), (2, 17, 9)])
 def test_clips_of_any_size_are_encoded(make, shape):
@@ -100,6 +103,7 @@ def test_tubes_are_masked_through_all_times():
         assert len({place % 7 for place in one.tolist()}) == 2
 
 
+@pytest.mark.rotates
 def test_what_is_masked_does_not_reach_the_encoder():
     sizes = {"frames": 4, "image": (8, 8), "patch": (2, 2), "embed": 8, "heads": 2, "inner": 12, "depth": 1}
     config = with_fields(videomae_pretraining(), **sizes)

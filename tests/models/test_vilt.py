@@ -32,12 +32,14 @@ def size(config):
     return sum(leaf.size for leaf in jax.tree.leaves(abstract(config)))
 
 
+@pytest.mark.rotates
 def test_sizes_are_those_of_the_checkpoints():
     assert size(vilt_b32().encoder) == 111_595_008 - 768 * 769  # with its pooler
     assert size(vilt_b32_vqa()) == 117_588_537
     assert size(find_preset("lxmert_base_uncased")().encoder) + 768 * 769 == 207_936_768
 
 
+@pytest.mark.rotates
 def test_padding_of_either_side_is_not_seen():
     model = build(SMALL)
     seen = jnp.ones((2, 12, 16), bool).at[1, :, 8:].set(False)
@@ -51,6 +53,7 @@ def test_padding_of_either_side_is_not_seen():
     assert np.abs(moved[1][places] - before[1][places]).max() > 1e-3
 
 
+@pytest.mark.rotates
 def test_a_picture_beside_padding_is_the_picture_alone():
     model = build(SMALL)
     alone = model.hidden_states(TOKENS[:1], images=IMAGES[:1, :8, :8])
@@ -60,6 +63,7 @@ def test_a_picture_beside_padding_is_the_picture_alone():
     np.testing.assert_allclose(beside[0][places], alone[0], atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_vmap_is_the_batch_and_jit_is_eager():
     model = build(SMALL)
     whole = model.hidden_states(TOKENS, images=IMAGES, lengths=LENGTHS)
@@ -69,6 +73,7 @@ def test_vmap_is_the_batch_and_jit_is_eager():
     np.testing.assert_allclose(jitted, whole, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_several_pictures_are_seen_one_by_one_and_told_apart():
     model = build(with_fields(SMALL, kinds=4))
     pictures = jnp.stack([IMAGES, IMAGES[::-1], IMAGES], axis=1)
@@ -80,6 +85,7 @@ def test_several_pictures_are_seen_one_by_one_and_told_apart():
         build(with_fields(SMALL, kinds=3)).hidden_states(TOKENS, images=pictures)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("pictures", [None, 2])
 def test_answers_are_learned(pictures):
     model = Classifier(answering(with_fields(SMALL, kinds=3), 4, pictures=pictures), rngs=nnx.Rngs(0))
@@ -92,6 +98,7 @@ def test_answers_are_learned(pictures):
     assert silent == []
 
 
+@pytest.mark.rotates
 def test_masked_tokens_are_guessed_with_the_picture():
     config = with_fields(vilt_b32(), vocab=30, max_length=8, image=(12, 12), patch=(4, 4), embed=16, heads=2, depth=1)
     from flax_transformer.models.encoder import MaskedLM
@@ -115,6 +122,7 @@ def regions(**more):
     return {"features": jnp.asarray(features, jnp.float32), "boxes": jnp.asarray(boxes, jnp.float32)} | more
 
 
+@pytest.mark.rotates
 def test_sides_look_across_before_they_look_at_themselves():
     """Of the first block that joins them both directions see what the other was, with the same parameters."""
     model = REGIONS.build(nnx.Rngs(0))
@@ -128,6 +136,7 @@ def test_sides_look_across_before_they_look_at_themselves():
     assert np.abs(model.hidden_states(TOKENS, **given)[:, :5] - before[:, :5]).max() > 1e-3
 
 
+@pytest.mark.rotates
 def test_all_heads_of_pretraining_give_what_they_are_for():
     config = LxmertPretrainingConfig(encoder=REGIONS, answers=7, objects=5, attributes=3)
     model = LxmertPretraining(config, rngs=nnx.Rngs(0))

@@ -64,6 +64,7 @@ def test_losses_smoothed_too_are_those_of_a_table_without_them(models):
     assert not padded[V:].any()
 
 
+@pytest.mark.rotates
 def test_logits_have_the_size_of_the_vocabulary(models):
     inputs = families.batch(models[0].cfg, 2, 5)["inputs"]
     plain, padded = (model(inputs["source"] % V, inputs["target"] % V) for model in models)
@@ -71,6 +72,7 @@ def test_logits_have_the_size_of_the_vocabulary(models):
     np.testing.assert_allclose(padded, plain, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "config", share([Greedy(max_length=7, eos=2), Beam(max_length=7, eos=2, beams=3, n_best=3)], 1, of=2)
 )
@@ -85,6 +87,7 @@ def test_translations_are_those_of_a_table_without_them(models, config):
         np.testing.assert_allclose(found.scores, plain.scores, rtol=1e-5)
 
 
+@pytest.mark.rotates
 def test_they_are_never_drawn():
     plain, padded = filled(families.family("gpt2"))
     config, prompt = Sampling(max_length=6, eos=(), temperature=3.0), jnp.arange(8)
@@ -136,6 +139,7 @@ def test_translation_tells_the_tokenizers_size():
     assert model.embedding.token.embedding.shape[0] == 256
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("chunk", "there"), [(4, False), (64, True)])
 @pytest.mark.parametrize("name", only(["bert_base_uncased", "gpt2", "transformer_base"], "transformer_base"))
 def test_logits_of_a_whole_batch_never_exist_at_once(name, chunk, there):

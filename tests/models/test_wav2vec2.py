@@ -38,6 +38,7 @@ def test_presets_have_the_published_sizes(name):
     assert sum(leaf.size for leaf in jax.tree.leaves(abstract(find_preset(name)()))) == PUBLISHED[name]
 
 
+@pytest.mark.rotates
 def test_what_padding_holds_says_nothing_where_each_position_has_its_own_norm():
     model = jax.jit(Wav2Vec2.__call__)
     made, lengths = Wav2Vec2(narrow(wav2vec2_large), rngs=nnx.Rngs(0)), jnp.array([70, 41])
@@ -49,10 +50,12 @@ def test_what_padding_holds_says_nothing_where_each_position_has_its_own_norm():
     np.testing.assert_allclose(plain[1, :count], alone[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_vmap_is_the_batch(model):
     np.testing.assert_allclose(jax.vmap(model)(sounds()), model(sounds()), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_masked_positions_hold_the_token_and_others_see_it(model):
     plain, masked = model(sounds()), jnp.zeros(model(sounds()).shape[:2], bool).at[0, 3].set(True)
     found = model(sounds(), masked=masked)
@@ -105,6 +108,7 @@ def told(**head):
     return SoundClassifierConfig(backbone=backbone, head=head_of(backbone, outputs=3, **head))
 
 
+@pytest.mark.rotates
 def test_a_sound_is_told_by_its_own_positions_whatever_is_beside_it():
     config = told(pool="mean", dense="identity", dense_width=5)
     classifier, lengths = module_of(config)(config, rngs=nnx.Rngs(0)), jnp.array([70, 41])

@@ -39,6 +39,7 @@ def test_presets_have_the_published_sizes(name):
     assert sum(leaf.size for leaf in jax.tree.leaves(abstract(find_preset(name)()))) == PUBLISHED[name]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("beams", [1, 3])
 def test_steps_after_a_beginning_equal_the_whole(model, beams):
     tokens = np.random.default_rng(0).integers(3, V, (2, 7))
@@ -58,6 +59,7 @@ def test_vmap_is_the_batch_and_all_of_a_sound_is_heard(model):
         assert not jnp.allclose(model.encode(sound().at[:, frame].add(1.0))[:, 3], plain[:, 3])
 
 
+@pytest.mark.rotates
 def test_positions_of_sounds_do_not_learn(model):
     batch = jax.tree.map(jnp.asarray, Seq2Seq.example_batch(model.cfg, 2, 5))
     gradient = jax.grad(lambda model: TokenLoss()(model, batch)[0])(model)
@@ -65,6 +67,7 @@ def test_positions_of_sounds_do_not_learn(model):
     assert gradient.encoder.front.conv1.kernel[...].any()
 
 
+@pytest.mark.rotates
 def test_a_sound_shorter_than_the_positions_takes_the_first_of_them_and_a_longer_one_is_refused(model):
     assert model.encode(sound()[:, :7]).shape == (2, 4, 12)
     with pytest.raises(ValueError, match="a sound must fit into the positions: 16 frames, 7 positions of 2 frames"):

@@ -52,6 +52,7 @@ def inputs(*shape, seed=7):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(VARIANTS, 0, of=6))
 def test_scan_equals_loop(name):
     cfg = VARIANTS[name]
@@ -77,6 +78,7 @@ def test_rematerialised_gradients_are_the_same(remat):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(VARIANTS, 1, of=6))
 def test_vmap_equals_batch(name):
     b, x = block(VARIANTS[name]), inputs(3, 5, 16)
@@ -89,6 +91,7 @@ def test_jit_equals_eager(name):
     np.testing.assert_allclose(jax.jit(lambda m, h: m(h))(b, x), b(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(VARIANTS, 0, of=3))
 def test_causal_block_has_a_triangular_jacobian(name):
     b = block(VARIANTS[name])
@@ -99,6 +102,7 @@ def test_causal_block_has_a_triangular_jacobian(name):
     assert reach[4, 0] > 0
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(VARIANTS, 1, of=3))
 def test_cached_equals_uncached(name):
     b, x = block(VARIANTS[name]), inputs(2, 6, 16)
@@ -113,6 +117,7 @@ def test_cached_equals_uncached(name):
     assert int(cache.index) == 6
 
 
+@pytest.mark.rotates
 def test_projected_memory_equals_hidden_memory_and_is_shared_by_beams():
     b = block(replace(SMALL, cross=SMALL.attention))
     x, memory, lengths = inputs(6, 1, 16), inputs(2, 7, 16, seed=8), jnp.array([7, 4])
@@ -123,6 +128,7 @@ def test_projected_memory_equals_hidden_memory_and_is_shared_by_beams():
     np.testing.assert_allclose(beams, repeated, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_key_makes_dropout_and_no_key_none():
     b = block(with_fields(SMALL, dropout=0.5, attention_dropout=0.5, activation_dropout=0.5))
     plain = block(SMALL)
@@ -133,6 +139,7 @@ def test_key_makes_dropout_and_no_key_none():
     assert not jnp.allclose(one, other)
 
 
+@pytest.mark.rotates
 def test_layers_draw_different_dropout():
     cfg = with_fields(SMALL, dropout=0.5, norm_position="pre")
     single = block(cfg)
@@ -141,6 +148,7 @@ def test_layers_draw_different_dropout():
     assert not jnp.allclose(seen[0], seen[1])
 
 
+@pytest.mark.rotates
 def test_per_layer_arguments_are_sliced():
     blocks = init_stack(lambda rngs: Block(SMALL, rngs=rngs), 2, key=jax.random.key(1))
     x, bias = inputs(1, 4, 16), inputs(2, 1, 4, 4, 4)

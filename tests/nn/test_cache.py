@@ -36,6 +36,7 @@ def inputs(batch):
     return xs, rows
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("batch", only([1, 4], 4))
 def test_selecting_hypotheses_by_ancestry_is_moving_their_rows(module, batch):
     xs, rows = inputs(batch)
@@ -61,6 +62,7 @@ def test_a_mask_of_the_caller_holds_for_each_hypothesis(module, batch):
         moved, shared = moved.reorder(row), shared.reorder(row)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("batch", only([1, 2], 2))
 def test_several_positions_at_once_are_one_after_another(module, batch):
     xs, _ = inputs(batch)

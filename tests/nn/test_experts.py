@@ -58,6 +58,7 @@ def by_hand(experts, x):
     return y
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "fields",
     [{}, pytest.param({"active": 1, "normalized": False, "bias": False, "gated": False}, marks=pytest.mark.slow)],
@@ -111,6 +112,7 @@ def test_vmap_equals_batch(capacity):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one_by_one, run(experts))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("capacity", [pytest.param(None, marks=pytest.mark.slow), 1.0])
 def test_gradients_reach_the_router_and_are_those_of_the_function(capacity):
     experts = make(capacity=capacity)
@@ -150,6 +152,7 @@ def test_a_config_goes_through_json():
 STACK = init_stack(BLOCK.build, 2, key=jax.random.key(0))
 
 
+@pytest.mark.rotates
 def test_a_stack_tells_what_its_blocks_tell_scanned_and_unrolled_alike():
     """And gives what it gives without being asked, and what the blocks give one by one; under remat, too."""
     key = jax.random.key(4)

@@ -44,6 +44,7 @@ def seen(layer, grid, **options):
     return np.abs(slopes).sum(-1) > 1e-6
 
 
+@pytest.mark.rotates
 def test_a_window_sees_itself_and_nothing_else():
     grid = Grid(6, 9)
     rows, columns = np.indices(grid)
@@ -58,6 +59,7 @@ def test_a_shifted_window_lies_across_two_and_is_cut_at_the_edge():
     np.testing.assert_array_equal(seen(window(), grid, shift=jnp.int32(1)), own[:, None] == own)
 
 
+@pytest.mark.rotates
 def test_a_grid_as_small_as_a_window_is_not_shifted():
     layer, grid = window(4), Grid(4, 6)
     np.testing.assert_array_equal(layer(grid_states(grid), grid=grid, shift=2), layer(grid_states(grid), grid=grid))

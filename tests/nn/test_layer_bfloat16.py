@@ -123,6 +123,7 @@ def test_loss_and_every_gradient_of_a_stack_are_those_of_float32(name, backend, 
     assert {name: error for name, error in off.items() if error > 0.05 and not name.endswith("key.bias")} == {}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("causal", "T", "S", "offset"),
     share(
@@ -151,6 +152,7 @@ def test_a_relative_bias_is_the_bucket_of_every_distance(T, S, offset, causal):
     np.testing.assert_allclose(gradient.bucket.embedding[...], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_a_relative_bias_looks_up_distances_not_pairs_and_counts_them_all():
     precision = with_precision(BLOCKS["relative"], compute="bfloat16").attention.precision
     bias = RelativeBias(RelativeConfig(), 2, causal=False, precision=precision, rngs=nnx.Rngs(0))

@@ -127,6 +127,7 @@ def test_beams_must_be_as_many_as_asked_for(cross, rows, mask, message):
         cross(normal(rows, 4, D), cross.project(normal(2, 5, D), beams=3), mask=mask)
 
 
+@pytest.mark.rotates
 def test_the_memory_of_all_layers_is_not_that_of_one():
     blocks = stack(CROSS)
     memory = map_stack(lambda block: block.cross.project(normal(2, 5, D)), blocks)
@@ -135,6 +136,7 @@ def test_the_memory_of_all_layers_is_not_that_of_one():
         apply_stack(blocks, normal(3, 4, D), memory)
 
 
+@pytest.mark.rotates
 def test_a_source_and_a_target_of_other_rows_are_no_pair():
     embedding = EmbeddingConfig(vocab=9, embed=D)
     sides = {"encoder": TrunkConfig(block=CONFIG, depth=1), "decoder": TrunkConfig(block=CROSS, depth=1)}
@@ -262,6 +264,7 @@ def test_a_block_is_not_a_stack():
             wrong(make())
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("apart", [False, True])
 def test_layers_are_counted_from_either_end_and_not_beyond(apart):
     blocks = unstack(stack()) if apart else stack()

@@ -71,6 +71,7 @@ class Mine(nnx.Module):
         return self.second(self.first(x))
 
 
+@pytest.mark.rotates
 def test_operations_are_named_by_their_modules():
     """By the attributes they are, a block of a stack and a module that is in none by its class, derivatives too."""
     trunk = nnx.eval_shape(lambda: Trunk(CROSS, rngs=nnx.Rngs(0)))
@@ -103,6 +104,7 @@ def test_a_module_that_calls_itself_is_named_once():
     assert "FeedForward/FeedForward" not in lowered(lambda f, x: f(x), feedforward, x, debug_info=True)
 
 
+@pytest.mark.rotates
 def test_tabulate_takes_masks_and_modules_within_modules():
     block = Block(BLOCK, rngs=nnx.Rngs(0))
     x = np.ones((2, 4, 8), np.float32)

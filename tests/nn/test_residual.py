@@ -74,6 +74,7 @@ def test_layer_scale_multiplies_channels_of_the_output():
     np.testing.assert_array_equal(fresh.layer_scale[...], jnp.full(D, 0.25))
 
 
+@pytest.mark.rotates
 @given(st.floats(0.05, 0.9), st.integers(0, 5))
 def test_a_dropped_row_is_the_input_and_another_is_scaled(rate, seed):
     x = normal(64, 5, D)
@@ -122,6 +123,7 @@ def test_a_rate_that_is_none_is_refused(rate):
         TrunkConfig(block=BLOCK, drop_path=rate)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("apart", only([False, True], False))
 def test_each_layer_of_a_stack_has_its_own_rate(apart):
     """Where the rate is 0 nothing is dropped, and beside it nearly everything is."""
@@ -136,6 +138,7 @@ def test_each_layer_of_a_stack_has_its_own_rate(apart):
     np.testing.assert_array_equal(apply_stack(blocks, x, key=key), first)
 
 
+@pytest.mark.rotates
 def test_rates_grow_linearly_with_depth():
     config = TrunkConfig(block=BLOCK, depth=3, drop_path=0.4)
     trunk, x, key = Trunk(config, rngs=nnx.Rngs(0)), normal(16, 3, D), jax.random.key(6)

@@ -69,6 +69,7 @@ def run(depth, x, *args, **kwargs):
     return jax.eval_shape(lambda: apply_stack(make(), x, *args, **kwargs))
 
 
+@pytest.mark.rotates
 def test_only_a_stack_under_a_mesh_with_stages_is_one():
     assert pipeline_stages() == 1
     with mesh(pipeline=1, fsdp=4):
@@ -175,6 +176,7 @@ def test_layers_that_take_turns_are_those_of_a_loop(options):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), ours, theirs)
 
 
+@pytest.mark.rotates
 def test_turns_are_taken_one_token_at_a_time_and_apart():
     x, blocks = jax.random.normal(jax.random.key(1), (2, 4, 16)), stack(4)
     turns = Cycle((Mask(window=(1, 0)), Mask()))

@@ -27,6 +27,7 @@ def make(config):
     return nnx.eval_shape(lambda: Seq2Seq(config, rngs=nnx.Rngs(0)))
 
 
+@pytest.mark.rotates
 def test_counts_and_bytes_are_those_flax_gives():
     table = summary(make(transformer_tiny()))
     shown = re.search(r"Param: ([\d,]+) \((.*?)\)", treescope.render_to_text(make(transformer_tiny())))
@@ -46,6 +47,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.rotates
 @given(st.dictionaries(st.sampled_from("abcd"), trees, max_size=4))
 def test_every_module_is_the_sum_of_its_parts(tree):
     rows = summary(tree).rows

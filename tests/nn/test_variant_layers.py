@@ -54,6 +54,7 @@ def test_heads_that_say_what_they_hear_are_plain_attention():
     np.testing.assert_allclose(layer(x, mask=mask), plain(x, mask=mask), atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_talking_heads_decode_as_they_read():
     layer = LAYERS["talking"].build(nnx.Rngs(0))
     x, cache = drawn(2, 5, 16), layer.init_cache(2, 5)
@@ -84,6 +85,7 @@ def test_linformer_hides_padding():
     np.testing.assert_allclose(y[0, :4], layer(x[:1, :4])[0], atol=1e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", LAYERS)
 def test_vmap_equals_batch(name):
     layer, x = LAYERS[name].build(nnx.Rngs(0)), drawn(3, 12, 16)
@@ -119,6 +121,7 @@ BLOCKS["nystrom"] = with_fields(BLOCKS["nystrom"], attend=NystromAttention(landm
 BLOCKS |= {f"{name} layer": with_fields(BLOCKS["local"], attention=cfg) for name, cfg in LAYERS.items()}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_block_trains_with_each_and_is_written_as_text(name):
     cfg = BLOCKS[name]

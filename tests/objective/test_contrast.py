@@ -60,6 +60,7 @@ def test_the_sigmoid_loss_is_of_every_half_with_every_other():
     assert metrics["count"] == 5
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("objective", [ContrastiveLoss(), SigmoidLoss()])
 def test_an_absent_pair_is_nobodys_half(objective):
     model, inputs = Given(7.0, -2.0), pairs()
@@ -84,6 +85,7 @@ def test_a_batch_is_not_cut(objective):
         check_parts(objective, 2, "parts")
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("contrastive, sigmoid and matching losses", "shard", "loss and gradients, eight devices as one")
 @pytest.mark.proves("retrieval", "shard", "hard negatives, eight devices as one")
 def test_eight_devices_compare_all_pairs():

@@ -51,6 +51,7 @@ def draw(*shape):
     return np.random.default_rng(0).normal(size=shape).astype(np.float32) * 2
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("blank", [0, 2])
 def test_the_loss_is_that_of_all_ways_there_are(blank):
     logits, tokens = draw(9, 4, 3), [token for token in range(3) if token != blank]
@@ -61,6 +62,7 @@ def test_the_loss_is_that_of_all_ways_there_are(blank):
         assert metrics["count"] == 1
 
 
+@pytest.mark.rotates
 def test_texts_and_sounds_of_several_lengths_are_as_each_alone():
     logits, labels = draw(3, 5, 3), np.array([[1, 2, 1], [2, 2, 0], [1, 0, 0]])
     counts, lengths = [3, 2, 1], [10, 8, 3]  # samples: 5, 4 and 1 positions
@@ -73,6 +75,7 @@ def test_texts_and_sounds_of_several_lengths_are_as_each_alone():
     np.testing.assert_allclose(each, sum(a / n for a, n in zip(alone, counts, strict=True)), rtol=1e-5)
 
 
+@pytest.mark.rotates
 def test_a_text_that_has_no_way_counts_nothing_and_has_no_gradient():
     logits = draw(2, 3, 3)
     given = batch(logits, [[1, 1], [1, 1]], lengths=[6, 4])  # equal tokens take a position between them
@@ -84,6 +87,7 @@ def test_a_text_that_has_no_way_counts_nothing_and_has_no_gradient():
     assert not slope[1].any()
 
 
+@pytest.mark.rotates
 def test_rows_that_fill_a_batch_count_nothing():
     logits, labels = draw(3, 5, 3), np.array([[1, 2], [2, 0], [0, 0]])
     weights, lengths = np.array([[1, 1], [1, 0], [0, 0]]), [10, 8, 0]

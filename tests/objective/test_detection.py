@@ -47,6 +47,7 @@ def changed(batch, **labels):
     return {**batch, "labels": {**batch["labels"], **labels}}
 
 
+@pytest.mark.rotates
 def test_objects_are_matched_so_that_all_together_cost_least():
     logits, boxes, batch = drawn()
     loss, labels = DetectionLoss(), batch["labels"]
@@ -67,6 +68,7 @@ def test_objects_are_matched_so_that_all_together_cost_least():
     assert all(len(set(row.tolist())) == M for row in found)
 
 
+@pytest.mark.rotates
 def test_right_answers_cost_next_to_nothing_and_wrong_ones_more():
     _, _, batch = drawn()
     classes, real, weights = (batch["labels"][name] for name in ("classes", "boxes", "weights"))
@@ -80,6 +82,7 @@ def test_right_answers_cost_next_to_nothing_and_wrong_ones_more():
     assert mean(jnp.roll(logits, 1, axis=-1), boxes, batch) > 1
 
 
+@pytest.mark.rotates
 def test_objects_have_no_order():
     logits, boxes, batch = drawn()
     order = jnp.array([2, 0, 1])
@@ -101,6 +104,7 @@ def test_places_without_objects_and_pictures_of_weight_zero_count_nothing():
     np.testing.assert_allclose(mean(*wide, more), expected, rtol=1e-6)
 
 
+@pytest.mark.rotates
 def test_every_layer_counts_or_the_last_alone():
     logits, boxes, batch = drawn()
     parts = [mean(logits[:, i : i + 1], boxes[:, i : i + 1], batch) for i in range(L)]
@@ -108,6 +112,7 @@ def test_every_layer_counts_or_the_last_alone():
     np.testing.assert_allclose(mean(logits, boxes, batch, auxiliary=False), parts[-1], rtol=1e-6)
 
 
+@pytest.mark.rotates
 def test_gradients_are_finite_without_any_object():
     logits, boxes, batch = drawn()
     empty = changed(batch, weights=jnp.zeros((B, M)), boxes=jnp.zeros((B, M, 4)))
@@ -135,6 +140,7 @@ def test_options_that_cannot_work_are_refused(options, rule):
         DetectionLoss(**options)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -50,6 +50,7 @@ def by_hand(model, inputs, present, pictures, texts):
     return np.mean(losses), right / len(losses)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("key", [None, 3])
 @pytest.mark.parametrize("absent", [(), (1, 4)])
 def test_the_loss_is_that_of_each_pair_by_itself(model, key, absent):
@@ -93,6 +94,7 @@ def test_negatives_are_drawn_as_often_as_scores_say():
     np.testing.assert_array_equal(found[~others], 0)
 
 
+@pytest.mark.rotates
 def test_the_same_key_draws_the_same_and_another_does_not(model):
     loss = jax.jit(lambda key: MatchLoss()(model, {"inputs": pairs(8)}, key=key)[0])
     first, second = jax.random.key(0), jax.random.key(1)

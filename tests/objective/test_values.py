@@ -29,6 +29,7 @@ class Contrastive(Objective):
         return jnp.sum(losses), {"count": jnp.float32(len(scores))}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "options"),
     share(
@@ -56,6 +57,7 @@ def test_one_loss_of_tokens_is_optax_on_whole_logits_for_every_family(name, opti
     assert metrics["count"] == batch["weights"].sum()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["gpt2", "transformer_base", "bert_base_uncased"])
 def test_inputs_by_name_are_what_a_call_makes_of_them(name):
     config = families.family(name)
@@ -83,6 +85,7 @@ def test_packed_documents_do_not_see_each_other(name):
     assert jnp.abs(model.hidden_states(tokens, positions=positions)[:, 4:] - alone).max() > 1e-3
 
 
+@pytest.mark.rotates
 def test_perplexity_is_that_of_the_loss_without_smoothing():
     config = families.family("gpt2")
     model, batches = families.build(config), [families.batch(config, rows, 8) for rows in (2, 3)]

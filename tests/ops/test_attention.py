@@ -79,6 +79,7 @@ def with_gradients(attend, q, k, v, pull, mask, bias=None):
     return both(q, k, v, pull, mask, bias)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("biased", "which", "name"),
     share(product([False, True], masks(), [name for name in VARIANTS if name != "xla"]), 0, of=5),
@@ -232,6 +233,7 @@ def test_weights_mix_values_to_the_output():
     np.testing.assert_allclose(mixed, attention(q, k, v, Mask(causal=True)), atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_forward_and_reverse_mode_agree():
     q, k, v, _ = inputs(B=1, T=3, S=3, N=2, K=1, H=4)
     attend = partial(attention, backend="xla", mask=Mask(causal=True))

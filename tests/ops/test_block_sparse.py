@@ -28,6 +28,7 @@ def picture(drawn, count, size):
     return seen.repeat(size, 1).repeat(size, 2)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("T", [60, 58])
 def test_it_is_attention_with_the_mask_that_is_drawn(T):
     size, count, lengths = 5, 12, jnp.array([T, 31])
@@ -67,6 +68,7 @@ def memory(T):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.rotates
 def test_memory_is_linear_in_the_length():
     assert 3.5 < memory(4096) / memory(1024) < 4.6
 

@@ -21,6 +21,7 @@ def temporary_bytes(T, backward, backend="blockwise"):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("backward", [False, True])
 def test_memory_grows_linearly_with_length(backward):
     short, medium, long = (temporary_bytes(T, backward) for T in (4096, 8192, 16384))

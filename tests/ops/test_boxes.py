@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ share = st.floats(0.125, 1, width=32)
 box = st.tuples(share, share, share, share).map(lambda values: to_corners(jnp.array(values, jnp.float32)))
 
 
+@pytest.mark.rotates
 @given(box)
 def test_both_ways_say_the_same_box(corners):
     np.testing.assert_allclose(to_corners(to_centres(corners)), corners, atol=1e-6)
@@ -19,6 +21,7 @@ def test_both_ways_say_the_same_box(corners):
     np.testing.assert_allclose(generalised_overlap(corners, corners), 1, rtol=1e-5)
 
 
+@pytest.mark.rotates
 @given(box, box)
 def test_what_boxes_share_does_not_depend_on_their_order_and_has_bounds(one, other):
     np.testing.assert_allclose(generalised_overlap(one, other), generalised_overlap(other, one), atol=1e-6)

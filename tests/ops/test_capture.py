@@ -57,6 +57,7 @@ def stack_run(stack, x, memory, **options):
     return apply_stack(stack, x, memory, mask=Mask(causal=True), memory_mask=Mask(lengths=jnp.array([3, 6])), **options)
 
 
+@pytest.mark.rotates
 def test_a_block_shows_what_its_projections_give(case):
     stack, x, memory = case
     block = layer(stack, 0)
@@ -97,6 +98,7 @@ def test_weights_are_distributions_over_what_is_visible(case):
     assert (cross[:, 1] > 0).all()
 
 
+@pytest.mark.rotates
 def test_dropout_does_not_touch_what_is_shown(case):
     _, x, memory = case
     block = layer(init_stack(lambda r: Block(DROPPING, rngs=r), 1, key=jax.random.key(0)), 0)
@@ -117,6 +119,7 @@ def seq2seq(**options):
     return jax.jit(lambda: Seq2Seq(cfg, rngs=nnx.Rngs(0)))()
 
 
+@pytest.mark.rotates
 def test_a_whole_model_shows_encoder_decoder_and_cross():
     source, target, lengths = jnp.ones((2, 7), int), jnp.ones((2, 5), int), jnp.array([7, 4])
     model = seq2seq()

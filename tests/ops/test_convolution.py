@@ -53,6 +53,7 @@ def test_lead_axes_are_rows():
     assert max_pool(x, 3, stride=2, padding=1).shape == (2, 3, 4, 4, 4)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("shape", "window"), [((8, 7), (5, 5)), ((8,), (5,)), ((9,), (2,))])
 def test_each_channel_alone_is_a_grouped_convolution(shape, window):
     """And so are its gradients."""
@@ -107,6 +108,7 @@ def test_what_is_padded_is_never_the_largest():
 WINDOWS = [(3, 2, 1), (2, 2, 0), (3, 1, 0), (5, 2, 2), (2, 3, 0), (4, 3, 1)]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("window", "stride", "padding"), WINDOWS)
 def test_the_largest_of_shifted_pictures_is_that_of_windows(window, stride, padding):
     """And so are its gradients."""
@@ -131,6 +133,7 @@ def test_pictures_smaller_than_a_window_are_refused():
         max_pool(drawn(2, 2, 1), 3, stride=1)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("stride", "padding", "groups"), [(1, 0, 1), (2, 1, 3), (3, 2, 6)])
 def test_a_sequence_is_a_picture_of_one_line(stride, padding, groups):
     draw = np.random.default_rng(0)

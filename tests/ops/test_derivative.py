@@ -62,6 +62,7 @@ DERIVATIVES = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("case", "derivative"), share(product(CASES, DERIVATIVES), 1, of=6))
 def test_every_derivative_is_that_of_the_plain_formula(case, derivative, monkeypatch):
     monkeypatch.setattr("flax_transformer.ops.blockwise._BLOCK", 4)
@@ -89,6 +90,7 @@ def test_short_floats_are_multiplied_by_short_floats(case, derivative):
     assert set(kinds) == {("bf16", "bf16")}
 
 
+@pytest.mark.rotates
 def test_a_linear_map_leaves_out_what_is_none_and_knows_its_transpose():
     double = lambda factor, xs: [factor * x for x in xs if x is not None]  # noqa: E731
     back = lambda factor, ys: (3 * factor * ys[0], ys[-1])  # noqa: E731

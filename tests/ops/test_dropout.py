@@ -33,6 +33,7 @@ def test_rate_and_mean(rate, impl):
     assert abs(float(y.mean()) - 1) < 4 * (rate / (1 - rate) / n) ** 0.5
 
 
+@pytest.mark.rotates
 def test_bits_are_independent_along_every_axis():
     kept = np.array(keep_mask(KEY, (64, 32, 128), 0.3)) - 0.7
     for axis in range(3):
@@ -43,6 +44,7 @@ def test_bits_are_independent_along_every_axis():
     assert abs(kept.mean((0, 1)).std() * (64 * 32 / 0.21) ** 0.5 - 1) < 0.3
 
 
+@pytest.mark.rotates
 def test_random_words_equal_jax_threefry_at_its_number_of_rounds(monkeypatch):
     from jax.extend.random import threefry_2x32
 
@@ -54,6 +56,7 @@ def test_random_words_equal_jax_threefry_at_its_number_of_rounds(monkeypatch):
     np.testing.assert_array_equal(jnp.concatenate([first.ravel(), second.ravel()]), expected)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4)])
 def test_any_shape_and_the_key_decide(shape):
     kept = keep_mask(KEY, shape, 0.5)
@@ -62,6 +65,7 @@ def test_any_shape_and_the_key_decide(shape):
     np.testing.assert_array_equal(kept, jax.jit(lambda k: keep_mask(k, shape, 0.5))(KEY))
 
 
+@pytest.mark.rotates
 def test_different_keys_differ():
     draws = [keep_mask(key, (1000,), 0.5) for key in jax.random.split(KEY, 8)]
     agreement = np.array([[float((a == b).mean()) for a in draws] for b in draws])
@@ -84,6 +88,7 @@ def parts(draw):
     return shape, {axis: draw(st.lists(st.integers(0, shape[axis] - 1), min_size=5, max_size=5)) for axis in axes}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 @settings(max_examples=30)
 @given(parts())
@@ -102,12 +107,14 @@ def drawn_part(key, shape, at):
     return keep_part(key, shape, 0.5, at)
 
 
+@pytest.mark.rotates
 def test_arrays_beyond_32_bits_of_places_draw_without_repeating():
     shape, ones = (3, 2**17, 2**18), jnp.arange(64)
     rows = [keep_part(KEY, shape, 0.5, {0: jnp.array([i]), 1: ones, 2: ones}) for i in range(3)]
     assert all(abs(float((rows[i] == rows[j]).mean()) - 0.5) < 0.05 for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "shape", [*(pytest.param(shape, marks=pytest.mark.slow) for shape in [(12,), (12, 5)]), (12, 3, 4)]
 )
@@ -136,6 +143,7 @@ def test_rows_of_a_batch_draw_what_the_batch_would(shape):
             ours(range(4))
 
 
+@pytest.mark.rotates
 def test_rows_of_a_batch_reach_functions_compiled_before():
     x, rows = jnp.ones((4, 30)), jnp.array([5, 3, 2, 0])
     drop = jax.jit(lambda x: dropout(x, 0.5, KEY))
@@ -192,6 +200,7 @@ def test_masks_of_any_size_have_a_shape(shape):
     assert jax.eval_shape(lambda key: keep_mask(key, shape, 0.1), KEY).shape == shape
 
 
+@pytest.mark.rotates
 def test_arrays_beyond_64_bits_of_places_draw_without_repeating():
     """Axes that two words cannot count, as two full words would have to be: here rows i and i + 32 would be alike."""
     shape, ones = (1024, 128, 2**20, 2**20), jnp.arange(40)

@@ -34,6 +34,7 @@ def test_lookups_and_products_are_plain_ones(tokens, seed):
     np.testing.assert_allclose(slope, jnp.zeros((V, D)).at[tokens].add(onto), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_gradients_of_a_frequent_token_do_not_get_lost_in_bfloat16():
     """One by one, bfloat16 stops counting at 256."""
     table, tokens = jnp.zeros((V, D), jnp.bfloat16), jnp.full(4096, 3)
@@ -53,6 +54,7 @@ def test_an_id_that_there_is_not_gives_nan_and_learns_nothing(id):
         np.testing.assert_array_equal(slope, jnp.zeros((V, D)).at[2].set(1))
 
 
+@pytest.mark.rotates
 def test_lookups_can_be_differentiated_forward_and_twice():
     table, tokens = jax.random.normal(jax.random.key(0), (V, D)), jnp.array([1, 1, 2])
     value, slope = jax.jvp(lambda table: take_rows(table, tokens), (table,), (2 * table,))
@@ -62,6 +64,7 @@ def test_lookups_can_be_differentiated_forward_and_twice():
     np.testing.assert_allclose(product, jnp.zeros((V, D)).at[tokens].add(6 * table[tokens]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_gradient_of_a_head_of_its_own_is_summed_before_the_backward_pass_goes_on(tied):
     """Else a device keeps its part of it, as large as the whole table, until all layers are through.

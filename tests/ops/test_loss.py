@@ -37,6 +37,7 @@ def test_value_and_gradient_equal_torch(smoothing):
     np.testing.assert_allclose(back((jnp.float32(1), jnp.float32(0)))[0], x.grad.numpy(), atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_z_loss_is_the_squared_normaliser():
     hidden, embedding, labels, weights = inputs()
     logits = hidden @ embedding.T
@@ -94,6 +95,7 @@ def _values_and_gradients(f, args, pull):
     return jax.tree.leaves((value, back(pull)))
 
 
+@pytest.mark.rotates
 def test_chunked_gradients_are_as_near_to_float64_as_whole_ones():
     random = np.random.default_rng(0)
     M, V, D = 1024, 2000, 32
@@ -130,6 +132,7 @@ def temporary_bytes(loss, *shapes):
     return jax.jit(jax.value_and_grad(loss, (0, 1))).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.rotates
 def test_chunked_never_holds_all_logits():
     M, D, V = 2048, 32, 20_000
     shapes = ((M, D), jnp.float32), ((V, D), jnp.float32), ((M,), jnp.int32)

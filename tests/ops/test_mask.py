@@ -37,6 +37,7 @@ def test_offset_places_the_first_query():
     assert literal(Mask(causal=True, offset=jnp.array([0, 2])), 1, 3) == [[1, 0, 0], [1, 1, 1]]
 
 
+@pytest.mark.rotates
 def test_combination_hides_what_either_hides():
     dense = jax.random.bernoulli(jax.random.key(0), 0.7, (2, 1, 4, 5))
     parts = [

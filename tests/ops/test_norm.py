@@ -33,6 +33,7 @@ def test_derivatives_of_both_modes_and_of_second_order_are_those_of_the_formula(
         )
 
 
+@pytest.mark.rotates
 def test_a_constant_row_is_the_bias_and_has_a_finite_gradient():
     x, bias = jnp.full((2, 8), 7.0), jnp.arange(8.0)
     np.testing.assert_array_equal(layer_norm(x, jnp.ones(8), bias, 1e-5), jnp.stack([bias, bias]))

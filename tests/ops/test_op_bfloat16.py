@@ -38,6 +38,7 @@ OPERATIONS = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", share(OPERATIONS, 0, of=3))
 def test_results_and_gradients_are_those_of_float32(name):
     operation, shapes = OPERATIONS[name]
@@ -75,6 +76,7 @@ def test_attention_multiplies_no_float32_in_either_pass(backend):
     assert {str(x.aval.dtype) for e in products for x in e.invars} == {"bfloat16"}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_bias_gets_the_float32_sum_of_a_large_batch(backend):
     q, k, v = draw(*[(512, 6, 2, 8)] * 3)

@@ -65,6 +65,7 @@ def test_weights_are_those_of_the_features(which, norm):
     np.testing.assert_allclose(attend(*given), by_definition(*given, MASKS[which]), atol=near)
 
 
+@pytest.mark.rotates
 @masks
 @pytest.mark.parametrize("norm", [60.0, pytest.param(500.0, marks=pytest.mark.slow), 1e30])
 def test_equal_values_are_what_comes_out_and_gradients_are_finite(which, norm):

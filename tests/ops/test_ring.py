@@ -39,6 +39,7 @@ def every() -> dict:
     return run("every")
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("case", FEW)
 def test_output_and_gradients_equal_one_device(devices, case):
     assert devices["devices"] == 8

@@ -29,6 +29,7 @@ def test_first_choices_of_all_tokens_come_before_second_ones():
     np.testing.assert_array_equal(visitors(seats.ravel(), 4), [0, 2, 4, 1])
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("active", [1, 2, 3])
 def test_padding_takes_no_places_and_counts_nowhere(active):
     """A row with padding, wherever it is, is the row without it: who is dropped, and how even it is."""
@@ -46,6 +47,7 @@ def test_padding_takes_no_places_and_counts_nowhere(active):
         assert float(loss(logits, *given, jnp.zeros(12, bool))) == 0
 
 
+@pytest.mark.rotates
 def test_what_is_sent_comes_back_and_so_do_gradients():
     """As by a matrix of ones, in both directions, forward and back, under `vmap`."""
     chosen = route(jax.random.normal(jax.random.key(0), (3, 6, 4)), 2)[0]

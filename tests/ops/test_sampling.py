@@ -26,6 +26,7 @@ def draw(seed, *shape, decimals=6, scale=2.0):
     ) + 0.0  # no negative zeros
 
 
+@pytest.mark.rotates
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**31),
@@ -63,6 +64,7 @@ def test_filters_act_on_each_row_alone():
         assert (keep(logits) == rows).all()
 
 
+@pytest.mark.rotates
 def test_filters_keep_the_dtype():
     logits = jnp.array(draw(1, 2, 300), jnp.bfloat16)
     assert filter_logits(logits, temperature=0.7, top_k=5, top_p=0.9).dtype == jnp.bfloat16
@@ -75,11 +77,13 @@ def test_the_most_probable_token_always_stays():
     assert (kept.argmax(-1) == logits.argmax(-1)).all()
 
 
+@pytest.mark.rotates
 def test_filters_that_allow_everything_change_nothing():
     logits = jnp.array(draw(2, 4, 100))
     assert (filter_logits(logits, top_k=1000) == logits).all()
 
 
+@pytest.mark.rotates
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), p=st.floats(0.05, 0.99))
 def test_the_nucleus_is_the_smallest_set_with_mass_p(seed, p):
@@ -94,6 +98,7 @@ def test_the_nucleus_is_the_smallest_set_with_mass_p(seed, p):
         assert inside[0] >= probability[row][~kept[row]].max(initial=0)
 
 
+@pytest.mark.rotates
 def test_samples_follow_the_filtered_distribution():
     logits = jnp.array([0.5, -1.0, 1.5, 0.0, -0.5, 2.0])
     drawn = sample_logits(jax.random.key(3), jnp.tile(logits, (20000, 1)), temperature=1.3, top_k=4, top_p=0.95)
@@ -165,6 +170,7 @@ def test_noise_has_bits_enough_for_a_large_vocabulary(dtype):
     assert stats.kstest((drawn + 0.5) / V, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_a_row_draws_by_its_number_wherever_it_stands(impl):
     key, logits = jax.random.key(7, impl=impl), jnp.array(draw(5, 6, 40))
@@ -190,6 +196,7 @@ FILTERS = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("ties", [False, True])
 def test_numbers_may_be_arrays_and_share_one_program(ties):
     logits = jnp.array(draw(6, 4, 300, decimals=0 if ties else 6))
@@ -202,6 +209,7 @@ def test_numbers_may_be_arrays_and_share_one_program(ties):
     assert run._cache_size() == 1
 
 
+@pytest.mark.rotates
 def test_the_nucleus_is_exact_however_flat_the_distribution():
     """Sizes of nuclei from one token to nearly all of a large vocabulary, against a sort in float64."""
     for scale in (0.01, 1.0, 4.0):
@@ -214,6 +222,7 @@ def test_the_nucleus_is_exact_however_flat_the_distribution():
             assert (np.abs(kept - size) <= 1 + 2e-5 * size).all()  # ties, and sums in float32
 
 
+@pytest.mark.rotates
 def test_equal_logits_stay_together():
     logits = jnp.array([[2.0, 1.0, 1.0, -0.0, 0.0, 0.0, 1.0, -5.0]])
     kept = lambda x: np.isfinite(x[0]).nonzero()[0].tolist()  # noqa: E731

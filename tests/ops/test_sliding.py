@@ -58,6 +58,7 @@ def test_a_query_that_sees_nothing_gets_zeros_and_no_gradient():
     assert all(not np.any(each) and np.isfinite(each).all() for each in pull(jnp.ones_like(q)))
 
 
+@pytest.mark.rotates
 def test_dropout_keeps_the_mean():
     q, k, v = heads(40)
     keys = jax.random.split(jax.random.key(1), 400)

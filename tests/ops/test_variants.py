@@ -132,6 +132,7 @@ def able(name, which):
     return mask
 
 
+@pytest.mark.rotates
 @variants
 @pytest.mark.parametrize("which", MASKS)
 def test_a_variant_is_its_dense_form(name, which):
@@ -141,6 +142,7 @@ def test_a_variant_is_its_dense_form(name, which):
     np.testing.assert_allclose(variant(q, k, v, mask), dense(q, k, v, mask), atol=2e-5)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "nystrom"])  # whose landmarks divide the length
 @pytest.mark.parametrize("length", [1, 2, 7, pytest.param(13, marks=pytest.mark.slow)])
 def test_short_and_odd_lengths_are_the_dense_form(name, length):
@@ -245,6 +247,7 @@ def test_linear_attention_step_by_step_is_all_at_once():
         np.testing.assert_allclose(y, whole[:, t], atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_random_features_are_unbiased_and_better_the_more_there_are():
     q, k, v = inputs(length=32)
     q, k = q / 2, k / 2
@@ -275,6 +278,7 @@ def test_shares_are_exact_zeros_and_sum_to_one(normalise):
     )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("normalise", [sparsemax, entmax])
 def test_slopes_of_shares_are_finite_differences(normalise):
     with jax.enable_x64(True):

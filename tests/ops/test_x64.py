@@ -55,6 +55,7 @@ def test_attention_is_float64_in_both_passes(monkeypatch, backend, bias_type):
         np.testing.assert_allclose(jnp.vdot(gradient, step), jnp.vdot(moved[0] - moved[1], pull) / 2e-5, rtol=1e-8)
 
 
+@pytest.mark.rotates
 def test_float32_stays_float32():
     q, scale = (x.astype(jnp.float32) for x in heads((2, 5, 2, 4), (4,)))
     drop = Dropout(0.5, jax.random.key(0))
@@ -67,6 +68,7 @@ def test_float32_stays_float32():
     assert alibi(2, 5, 5).dtype == jnp.float32
 
 
+@pytest.mark.rotates
 def test_what_is_about_positions_and_drops_is_the_same_as_in_32_bits():
     (x,) = heads((3, 5, 2, 4))
     key, far = jax.random.key(0), jnp.arange(5) + 70_000

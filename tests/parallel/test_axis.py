@@ -37,6 +37,7 @@ def spec(*axes, shape=(8, 6, 4, 2), **sizes):
     return found[0] if found else None
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("what", "name", "program"),
     [("blocks", "data", "block"), ("blocks", "data", "stack")]

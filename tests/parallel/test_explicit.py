@@ -65,6 +65,7 @@ def placed(tree, places):
     return jax.tree.map(lambda leaf: put(leaf, places), tree) if places is ROWS else jax.tree.map(put, tree, places)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("family", only(FAMILIES, "deit"))
 def test_every_family_is_called_and_trained_on_explicit_axes(family):
     """Tracing is where JAX refuses: nothing is compiled. Parameters stay where they are, outputs are split by rows."""

@@ -34,6 +34,7 @@ def done(tmp_path_factory):
     return folder
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("other", "message"),
     [
@@ -49,12 +50,14 @@ def test_changed_settings_are_refused_with_the_difference(done, other, message):
     assert arrays(done, 10) == before
 
 
+@pytest.mark.rotates
 def test_lengths_and_limits_may_change(done, tmp_path):
     folder = copied(done, tmp_path / "run")
     train(changed(steps=12, stall=60.0, skip_not_finite=2, log_every=3, keep=1), folder)
     assert saved(folder) == [12]
 
 
+@pytest.mark.rotates
 def test_a_loss_that_is_no_number_ends_the_run_and_spares_the_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setenv("FAULT", "nan:0:8")
     with pytest.raises(NotFinite, match="at step 8; the last good checkpoint is step 5"):
@@ -65,6 +68,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_spares_the_checkpoint(tmp_pat
     assert saved(tmp_path)[-1] == 20
 
 
+@pytest.mark.rotates
 def test_a_batch_may_be_skipped_as_if_it_had_not_been(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FAULT", "nan:0:8")
     train(changed(skip_not_finite=1), tmp_path)
@@ -75,6 +79,7 @@ def test_a_batch_may_be_skipped_as_if_it_had_not_been(tmp_path, monkeypatch, cap
     assert {record.get("skipped") for record in records(tmp_path) if record["split"] == "train"} == {None, 1.0}
 
 
+@pytest.mark.rotates
 def test_skipped_batches_are_counted_over_a_restart(tmp_path, monkeypatch):
     monkeypatch.setenv("FAULT", "nan:0:8")
     train(changed(skip_not_finite=1, steps=10), tmp_path)
@@ -84,6 +89,7 @@ def test_skipped_batches_are_counted_over_a_restart(tmp_path, monkeypatch):
     train(changed(skip_not_finite=2), tmp_path)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_damaged_bytes_are_told_and_the_last_good_step_is_used_only_when_asked_for(done, tmp_path, damage):
     folder = copied(done, tmp_path / "run")
@@ -113,6 +119,7 @@ def test_a_checkpoint_whose_writer_was_killed_before_its_manifest_is_sealed_when
     ).read_text()
 
 
+@pytest.mark.rotates
 def test_an_old_checkpoint_that_was_being_deleted_does_no_harm(done, tmp_path):
     for number, pattern in enumerate(("state", "*METADATA*", "*")):
         folder = copied(done, tmp_path / f"run{number}")
@@ -124,6 +131,7 @@ def test_an_old_checkpoint_that_was_being_deleted_does_no_harm(done, tmp_path):
         assert saved(folder)[-1] == 12
 
 
+@pytest.mark.rotates
 def test_preemption_in_the_middle_of_a_step_saves_after_it(done, tmp_path, monkeypatch):
     monkeypatch.setenv("FAULT", "terminate:0:7")
     with pytest.raises(Preempted, match="preempted at step 7") as caught:

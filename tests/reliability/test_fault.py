@@ -31,6 +31,7 @@ def test_sigterm_saves_ends_with_code_0_and_resumes_exactly(straight, cache, tmp
         assert records(tmp_path) == records(straight)
 
 
+@pytest.mark.rotates
 def test_sigterm_outside_of_training_ends_at_once(cache, tmp_path):
     (ended,) = good(Job(tmp_path, cache=cache, SLOW_START=100).wait_for("preparing").send(signal.SIGTERM))
     assert "preempted outside of training; the same command goes on from the last checkpoint" in ended.out
@@ -75,6 +76,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(straight, ca
         assert arrays(disk / "run", 20) == arrays(straight, 20)
 
 
+@pytest.mark.rotates
 def test_a_folder_that_vanishes_is_told_at_the_next_report(cache, tmp_path):
     (ended,) = Job(tmp_path / "run", cache=cache, FAULT="vanish:0:7").end()
     assert ended.code == 1
@@ -89,6 +91,7 @@ def test_a_folder_that_vanishes_is_told_at_the_next_report(cache, tmp_path):
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+@pytest.mark.rotates
 def test_a_folder_that_cannot_be_written_is_told_before_training(cache, tmp_path):
     powers = "-dac_override,-dac_read_search"  # by which root writes anywhere
     lowered = ("setpriv", f"--bounding-set={powers}", f"--inh-caps={powers}") if os.getuid() == 0 else ()

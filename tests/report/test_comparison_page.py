@@ -105,6 +105,7 @@ def test_the_table_has_aligned_columns_and_spreads():
     assert "±" not in comparison_table(Comparison(runs=RUNS[:2], metric=COMPARISON.metric))
 
 
+@pytest.mark.rotates
 def test_every_part_is_on_the_page(show):
     page = show(COMPARISON)
     text = page.text()

@@ -38,6 +38,7 @@ def test_flat_heads_are_said_to_be_flat():
     assert figure.get_suptitle() == "encoder self-attention, layer 1 of 1"
 
 
+@pytest.mark.rotates
 def test_any_token_can_be_written(tmp_path):
     save_attention(maps(), tmp_path / "cross.png")
     with Image.open(tmp_path / "cross.png") as image:

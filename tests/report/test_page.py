@@ -354,6 +354,7 @@ def test_light_and_dark_follow_the_system(show, dark):
     assert page.run(corner) == pytest.approx(first + (last - first) * np.sqrt(strong), abs=1)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_no_page_is_wider_than_its_window(show, width):
     for report in (base_sized(), nasty_report()):

@@ -78,6 +78,7 @@ def test_a_folder_without_a_config_is_no_run(write):
         read_run(write(TRAIN, config=None))
 
 
+@pytest.mark.rotates
 def test_importing_the_report_imports_no_matplotlib():
     code = "import sys, flax_transformer.report, flax_transformer.task.recipe; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -63,6 +63,7 @@ def test_a_template_has_an_end_in_text_and_memory(name):
     assert len(str(caught.value)) < 2000
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", only(TIMES, "loops"))
 def test_a_template_has_an_end_in_time(name):
     used = time.process_time()

@@ -49,6 +49,7 @@ def open_damaged(folder, seed, amount, corpora):
     return Counter(each["verdict"] for _, each in verdicts), wrong
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("group", only([group for group in GROUPS if group != "other configs"], *QUICK))
 def test_damaged_files_are_refused_or_harmless(tmp_path, group):
     amount, _, least, corpora = GROUPS[group]

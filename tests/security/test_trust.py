@@ -118,6 +118,7 @@ def test_pickled_arrays_are_not_opened(tmp_path, name):
     assert not (tmp_path / "sprung").exists()
 
 
+@pytest.mark.rotates
 def test_code_in_a_checkpoint_is_never_imported(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
@@ -244,6 +245,7 @@ def test_data_sets_of_a_namespace_are_refused(tmp_path, name):
         tfds_pairs(name, "train", source="en", target="de", data_dir=tmp_path)
 
 
+@pytest.mark.rotates
 def test_the_package_has_no_way_to_run_data():
     forbidden = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
     calls = {"eval", "exec", "compile", "__import__"}

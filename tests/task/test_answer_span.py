@@ -53,6 +53,7 @@ def _all_spans(start, end, longest):
     return sorted(((score, *place) for place, score in found.items()), reverse=True)
 
 
+@pytest.mark.rotates
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 40))
 def test_answers_are_the_best_of_all_spans(seed, longest, count):
     start, end = _logits(seed)

@@ -61,6 +61,7 @@ def seeing(tmp_path_factory):
     return folder, train(short("seeing", 4), folder)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("vilt", "train", "[`answer_about_images`](../experiments/answer_about_images.py)")
 def test_a_run_measures_how_many_questions_are_answered(seeing):
     folder, _ = seeing
@@ -84,6 +85,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_with_everything_drawn_at_random(
     assert len(again) == 2
 
 
+@pytest.mark.rotates
 def test_the_export_answers_as_the_run_did(seeing):
     folder, _ = seeing
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
@@ -153,6 +155,7 @@ def test_what_makes_no_sense_is_refused(tmp_path):
         AskedImages(augment=Augment(cutmix=1.0))
 
 
+@pytest.mark.rotates
 def test_only_who_can_answer_about_a_picture_is_asked(seeing, tmp_path):
     folder, _ = seeing
     pretrained = open_checkpoint(str(folder))
@@ -171,6 +174,7 @@ def test_only_who_can_answer_about_a_picture_is_asked(seeing, tmp_path):
     assert lxmert.model.cfg.backbone.features != lxmert_encoder().features
 
 
+@pytest.mark.rotates
 def test_the_command_prints_answers_the_best_first(seeing, run):
     folder, _ = seeing
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]

@@ -45,6 +45,7 @@ def ids(text):
     return [*TOKENIZER.encode([text])[0], TOKENIZER.eos]
 
 
+@pytest.mark.rotates
 def test_maps_are_distributions_over_tokens_that_may_be_seen(made):
     source, target = ids("a small dog"), ids("ein kleiner Hund über")
     encoder, decoder, cross = attention_maps(made, source, target)
@@ -66,6 +67,7 @@ def test_tokens_stand_where_they_are_read_and_written(made):
     assert decoder.columns == ("<s>", *spell(TOKENIZER, target)[:-1])
 
 
+@pytest.mark.rotates
 def test_the_first_layer_equals_the_weights_by_hand(made):
     source, target = ids("a small dog runs"), ids("ein Hund")
     encoder, decoder, _ = attention_maps(made, source, target)
@@ -80,6 +82,7 @@ def test_the_first_layer_equals_the_weights_by_hand(made):
         np.testing.assert_allclose(maps.weights[0], expected[0], atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_a_translation_is_drawn_as_it_was_found(made):
     picture, sample = draw_sentence(made, "a small dog", Search(beams=2, ratio=1.0, extra=4))
     best = made(["a small dog"], Search(beams=2, ratio=1.0, extra=4))[0][0]
@@ -88,6 +91,7 @@ def test_a_translation_is_drawn_as_it_was_found(made):
     assert sample["hypothesis"] == best.text
 
 
+@pytest.mark.rotates
 def test_blocks_taken_apart_show_the_same(made):
     source, target = ids("a small dog"), ids("ein Hund")
     apart = Translator(made.model.for_decoding(), TOKENIZER)
@@ -95,6 +99,7 @@ def test_blocks_taken_apart_show_the_same(made):
         np.testing.assert_allclose(a.weights, b.weights, atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_a_mesh_in_context_changes_nothing(made):
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     source, target = ids("a dog"), ids("Hund")
@@ -105,6 +110,7 @@ def test_a_mesh_in_context_changes_nothing(made):
         np.testing.assert_array_equal(a.weights, b.weights)
 
 
+@pytest.mark.rotates
 def test_an_accelerator_does_not_take_the_weights_away(monkeypatch):
     inside = lambda: jax.sharding.get_abstract_mesh().abstract_device is not None  # noqa: E731
     monkeypatch.setattr("flax_transformer.ops.cudnn.platform", lambda: platform() if inside() else "gpu")
@@ -119,6 +125,7 @@ def blockwise(q, k, v, mask=None, bias=None, *, scale=None, dropout=None):
     return blockwise_attention(q, k, v, mask, bias, q.shape[-1] ** -0.5, dropout)
 
 
+@pytest.mark.rotates
 def test_a_model_that_does_not_show_its_weights_is_refused():
     with pytest.raises(ValueError, match=r"every layer attends by `ops\.attention`.*got 'attention_weights'"):
         attention_maps(translator(attend=blockwise), ids("a dog"), ids("Hund"))

@@ -79,6 +79,7 @@ def test_no_data(refused, tmp_path):
     assert "no folder" in refused("translate_text", "--data.root", tmp_path / "none")
 
 
+@pytest.mark.rotates
 def test_a_refusal_leaves_no_folder_that_was_not_there(refused, tmp_path):
     (tmp_path / "runs").mkdir()
     for workdir in ("run", "runs/some/run", "runs/other"):
@@ -139,6 +140,7 @@ def test_a_folder_of_another_configuration_is_left_as_it_is(refused, tmp_path):
     assert sorted(path.name for path in run.iterdir()) == ["checkpoints", "config.json"]
 
 
+@pytest.mark.rotates
 def test_a_run_of_another_kind_is_refused_in_one_sentence(refused, tmp_path):
     (tmp_path / "run" / "checkpoints" / "5").mkdir(parents=True)
     config = {"type": "flax_transformer.task.translation:Translation", "samples": 3}

@@ -45,6 +45,7 @@ def matched(tmp_path_factory):
     return folder, train(recipe(model=READER, family="blip", objective=MatchLoss()), folder)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves(("blip", "retrieval"), "train", "`MatchLoss`: hard negatives of the batch")
 def test_a_run_learns_to_match_and_its_export_does(matched):
     folder, model = matched

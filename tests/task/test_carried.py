@@ -22,6 +22,7 @@ def records(folder, split):
     return [line for line in lines if line["split"] == split]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("options", only([{}, {"ema": 0.5}, {"average": 2}], {"ema": 0.5}))
 def test_a_run_ends_with_its_statistics_in_the_model(tmp_path, options):
     config = TrainConfig(steps=6, log_every=3, eval_every=3, checkpoint_every=3, **options)
@@ -40,6 +41,7 @@ def test_a_run_ends_with_its_statistics_in_the_model(tmp_path, options):
     jax.tree.map(np.testing.assert_array_equal, again, model)
 
 
+@pytest.mark.rotates
 def test_a_task_may_bring_its_own_step(tmp_path):
     model = train(replace(EXPERIMENT, kind="game"), tmp_path)
     losses, state = carriers.run("game", 6)

@@ -60,6 +60,7 @@ def finished(tmp_path_factory):
     return folder
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("cct", "train", "[`classify_images`](../experiments/classify_images.py)")
 def test_a_run_keeps_the_most_wrong_pictures_and_counts_all(finished):
     confusion = json.loads((finished / "confusion.json").read_text())
@@ -138,6 +139,7 @@ def autoencoder(folder):
     return folder
 
 
+@pytest.mark.rotates
 def test_training_begins_with_the_encoder_of_an_autoencoder(tmp_path):
     spec = Spec(uses=("classify",), classes=("a", "b", "c"), image=(16, 16, 3))
     folder = autoencoder(tmp_path)
@@ -162,6 +164,7 @@ def test_an_autoencoder_becomes_a_classifier_of_pictures(tmp_path):
     assert [labels[0].name for labels in told] == [each["hypothesis"] for each in samples]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("image", [(28, 28, 1), pytest.param((32, 32, 3), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["cct", "cct_2_3x2", "vit", "swin", "mixer", "resnet"])
 def test_every_model_is_sized_by_the_data_and_exported(name, image):
@@ -172,6 +175,7 @@ def test_every_model_is_sized_by_the_data_and_exported(name, image):
     assert exported.config["num_labels"] == 3
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("options", [{}, {"average": 2}])
 def test_a_run_of_pictures_is_opened_with_its_statistics(tmp_path, options):
     """A ResNet's running means and variances are carried beside its parameters, and belong to the model."""

@@ -41,6 +41,7 @@ def library(tmp_path):
     return os.pathsep.join([str(tmp_path), str(ROOT)])
 
 
+@pytest.mark.rotates
 @pytest.mark.skipif(HAS_DEVICE, reason="an accelerator is here")
 @pytest.mark.parametrize("code", [BEFORE, AFTER], ids=["before JAX is imported", "after"])
 def test_the_cpu_is_taken_where_only_the_library_of_tpus_is(code, library):
@@ -53,11 +54,13 @@ def test_nothing_is_said_of_a_tpu_that_is_not_there():
     assert said("-c", f"{begin}print(jax.default_backend())") == ("cpu", "")
 
 
+@pytest.mark.rotates
 @pytest.mark.skipif(HAS_LIBRARY, reason="libtpu is installed")
 def test_without_the_library_jax_chooses():
     assert said("-c", BEFORE)[0] == "None"
 
 
+@pytest.mark.rotates
 def test_whoever_chooses_a_platform_is_obeyed(library):
     assert said("-c", BEFORE, PYTHONPATH=library, JAX_PLATFORMS="cuda,cpu")[0] == "cuda,cpu"
 
@@ -72,6 +75,7 @@ def test_where_an_accelerator_is_jax_chooses(device, monkeypatch):
     assert os.environ.pop("JAX_PLATFORMS", None) == (None if device else "cpu")
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "arguments",
     [("experiments/translate_numbers.py", "--help"), ("-m", "flax_transformer.cli", "--help")],

@@ -33,6 +33,7 @@ HALF = {"size": {"height": 12, "width": 12}, "image_mean": [0.5], "image_std": [
 PROCESSOR = ImageProcessor.of({"image_processor_type": "ViTImageProcessor", **HALF})
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_some_texts_that_fit_are_drawn_together_as_each_alone(name):
     pretrained = replace(hub.load(GOLDEN / name), tokenizer=TOKENIZER)

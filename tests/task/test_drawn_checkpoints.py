@@ -56,6 +56,7 @@ def test_every_family_is_drawn(name):
         assert picture.maps[2].columns == picture.maps[0].rows
 
 
+@pytest.mark.rotates
 def test_what_an_encoder_decoder_writes_is_drawn():
     pretrained = load("bart")
     tokens = np.asarray(pretrained.generate(**TOKENIZER([TEXT]), max_new_tokens=32))[0, 1:].tolist()
@@ -79,6 +80,7 @@ def test_what_cannot_be_drawn_is_said():
         draw(replace(pretrained, model=other), TEXT)
 
 
+@pytest.mark.rotates
 def test_a_folder_of_any_kind_is_drawn(tmp_path):
     hub.save(load("bert"), tmp_path)
     picture, sample = draw_text(tmp_path, TEXT)
@@ -87,6 +89,7 @@ def test_a_folder_of_any_kind_is_drawn(tmp_path):
     assert sample == {"source": TEXT}
 
 
+@pytest.mark.rotates
 def test_what_generates_nothing_has_an_empty_output_and_what_cannot_has_none(tmp_path, monkeypatch):
     hub.save(load("bart"), tmp_path)
     monkeypatch.setattr("flax_transformer.task.use.attention._answer", lambda *_: [TOKENIZER.eos])

@@ -14,6 +14,7 @@ def found():
     return on_eight(HERE / "eight_evaluations.py")[0]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("mesh", ["data", "data×fsdp×tensor", "fsdp", "data×pipeline"])
 def test_an_evaluation_on_a_mesh_measures_what_one_device_does(found, mesh):
     assert found[mesh]["loss"] == pytest.approx(found["one"]["loss"], rel=1e-5)

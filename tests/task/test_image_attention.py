@@ -67,6 +67,7 @@ def test_every_family_is_drawn(name):
         assert attention.output.startswith(f"LABEL_{logits.argmax()} ")
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 1.0])
 def test_what_found_an_object_is_named_by_it(monkeypatch, threshold):
     """Of a detector's queries those that found something look, the surest first; if none did, the surest alone."""
@@ -104,6 +105,7 @@ def reader_of_colours():
     return replace(pretrained, processor=processor)
 
 
+@pytest.mark.rotates
 def test_colours_are_seen_where_their_pixels_are(tmp_path):
     pretrained = reader_of_colours()
     image = picture(pretrained)
@@ -124,6 +126,7 @@ def test_colours_are_seen_where_their_pixels_are(tmp_path):
     np.testing.assert_allclose(vectors[0], output.last_hidden_state[0].mean(0), atol=1e-6)
 
 
+@pytest.mark.rotates
 def test_layers_of_too_many_patches_are_left_out_and_named(monkeypatch):
     pretrained = load("swin")
     monkeypatch.setattr("flax_transformer.models.vision.swin.LARGEST", 100**2)
@@ -149,6 +152,7 @@ def test_a_checkpoint_without_a_processor_is_refused():
         draw_image(hub.load(GOLDEN / "vit"), "none.png")
 
 
+@pytest.mark.rotates
 def test_the_command_writes_a_page_and_a_figure(run, tmp_path):
     pretrained = load("vit")
     hub.save(pretrained, tmp_path / "vit")

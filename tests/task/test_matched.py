@@ -75,6 +75,7 @@ def finished(name, pairs, tmp_path_factory):
     return folder, train(short(name, pairs, 4), folder)
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("clip", "train", "[`contrast`](../experiments/contrast.py)")
 @pytest.mark.proves("towers", "train", "[`contrast`](../experiments/contrast.py)")
 @pytest.mark.proves("siamese", "train", "[`contrast`](../experiments/contrast.py)")
@@ -92,6 +93,7 @@ def test_a_run_measures_how_often_the_right_one_is_found(name, finished):
     assert (folder / "export").is_dir() == (name == "captions")
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["captions", pytest.param("twins", marks=pytest.mark.slow)], indirect=True)
 def test_a_resumed_run_is_the_uninterrupted_one_with_everything_drawn_at_random(name, pairs, finished, tmp_path):
     train(short(name, pairs, 2), tmp_path)
@@ -173,6 +175,7 @@ def test_training_goes_on_from_a_checkpoint(finished, tmp_path, kind):
     assert hub.load(tmp_path / "run/export").tokenizer.vocab_size == hub.load(folder / "export").tokenizer.vocab_size
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["captions"], indirect=True)
 def test_a_linear_classifier_on_the_tower_of_pictures(finished, tmp_path):
     folder, _ = finished
@@ -203,6 +206,7 @@ def album(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["captions"], indirect=True)
+@pytest.mark.rotates
 class TestSearch:
     def test_the_nearest_pictures_come_first(self, searched, album):
         pretrained, _ = searched

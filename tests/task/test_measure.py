@@ -25,6 +25,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(hub, "load", lambda folder: load(folder, lenient=lenient))
 
 
+@pytest.mark.rotates
 def test_the_loss_of_classes_is_that_of_the_logits(fresh, tmp_path):
     model = classifier(tmp_path / "bert", id2label={"0": "for", "1": "against"})
     rows = [("one", "for"), ("two", "1"), ("three", "Against")]
@@ -47,6 +48,7 @@ def test_what_is_not_one_of_several_classes_is_not_measured_as_one(fresh, tmp_pa
         measure(model, tmp_path)
 
 
+@pytest.mark.rotates
 def test_the_perplexity_counts_every_token_but_the_first_once(tmp_path):
     config = with_fields(gpt2_tiny(dropout=0.0), embed=8, heads=2, inner=12, depth=1, vocab=40, max_length=8)
     save(config, "GPT2LMHeadModel", tmp_path / "gpt2")
@@ -64,6 +66,7 @@ def test_the_perplexity_counts_every_token_but_the_first_once(tmp_path):
     np.testing.assert_allclose(found["perplexity"], np.exp(np.mean(losses)), rtol=1e-5)
 
 
+@pytest.mark.rotates
 def test_captions_of_damaged_images_alone_are_refused(tmp_path):
     model = hub.load(checkpoint("vision-encoder-decoder", tmp_path / "captioner"))
     (tmp_path / "data").mkdir()

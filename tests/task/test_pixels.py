@@ -34,6 +34,7 @@ def opened(tmp_path, root, init="", **options):
     return PixelSequences(rows=2, **options).open(ImageData(root=str(root)), context)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("form", [idx_folder, class_folders])
 @pytest.mark.parametrize("memory", [0, 64])
 def test_a_checkpoint_sees_pictures_as_they_were_learned(tmp_path, form, memory):
@@ -92,6 +93,7 @@ def test_simple_models_are_those_of_counts():
     assert place_and_copy_bits(Pixels(train.all, 0 * train.copied), test) == (place, place)
 
 
+@pytest.mark.rotates
 def test_a_probe_finds_what_is_linear_and_nothing_else():
     features, labels = RNG.standard_normal((500, 6)).astype(np.float32), RNG.integers(3, size=500)
     centres = 4 * np.eye(3, 6, dtype=np.float32)

@@ -106,6 +106,7 @@ def test_positions_are_limited_where_they_are_learned():
     assert longest(transformer_tiny()) is None
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("gpt2", "train", "[`language_model`](../experiments/language_model.py)")
 def test_a_run_ends_with_an_export_a_report_and_what_its_evaluators_say(finished):
     folder, model = finished
@@ -164,6 +165,7 @@ def test_what_cannot_work_is_refused_before_anything_is_read(changes, rule):
         language_model("nowhere", **changes)
 
 
+@pytest.mark.rotates
 def test_a_model_of_no_family_is_trained_and_tested_without_an_export(text, tmp_path, capsys):
     train(language_model(text, family="", evaluators=(TextLoss(),)), tmp_path)
     assert not (tmp_path / "export").exists()
@@ -204,6 +206,7 @@ def test_a_translator_is_exported_as_marian_and_computes_the_same(translated):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_a_translators_run_is_opened_before_and_after_it_is_exported(translated):
     folder, model = translated
     translator, search = open_translator(folder)

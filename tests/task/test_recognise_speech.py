@@ -82,6 +82,7 @@ def heard(folder, kind, names):
     return [each.text for each in transcribe(pretrained, files)]
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("whisper", "train", "[`recognise_speech`](../experiments/recognise_speech.py)")
 @pytest.mark.proves(("wav2vec2", "ctc"), "train", "[`recognise_speech`](../experiments/recognise_speech.py)")
 def test_a_run_measures_what_it_hears_and_shows_it(kind, finished):
@@ -109,6 +110,7 @@ def test_the_export_hears_what_the_run_heard(kind, finished):
     assert heard(folder, kind, [each["sound"] for each in some]) == [each["hypothesis"] for each in some]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "kind", ["digits", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ctc", "seq2seq"))], indirect=True
 )

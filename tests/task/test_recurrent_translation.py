@@ -30,6 +30,7 @@ def finished(tmp_path_factory):
     return folder, train(recipe(), folder)
 
 
+@pytest.mark.rotates
 def test_a_run_is_reported_and_translates(finished):
     folder, model = finished
     assert (folder / "report.html").stat().st_size > 10_000
@@ -49,6 +50,7 @@ def test_what_it_looks_at_is_drawn(finished):
     np.testing.assert_allclose(cross.weights.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_a_run_goes_on_bit_for_bit(finished, tmp_path, capsys):
     """From its second step, as if it had been stopped there."""
     folder, model = finished
@@ -60,6 +62,7 @@ def test_a_run_goes_on_bit_for_bit(finished, tmp_path, capsys):
         np.testing.assert_array_equal(mine, its)
 
 
+@pytest.mark.rotates
 def test_translators_of_the_recipe_have_as_many_parameters_within_a_twentieth():
     count = lambda recipe: sum(  # noqa: E731
         leaf.size for leaf in jax.tree.leaves(abstract(with_fields(recipe.model, vocab=9_728)))

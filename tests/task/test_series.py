@@ -121,6 +121,7 @@ def test_students_learn_from_the_corpus_of_their_teacher(architectures):
         replace(asked, models=("gru",))
 
 
+@pytest.mark.rotates
 def test_a_step_is_measured_without_its_compiling(tmp_path):
     assert 0 < step_seconds(tiny_translation(), batches=2) < 5
 

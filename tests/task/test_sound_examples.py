@@ -133,6 +133,7 @@ def refused(message, examples, data, folder):
     assert "\n" not in str(stop.value)
 
 
+@pytest.mark.rotates
 def test_what_cannot_be_learned_from_is_refused_by_name(tmp_path):
     for number in range(8):
         write(tmp_path / f"{number}.wav", tone(300, 8_000, 1.4 if number == 3 else 0.2))

@@ -64,6 +64,7 @@ def records(folder):
     return [{name: value for name, value in line.items() if "second" not in name} for line in lines]
 
 
+@pytest.mark.rotates
 @pytest.mark.proves("story", "train", "[`answer_stories`](../experiments/answer_stories.py), resumed bit for bit")
 def test_a_run_goes_on_bit_for_bit_and_tells_errors_by_task(root, tmp_path, capsys):
     train(short("adaptive", root, 20), tmp_path / "whole")
@@ -104,6 +105,7 @@ def reader(**changes):
     return StoryConfig(embedding=embedding, trunk=TrunkConfig(block=block, depth=2), words=3, **changes)
 
 
+@pytest.mark.rotates
 def test_a_sentence_is_the_sum_of_its_words_by_their_masks_and_padding_is_unseen():
     one = StoryReader(reader(), rngs=nnx.Rngs(0))
     one.position.embedding[...] = jax.random.normal(jax.random.key(1), (3, 8))

@@ -53,6 +53,7 @@ def teacher(tmp_path_factory):
     return saved(tmp_path_factory.mktemp("teacher"))
 
 
+@pytest.mark.rotates
 def test_the_teacher_scores_each_picture_as_the_student_sees_it(tmp_path, teacher):
     found = opened(tmp_path, teacher)
     batch = found.batches.make(3)

@@ -67,6 +67,7 @@ def folder(whisper, tmp_path_factory):
     return place
 
 
+@pytest.mark.rotates
 def test_a_short_sound_is_what_one_call_gives(whisper, files):
     (found,) = transcribe(whisper, [files / "short.wav"], language="de")
     frames = whisper.processor(files / "short.wav")["input_features"]
@@ -156,6 +157,7 @@ def best_letters(pretrained, samples):
     return "".join(names).replace("|", " ").strip()
 
 
+@pytest.mark.rotates
 def test_letters_are_the_best_of_every_position(letters, files):
     pretrained = hub.load(letters)
     names = [files / "short.wav", files / "long.wav"]
@@ -168,6 +170,7 @@ def test_letters_are_the_best_of_every_position(letters, files):
     assert slower == transcribe(pretrained, [Waveform(half, 2 * RATE)])[0] != found[1]
 
 
+@pytest.mark.rotates
 def test_the_command_prints_letters_and_refuses_what_is_whispers_alone(run, letters, files):
     short, long = files / "short.wav", files / "long.wav"
     pretrained = hub.load(letters)

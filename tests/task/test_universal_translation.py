@@ -30,6 +30,7 @@ def finished(tmp_path_factory):
     return folder, train(recipe(), folder)
 
 
+@pytest.mark.rotates
 def test_a_run_is_reported_translates_and_tells_its_steps(finished):
     folder, _ = finished
     assert (folder / "report.html").stat().st_size > 10_000
@@ -38,6 +39,7 @@ def test_a_run_is_reported_translates_and_tells_its_steps(finished):
     assert [len(each) for each in translator(["seven", "three hundred five"], search)] == [1, 1]
 
 
+@pytest.mark.rotates
 def test_what_each_step_looks_at_is_drawn(finished):
     translator, _ = open_translator(finished[0])
     found = {each.name: each.weights for each in attention_maps(translator, [5, 6, 7], [8, 9])}
@@ -46,6 +48,7 @@ def test_what_each_step_looks_at_is_drawn(finished):
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.rotates
 def test_a_run_goes_on_bit_for_bit(finished, tmp_path, capsys):
     folder, model = finished
     shutil.copytree(folder, tmp_path / "run")

@@ -43,6 +43,7 @@ def test_a_folder_without_a_tokenizer_says_so(run, tmp_path):
         assert err == "error: text needs a tokenizer, the checkpoint has no tokenizer files, such as a tokenizer.json\n"
 
 
+@pytest.mark.rotates
 def test_a_t5_is_told_what_its_config_says(folder):
     translator, search = open_any_translator(str(folder), source="en", target="de")
     assert (translator.prefix, search.beams) == ("translate English to German: ", 2)
@@ -52,6 +53,7 @@ def test_a_t5_is_told_what_its_config_says(folder):
             open_any_translator(str(folder), source=source, target=target)
 
 
+@pytest.mark.rotates
 def test_translations_are_those_of_generation_with_their_probability(folder):
     pretrained = hub.load(folder)
     translator = CheckpointTranslator(pretrained, prefix="say: ", settings={"max_new_tokens": 4})
@@ -65,6 +67,7 @@ def test_translations_are_those_of_generation_with_their_probability(folder):
     assert found[0].score < 0
 
 
+@pytest.mark.rotates
 def test_sentences_are_arguments_or_lines(run, folder):
     told = ("--prefix", "say: ", "--jsonl")
     arguments = run("translate", folder, "the dog", "barks", *told)[1]
@@ -74,6 +77,7 @@ def test_sentences_are_arguments_or_lines(run, folder):
     assert (code, "arguments or lines of --input" in err) == (1, True)
 
 
+@pytest.mark.rotates
 def test_texts_are_embedded_by_the_states_asked_for(folder):
     model = hub.load(folder)
     inputs = WORDS(["the dog"])

@@ -254,6 +254,7 @@ def test_keep_is_checked(tmp_path):
         Checkpoints(tmp_path, keep=0)
 
 
+@pytest.mark.rotates
 def test_what_ends_after_a_save_has_failed_says_nothing(monkeypatch, caplog):
     said = []
     monkeypatch.setattr(sys, "unraisablehook", lambda raised: said.append(str(raised.exc_value)))

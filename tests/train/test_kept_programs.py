@@ -38,6 +38,7 @@ def same(one, other):
     assert one[1] == other[1]
 
 
+@pytest.mark.rotates
 def test_what_was_compiled_before_is_loaded_and_the_same(first, tmp_path, capsys):
     folder, made = first
     assert len(list(folder.iterdir())) == 1
@@ -123,6 +124,7 @@ print(json.dumps([planned.name, [file.name for file in (folder / "programs").ite
 """
 
 
+@pytest.mark.rotates
 def test_a_plan_names_the_step_that_training_takes(tmp_path):
     """The program that a plan traces, without parameters or data, is that of the run, on eight devices."""
     (planned, kept), _ = on_eight("-c", PLANNED, tmp_path)

@@ -83,6 +83,7 @@ def every(n, **options):
     return TrainConfig(**{"steps": 20, "log_every": n, "eval_every": n, "checkpoint_every": n, **options})
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_a_run_in_two_parts_equals_one_in_one(tmp_path, ema):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -100,6 +101,7 @@ def test_a_run_in_two_parts_equals_one_in_one(tmp_path, ema):
     assert [record["step"] for record in records(whole) if record["split"] == "train"] == [5, 10, 15, 20]
 
 
+@pytest.mark.rotates
 def test_a_finished_run_is_not_trained_again(tmp_path):
     run(tmp_path, every(5))
     before = records(tmp_path, speeds=True)
@@ -134,12 +136,14 @@ def test_patience_stops_and_stays_stopped(tmp_path):
     assert int(run(tmp_path, config, losses=losses).step) == 4
 
 
+@pytest.mark.rotates
 def test_patience_is_remembered_over_a_restart(tmp_path):
     losses = {1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0}
     assert int(run(tmp_path, every(1, patience=3, steps=3), losses=losses).step) == 3
     assert int(run(tmp_path, every(1, patience=3), losses=losses).step) == 4
 
 
+@pytest.mark.rotates
 def test_patience_may_watch_what_should_rise(tmp_path):
     assert int(run(tmp_path, every(1, patience=2, monitor="accuracy")).step) == 20
     with pytest.raises(ValueError, match="patience watches 'bleu', evaluation gave loss, accuracy"):
@@ -181,6 +185,7 @@ def test_a_save_that_fails_stops_the_run_at_once(tmp_path, monkeypatch):
     assert stream.step < 100
 
 
+@pytest.mark.rotates
 def test_interruption_saves_the_step_and_can_be_resumed(tmp_path):
     whole = tmp_path / "whole"
     whole.mkdir()

@@ -101,6 +101,7 @@ def test_steps_equal_torch(name, options, make):
     assert_equal(run(make_optimizer(config(name, **options), 5)), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "options", "alias"),
     [
@@ -116,6 +117,7 @@ def test_steps_equal_the_alias_of_optax(name, options, alias):
     assert_equal(run(make_optimizer(config(name, **options), 5)), run(alias), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.rotates
 def test_muon_equals_the_one_of_optax_on_each_matrix():
     """A kernel that is split into heads, or stacked, moves as its plain matrices would."""
 

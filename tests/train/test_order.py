@@ -40,6 +40,7 @@ def named(tree):
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+@pytest.mark.rotates
 def test_distances_are_counted_from_the_heads():
     distances = {name: leaf.ravel().tolist() for name, leaf in named(layer_distances(translator())).items()}
     assert distances["head.token.embedding"] == [0]
@@ -115,6 +116,7 @@ def test_a_stack_may_be_a_list_and_layers_without_parameters_do_not_count():
     assert distances(part) == {"embedding": [3], "blocks.0": [2], "blocks.2": [1], "norm": [0]}
 
 
+@pytest.mark.rotates
 def test_low_rank_factors_lie_where_their_kernels_do():
     model = translator()
     lora = init_lora(model, LoraConfig(rank=2, pattern=r"up\.kernel$|token"), jax.random.key(0))

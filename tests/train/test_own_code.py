@@ -51,6 +51,7 @@ def made(tmp_path_factory):
     return folder, said.getvalue()
 
 
+@pytest.mark.rotates
 def test_a_run_remembers_the_file_it_came_from(made):
     folder, said = made
     known = json.loads((folder / "run" / FILE).read_text())["modules"]
@@ -60,6 +61,7 @@ def test_a_run_remembers_the_file_it_came_from(made):
     assert "translate run --trust\n" in said
 
 
+@pytest.mark.rotates
 def test_commands_read_it_with_permission_alone(made, run, monkeypatch):
     folder, _ = made
     monkeypatch.chdir(folder)

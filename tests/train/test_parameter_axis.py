@@ -99,6 +99,7 @@ def tower():
     return init_stack(lambda rngs: Layer(rngs=rngs), 2, key=jax.random.key(0))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", only(NAMES, "muon"))
 def test_a_stack_moves_as_its_layers_apart(name):
     options = {} if name == "adam" else {"weight_decay": 0.1}
@@ -112,12 +113,14 @@ def test_a_stack_of_blocks_moves_as_blocks_apart():
     assert_layers_move_apart(optimizer(name="adafactor"), 3, "body", blocks)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("pattern", only(["gain$", r"(query|out|key)\.kernel$"], r"(query|out|key)\.kernel$"))
 def test_a_stack_moves_as_its_layers_apart_where_others_are_frozen(pattern):
     """Even where only raw parameters are left, in a stack that a module says it has."""
     assert_layers_move_apart(optimizer(name="adafactor", trainable=pattern), 2, None, tower())
 
 
+@pytest.mark.rotates
 def test_layers_that_are_arrays_alone_move_apart_in_a_stack_that_is_said():
     raw = init_stack(lambda rngs: Raw(rngs=rngs), 3, key=jax.random.key(0))
     assert_layers_move_apart(optimizer(name="adafactor"), 3, None, raw)
@@ -139,6 +142,7 @@ def test_what_looks_at_whole_parameters_sees_layers(transformation):
     assert_layers_move_apart(per_layer(transformation), 2, "tower", tower())
 
 
+@pytest.mark.rotates
 def test_adafactor_moves_a_kernel_as_the_alias_of_optax_moves_its_matrix():
     params, *gradients = (uneven(tower(), 2, seed) for seed in (0, 1, 2))
     found = two_steps(optimizer(name="adafactor"), params, *gradients)
@@ -190,6 +194,7 @@ def test_layers_of_layers_and_parts_of_a_module_are_told_too():
     assert {its.layers for its in jax.tree.leaves(parameter_axes(part))} == {1}
 
 
+@pytest.mark.rotates
 def test_low_rank_factors_move_apart_and_fit_flat_projections():
     stack = tower()
     config = LoraConfig(rank=2, pattern=r"(query|key|out)\.kernel$")

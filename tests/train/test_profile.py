@@ -42,10 +42,12 @@ def traced(tmp_path_factory):
     return folder, done
 
 
+@pytest.mark.rotates
 def test_the_trace_ends_before_the_step_after(traced):
     assert traced[1] == 5
 
 
+@pytest.mark.rotates
 def test_operations_are_their_modules(traced):
     found = operations(traced[0])
     assert {each.module for each in found} >= {"Small", "Large"}
@@ -71,6 +73,7 @@ def test_what_an_event_waits_for_is_not_its_own_time():
     ]
 
 
+@pytest.mark.rotates
 def test_a_trace_that_nobody_ends_is_ended(tmp_path):
     with Tracing(Profile(first=1, last=9, folder=tmp_path)) as tracing:
         tracing.before(1, np.ones(1))

@@ -93,6 +93,7 @@ def test_what_is_frozen_may_be_narrow(dtype):
         assert tree["head"]["kernel"].dtype == jnp.float32
 
 
+@pytest.mark.rotates
 def test_low_rank_factors_train_on_a_base_in_bfloat16():
     base = model("bfloat16", head="bfloat16")
     lora = init_lora(base, LoraConfig(rank=2, pattern="kernel$"), jax.random.key(0))

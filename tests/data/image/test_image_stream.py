@@ -85,6 +85,7 @@ def assert_same(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+@pytest.mark.rotates
 def test_ten_and_ten_batches_are_twenty(make):
     whole = take(make(), 20)
     first = make()

@@ -165,6 +165,7 @@ def test_windows_stream_as_random_windows():
     assert (np.diff(starts) != 1).any()
 
 
+@pytest.mark.rotates
 def test_the_mixture_follows_the_weights_in_every_stretch():
     parts = {name: shuffled([{"task": name, "item": k} for k in range(50)], seed=0) for name in ("a", "b", "c")}
     examples = mixture(parts, {"a": 5, "b": 3, "c": 2})

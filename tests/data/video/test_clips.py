@@ -167,6 +167,7 @@ def test_clips_of_several_sizes_are_no_batch():
         VideoRows()([one, two])
 
 
+@pytest.mark.rotates
 def test_no_single_frame_shows_what_a_shape_does():
     """Of every frame alike, whatever is done: the mean of all frames and how much is covered, and where."""
     shapes = MovingShapes(train=1, held_out=1, noise=0.0)
