@@ -45,7 +45,9 @@ class AnswerHeadConfig:
     dropout: float = 0.0
     """Before the output layer."""
     init_std: float = 0.02
+    """Standard deviation kernels start with."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     pool = "first"
 

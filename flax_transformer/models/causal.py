@@ -39,11 +39,13 @@ class CausalConfig(TrunkConfig):
     """A trunk that sees the past, an embedding before it, and an output layer."""
 
     embedding: EmbeddingConfig
+    """Embeddings of tokens and positions."""
     tied_output: bool = True
     """Whether the output layer is the embedding table."""
     outputs: int | None = None
     """Tokens that an output layer of its own gives, the first ones; None: all."""
     output_bias: bool = False
+    """Whether the output layer adds a bias for each token."""
     window: int | tuple[int | None, ...] | None = None
     """How many positions each sees, its own included; None: all before it. Of several the layers take turns, as of
     local and global attention: (4096, None)."""

@@ -32,6 +32,7 @@ class EncoderConfig(TrunkConfig):
     """A trunk that sees everything, and an embedding before it."""
 
     embedding: EmbeddingConfig
+    """Embeddings of tokens and positions."""
 
     def __post_init__(self):
         super().__post_init__()

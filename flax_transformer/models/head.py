@@ -33,6 +33,7 @@ class HeadConfig:
     """A linear layer on the hidden states of every position or of one, perhaps with a dense layer before it."""
 
     embed: int
+    """D, the width of hidden states."""
     outputs: int
     """Classes, or 2 for the ends of an answer, 1 for choices, 0 for what comes before alone (BERT's pooler)."""
     pool: Literal["every", "first", "last", "mean", "first and mean", "weighted"] = "every"
@@ -51,8 +52,11 @@ class HeadConfig:
     dropout_first: bool = False
     """Whether it is before the dense layer too."""
     bias: bool = True
+    """Whether the output layer adds one."""
     init_std: float = 0.02
+    """Standard deviation kernels start with."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

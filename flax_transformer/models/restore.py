@@ -34,6 +34,7 @@ class RestorerConfig:
     skip: int = 1
     """Hidden states before those of patches."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

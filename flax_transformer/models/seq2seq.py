@@ -46,6 +46,7 @@ class Seq2SeqConfig:
     """A `TrunkConfig`, whose trunk is given embedded source tokens; or the config of any other encoder, a vision
     model's or an `EncoderConfig`, with `build(rngs)`, which makes a `SourceEncoder`."""
     decoder: TrunkConfig
+    """The trunk of the decoder, with attention to the encoder's output."""
     source_embedding: EmbeddingConfig | None = None
     """With `own_table=False` it has positions and a norm of its own, but the decoder's token table."""
     tied_output: bool = True
@@ -53,6 +54,7 @@ class Seq2SeqConfig:
     output_scale: float = 1.0
     """What hidden states are multiplied by before the output layer."""
     output_bias: bool = False
+    """Whether the output layer adds a bias for each token."""
     output_dense: str | None = None
     """Activation of a dense layer, with a norm after it, before the output layer (BERT); None: neither."""
 

@@ -55,6 +55,7 @@ class AttentionConfig:
     residual_init_std: float | None = None
     """That of the output layer, which writes to the residual stream; None: as `init_std`."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     memory, optional = None, False  # for attention to a memory, a `CrossAttentionConfig` has fields
 

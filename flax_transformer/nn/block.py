@@ -31,7 +31,9 @@ class BlockConfig:
     """
 
     attention: AttentionConfig
+    """Self-attention."""
     feedforward: FeedForwardConfig
+    """The feed-forward layer."""
     residual: ResidualConfig
     """Around each sublayer."""
     cross: AttentionConfig | None = None

@@ -38,9 +38,11 @@ class ConvConfig:
     groups: int = 1
     """Parts of the channels, and of the features, that see each other alone; as many as channels: each its own."""
     bias: bool = True
+    """Whether the convolution adds one."""
     init_std: float | None = None
     """Standard deviation the kernel starts with; None: He's, by what it gives."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

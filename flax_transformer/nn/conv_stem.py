@@ -37,6 +37,7 @@ class StemConfig:
     pool: bool = True
     """Whether images are halved by the largest value of 3×3, as in CCT, or by convolutions of stride 2."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

@@ -40,11 +40,15 @@ class EmbeddingConfig:
     """Token embeddings: vocabulary V, width D, and how positions are told."""
 
     vocab: int
+    """V, the number of tokens."""
     embed: int
+    """D, the width of the tables."""
     multiple: int = 1
     """The token table is rounded up to a multiple of so many rows, which split over devices; there are no logits of
     rows after the vocabulary's."""
     position: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_spanning", "learned", "none"] = "sinusoidal"
+    """How positions are encoded: fixed sinusoids (sines and cosines interleaved, in halves, or spanning `max_length`),
+    a learned table, or not at all."""
     max_length: int = 1024
     """Positions of a learned table; sinusoids have no limit."""
     offset: int = 0
@@ -61,9 +65,11 @@ class EmbeddingConfig:
     scaled: bool = True
     """Multiply token embeddings by sqrt(D) (Vaswani et al. 2017, §3.4)."""
     dropout: float = 0.0
+    """On the sum."""
     init_std: float | None = None
     """Standard deviation tables start with; None: 1 / sqrt(D)."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     @property
     def width(self) -> int:

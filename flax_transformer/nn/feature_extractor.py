@@ -26,7 +26,9 @@ class FeatureExtractorConfig:
     embed: int
     """D, the width of the last, and so of what comes out."""
     windows: tuple[int, ...]
+    """Positions that each convolution reads."""
     strides: tuple[int, ...]
+    """Positions that each moves on by."""
     before: tuple[int, ...] = ()
     """Widths of the convolutions before the last; (): D as well."""
     channels: int = 1
@@ -34,12 +36,14 @@ class FeatureExtractorConfig:
     padded: bool = False
     """Whether half a window of zeros is put at either end before each."""
     bias: bool = True
+    """Whether each convolution adds one."""
     norm: Literal["none", "first", "every"] = "none"
     """Between convolution and GELU: "first", every channel over time after the first convolution, padding and
     all (a GroupNorm of as many groups as channels); "every", every position over its channels after each."""
     init_std: float | None = None
     """Standard deviation kernels start with; None: He's."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

@@ -37,6 +37,7 @@ class FeedForwardConfig:
     residual_init_std: float | None = None
     """That of the layer that writes to the residual stream; None: as `init_std`."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

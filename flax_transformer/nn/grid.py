@@ -45,7 +45,9 @@ class GridBlockConfig:
     """A config with `embed` (D) and `build(rngs)`, which makes a sublayer `f(x, *, grid, key=None)`: `WindowConfig`,
     `GridAttentionConfig`, `SpatialReductionConfig`."""
     feedforward: FeedForwardConfig
+    """The feed-forward layer."""
     residual: ResidualConfig
+    """Around each sublayer: norm, dropout, drop-path."""
 
     def __post_init__(self):
         check_fields(self)

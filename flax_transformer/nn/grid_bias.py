@@ -29,6 +29,7 @@ class GridBiasConfig:
     token: bool = False
     """Whether a token stands before the patches, with biases of its own: from it, to it, and of it to itself."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)
@@ -91,6 +92,7 @@ class GridAttentionConfig:
     https://arxiv.org/abs/2106.08254)."""
 
     attention: AttentionConfig
+    """Attention among the positions of a grid."""
     relative: GridBiasConfig | None = None
     """None: there are none, but those that it may be given."""
 

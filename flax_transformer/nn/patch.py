@@ -27,9 +27,11 @@ class PatchConfig:
     channels: int = 3
     """C."""
     bias: bool = True
+    """Whether the projection of a patch adds one."""
     init_std: float | None = None
     """Standard deviation the kernel starts with; None: Xavier's."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

@@ -16,6 +16,7 @@ class RelativeConfig:
     """Buckets of distances: half hold one distance each, the rest grow logarithmically up to `max_distance`."""
 
     buckets: int = 32
+    """Buckets, an even number."""
     max_distance: int = 128
 
     def __post_init__(self):

@@ -26,6 +26,7 @@ class ResidualConfig:
     norm: str | Callable = "layer"
     """"layer", "rms", or a module-level function that takes what `nnx.RMSNorm` takes and makes a norm."""
     norm_eps: float = 1e-5
+    """Epsilon of batch norm."""
     norm_position: Literal["pre", "post", "output"] = "post"
     """Of a sublayer f: "post" is norm(x + f(x)) (Vaswani et al. 2017), "pre" is x + f(norm(x)), whose stack ends in a
     norm of its own, "output" is x + norm(f(x)) (Liu et al. 2022, https://arxiv.org/abs/2111.09883, Swin V2)."""
@@ -37,6 +38,7 @@ class ResidualConfig:
     """What the learned factor of every channel of the output starts with (Touvron et al. 2021,
     https://arxiv.org/abs/2103.17239); None: there are no such factors."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

@@ -23,13 +23,17 @@ class MeshConfig:
     """Devices along each mesh axis; one of them may be -1, which takes all that are left."""
 
     data: int = -1
+    """Groups that rows of a batch are split over; parameters are the same in each."""
     pipeline: int = 1
     """Stages that the layers of a stack are shared out to."""
     fsdp: int = 1
+    """Groups that rows, parameters and optimizer state are split over."""
     expert: int = 1
     """Groups that the experts of a mixture are shared out to; rows are split over them, too."""
     tensor: int = 1
+    """Devices that heads and hidden widths of a layer are split over."""
     sequence: int = 1
+    """Devices that the positions of a row are split over."""
     slices: int = 1
     """Groups of devices with a fast network inside and a slow one between; `data` is a multiple of it, and nothing but
     data parallelism crosses from one to another."""

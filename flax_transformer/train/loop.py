@@ -28,10 +28,15 @@ class TrainConfig:
     """How long to train, and how often to look, evaluate and save; all in steps."""
 
     steps: int = 1_000
+    """Updates of the parameters."""
     seed: int = 0
+    """Of initial parameters, dropout, and the order and changes of data."""
     log_every: int = 50
+    """Steps between lines of the log, each the mean since the last."""
     eval_every: int = 500
+    """Steps between evaluations on the validation split."""
     checkpoint_every: int = 500
+    """Steps between checkpoints."""
     keep: int = 3
     """Checkpoints kept, the newest."""
     average: int = 1

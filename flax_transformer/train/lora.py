@@ -29,6 +29,7 @@ class LoraConfig:
     """Which kernels are adapted, and by how much."""
 
     rank: int = 8
+    """R, the rank of what is added to a kernel."""
     alpha: float = 16.0
     """The change is multiplied by alpha / rank."""
     pattern: str = r"(query|value)\.kernel$"

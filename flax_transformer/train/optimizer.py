@@ -24,14 +24,21 @@ class OptimizerConfig:
     """An optimizer, its learning rate, and what is decayed."""
 
     name: Literal["adam", "adamw", "sgd", "rmsprop", "adafactor", "lion", "muon"] = "adam"
+    """The optimizer, by its name in Optax."""
     learning_rate: float = 1e-3
+    """The peak; of the schedule `noam` a factor."""
     schedule: ScheduleConfig = ScheduleConfig(warmup=1)
+    """How the learning rate changes over a run."""
     b1: float = 0.9
+    """Decay of the mean of gradients in Adam and AdamW, and in Muon beyond kernels; in Lion the weight of momentum."""
     b2: float = 0.98
+    """Decay of the mean of squared gradients in Adam, AdamW, RMSProp, and in Muon beyond kernels; in Lion of momentum."""
     eps: float = 1e-9
+    """Added to the denominator of an update, in Adam, AdamW and RMSProp."""
     momentum: float = 0.9
-    """Of sgd and rmsprop."""
+    """Of SGD, RMSProp and Muon."""
     weight_decay: float = 0.0
+    """Decoupled weight decay: times the learning rate, what a parameter loses in a step."""
     decay_pattern: str = r"kernel$"
     """Weight decay touches parameters whose path matches; not biases, norms or embeddings by default."""
     clip_norm: float | None = None

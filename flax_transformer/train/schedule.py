@@ -34,12 +34,19 @@ class ScheduleConfig:
     """
 
     name: Literal["constant", "linear", "cosine", "inverse_sqrt", "noam", "exponential", "step", "wsd"] = "inverse_sqrt"
+    """The shape after the warmup."""
     warmup: int = 0
+    """Steps to the peak."""
     final: float = 0.0
+    """What is left of the peak in the last step."""
     width: int = 512
+    """D of "noam"."""
     decay_rate: float = 0.5
+    """Factor of "exponential" and "step" over `decay_every` steps."""
     decay_every: int = 1_000
+    """Steps in which "exponential" and "step" decay by `decay_rate`."""
     decay_fraction: float = 0.2
+    """Of the steps, those at the end in which "wsd" falls."""
 
     def __post_init__(self):
         if self.warmup < 0:

@@ -167,6 +167,7 @@ class SpeechData:
     """
 
     root: str
+    """The folder of the data."""
     holdout: float = 0.1
     """Share of the training sounds for each of validation and test that there is not."""
     split_seed: int = 0

@@ -26,9 +26,11 @@ class SpokenStringConfig:
     least: int = 1
     """Words of a sentence."""
     most: int = 5
+    """Words of the longest sentence."""
     shortest: float = 0.0
     """Seconds of silence between words, before the first and after the last."""
     longest: float = 0.2
+    """Seconds of the longest silence."""
     seconds: float = 4.0
     """Of a sentence at most: words that would make it longer are left out, but not the first."""
 

@@ -65,6 +65,7 @@ class CaptionData:
     """
 
     root: str
+    """The folder of the data."""
     holdout: float = 0.1
     """Share of the training images for each of validation and test that the folder lacks."""
     split_seed: int = 0

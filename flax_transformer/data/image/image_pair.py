@@ -48,6 +48,7 @@ class ImagePairData:
     """Images of two folders, paired by their names: `{root}/{one}/{name}` and `{root}/{other}/{name}`."""
 
     root: str
+    """The folder of the data."""
     holdout: float = 0.1
     """Share of the pairs for each of validation and test."""
     split_seed: int = 0

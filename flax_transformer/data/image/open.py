@@ -30,6 +30,7 @@ class ImageData:
     """Images of a folder: class folders, idx files, COCO's json, or what TFDS has prepared, whichever it holds."""
 
     root: str
+    """The folder of the data."""
     names: tuple[str, ...] = ()
     """What the classes are called, in their order; as the files call them by default."""
     holdout: float = 0.1

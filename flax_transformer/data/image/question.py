@@ -91,6 +91,7 @@ class QuestionData:
     """
 
     root: str
+    """The folder of the data."""
     holdout: float = 0.1
     """Share of the training images for each of validation and test that the folder lacks."""
     split_seed: int = 0

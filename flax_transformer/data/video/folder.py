@@ -29,6 +29,7 @@ class VideoFolderData:
     """Clips of class folders, which may be within `train`, `validation` and `test`."""
 
     root: str
+    """The folder of the data."""
     holdout: float = 0.1
     """Share of the training clips, of each class, for each of validation and test that the folder lacks."""
     split_seed: int = 0

@@ -35,7 +35,9 @@ class PrefixedConfig:
     """An encoder of images, and a decoder-only model whose prefix its states are."""
 
     vision: ViTConfig
+    """The encoder of images."""
     text: CausalConfig
+    """The decoder of texts, which reads the image as a prefix."""
     frames: int | None = None
     """How many images a row may have, each with an embedding of its place; None: one, without it."""
     norm: float = 1e-5

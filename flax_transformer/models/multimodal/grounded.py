@@ -29,7 +29,9 @@ class GroundedConfig:
     """An encoder of images, and one of texts whose blocks attend to what the first gives."""
 
     vision: ViTConfig
+    """The encoder of images."""
     text: EncoderConfig
+    """The model of texts, with cross-attention to images."""
 
     def __post_init__(self):
         check_fields(self)

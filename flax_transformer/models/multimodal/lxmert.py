@@ -250,7 +250,9 @@ class LxmertPretrainingConfig(MaskedLMConfig):
     """LXMERT as it is pre-trained: it guesses tokens, whether a text is of its image, answers, and masked regions."""
 
     next_sentence: bool = True
+    """Whether it predicts that a text belongs to its image; always, as published."""
     answers: int = 9_500
+    """Answers to questions, of which it predicts one."""
     objects: int = 1_600
     """Kinds of what a region may show."""
     attributes: int = 400

@@ -35,6 +35,7 @@ class ViltConfig(EncoderConfig):
     """An encoder of a text's tokens, and of the patches of an image after them."""
 
     patches: PatchConfig | StemConfig
+    """How an image is cut into patches and embedded."""
     kinds: int = 2
     """Learned vectors that tell what is what: the first of texts, the second of an image, others of more images."""
     dropout: float = 0.0

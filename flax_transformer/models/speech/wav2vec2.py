@@ -46,6 +46,7 @@ class Wav2Vec2Config(TrunkConfig):
     """A trunk over what convolutions make of samples."""
 
     front: FeatureExtractorConfig
+    """Convolutions over time, before the encoder."""
     window: int = 128
     """K, the places of the convolution that tells positions."""
     groups: int = 16

@@ -43,6 +43,7 @@ class WhisperEncoderConfig(TrunkConfig):
     """A trunk over the frames of a spectrum, after convolutions."""
 
     front: FeatureExtractorConfig
+    """Convolutions over time, before the encoder."""
     max_source: int = 1500
     """S, positions there are for what the convolutions give."""
     dropout: float = 0.0

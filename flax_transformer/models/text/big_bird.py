@@ -168,8 +168,11 @@ class SpanHeadConfig:
     """What scores each token as either end of an answer: a feed-forward layer with its residual, and a linear one."""
 
     feedforward: FeedForwardConfig
+    """The layer between the hidden states and the scores."""
     residual: ResidualConfig
+    """Around that layer."""
     outputs: int = 2
+    """Scores of a token: of the first and of the last of an answer."""
     dropout: float = 0.0
     """Before the feed-forward layer."""
     pool = "every"

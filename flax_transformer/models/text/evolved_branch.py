@@ -35,6 +35,7 @@ class GateConfig:
     embed: int
     """D, the width of the residual stream."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)
@@ -92,6 +93,7 @@ class BranchesConfig:
     norm_eps: float = 1e-6
     """What the norm of both branches together adds to a variance."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

@@ -42,7 +42,9 @@ class EvolvedCellConfig:
     branches: Any
     """An `EncoderBranchesConfig`, or in a decoder a `DecoderBranchesConfig`."""
     attention: AttentionConfig
+    """Self-attention of the cell."""
     feedforward: FeedForwardConfig
+    """The feed-forward layer."""
     residual: ResidualConfig
     """Around each sublayer; its norm is before it."""
 
@@ -65,6 +67,7 @@ class EvolvedEncoderConfig(EvolvedCellConfig):
     """A gate, convolutions, self-attention, a feed-forward layer; `evolved_encoder` writes it shorter."""
 
     gate: GateConfig
+    """The gated linear unit that a cell begins with."""
 
     cross = None
 

@@ -37,8 +37,11 @@ class RecurrentSeq2SeqConfig:
     """An encoder, a decoder of as many layers, and the table of tokens that both and the output layer share."""
 
     embedding: EmbeddingConfig
+    """Embeddings of tokens and positions."""
     encoder: RecurrentConfig
+    """Recurrent layers that read the source."""
     decoder: RecurrentConfig
+    """Recurrent layers that write the target, with attention to the source."""
     look: RecurrentAttentionConfig | None = None
     """How the decoder looks at the source; None: it knows its last states alone."""
     feeding: bool = False

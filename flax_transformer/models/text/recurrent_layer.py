@@ -37,12 +37,15 @@ class RecurrentConfig:
     hidden: int
     """H, of each direction."""
     cell: Literal["lstm", "gru"] = "lstm"
+    """"lstm" (Hochreiter & Schmidhuber 1997) or "gru" (Cho et al. 2014)."""
     depth: int = 1
+    """Layers, one on the other."""
     bidirectional: bool = False
     """Whether each layer reads from both ends, and gives what both found side by side."""
     dropout: float = 0.0
     """Between layers; what is dropped of a row is dropped at all its positions (Gal & Ghahramani 2016)."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

@@ -33,6 +33,7 @@ class StoryConfig:
     embedding: EmbeddingConfig
     """Of words, which have no positions but their masks; word 0 is none."""
     trunk: TrunkConfig
+    """The encoder of the sentences of a story and its question."""
     words: int = 16
     """W, the most words of a sentence."""
     position: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_spanning", "none"] = "sinusoidal"

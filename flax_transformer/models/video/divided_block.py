@@ -98,7 +98,9 @@ class DividedBlockConfig(BlockConfig):
     """A block of time attention, space attention and feed-forward; `divided_block` makes it of a plain one."""
 
     attention: SpaceAttentionConfig
+    """Attention within a frame."""
     time: TimeAttentionConfig
+    """Attention between frames, at the same position."""
 
     def plain(self) -> BlockConfig:
         """Return the block whose attention is not divided."""

@@ -38,6 +38,7 @@ class TimeSformerConfig(ViTConfig):
     """
 
     patches: PatchConfig
+    """How an image is cut into patches and embedded."""
     frames: int = 8
     """I, frames of the clips that the model is made for."""
     time: bool = True

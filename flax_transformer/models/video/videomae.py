@@ -96,7 +96,9 @@ class VideoMAEConfig:
     """An encoder of some tubelets, a decoder of all."""
 
     encoder: VideoMAEEncoderConfig
+    """The encoder of the tubes that are not masked."""
     decoder: StageConfig
+    """The trunk that restores all tubes."""
     mask_ratio: float = 0.9
     """How many places of a frame are masked, where noise says which."""
 

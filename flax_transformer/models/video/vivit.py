@@ -33,6 +33,7 @@ class ViViTConfig(ViTConfig):
     """A trunk over the tubelets of a clip, and tokens that stand for all of it."""
 
     patches: TubeletConfig
+    """How an image is cut into patches and embedded."""
     position: Literal["learned", "sinusoidal", "none"] = "learned"
     """Of tokens and tubelets: "learned", or "sinusoidal", by the number of the tubelet, which tokens do without."""
 

@@ -53,6 +53,7 @@ class ConvNextConfig:
     depths: tuple[int, ...] = (3, 3, 9, 3)
     """Blocks of each stage."""
     activation: str | Callable = "gelu"
+    """Of the layer between the two pointwise ones."""
     layer_scale: float | None = 1e-6
     """What the learned factor of every channel of a block starts with; None: there are no such factors."""
     drop_path: float = 0.0
@@ -65,6 +66,7 @@ class ConvNextConfig:
     remat: Literal["none", "full", "attention", "dots", "offload"] = "none"
     """What a block keeps for its backward pass: see `nn.REMAT`."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)
@@ -173,8 +175,11 @@ class ConvNextBlockConfig:
     """A depthwise convolution, a norm and a feed-forward layer, a residual around them all."""
 
     convolution: ConvConfig
+    """The depthwise convolution."""
     feedforward: FeedForwardConfig
+    """The feed-forward layer."""
     residual: ResidualConfig
+    """Around the whole block."""
 
     @property
     def embed(self) -> int:

@@ -18,6 +18,7 @@ class DistilledConfig(ClassifierConfig):
     """A ViT with a class token and a distillation token, and the same head on each."""
 
     backbone: ViTConfig
+    """The vision Transformer that has a distillation token beside its class token."""
 
     def __post_init__(self):
         if self.backbone.tokens[:2] != ("class_token", "distillation_token"):

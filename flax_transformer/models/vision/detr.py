@@ -51,6 +51,7 @@ class DetrConfig:
     dropout: float = 0.0
     """Before the encoder."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

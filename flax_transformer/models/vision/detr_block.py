@@ -66,7 +66,9 @@ class DetrBlockConfig(BlockConfig):
     """A block whose attention has positions added; `detr_block` writes it shorter."""
 
     attention: DetrAttentionConfig
+    """Self-attention, with positions added to queries and keys."""
     cross: DetrAttentionConfig | None = None
+    """Attention to the image, in blocks of the decoder; None: an encoder's block."""
 
     def build(self, rngs: nnx.Rngs) -> "DetrBlock":
         """Make the block."""

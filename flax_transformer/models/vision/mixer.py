@@ -40,7 +40,9 @@ class MixerBlockConfig:
     tokens: FeedForwardConfig
     """Over patches: its width is P."""
     feedforward: FeedForwardConfig
+    """The feed-forward layer."""
     residual: ResidualConfig
+    """Around each sublayer: norm, dropout, drop-path."""
 
     def __post_init__(self):
         check_fields(self)
@@ -91,6 +93,7 @@ class MixerConfig(TrunkConfig):
     """A trunk of `MixerBlock`s over the patches of an image."""
 
     patches: PatchConfig
+    """How an image is cut into patches and embedded."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -64,11 +64,13 @@ class ResNetConfig:
     frozen: bool = False
     """Whether batch norms stay as they are: constants, statistics and factors alike."""
     norm_eps: float = 1e-5
+    """Epsilon of batch norm."""
     norm_decay: float = 0.9
     """What is kept of the running statistics in every step."""
     init_std: float | None = None
     """Standard deviation kernels start with; None: He's."""
     precision: Precision = Precision()
+    """Types of parameters and of what is computed."""
 
     def __post_init__(self):
         check_fields(self)

@@ -22,6 +22,7 @@ class SpatialReductionConfig:
     """Attention of all patches of a grid to as many fewer as a linear layer makes of them."""
 
     attention: AttentionConfig
+    """Attention of all positions to fewer keys and values."""
     patches: PatchConfig
     """The layer that makes one key and value of several patches: of images of D channels, whose pixels these are."""
     norm_eps: float = 1e-6

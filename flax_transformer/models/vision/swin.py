@@ -77,6 +77,7 @@ class SwinConfig:
     """Patches, and stages of blocks on ever coarser grids."""
 
     patches: PatchConfig
+    """How an image is cut into patches and embedded."""
     first: GridBlockConfig
     """The blocks of the first stage; those of each stage are twice as wide as those of the one before."""
     depths: tuple[int, ...]

@@ -36,6 +36,7 @@ class ViTConfig(TrunkConfig):
     """A trunk over the patches of an image, and tokens that stand for all of it."""
 
     patches: PatchConfig | StemConfig
+    """How an image is cut into patches and embedded."""
     tokens: tuple[str, ...] = ("class_token",)
     """Learned vectors before the patches, each the parameter of that name: DeiT has a `distillation_token` too."""
     position: Literal["learned", "fixed", "none"] = "learned"

@@ -89,7 +89,9 @@ class MAEConfig:
     """An encoder of some patches, a decoder of all."""
 
     encoder: MAEEncoderConfig
+    """The encoder of the patches that are not masked."""
     decoder: TrunkConfig
+    """The trunk that restores all patches."""
 
 
 class MAE(ReadsImages, Module):

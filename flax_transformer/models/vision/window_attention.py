@@ -28,6 +28,7 @@ class WindowConfig:
     """Attention in square windows, with a bias for every distance in them."""
 
     attention: AttentionConfig
+    """Attention within a window."""
     size: int
     """Rows and columns of a window. A grid that has no more of either is cut into windows as long as its shorter side,
     which nothing shifts."""
