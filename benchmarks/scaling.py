@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from flax_transformer.bench.chip import GIB
 from flax_transformer.bench.compile_ahead import Case, CompilerError
-from flax_transformer.bench.plan import Plan, plan
+from flax_transformer.bench.plan import CompiledPlan, plan
 from flax_transformer.bench.report import amount, seconds
 from flax_transformer.parallel import AXES, MeshConfig
 
@@ -133,7 +133,7 @@ def row(case: Case) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def of_usual(found: Plan, sent: int, usual: int) -> str:
+def of_usual(found: CompiledPlan, sent: int, usual: int) -> str:
     """Compare with `minimum_bytes` where kernels are gathered twice, which says nothing of some axes."""
     silent = found.case.mesh and any(getattr(found.case.mesh, axis) != 1 for axis in ("sequence", "pipeline"))
     return f"{sent / usual:.3f}" if usual and not silent else "–"

@@ -45,12 +45,12 @@ from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import StemConfig, with_fields
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.evaluator import VisualAnswers
-from flax_transformer.task.example import AskedImages, AskedTexts, Augment, Vocabulary
+from flax_transformer.task.example import AskedImages, AskedTexts, Augment, VocabularyConfig
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import TrainConfig, muon_cosine
 
-D, WORDS = 128, Vocabulary(size=600)
+D, WORDS = 128, VocabularyConfig(size=600)
 PATCHES = with_fields(
     vilt_encoder(vocab=600, length=32, image=48, patch=6, embed=D, heads=4, depth=4, inner=2 * D), unroll=True
 )

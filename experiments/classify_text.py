@@ -27,7 +27,7 @@ from flax_transformer.models.head import with_head
 from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.evaluator import Labels
-from flax_transformer.task.example import LabelledTexts, Vocabulary
+from flax_transformer.task.example import LabelledTexts, VocabularyConfig
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
@@ -49,7 +49,7 @@ EXPERIMENT = Recipe(
     model=with_head(ENCODER, outputs=2, pool="first", dense="tanh", dropout=0.3),
     family="bert",
     data=LabelledText(),
-    examples=LabelledTexts(vocabulary=Vocabulary(size=8_192), hide=0.1),
+    examples=LabelledTexts(vocabulary=VocabularyConfig(size=8_192), hide=0.1),
     objective=LabelLoss(),
     evaluators=(Labels(),),
     optimizer=OptimizerConfig(

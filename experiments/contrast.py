@@ -51,7 +51,7 @@ from flax_transformer.models.multimodal.towers import TwoTowersConfig
 from flax_transformer.models.vision.cct import cct
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import ContrastiveLoss
-from flax_transformer.task.evaluator import Retrieval
+from flax_transformer.task.evaluator import RetrievalEvaluator
 from flax_transformer.task.example import Augment, CaptionedImages, ImagePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
@@ -73,7 +73,7 @@ def experiment(**parts: Any) -> Recipe:
     """Return a recipe, whose sizes of images and vocabulary are those of the data."""
     common = {
         "objective": ContrastiveLoss(),
-        "evaluators": (Retrieval(),),
+        "evaluators": (RetrievalEvaluator(),),
         "optimizer": muon_cosine(5e-3),
         "train": TrainConfig(steps=300, log_every=50, eval_every=150, checkpoint_every=150, ema=0.99),
     }  # fmt: skip

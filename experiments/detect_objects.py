@@ -24,7 +24,7 @@ from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig
 from flax_transformer.objective import BatchStatistics, DetectionLoss
-from flax_transformer.task.evaluator import Detections
+from flax_transformer.task.evaluator import DetectionEvaluator
 from flax_transformer.task.example import DetectionImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
@@ -45,7 +45,7 @@ EXPERIMENT = Recipe(
     data=SceneData(),
     examples=DetectionImages(rows=16, size=96),
     objective=BatchStatistics(of=DetectionLoss(box_weight=2.0, overlap_weight=1.0, no_object_weight=0.4)),
-    evaluators=(Detections(),),
+    evaluators=(DetectionEvaluator(),),
     optimizer=OptimizerConfig(
         name="muon", learning_rate=1.5e-3, schedule=ScheduleConfig(name="cosine", warmup=300), b2=0.999, eps=1e-8,
         weight_decay=1e-4, clip_norm=1.0,

@@ -26,7 +26,7 @@ from flax_transformer.task.experiment import Experiment, Task, launch
 from flax_transformer.task.report import write_report
 from flax_transformer.task.translator import decode_batch
 from flax_transformer.train import OptimizerConfig, RunFolder, ScheduleConfig, TrainConfig
-from flax_transformer.train.metrics import Writer
+from flax_transformer.train.metrics import MetricWriter
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3  # digit d is token FIRST + d
 
@@ -75,7 +75,7 @@ class Reverse(Experiment):
         """Make what training needs."""
         held_out = next(Reversals(256, self.length, seed=self.train.seed + 1))
 
-        def finish(model: Seq2Seq, writer: Writer) -> None:
+        def finish(model: Seq2Seq, writer: MetricWriter) -> None:
             score = float(exact_match(model, held_out))
             writer.write(self.train.steps, "test", {"exact_match": 100 * score})
             print(f"exact match {100 * score:.1f} % on {self.length} digits; report: {write_report(folder)}")

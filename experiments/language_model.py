@@ -14,7 +14,7 @@ from flax_transformer.data.text.plain import PlainText
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Continuations, TextLoss
-from flax_transformer.task.example import TextWindows, Vocabulary
+from flax_transformer.task.example import TextWindows, VocabularyConfig
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
@@ -23,7 +23,7 @@ EXPERIMENT = Recipe(
     model=gpt2_tiny(),
     family="gpt2",
     data=PlainText(),
-    examples=TextWindows(vocabulary=Vocabulary(unit="character"), rows=12, length=64),
+    examples=TextWindows(vocabulary=VocabularyConfig(unit="character"), rows=12, length=64),
     objective=TokenLoss(),
     evaluators=(Continuations(), TextLoss()),
     optimizer=OptimizerConfig(

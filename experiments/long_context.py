@@ -41,7 +41,7 @@ from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator import Evaluator, Finished, Labels, Shown
-from flax_transformer.task.example import LabelledTexts, Vocabulary
+from flax_transformer.task.example import LabelledTexts, VocabularyConfig
 from flax_transformer.task.example.opened import Context, Opened, check_rows, stream
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
@@ -223,7 +223,7 @@ EXPERIMENTS = {
         ),
         family="longformer",
         data=Reviews(),
-        examples=LabelledTexts(vocabulary=Vocabulary(size=8_192), rows=8, length=2_048, hide=0.1, buckets=4),
+        examples=LabelledTexts(vocabulary=VocabularyConfig(size=8_192), rows=8, length=2_048, hide=0.1, buckets=4),
         objective=LabelLoss(),
         evaluators=(Labels(),),
         optimizer=OptimizerConfig(

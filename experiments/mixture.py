@@ -18,7 +18,7 @@ from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import with_experts, with_fields
 from flax_transformer.objective import RouterLoss, TokenLoss
 from flax_transformer.task.evaluator import TextLoss
-from flax_transformer.task.example import TextWindows, Vocabulary
+from flax_transformer.task.example import TextWindows, VocabularyConfig
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
@@ -26,7 +26,7 @@ from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 EXPERIMENT = Recipe(
     model=with_experts(with_fields(gpt2_tiny(), inner=256), experts=8, capacity=1.25),
     data=PlainText(),
-    examples=TextWindows(vocabulary=Vocabulary(unit="character"), rows=12, length=64),
+    examples=TextWindows(vocabulary=VocabularyConfig(unit="character"), rows=12, length=64),
     objective=RouterLoss(of=TokenLoss()),
     evaluators=(TextLoss(),),
     optimizer=OptimizerConfig(

@@ -26,7 +26,7 @@ from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
 from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import MaskedLoss
 from flax_transformer.task.evaluator import Guesses
-from flax_transformer.task.example import MaskedTexts, TextLines, Vocabulary
+from flax_transformer.task.example import MaskedTexts, TextLines, VocabularyConfig
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
@@ -47,7 +47,7 @@ EXPERIMENT = Recipe(
     model=MaskedLMConfig(encoder=ENCODER),
     family="bert",
     data=TextLines(),
-    examples=MaskedTexts(vocabulary=Vocabulary(size=8_192), rows=32, length=64),
+    examples=MaskedTexts(vocabulary=VocabularyConfig(size=8_192), rows=32, length=64),
     objective=MaskedLoss(),
     evaluators=(Guesses(),),
     optimizer=OptimizerConfig(

@@ -22,7 +22,7 @@ def small_presets(monkeypatch):
 
 
 def test_options_are_those_of_the_library():
-    for mine, theirs in ((cli.Mesh, MeshConfig), (cli.Size, Size)):
+    for mine, theirs in ((cli.Mesh, MeshConfig), (cli.BenchSize, Size)):
         assert [(f.name, f.default) for f in dataclasses.fields(mine)] == [
             (f.name, f.default) for f in dataclasses.fields(theirs)
         ]

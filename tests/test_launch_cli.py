@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flax_transformer.launch import Request, find_accelerator
+from flax_transformer.launch import LaunchRequest, find_accelerator
 from flax_transformer.launch.package import Package
 
 ROOT = Path(__file__).parent.parent
@@ -98,9 +98,9 @@ def test_the_rule_of_a_buckets_name_is_said(bucket):
     package = Package(content=b"", files=0, experiment="x.py", requirement="")
     given = {"name": "x", "folder": "x", "package": package, "accelerator": find_accelerator("v5e:4x4")}
     with pytest.raises(ValueError, match="a bucket's name must have 3 to 63 lower-case letters, digits, hyphens"):
-        Request(**given, workdir=f"gs://{bucket}/r")
+        LaunchRequest(**given, workdir=f"gs://{bucket}/r")
     for name in ("abc", "a-b_c.d", "b" * 63):
-        assert Request(**given, workdir=f"gs://{name}/r").bucket == name
+        assert LaunchRequest(**given, workdir=f"gs://{name}/r").bucket == name
 
 
 def test_no_experiment_is_said(run):

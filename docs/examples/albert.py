@@ -18,7 +18,7 @@ from flax_transformer.hub.call import encoder_classifier, pooled_encoder
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Family
-from flax_transformer.hub.table import Row, embedding, linear, norm
+from flax_transformer.hub.table import TensorRow, embedding, linear, norm
 from flax_transformer.models.encoder import Encoder, EncoderConfig
 from flax_transformer.nn import Embedding, EmbeddingConfig, transformer_block
 from flax_transformer.ops import Mask
@@ -113,7 +113,7 @@ LARGER = (r"^predictions\.", r"^sop_classifier\.", r"^(albert\.)?pooler\.")  # w
 GUESS = (
     *linear("dense", "predictions.dense"),
     *norm("norm", "predictions.LayerNorm"),
-    Row(("output_bias",), "predictions.bias"),
+    TensorRow(("output_bias",), "predictions.bias"),
 )
 ARCHITECTURES = {
     "AlbertModel": classifier(

@@ -20,7 +20,7 @@ from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.evaluator import Labels
-from flax_transformer.task.example import LabelledTexts, Vocabulary
+from flax_transformer.task.example import LabelledTexts, VocabularyConfig
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
@@ -65,7 +65,7 @@ EXPERIMENT = Recipe(
     model=ClassifierConfig(backbone=ENCODER, head=HeadConfig(embed=64, outputs=2, pool="first", dense="tanh")),
     family="bert",
     data=Pieces(),
-    examples=LabelledTexts(vocabulary=Vocabulary(size=300), rows=64, length=64),
+    examples=LabelledTexts(vocabulary=VocabularyConfig(size=300), rows=64, length=64),
     objective=LabelLoss(),
     evaluators=(Labels(),),
     optimizer=OptimizerConfig(

@@ -31,7 +31,7 @@ from flax_transformer.ops import cross_entropy
 from flax_transformer.order import Part
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown
-from flax_transformer.task.example import Context, Opened, Vocabulary, stream
+from flax_transformer.task.example import Context, Opened, VocabularyConfig, stream
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec
@@ -106,7 +106,7 @@ class BothSides:
 class Partners:
     """Read pairs of texts, in one vocabulary."""
 
-    vocabulary: Vocabulary = Vocabulary(size=300)
+    vocabulary: VocabularyConfig = VocabularyConfig(size=300)
     rows: int = 100
     """Pairs a batch."""
     length: int = 32

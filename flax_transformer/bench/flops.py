@@ -30,7 +30,7 @@ from flax_transformer.ops.convolution import SHIFTED
 from flax_transformer.ops.remat_name import AGAIN
 
 
-class Kind(NamedTuple):
+class FlopCategory(NamedTuple):
     """What FLOPs are counted apart by."""
 
     dtype: str
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
     """Whose they are: see `scope.module_path`."""
 
 
-Count = Counter[Kind]
+Count = Counter[FlopCategory]
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,11 @@ class _Walk:
         """Count one equation; give also what is known of its results."""
         name, params, unknown = eqn.primitive.name, eqn.params, [None] * len(eqn.outvars)
         if name in RULES:
-            return Counter({Kind(str(eqn.invars[0].aval.dtype)): RULES[name](eqn)}), unknown
+            return Counter({FlopCategory(str(eqn.invars[0].aval.dtype)): RULES[name](eqn)}), unknown
         if name == "mul" and SHIFTED in str(eqn.source_info.name_stack):  # a convolution, written out
-            return Counter({Kind(str(eqn.invars[0].aval.dtype)): 2 * math.prod(eqn.outvars[0].aval.shape)}), unknown
+            return Counter(
+                {FlopCategory(str(eqn.invars[0].aval.dtype)): 2 * math.prod(eqn.outvars[0].aval.shape)}
+            ), unknown
         if name == "scan":
             return _times(self.closed(params["jaxpr"], _nothing(params["jaxpr"]))[0], params["length"]), unknown
         if name == "while":
@@ -209,7 +211,7 @@ def _placed(count: Count, scopes: str) -> Count:
     again, module, placed = AGAIN in scopes, module_path(scopes), Counter()
     for kind, value in count.items():
         path = "/".join(filter(None, (module, kind.module)))
-        placed[Kind(kind.dtype, kind.again or again, path)] += value
+        placed[FlopCategory(kind.dtype, kind.again or again, path)] += value
     return placed
 
 

@@ -53,7 +53,7 @@ class Bounds:
 
 
 @frozen
-class Plan:
+class CompiledPlan:
     """A case, and what compiling it told."""
 
     case: Case
@@ -112,7 +112,7 @@ class Plan:
         save(self.record, Path(path))
 
 
-def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Plan:
+def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> CompiledPlan:
     """Compile a case, or take what the compiler told of the same program, for the same devices, in an earlier call.
 
     Args:
@@ -123,10 +123,12 @@ def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: b
     """
     Topology.of(case.topology)
     say(f"compiling {case.target} for {case.topology}, if it has not been …")
-    return Plan(case=case, compiled=compile_case(case, kept_folder(), fresh=fresh))
+    return CompiledPlan(case=case, compiled=compile_case(case, kept_folder(), fresh=fresh))
 
 
-def compile(function: Callable, *arguments: Any, topology: str, name: str | None = None, fresh: bool = False) -> Plan:
+def compile(
+    function: Callable, *arguments: Any, topology: str, name: str | None = None, fresh: bool = False
+) -> CompiledPlan:
     """Compile any function for TPUs or GPUs that are not here, in this process; print the plan to read it.
 
     A Pallas Mosaic kernel that is for another GPU than the one asked for ends the process; `flax-transformer plan` of a
@@ -146,7 +148,7 @@ def compile(function: Callable, *arguments: Any, topology: str, name: str | None
     """
     case = Case(target=name or getattr(function, "__name__", type(function).__name__), topology=topology)
     program, there = make_program(function, *arguments), Topology.of(topology)
-    return Plan(case=case, compiled=compile_program(case.target, program, there, kept_folder(), fresh=fresh))
+    return CompiledPlan(case=case, compiled=compile_program(case.target, program, there, kept_folder(), fresh=fresh))
 
 
 def kept_folder() -> Path:
@@ -154,7 +156,7 @@ def kept_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flax_transformer" / "plan"
 
 
-def render(found: Plan, *, tokens: float = 0.0, price: float = 0.0) -> str:
+def render(found: CompiledPlan, *, tokens: float = 0.0, price: float = 0.0) -> str:
     """Spell a plan.
 
     Args:
@@ -203,7 +205,7 @@ def gib(count: int) -> str:
     return f"{count / GIB:.2f} GiB"
 
 
-def _speed(found: Plan) -> Iterator[tuple[str, str]]:
+def _speed(found: CompiledPlan) -> Iterator[tuple[str, str]]:
     known, bounds, spec = found.compiled, found.bounds, found.topology.spec
     each = "GPU" if found.topology.platform == "cuda" else "chip"
     yield "model FLOPs", f"{amount(known.flops)} a step"
@@ -218,7 +220,7 @@ def _speed(found: Plan) -> Iterator[tuple[str, str]]:
         yield f"{known.unit} a second", f"{found.items_per_second:,.0f} at the most"
 
 
-def _cost(found: Plan, tokens: float, price: float) -> Iterator[tuple[str, str]]:
+def _cost(found: CompiledPlan, tokens: float, price: float) -> Iterator[tuple[str, str]]:
     if tokens and found.items_per_second:
         hours = tokens / found.items_per_second / 3600
         all_hours = hours * found.topology.chips
@@ -230,7 +232,7 @@ def _cost(found: Plan, tokens: float, price: float) -> Iterator[tuple[str, str]]
         )
 
 
-def _communication(found: Plan) -> Iterator[tuple[str, str]]:
+def _communication(found: CompiledPlan) -> Iterator[tuple[str, str]]:
     known = found.compiled
     each = [Collective(**entry) for entry in known.collectives]
     total = collective_bytes(each)
@@ -253,7 +255,7 @@ def _communication(found: Plan) -> Iterator[tuple[str, str]]:
         yield "  moved whole", f"{known.rematerialized} tensors, for want of a better way: mind the layout"
 
 
-def all_reduced(found: Plan) -> str | None:
+def all_reduced(found: CompiledPlan) -> str | None:
     """Warn of gradients that fsdp should scatter, and the compiler sums whole; None where it does not.
 
     An all-reduce sends its bytes twice. What `data` and `tensor` must sum is no fault.
@@ -273,7 +275,7 @@ def all_reduced(found: Plan) -> str | None:
     return f"{said}; try --mesh.data {sizes['data'] * sizes['fsdp'] // part} --mesh.fsdp {part}"
 
 
-def _kernels(found: Plan) -> tuple[str, str]:
+def _kernels(found: CompiledPlan) -> tuple[str, str]:
     """Say whether a model's attention is fused, or how many kernels a function has."""
     known, gpus = found.compiled, found.topology.platform == "cuda"
     if known.parameters is None:

@@ -20,7 +20,7 @@ from flax_transformer.bench.compile_ahead import Case, CompilerError
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.experiment import option_changes, with_options
 from flax_transformer.bench.minimum_bytes import minimum_bytes, splits
-from flax_transformer.bench.plan import ESTIMATE, UNKNOWN, Plan, gib, plan, spell_mesh
+from flax_transformer.bench.plan import ESTIMATE, UNKNOWN, CompiledPlan, gib, plan, spell_mesh
 from flax_transformer.bench.report import seconds
 from flax_transformer.bench.target import find_experiment, find_workload
 from flax_transformer.bench.workload import Size, Workload
@@ -39,7 +39,7 @@ MOST = 24
 
 
 @frozen
-class Way:
+class Candidate:
     """One way to train, with what is known before it is compiled."""
 
     case: Case
@@ -50,17 +50,17 @@ class Way:
     load: int
     """Rows that a device computes at a time."""
 
-    def harder(self, other: "Way") -> bool:
+    def harder(self, other: "Candidate") -> bool:
         """Whether it needs at least the memory that another needs."""
         mine, its = self.case.size["remat"], other.case.size["remat"]
         same = self.case.mesh == other.case.mesh
         return same and self.load >= other.load and KEPT.index(mine) <= KEPT.index(its)
 
 
-Found = list[tuple[Way, Plan | str]]
+Found = list[tuple[Candidate, CompiledPlan | str]]
 
 
-def ways(case: Case) -> list[Way]:
+def ways(case: Case) -> list[Candidate]:
     """List the ways to train a case, the most promising first.
 
     A preset is tried with twice its rows too. An experiment keeps its batch, which is part of what it teaches.
@@ -127,7 +127,7 @@ def _places(work: Workload, topology: Topology) -> Iterator[_Place]:
         )  # fmt: skip
 
 
-def _parts(case: Case, work: Workload, place: _Place, rows: int, flops: float) -> Iterator[Way]:
+def _parts(case: Case, work: Workload, place: _Place, rows: int, flops: float) -> Iterator[Candidate]:
     """Return the ways to take a batch on one mesh, where it can be shared out; `flops` are of a row."""
     topology, dtype = Topology.of(case.topology), work.dtype or "float32"
     spec, parallel = topology.spec, row_parts(place.mesh.shape)
@@ -137,7 +137,9 @@ def _parts(case: Case, work: Workload, place: _Place, rows: int, flops: float) -
             sent = place.sent({**work.shape, "rows": rows}, dtype, parts)
             bound = max(flops / peak, sent * spec.devices / spec.links / rows)
             size = {**case.size, "accumulate": parts}
-            yield Way(case=replace(case, size=size), seconds=bound, held=place.held, load=rows // (parallel * parts))
+            yield Candidate(
+                case=replace(case, size=size), seconds=bound, held=place.held, load=rows // (parallel * parts)
+            )
 
 
 def search(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: bool = False) -> Found:
@@ -153,7 +155,9 @@ def search(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh:
     for way in left:
         if len(found) == MOST or way.seconds >= 0.999 * best:
             break
-        if any(isinstance(made, Plan) and not made.compiled.fits and way.harder(other) for other, made in found):
+        if any(
+            isinstance(made, CompiledPlan) and not made.compiled.fits and way.harder(other) for other, made in found
+        ):
             continue
         say(f"{len(found) + 1}: {spell_mesh(way.case)}, {_spell_size(way.case)}")
         try:
@@ -165,12 +169,12 @@ def search(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh:
                 raise
             made = str(error).splitlines()[0]
         found.append((way, made))
-        if isinstance(made, Plan) and made.compiled.fits:
+        if isinstance(made, CompiledPlan) and made.compiled.fits:
             best = min(best, made.bounds.step / made.compiled.shape["rows"])
     return sorted(found, key=_rank)
 
 
-def _rank(entry: tuple[Way, Plan | str]) -> tuple:
+def _rank(entry: tuple[Candidate, CompiledPlan | str]) -> tuple:
     made = entry[1]
     if isinstance(made, str):
         return (2,)
@@ -180,15 +184,15 @@ def _rank(entry: tuple[Way, Plan | str]) -> tuple:
     return (0, made.bounds.step / made.compiled.shape["rows"], links, made.compiled.used)
 
 
-def chosen(found: Found) -> Plan | None:
+def chosen(found: Found) -> CompiledPlan | None:
     """Return the fastest plan that fits; None where none does."""
     best = found[0][1] if found else None
-    return best if isinstance(best, Plan) and best.compiled.fits else None
+    return best if isinstance(best, CompiledPlan) and best.compiled.fits else None
 
 
 def render_search(found: Found, command: str | None = None) -> str:
     """Spell a search as a table, with the command that starts what it has found."""
-    made = [made.compiled for _, made in found if isinstance(made, Plan)]
+    made = [made.compiled for _, made in found if isinstance(made, CompiledPlan)]
     memory = f"memory, of {gib(max(known.limit for known in made))}" if made else "memory"
     unit = made[0].unit if made else "items"
     heads = ["mesh", "remat", "rows", "parts", memory, "step, least", "bound by", f"{unit}/s, most", "MFU, most"]
@@ -217,7 +221,7 @@ def _spell_size(case: Case) -> str:
     return ", ".join(f"{name} {value}" for name, value in case.size.items())
 
 
-def command(found: Plan) -> str:
+def command(found: CompiledPlan) -> str:
     """Write the command that starts training as planned; of a preset, which is no experiment, the one that measures it.
 
     On TPUs it launches the experiment, with a bucket of one's own to be filled in; on GPUs it is run on each host.

@@ -31,7 +31,7 @@ PARTS = ("forward", "forward_backward")
 
 
 @dataclass(frozen=True)
-class Heads:
+class HeadCounts:
     """Of queries, keys and values."""
 
     batch: int = 1
@@ -56,7 +56,7 @@ def bench_variants(
     lengths: tuple[int, ...],
     *,
     names: tuple[str, ...] = (*EXACT, *VARIANTS),
-    size: Heads = Heads(),
+    size: HeadCounts = HeadCounts(),
     limits: Limits = Limits(),
     trained: tuple[Array, Array, Array] | None = None,
     say: Callable[[str], None] = lambda text: None,

@@ -18,7 +18,7 @@ def presets() -> None:
 
 
 @dataclass(frozen=True)
-class Size:
+class BenchSize:
     """What a benchmark runs on; the target decides what is not given."""
 
     batch: int | None = None
@@ -67,7 +67,7 @@ def sharding(experiment: Folder, options: Options = (), /, mesh: Mesh = Mesh(), 
       devices: How many there are; by default as many as the axes with a number make.
     """
     from flax_transformer.bench.target import find_workload
-    from flax_transformer.bench.workload import Size as Shapes
+    from flax_transformer.bench.workload import BenchSize as Shapes
     from flax_transformer.parallel import MeshConfig, abstract_mesh
     from flax_transformer.task.command import spelled
     from flax_transformer.task.sharding import sharding_table
@@ -82,7 +82,7 @@ def bench(
     target: Folder,
     options: Options = (),
     /,
-    size: Annotated[Size, tyro.conf.arg(name="")] = Size(),
+    size: Annotated[BenchSize, tyro.conf.arg(name="")] = BenchSize(),
     what: tuple[Literal["forward", "train", "decode"], ...] = (),
     steps: int = 20,
     mesh: Mesh = Mesh(),
@@ -110,7 +110,7 @@ def bench(
 
     from flax_transformer.bench.record import check_file, check_same, load
     from flax_transformer.bench.run import RecompiledError, exit_on_error, open_target, run
-    from flax_transformer.bench.workload import Size as Checked
+    from flax_transformer.bench.workload import BenchSize as Checked
     from flax_transformer.parallel import MeshConfig
     from flax_transformer.task.command import spelled
     from flax_transformer.train.profile import Profile
@@ -136,7 +136,7 @@ def bench(
 
 
 @dataclass(frozen=True)
-class Heads:
+class AttentionShape:
     """What attention is measured on."""
 
     batch: int = 1
@@ -187,7 +187,7 @@ def bench_attention(
 def bench_variants(
     lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536),
     variants: tuple[str, ...] = (),
-    size: Annotated[Heads, tyro.conf.arg(name="")] = Heads(),
+    size: Annotated[AttentionShape, tyro.conf.arg(name="")] = AttentionShape(),
     room: float = 8.0,
     patience: float = 5.0,
     run: Folder | None = None,
@@ -226,7 +226,7 @@ def bench_variants(
         names = variants or (*measure.EXACT, *measure.VARIANTS)
         say = lambda what: print(what, file=sys.stderr, flush=True)  # noqa: E731
         limits = measure.Limits(room * 1e9, patience)
-        sizes = measure.Heads(**asdict(size))
+        sizes = measure.HeadCounts(**asdict(size))
         record = measure.bench_variants(lengths, names=names, size=sizes, limits=limits, trained=trained, say=say)
     print(measure.render_variants(record))
     save(record, json)

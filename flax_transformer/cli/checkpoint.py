@@ -72,7 +72,7 @@ def generate(
       jsonl: Print a JSON object for each prompt instead: prompt and texts.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import Writer, WriterConfig, open_checkpoint
+    from flax_transformer.task.use import TextGenerator, WriterConfig, open_checkpoint
 
     keep_programs()
     settings = {name: value for name, value in asdict(how).items() if value is not None}
@@ -85,7 +85,7 @@ def generate(
     if prompt is not None and not prompt.strip():
         raise ValueError("a prompt must not be empty")
     lines = read_lines() if prompt is None and not chat else []
-    writer = Writer(open_checkpoint(checkpoint, revision=revision), config)
+    writer = TextGenerator(open_checkpoint(checkpoint, revision=revision), config)
     if chat:
         _chat(writer)
     elif prompt is None:

@@ -110,14 +110,14 @@ def _own(experiment: str, options: tuple[str, ...], on: str, machines: Machines)
 def _elsewhere(
     experiment: str, options: tuple[str, ...], on: str, workdir: str, machines: Machines, *, dry_run: bool
 ) -> int:
-    from flax_transformer.launch import TARGETS, Request, carry_out, find_accelerator, pack, render
+    from flax_transformer.launch import TARGETS, LaunchRequest, carry_out, find_accelerator, pack, render
 
     made, folder = _own(experiment, options, on, machines)
     before = folder.read()
     if before not in (None, made):
         raise ValueError(f"{made.name} is launched already, as {before}; delete that first, or give another --name")
     package = pack(Path(experiment))
-    request = Request(
+    request = LaunchRequest(
         name=made.name,
         folder=folder.root.as_posix(),
         package=package,

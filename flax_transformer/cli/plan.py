@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from flax_transformer.cli.bench import Mesh, Size
+from flax_transformer.cli.bench import BenchSize, Mesh
 from flax_transformer.cli.read import Folder, Options
 
 
@@ -19,7 +19,7 @@ def plan(
     /,
     topology: str = "v5e:4x4",
     mesh: Mesh = Mesh(),
-    size: Annotated[Size, tyro.conf.arg(name="")] = Size(),
+    size: Annotated[BenchSize, tyro.conf.arg(name="")] = BenchSize(),
     tokens: float = 0.0,
     price: float = 0.0,
     search: bool = False,

@@ -26,7 +26,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Way:
+class FieldMapping:
     """How a field of theirs becomes those of ours, and back."""
 
     ours: tuple[str, ...]
@@ -37,7 +37,7 @@ class Way:
     """`write(value)`: theirs."""
 
 
-def choice(ours: str | tuple[str, ...], values: Mapping[Any, Any]) -> Way:
+def choice(ours: str | tuple[str, ...], values: Mapping[Any, Any]) -> FieldMapping:
     """Spell a field of few values otherwise than ours: `values` has ours by theirs."""
 
     def read(given: Fields, name: str) -> Any:
@@ -52,10 +52,10 @@ def choice(ours: str | tuple[str, ...], values: Mapping[Any, Any]) -> Way:
             raise ValueError(f"config.json has words for {', '.join(map(str, values.values()))}, got {value!r}")
         return found[0]
 
-    return Way(_tuple(ours), read, write)
+    return FieldMapping(_tuple(ours), read, write)
 
 
-def sides(ours: str | tuple[str, ...]) -> Way:
+def sides(ours: str | tuple[str, ...]) -> FieldMapping:
     """Read a height and a width, which are one number where they are equal."""
 
     def read(given: Fields, name: str) -> tuple[int, int]:
@@ -65,7 +65,7 @@ def sides(ours: str | tuple[str, ...]) -> Way:
             raise ValueError(f"config.json must give {name} as a height and a width, or one number, it is {value!r}")
         return tuple(Fields.of({name: each}).integer(name) for each in both)
 
-    return Way(_tuple(ours), read, lambda value: value[0] if value[0] == value[1] else list(value))
+    return FieldMapping(_tuple(ours), read, lambda value: value[0] if value[0] == value[1] else list(value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class ConfigTable:
 
     like: Any
     """Our config of a config.json that says nothing."""
-    rows: Mapping[str, str | tuple[str, ...] | Way]
+    rows: Mapping[str, str | tuple[str, ...] | FieldMapping]
     """Where ours is, by the name of theirs."""
     only: Mapping[str, Any] = field(default_factory=dict)
     """Fields that have, where they are given, the one value that is supported."""
@@ -86,9 +86,12 @@ class ConfigTable:
     """`writes(config)`: the fields that `reads` reads."""
 
     @cached_property
-    def ways(self) -> dict[str, Way]:
-        """Every row as a `Way`."""
-        return {name: row if isinstance(row, Way) else _way(self.like, _tuple(row)) for name, row in self.rows.items()}
+    def ways(self) -> dict[str, FieldMapping]:
+        """Every row as a `FieldMapping`."""
+        return {
+            name: row if isinstance(row, FieldMapping) else _way(self.like, _tuple(row))
+            for name, row in self.rows.items()
+        }
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class ConfigTable:
         return said | dict(self.adds) | ({} if self.writes is None else dict(self.writes(config)))
 
 
-def _way(like: Any, ours: tuple[str, ...]) -> Way:
+def _way(like: Any, ours: tuple[str, ...]) -> FieldMapping:
     """Tell from the type of our field how theirs is spelled."""
     *inside, last = _paths(like, ours[0])[0]
     for part in inside:
@@ -133,12 +136,12 @@ def _way(like: Any, ours: tuple[str, ...]) -> Way:
     hint = get_type_hints(type(like))[last]
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if last == "activation":
-        return Way(ours, Fields.activation, spelled)
+        return FieldMapping(ours, Fields.activation, spelled)
     for kind, read in ((bool, Fields.flag), (int, Fields.integer), (float, Fields.number)):
         if kind in kinds:
-            return Way(ours, read, _same)
+            return FieldMapping(ours, read, _same)
         if any(get_origin(each) is tuple and kind in get_args(each) for each in kinds):
-            return Way(ours, lambda given, name, read=read: _several(given, name, read), list)
+            return FieldMapping(ours, lambda given, name, read=read: _several(given, name, read), list)
     raise TypeError(f"a field of config.json is a number, a flag, an activation or several, {ours[0]} is {hint}")
 
 

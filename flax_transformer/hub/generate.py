@@ -104,7 +104,7 @@ def _stream(pretrained: Any, job: "_Job", chunk: int) -> Generator[Int[np.ndarra
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Task:
+class GenerationTask:
     """What is compiled for: a pytree of arrays and numbers."""
 
     start: Start = field(metadata={"static": True})
@@ -131,7 +131,7 @@ class Task:
 class _Job:
     """A call of `generate`, checked."""
 
-    task: Task
+    task: GenerationTask
     prompt: Any
     """What sequences begin with."""
     count: int
@@ -162,7 +162,7 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
     constraints = chosen.constraints(prompt.shape[1])
     process = make_process(constraints, seen, padding, count, any_numbers=chosen.do_sample)
     begun = prompt[:, -1:] if start.continues else prompt
-    task = Task(start, read.source, read.mask, begun, keys, chosen.config(count), process)
+    task = GenerationTask(start, read.source, read.mask, begun, keys, chosen.config(count), process)
     return _Job(task, prompt, count)
 
 
@@ -173,7 +173,7 @@ def _said(pretrained: Any) -> tuple[Fields, Fields]:
 
 
 @jax.jit
-def run(model: Any, task: Task) -> Decoded:
+def run(model: Any, task: GenerationTask) -> Decoded:
     """Run the decoding loop of a task."""
     config, model = task.config, own_tables(model)
     cache = task.cache(model, config.beams if isinstance(config, Beam) else 1)
@@ -187,7 +187,7 @@ def run(model: Any, task: Task) -> Decoded:
 
 
 @jax.jit
-def _begin(model: Any, task: Task) -> Any:
+def _begin(model: Any, task: GenerationTask) -> Any:
     return task.cache(model)
 
 

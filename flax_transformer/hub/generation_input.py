@@ -25,7 +25,7 @@ NOTHING = -1
 """In the place of a token that no constraint looks at."""
 
 
-class Read(NamedTuple):
+class GenerationInput(NamedTuple):
     """What is generated from."""
 
     source: Any
@@ -40,7 +40,7 @@ class Read(NamedTuple):
         """Those of the source."""
         return self.source["tokens"] if isinstance(self.source, dict) else self.source
 
-    def padded(self, before: int, after: int, mask: np.ndarray) -> "Read":
+    def padded(self, before: int, after: int, mask: np.ndarray) -> "GenerationInput":
         """Pad the tokens of the source."""
         widths = (0, 0), (before, after)
         tokens = np.pad(self.tokens, widths)
@@ -56,9 +56,9 @@ Given = tuple[Any, Any, Any]
 class Start:
     """How a kind of model begins to generate."""
 
-    read: Callable[..., Read]
+    read: Callable[..., GenerationInput]
     """`read(pretrained, given, settings)`: what is given, checked."""
-    pad: Callable[..., tuple[Read, np.ndarray]]
+    pad: Callable[..., tuple[GenerationInput, np.ndarray]]
     """`pad(config, read)`: the same of a length that is compiled once, and what constraints see."""
     before: Callable[..., int]
     """`before(source, begun)`: how many tokens `cache` reads into the cache."""
@@ -140,13 +140,13 @@ def _same_rows(ids: Any, images: Any) -> None:
         raise ValueError(f"there must be an image, or a row of them, for each text, got {len(images)} and {len(ids)}")
 
 
-def _continued(pretrained: Any, given: Given, settings: Settings) -> Read:
+def _continued(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     _words(pretrained, given)
     ids, mask = read_tokens(pretrained, given, pad=settings.inferred)
-    return Read(ids, mask, ids)
+    return GenerationInput(ids, mask, ids)
 
 
-def _continued_beside(pretrained: Any, given: Given, settings: Settings) -> Read:
+def _continued_beside(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images and what texts of them begin with: the start token, where nothing is said."""
     images = read_pictures(pretrained, given)
     if given[0] is None:
@@ -154,25 +154,25 @@ def _continued_beside(pretrained: Any, given: Given, settings: Settings) -> Read
     else:
         ids, mask = read_tokens(pretrained, given, pad=settings.inferred)
     _same_rows(ids, images)
-    return Read({"tokens": ids, "images": images}, mask, ids)
+    return GenerationInput({"tokens": ids, "images": images}, mask, ids)
 
 
-def _answered(pretrained: Any, given: Given, settings: Settings) -> Read:
+def _answered(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     _words(pretrained, given)
     ids, mask = read_tokens(pretrained, given)
     on = np if isinstance(ids, np.ndarray) else jnp
-    return Read(ids, mask, _begin(len(ids), _first(settings), on, ids.dtype))
+    return GenerationInput(ids, mask, _begin(len(ids), _first(settings), on, ids.dtype))
 
 
-def _told(pretrained: Any, given: Given, settings: Settings) -> Read:
+def _told(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images alone."""
     if given[0] is not None or given[1] is not None:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values alone, got others")
     images = read_pictures(pretrained, given)
-    return Read(images, None, _begin(len(images), _first(settings)))
+    return GenerationInput(images, None, _begin(len(images), _first(settings)))
 
 
-def _told_on(pretrained: Any, given: Given, settings: Settings) -> Read:
+def _told_on(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images and what texts begin with, with its marks: the start token takes the place of the first."""
     if given[0] is None:
         return _told(pretrained, given, settings)
@@ -185,14 +185,14 @@ def _told_on(pretrained: Any, given: Given, settings: Settings) -> Read:
         raise ValueError("prompts beside images are of one length, got an attention_mask with 0")
     on = np if isinstance(ids, np.ndarray) else jnp
     begun = _begin(len(ids), _first(settings), on, ids.dtype)
-    return Read(images, None, on.concatenate([begun, ids[:, 1:-1]], axis=1))
+    return GenerationInput(images, None, on.concatenate([begun, ids[:, 1:-1]], axis=1))
 
 
-def _asked(pretrained: Any, given: Given, settings: Settings) -> Read:
+def _asked(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read questions and the images that they are about."""
     images, (ids, mask) = read_pictures(pretrained, given), read_tokens(pretrained, given)
     _same_rows(ids, images)
-    return Read({"tokens": ids, "images": images}, mask, _begin(len(ids), _first(settings)))
+    return GenerationInput({"tokens": ids, "images": images}, mask, _begin(len(ids), _first(settings)))
 
 
 def _first(settings: Settings) -> int:
@@ -209,7 +209,7 @@ def _begin(rows: int, token: int | None, on: Any = np, dtype: Any = np.int32) ->
     return on.full((rows, 1), token, dtype)
 
 
-def _left(config: Any, read: Read) -> tuple[Read, np.ndarray]:
+def _left(config: Any, read: GenerationInput) -> tuple[GenerationInput, np.ndarray]:
     """Pad on the left. Positions count tokens alone, so that neither they nor what is seen change."""
     ids, mask = read.tokens, read.mask
     mask = np.ones_like(ids, np.int32) if mask is None else mask
@@ -221,7 +221,7 @@ def _left(config: Any, read: Read) -> tuple[Read, np.ndarray]:
     return read.padded(more, 0, mask), np.pad(read.prompt, ((0, 0), (more, 0)), constant_values=NOTHING)
 
 
-def _right(config: Any, read: Read) -> tuple[Read, np.ndarray]:
+def _right(config: Any, read: GenerationInput) -> tuple[GenerationInput, np.ndarray]:
     """Pad on the right, unless a row is all padding: it attends to all of it, be it more or less."""
     ids, mask = read.tokens, read.mask
     mask = np.ones_like(ids, np.int32) if mask is None else mask
@@ -230,7 +230,7 @@ def _right(config: Any, read: Read) -> tuple[Read, np.ndarray]:
     return read.padded(0, length - ids.shape[1], mask), read.prompt
 
 
-def _as_it_is(config: Any, read: Read) -> tuple[Read, np.ndarray]:
+def _as_it_is(config: Any, read: GenerationInput) -> tuple[GenerationInput, np.ndarray]:
     return read, read.prompt
 
 

@@ -1,4 +1,4 @@
-"""Tables of positions for another size of images: how a row of a weight table fits them (`Row.fit`).
+"""Tables of positions for another size of images: how a row of a weight table fits them (`TensorRow.fit`).
 
 Axes: P positions, I frames, D width, N heads.
 """

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from flax_transformer.decode import Timestamps, make_process
 from flax_transformer.decode.chain import refuse_nan
 from flax_transformer.frozen import frozen
-from flax_transformer.hub.generate import Task, run
+from flax_transformer.hub.generate import GenerationTask, run
 from flax_transformer.hub.generation_input import STARTS
 from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.hub.whisper_language import CODES
@@ -286,7 +286,7 @@ class _Writer:
         constraints = replace(chosen.constraints(begun.shape[1]), timestamps=self.rule)
         process = make_process(constraints, begun, None, count)
         frames = np.ascontiguousarray(window.swapaxes(1, 2))
-        task = Task(STARTS["respond"], frames, None, begun, None, chosen.config(count), process)
+        task = GenerationTask(STARTS["respond"], frames, None, begun, None, chosen.config(count), process)
         decoded = refuse_nan(run(self.pretrained.decoder, task))
         found = zip(np.asarray(decoded.tokens)[:, 0], np.asarray(decoded.lengths)[:, 0], strict=True)
         kept = [tokens[:length].tolist() for tokens, length in found]

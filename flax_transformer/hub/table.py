@@ -118,7 +118,7 @@ SAME, VECTOR = Same(), Matrix(inputs=0)
 
 
 @dataclass(frozen=True)
-class Row:
+class TensorRow:
     """One tensor of theirs and what it is of ours."""
 
     ours: tuple[str, ...]
@@ -139,7 +139,7 @@ class Row:
         """Whether there is one tensor a layer."""
         return LAYER.search(self.theirs) is not None
 
-    def under(self, ours: str, theirs: str) -> "Row":
+    def under(self, ours: str, theirs: str) -> "TensorRow":
         """Put a prefix before our paths and one before their name."""
         given, unless = (path and ours + path for path in (self.given, self.unless))
         moved, counter = tuple(ours + path for path in self.ours), self.counter and theirs + self.counter
@@ -150,7 +150,7 @@ class Row:
         return {self.ours[0], self.given or self.ours[0]} <= set(paths) and self.unless not in paths
 
 
-Table = tuple[Row, ...]
+Table = tuple[TensorRow, ...]
 
 
 def linear(ours: str | tuple[str, ...], theirs: str, *, inputs: int = 1) -> Table:
@@ -174,7 +174,7 @@ def conv(ours: str | tuple[str, ...], theirs: str, *, ones: int = 0) -> Table:
 
 def norm(ours: str, theirs: str) -> Table:
     """Return scale and bias of a normalisation."""
-    return Row((f"{ours}.scale",), f"{theirs}.weight"), Row((f"{ours}.bias",), f"{theirs}.bias")
+    return TensorRow((f"{ours}.scale",), f"{theirs}.weight"), TensorRow((f"{ours}.bias",), f"{theirs}.bias")
 
 
 def batch_norm(ours: str, theirs: str, *, counted: bool = True) -> Table:
@@ -186,8 +186,8 @@ def batch_norm(ours: str, theirs: str, *, counted: bool = True) -> Table:
     counter = f"{theirs}.num_batches_tracked" if counted else ""
     return (
         *norm(ours, theirs),
-        Row((f"{ours}.mean",), f"{theirs}.running_mean", counter=counter),
-        Row((f"{ours}.var",), f"{theirs}.running_var"),
+        TensorRow((f"{ours}.mean",), f"{theirs}.running_mean", counter=counter),
+        TensorRow((f"{ours}.var",), f"{theirs}.running_var"),
     )
 
 
@@ -195,21 +195,21 @@ def parameter(ours: str, theirs: str, *, ones: int = 0, fit: Callable[..., np.nd
     """Return one parameter, a class token or a table of positions, that has so many axes of one before ours.
 
     Args:
-      fit: as a `Row` has it.
+      fit: as a `TensorRow` has it.
     """
-    return (Row((ours,), theirs, Same(ones), fit=fit),)
+    return (TensorRow((ours,), theirs, Same(ones), fit=fit),)
 
 
 def embedding(ours: str, theirs: str) -> Table:
     """Return a table of embeddings."""
-    return (Row((f"{ours}.embedding",), f"{theirs}.weight"),)
+    return (TensorRow((f"{ours}.embedding",), f"{theirs}.weight"),)
 
 
 def _layer(ours: str | tuple[str, ...], theirs: str, layout: Layout) -> Table:
     parts = (ours,) if isinstance(ours, str) else ours
     return (
-        Row(tuple(f"{part}.kernel" for part in parts), f"{theirs}.weight", layout),
-        Row(tuple(f"{part}.bias" for part in parts), f"{theirs}.bias", VECTOR),
+        TensorRow(tuple(f"{part}.kernel" for part in parts), f"{theirs}.weight", layout),
+        TensorRow(tuple(f"{part}.bias" for part in parts), f"{theirs}.bias", VECTOR),
     )
 
 

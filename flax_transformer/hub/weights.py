@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from flax_transformer.hub.file import DTYPES, Tensor
-from flax_transformer.hub.table import LAYER, Row, Shape, Table
+from flax_transformer.hub.table import LAYER, Shape, Table, TensorRow
 from flax_transformer.listing import listed
 from flax_transformer.parallel import path_name, tree_shardings
 
@@ -30,7 +30,7 @@ COPIES = min(os.cpu_count() or 1, 4)
 class Entry:
     """A row of a table with what it means for one model."""
 
-    row: Row
+    row: TensorRow
     shapes: tuple[Shape, ...]
     """Of our parameters, of one layer, of one of its experts."""
     leads: tuple[int, ...]

@@ -14,7 +14,7 @@ CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", 
 
 
 @frozen
-class Generation:
+class TpuGeneration:
     """What all slices of a TPU generation have in common."""
 
     name: str
@@ -33,10 +33,10 @@ class Generation:
 
 
 GENERATIONS = (
-    Generation(
+    TpuGeneration(
         name="v4", prefix="v4", cores=2, runtime="tpu-ubuntu2204-base", gke="tpu-v4-podslice", topologies=CUBE
     ),
-    Generation(
+    TpuGeneration(
         name="v5e",
         prefix="v5litepod",
         cores=1,
@@ -45,7 +45,7 @@ GENERATIONS = (
         topologies=FLAT,
         whole=8,
     ),
-    Generation(
+    TpuGeneration(
         name="v5p",
         prefix="v5p",
         cores=2,
@@ -53,10 +53,10 @@ GENERATIONS = (
         gke="tpu-v5p-slice",
         topologies=(*CUBE, "16x16x16", "16x16x24"),
     ),
-    Generation(
+    TpuGeneration(
         name="v6e", prefix="v6e", cores=1, runtime="v2-alpha-tpuv6e", gke="tpu-v6e-slice", topologies=FLAT, whole=8
     ),
-    Generation(
+    TpuGeneration(
         name="tpu7x", prefix="tpu7x", cores=2, runtime=None, gke="tpu7x", topologies=(*CUBE, "16x16x16")
     ),
 )  # fmt: skip
@@ -66,7 +66,7 @@ GENERATIONS = (
 class Accelerator:
     """One size of one TPU generation."""
 
-    generation: Generation
+    generation: TpuGeneration
     topology: str
 
     @property

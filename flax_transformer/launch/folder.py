@@ -7,7 +7,7 @@ from pathlib import Path
 from flax_transformer.atomic import write_file
 from flax_transformer.frozen import frozen
 from flax_transformer.launch.package import Package
-from flax_transformer.launch.plan import Command, Plan
+from flax_transformer.launch.plan import Command, LaunchPlan
 from flax_transformer.launch.request import check_name
 from flax_transformer.launch.target import TARGETS
 
@@ -71,7 +71,7 @@ class LaunchFolder:
         """Note that nothing is left."""
         self.note.unlink(missing_ok=True)
 
-    def prepare(self, package: Package, plan: Plan) -> str:
+    def prepare(self, package: Package, plan: LaunchPlan) -> str:
         """Write the files that the plan's commands read; tell which."""
         self.root.mkdir(parents=True, exist_ok=True)
         write_file(self.root / "code.tar.xz", package.content)

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from flax_transformer.launch.plan import Command, Plan, Step, Tool
-from flax_transformer.launch.request import Request
+from flax_transformer.launch.plan import Command, LaunchPlan, LaunchStep, Tool
+from flax_transformer.launch.request import LaunchRequest
 from flax_transformer.launch.script import WORKER
 
 KUBECTL = Tool(name="kubectl", install="gcloud components install kubectl gke-gcloud-auth-plugin", gone="(NotFound)")
@@ -30,7 +30,7 @@ def delete_gke(name: str, zone: str | None = None, project: str | None = None) -
     )
 
 
-def plan_gke(request: Request) -> Plan:
+def plan_gke(request: LaunchRequest) -> LaunchPlan:
     """Write the JobSet, apply it, and show what its pods say until it has ended.
 
     Raises:
@@ -53,14 +53,14 @@ def plan_gke(request: Request) -> Plan:
         "kubectl", "logs", f"--selector=jobset.sigs.k8s.io/jobset-name={name}", "--follow", "--prefix", "--tail=-1",
         f"--max-log-requests={request.accelerator.pods}", "--container=worker",
     )  # fmt: skip
-    return Plan(
+    return LaunchPlan(
         tool=KUBECTL,
         scripts=((f"{folder}/worker.sh", WORKER),),
         files=((f"{folder}/jobset.yaml", yaml.safe_dump(jobset(request), sort_keys=False, width=1_000)),),
         steps=(
-            Step(command=send, unless=state, makes=True),
-            Step(command=("kubectl", "create", f"--filename={folder}/jobset.yaml"), unless=state, makes=True),
-            Step(command=state, ends=("Completed", "Failed"), meanwhile=logs, pause=10),
+            LaunchStep(command=send, unless=state, makes=True),
+            LaunchStep(command=("kubectl", "create", f"--filename={folder}/jobset.yaml"), unless=state, makes=True),
+            LaunchStep(command=state, ends=("Completed", "Failed"), meanwhile=logs, pause=10),
         ),
         delete=delete_gke(name),
         state=state,
@@ -68,7 +68,7 @@ def plan_gke(request: Request) -> Plan:
     )
 
 
-def jobset(request: Request) -> dict[str, Any]:
+def jobset(request: LaunchRequest) -> dict[str, Any]:
     """Return the JobSet: as many pods as the slice has machines, on one node pool, begun again together.
 
     Exit code 2 means settings that cannot work, so nothing is begun again after it.
@@ -100,7 +100,7 @@ def jobset(request: Request) -> dict[str, Any]:
     }
 
 
-def _pod(request: Request) -> dict[str, Any]:
+def _pod(request: LaunchRequest) -> dict[str, Any]:
     slice = request.accelerator
     spot = {"cloud.google.com/gke-spot": "true"}
     container = {

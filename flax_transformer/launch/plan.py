@@ -9,7 +9,7 @@ Command = tuple[str, ...]
 
 
 @frozen
-class Step:
+class LaunchStep:
     """One command and when it is done.
 
     A plain step runs its command. With `unless`, it does so only where that other command fails. With `ends`, it asks
@@ -48,13 +48,13 @@ class Tool:
 
 
 @frozen
-class Plan:
+class LaunchPlan:
     """All that a launch does."""
 
     tool: Tool
-    steps: tuple[Step, ...]
+    steps: tuple[LaunchStep, ...]
     """May be carried out again at any time: what is there is not made twice, what runs is watched."""
-    again: tuple[Step, ...] = ()
+    again: tuple[LaunchStep, ...] = ()
     """In place of `steps` where a launch of this name is under way; the same by default."""
     delete: tuple[Command, ...]
     """Delete all that `steps` make."""
@@ -91,11 +91,11 @@ def render_commands(commands: tuple[Command, ...]) -> str:
     return "".join(f"{shlex.join(command)}\n" for command in commands)
 
 
-def render(plan: Plan) -> str:
+def render(plan: LaunchPlan) -> str:
     """Write a plan as lines to paste into a shell.
 
-    >>> steps = Step(command=("echo", "a b")), Step(command=("state",), ends=("UP", "LOST"))
-    >>> print(render(Plan(tool=Tool(name="echo", install="", gone=""), steps=steps, delete=())), end="")
+    >>> steps = Step(command=("echo", "a b")), LaunchStep(command=("state",), ends=("UP", "LOST"))
+    >>> print(render(LaunchPlan(tool=Tool(name="echo", install="", gone=""), steps=steps, delete=())), end="")
     echo 'a b'
     until state | grep -qxE 'UP|LOST'; do sleep 30; done
     """

@@ -18,7 +18,7 @@ MOUNT = "/gcs"
 
 
 @frozen
-class Request:
+class LaunchRequest:
     """An experiment to run on the workers of one TPU slice."""
 
     name: str

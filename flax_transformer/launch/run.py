@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from flax_transformer.launch.folder import LaunchFolder, Made
-from flax_transformer.launch.plan import Command, Plan, Step, check_tool
+from flax_transformer.launch.plan import Command, LaunchPlan, LaunchStep, check_tool
 from flax_transformer.launch.target import TARGETS
 
 MAKE_WAY = 143
@@ -35,7 +35,7 @@ class Unknown(RuntimeError):
     """The tool cannot tell the state of things: no network, say, or nobody is logged in."""
 
 
-def carry_out(plan: Plan, made: Made, folder: LaunchFolder, *, retries: int) -> int:
+def carry_out(plan: LaunchPlan, made: Made, folder: LaunchFolder, *, retries: int) -> int:
     """Do what a plan says, until the run has ended; begin again up to `retries` times.
 
     What is lost is deleted and made anew if launch has made it, with pauses that double from half a minute to ten.
@@ -99,7 +99,7 @@ def _say(text: str) -> None:
     print(f"launch: {text}", file=sys.stderr, flush=True)
 
 
-def _state(plan: Plan) -> str:
+def _state(plan: LaunchPlan) -> str:
     """Ask for the state: a word, or nothing where there is no such thing.
 
     Raises:
@@ -113,7 +113,7 @@ def _state(plan: Plan) -> str:
     raise Unknown(done.stderr.strip() or f"{plan.tool.name} ended with exit code {done.returncode}")
 
 
-def _clear(plan: Plan, folder: LaunchFolder) -> None:
+def _clear(plan: LaunchPlan, folder: LaunchFolder) -> None:
     """Delete what an earlier launch has left that is of no more use."""
     state = _state(plan) if plan.state else "UNDER WAY"
     if state in (*plan.lost, *plan.over) or (not state and folder.read() is not None):
@@ -121,7 +121,7 @@ def _clear(plan: Plan, folder: LaunchFolder) -> None:
         _delete_own(plan, folder)
 
 
-def _delete_own(plan: Plan, folder: LaunchFolder) -> None:
+def _delete_own(plan: LaunchPlan, folder: LaunchFolder) -> None:
     """Delete what launch has made.
 
     Raises:
@@ -135,7 +135,7 @@ def _delete_own(plan: Plan, folder: LaunchFolder) -> None:
         raise RuntimeError(f"it cannot be deleted: {plan.tool.name} ended with exit code {code}")
 
 
-def _attempt(plan: Plan, made: Made, folder: LaunchFolder, *, first: bool) -> int:
+def _attempt(plan: LaunchPlan, made: Made, folder: LaunchFolder, *, first: bool) -> int:
     """Go through the steps once.
 
     Raises:
@@ -164,7 +164,7 @@ def _run(command: Command) -> int:
     return subprocess.run(command).returncode
 
 
-def _wait(step: Step, plan: Plan) -> int:
+def _wait(step: LaunchStep, plan: LaunchPlan) -> int:
     """Ask until one of the words of a step is answered; give 0 for the good one, else `MAKE_WAY` for loss, else 1."""
     said = None
     while (state := _state(plan)) and state not in step.ends:
@@ -178,7 +178,7 @@ def _wait(step: Step, plan: Plan) -> int:
     return 0 if state == step.ends[0] else MAKE_WAY if state in plan.lost else 1
 
 
-def _raise_if_lost(plan: Plan, step: Step, code: int, *, first: bool) -> None:
+def _raise_if_lost(plan: LaunchPlan, step: LaunchStep, code: int, *, first: bool) -> None:
     """Tell a loss from a failure of the run.
 
     Machines that cannot be made are a loss where they could be made before: there is no room for them at the moment.
@@ -193,7 +193,7 @@ def _raise_if_lost(plan: Plan, step: Step, code: int, *, first: bool) -> None:
         raise Lost(f"interrupted with exit code {code}: {state}", anew=False)
 
 
-def _exists(plan: Plan) -> bool:
+def _exists(plan: LaunchPlan) -> bool:
     try:
         return bool(_state(plan))
     except Unknown:

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from flax_transformer.launch.plan import Command, Plan, Step, Tool
-from flax_transformer.launch.request import Request
+from flax_transformer.launch.plan import Command, LaunchPlan, LaunchStep, Tool
+from flax_transformer.launch.request import LaunchRequest
 from flax_transformer.launch.script import WORKER
 
 SKY = Tool(name="sky", install='pip install "skypilot[gcp]"', gone="no managed job")
@@ -25,7 +25,7 @@ def delete_sky(name: str, zone: str | None = None, project: str | None = None) -
     return (("sky", "jobs", "cancel", "--name", name, "--yes"),)
 
 
-def plan_sky(request: Request) -> Plan:
+def plan_sky(request: LaunchRequest) -> LaunchPlan:
     """Write the task, submit it as a managed job, and show what it says.
 
     Raises:
@@ -34,18 +34,18 @@ def plan_sky(request: Request) -> Plan:
     if request.project:
         raise ValueError("with --on sky the project is that of `gcloud config get project`: leave --project out")
     task = f"{request.folder}/task.yaml"
-    return Plan(
+    return LaunchPlan(
         tool=SKY,
         scripts=((f"{request.folder}/worker.sh", WORKER),),
         files=((task, yaml.safe_dump(sky_task(request), sort_keys=False, width=1_000)),),
-        steps=(Step(command=("sky", "jobs", "launch", "--name", request.name, "--yes", task), makes=True),),
-        again=(Step(command=("sky", "jobs", "logs", "--name", request.name)),),
+        steps=(LaunchStep(command=("sky", "jobs", "launch", "--name", request.name, "--yes", task), makes=True),),
+        again=(LaunchStep(command=("sky", "jobs", "logs", "--name", request.name)),),
         delete=delete_sky(request.name),
         ended=ENDED,
     )
 
 
-def sky_task(request: Request) -> dict[str, Any]:
+def sky_task(request: LaunchRequest) -> dict[str, Any]:
     """Return the task; SkyPilot runs its command on every machine of a slice."""
     generation = request.accelerator.generation
     if generation.runtime is None:

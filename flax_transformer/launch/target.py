@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flax_transformer.launch.gke import KUBECTL, delete_gke, plan_gke
-from flax_transformer.launch.plan import Command, Plan, Tool
-from flax_transformer.launch.request import Request
+from flax_transformer.launch.plan import Command, LaunchPlan, Tool
+from flax_transformer.launch.request import LaunchRequest
 from flax_transformer.launch.sky import SKY, delete_sky, plan_sky
 from flax_transformer.launch.tpu_vm import (
     GCLOUD,
@@ -20,7 +20,7 @@ from flax_transformer.launch.tpu_vm import (
 class Target:
     """A place to run: how to launch there, and how to delete what was launched."""
 
-    plan: Callable[[Request], Plan]
+    plan: Callable[[LaunchRequest], LaunchPlan]
     """`plan(request)`: pure, so that what is printed is what is done."""
     delete: Callable[..., tuple[Command, ...]]
     """`delete(name, zone, project)`."""

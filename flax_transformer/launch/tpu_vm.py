@@ -8,8 +8,8 @@ scp, ssh), and the Cloud TPU documentation on queued resources, Spot VMs and nod
 
 import shlex
 
-from flax_transformer.launch.plan import Command, Plan, Step, Tool
-from flax_transformer.launch.request import Request
+from flax_transformer.launch.plan import Command, LaunchPlan, LaunchStep, Tool
+from flax_transformer.launch.request import LaunchRequest
 from flax_transformer.launch.script import WATCH, WORKER
 
 GCLOUD = Tool(name="gcloud", install="curl https://sdk.cloud.google.com | bash", gone="NOT_FOUND")
@@ -22,24 +22,24 @@ def _where(zone: str | None, project: str | None) -> Command:
     return (*((f"--zone={zone}",) if zone else ()), *((f"--project={project}",) if project else ()))
 
 
-def _runtime(request: Request) -> str:
+def _runtime(request: LaunchRequest) -> str:
     if request.accelerator.generation.runtime is None:
         raise ValueError(f"{request.accelerator.name} is offered by GKE alone: use --on gke")
     return request.accelerator.generation.runtime
 
 
-def _train(request: Request) -> tuple[Step, ...]:
+def _train(request: LaunchRequest) -> tuple[LaunchStep, ...]:
     """Send the code to all machines of a TPU VM and train there."""
     where = _where(request.zone, request.project)
     files = tuple(f"{request.folder}/{name}" for name in ("code.tar.xz", "worker.sh", "watch.sh"))
     command = shlex.join(("bash", "watch.sh", *request.arguments))
     return (
-        Step(command=(*TPU_VM, "scp", *files, f"{request.name}:", "--worker=all", *where)),
-        Step(command=(*TPU_VM, "ssh", request.name, "--worker=all", *where, "--command", command)),
+        LaunchStep(command=(*TPU_VM, "scp", *files, f"{request.name}:", "--worker=all", *where)),
+        LaunchStep(command=(*TPU_VM, "ssh", request.name, "--worker=all", *where, "--command", command)),
     )
 
 
-def _scripts(request: Request) -> tuple[tuple[str, str], ...]:
+def _scripts(request: LaunchRequest) -> tuple[tuple[str, str], ...]:
     return ((f"{request.folder}/worker.sh", WORKER), (f"{request.folder}/watch.sh", WATCH))
 
 
@@ -53,7 +53,7 @@ def delete_queued_resource(name: str, zone: str | None = None, project: str | No
     return ((*QUEUED, "delete", name, *_where(zone, project), "--force", "--quiet"),)
 
 
-def plan_tpu_vm(request: Request) -> Plan:
+def plan_tpu_vm(request: LaunchRequest) -> LaunchPlan:
     """Make a TPU VM, or use the one of this name that launch has made, and train on it.
 
     Raises:
@@ -65,17 +65,17 @@ def plan_tpu_vm(request: Request) -> Plan:
         *TPU_VM, "create", request.name, *where, f"--accelerator-type={request.accelerator.name}",
         f"--version={_runtime(request)}", *(("--spot",) if request.spot else ()),
     )  # fmt: skip
-    return Plan(
+    return LaunchPlan(
         tool=GCLOUD,
         scripts=_scripts(request),
-        steps=(Step(command=create, unless=state, makes=True), *_train(request)),
+        steps=(LaunchStep(command=create, unless=state, makes=True), *_train(request)),
         delete=delete_tpu_vm(request.name, request.zone, request.project),
         state=state,
         lost=GONE,
     )
 
 
-def plan_queued_resource(request: Request) -> Plan:
+def plan_queued_resource(request: LaunchRequest) -> LaunchPlan:
     """Queue up for a TPU VM, wait until it is there, and train on it.
 
     Raises:
@@ -89,12 +89,12 @@ def plan_queued_resource(request: Request) -> Plan:
         *(("--spot",) if request.spot else ()),
     )  # fmt: skip
     lost = ("DELETING", "FAILED", "SUSPENDED", "SUSPENDING")
-    return Plan(
+    return LaunchPlan(
         tool=GCLOUD,
         scripts=_scripts(request),
         steps=(
-            Step(command=create, unless=state, makes=True),
-            Step(command=state, ends=("ACTIVE", *lost)),
+            LaunchStep(command=create, unless=state, makes=True),
+            LaunchStep(command=state, ends=("ACTIVE", *lost)),
             *_train(request),
         ),
         delete=delete_queued_resource(request.name, request.zone, request.project),

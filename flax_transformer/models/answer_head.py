@@ -74,7 +74,7 @@ class AnswerHeadConfig:
         return AnswerHead(self, rngs=rngs)
 
 
-class Scores(Module):
+class AnswerScores(Module):
     """Scores of answers from pooled states."""
 
     def __init__(self, cfg: AnswerHeadConfig, *, rngs: nnx.Rngs):
@@ -98,7 +98,7 @@ class AnswerHead(Module):
 
     def __init__(self, cfg: AnswerHeadConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg
-        self.pooler, self.scores = Head(cfg.pooler, rngs=rngs), Scores(cfg, rngs=rngs)
+        self.pooler, self.scores = Head(cfg.pooler, rngs=rngs), AnswerScores(cfg, rngs=rngs)
 
     def __call__(self, hidden: Float[Array, "*I S D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B E"]:
         """Score, in float32 or more; `key` is for dropout.

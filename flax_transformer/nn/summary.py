@@ -19,7 +19,7 @@ yaml.SafeDumper.add_multi_representer(Mask, lambda dumper, mask: dumper.represen
 
 
 @frozen
-class Row:
+class SummaryRow:
     """A parameter, or a module with the sum of what it holds."""
 
     name: str
@@ -39,7 +39,7 @@ class Row:
 class Summary:
     """A table of parameters: text in a terminal, modules to open and close in a notebook."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SummaryRow, ...]
     """The whole first, then every module followed by what is in it."""
 
     def __repr__(self) -> str:
@@ -59,19 +59,19 @@ class Summary:
             opened += holds
         return f'{_STYLE}<div class="ft-summary">{"".join(parts)}{"</details>" * opened}</div>'
 
-    def _spans(self, row: Row) -> str:
+    def _spans(self, row: SummaryRow) -> str:
         shape, count, size_, share, axes = self._cells(row)
         name = f'<b style="padding-left:{1.2 * row.level}em">{html.escape(row.name)}</b>'
         bar = f'<i style="width:{self._share(row):.1f}%"></i>{share}'
         # The spaces keep columns apart where styles are stripped, as on code hosts.
         return "".join(f"<span>{cell} </span>" for cell in (name, shape, count, size_, bar, axes))
 
-    def _cells(self, row: Row) -> tuple[str, ...]:
+    def _cells(self, row: SummaryRow) -> tuple[str, ...]:
         shape = ", ".join(row.dtypes) if row.shape is None else "×".join(map(str, row.shape)) or "scalar"
         axes = " ".join(axis or "–" for axis in row.axes)
         return shape, f"{row.count:,}", size(row.bytes), f"{self._share(row):.1f} %", axes
 
-    def _share(self, row: Row) -> float:
+    def _share(self, row: SummaryRow) -> float:
         return 100 * row.count / max(self.rows[0].count, 1)
 
 
@@ -101,7 +101,7 @@ def summary(tree: Any) -> Summary:
         for module in modules:
             inside = inside.setdefault(module, {})
         bytes_ = leaf.size * leaf.dtype.itemsize
-        inside[name] = Row(
+        inside[name] = SummaryRow(
             name=name, level=0, shape=leaf.shape, axes=axes.get(path_name(path), ()), dtypes=(str(leaf.dtype),),
             count=leaf.size, bytes=bytes_,
         )  # fmt: skip
@@ -118,19 +118,19 @@ def size(count: int) -> str:
     return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
-def _rows(name: str, inside: dict | Row, level: int) -> Iterator[Row]:
+def _rows(name: str, inside: dict | SummaryRow, level: int) -> Iterator[SummaryRow]:
     """Give a module and all in it; below the top, one of parameters alone is told by their names: `query.kernel`."""
-    if isinstance(inside, Row):
+    if isinstance(inside, SummaryRow):
         yield replace(inside, name=name, level=level)
         return
     parts = dict(inside)
     for module, held in inside.items():
-        if level and isinstance(held, dict) and all(isinstance(part, Row) for part in held.values()):
+        if level and isinstance(held, dict) and all(isinstance(part, SummaryRow) for part in held.values()):
             del parts[module]
             parts |= {f"{module}.{key}": part for key, part in held.items()}
     below = [list(_rows(key, part, level + 1)) for key, part in parts.items()]
     tops = [rows[0] for rows in below]
-    yield Row(
+    yield SummaryRow(
         name=name, level=level, dtypes=tuple(sorted({dtype for row in tops for dtype in row.dtypes})),
         count=sum(row.count for row in tops), bytes=sum(row.bytes for row in tops),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from flax_transformer.objective.label import LabelLoss
 from flax_transformer.objective.mask_predict import MaskPredictLoss
 from flax_transformer.objective.masked import MaskedLoss
 from flax_transformer.objective.match import MatchLoss
-from flax_transformer.objective.objective import Around, Batch, Loss, Objective, check_parts
+from flax_transformer.objective.objective import Batch, Loss, Objective, ObjectiveWrapper, check_parts
 from flax_transformer.objective.ponder import PonderLoss
 from flax_transformer.objective.router import RouterLoss
 from flax_transformer.objective.statistics import BatchStatistics
@@ -23,7 +23,6 @@ from flax_transformer.objective.token import TokenLoss
 __all__ = [
     "OBJECTIVES",
     "ActionLoss",
-    "Around",
     "Batch",
     "BatchStatistics",
     "CTCLoss",
@@ -36,6 +35,7 @@ __all__ = [
     "MaskedLoss",
     "MatchLoss",
     "Objective",
+    "ObjectiveWrapper",
     "PonderLoss",
     "RouterLoss",
     "SigmoidLoss",

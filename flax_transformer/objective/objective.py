@@ -59,7 +59,7 @@ class Objective:
 
 
 @frozen
-class Around(Objective):
+class ObjectiveWrapper(Objective):
     """Minimise an objective, and something more beside; what is reported, and which direction is better, it decides."""
 
     of: Objective
@@ -98,7 +98,7 @@ class Around(Objective):
         return self.of.summary(means)
 
 
-class Known:
+class KnownStates:
     """A model whose hidden states are known already."""
 
     def __init__(self, model: Any, hidden: jax.Array):

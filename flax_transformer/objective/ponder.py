@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
 from flax_transformer.nn.config import check_at_least
-from flax_transformer.objective.objective import Around, Batch, Known, Loss
+from flax_transformer.objective.objective import Batch, KnownStates, Loss, ObjectiveWrapper
 from flax_transformer.train.mean import Mean, with_term
 
 
 @frozen
-class PonderLoss(Around):
+class PonderLoss(ObjectiveWrapper):
     """Minimise an objective of a model whose positions halt, and how long they take (Graves 2016, §2.1).
 
     The model gives its hidden states and what its trunks tell as `model.observe(**inputs, key=key)`: of each trunk, at
@@ -36,14 +36,14 @@ class PonderLoss(Around):
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over a batch."""
         model, hidden, sums = self._observed(model, batch, key)
-        loss, metrics = self.of(Known(model, hidden), batch, key=key)
+        loss, metrics = self.of(KnownStates(model, hidden), batch, key=key)
         loss, metrics = with_term(loss, metrics, sums["ponder"].scaled(self.weight))
         return loss, {**metrics, **sums}
 
     def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
         """Sum what the objective reports of a batch, and the steps."""
         model, hidden, sums = self._observed(model, batch, None)
-        return {**self.of.held_out(Known(model, hidden), batch), "steps": sums["steps"]}
+        return {**self.of.held_out(KnownStates(model, hidden), batch), "steps": sums["steps"]}
 
     def _observed(self, model: Any, batch: Batch, key: jax.Array | None) -> tuple[Any, jax.Array, dict[str, Mean]]:
         model = own_tables(model)

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from flax_transformer.frozen import frozen
 from flax_transformer.nn import own_tables
 from flax_transformer.nn.config import check_at_least
-from flax_transformer.objective.objective import Around, Batch, Known, Loss
+from flax_transformer.objective.objective import Batch, KnownStates, Loss, ObjectiveWrapper
 from flax_transformer.train.mean import Mean, with_term
 
 
 @frozen
-class RouterLoss(Around):
+class RouterLoss(ObjectiveWrapper):
     """Minimise an objective of a model with experts, and how uneven and how large its routers' outputs are.
 
     The model gives its hidden states and what its blocks tell as `model.observe(**inputs, key=key)`. What is added is a
@@ -44,7 +44,7 @@ class RouterLoss(Around):
                 f"RouterLoss needs blocks with experts, which tell {', '.join(self.metrics)}, got blocks that tell "
                 f"{', '.join(told) or 'nothing'}"
             )
-        loss, metrics = self.of(Known(model, hidden), batch, key=key)
+        loss, metrics = self.of(KnownStates(model, hidden), batch, key=key)
         rows = jnp.sum(batch["weights"], axis=tuple(range(1, batch["weights"].ndim)))
         found = {name: Mean(jnp.sum(told[name].mean(0) * rows), rows.sum()) for name in self.metrics}
         for name, factor in (("balance", self.balance), ("router_z", self.router_z)):

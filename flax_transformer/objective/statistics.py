@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import jax
 
 from flax_transformer.frozen import frozen
-from flax_transformer.objective.objective import Around, Batch, Known
+from flax_transformer.objective.objective import Batch, KnownStates, ObjectiveWrapper
 from flax_transformer.parallel import path_name
 from flax_transformer.train.carry import BATCH_STATISTICS, Carry, with_statistics
 
 
 @frozen
-class BatchStatistics(Around):
+class BatchStatistics(ObjectiveWrapper):
     """Minimise an objective of a model with batch norms, which normalise by each batch while training.
 
     The model gives its hidden states and new running statistics as `model.observe(**inputs, key=key)`. Evaluation uses
@@ -32,5 +32,5 @@ class BatchStatistics(Around):
         keys = (None, None) if key is None else jax.random.split(key)
         model = with_statistics(model, carried)
         hidden, new = model.observe(**batch["inputs"], key=keys[0])
-        loss, metrics = self.of(Known(model, hidden), batch, key=keys[1])
+        loss, metrics = self.of(KnownStates(model, hidden), batch, key=keys[1])
         return loss, metrics, {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(new)}

@@ -23,7 +23,7 @@ from flax_transformer.ops.float32 import wide, widen
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.remat_name import attended
-from flax_transformer.ops.ring_block import Plan
+from flax_transformer.ops.ring_block import RingSpec
 from flax_transformer.ops.ring_device import attend, attend_back
 from flax_transformer.ops.row_random import drawn_from
 from flax_transformer.ops.zigzag import from_zigzag, to_zigzag
@@ -71,7 +71,7 @@ def ring_attention(
     offset = jnp.asarray(S - T if mask.offset is None else mask.offset)
     query_segments, key_segments = mask.segments or (None, None)
     ranks = parts("length")
-    plan = Plan(
+    plan = RingSpec(
         axes=mesh_axes("length"),
         ranks=ranks,
         query_piece=T // (2 * ranks),

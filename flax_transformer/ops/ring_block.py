@@ -20,7 +20,7 @@ from flax_transformer.ops.zigzag import pieces
 
 
 @frozen
-class Plan:
+class RingSpec:
     """What is static.
 
     Attributes:
@@ -59,7 +59,7 @@ class Spot(NamedTuple):
     column: Array
 
 
-def spot_of(plan: Plan, rank: Int[Array, ""], source: Int[Array, ""], i: Int[Array, ""], j: Int[Array, ""]) -> Spot:
+def spot_of(plan: RingSpec, rank: Int[Array, ""], source: Int[Array, ""], i: Int[Array, ""], j: Int[Array, ""]) -> Spot:
     """Find block i of a rank's queries against block j of the keys that come from rank `source`."""
 
     def first(rank, index, block, piece):
@@ -69,7 +69,7 @@ def spot_of(plan: Plan, rank: Int[Array, ""], source: Int[Array, ""], i: Int[Arr
     return Spot(i, j, first(rank, i, plan.rows, plan.query_piece), first(source, j, plan.columns, plan.key_piece))
 
 
-def reaches(plan: Plan, limits: Int[Array, "3"], spot: Spot) -> Bool[Array, ""]:
+def reaches(plan: RingSpec, limits: Int[Array, "3"], spot: Spot) -> Bool[Array, ""]:
     """Say whether any query of the block may see any of its keys, by position and length alone.
 
     Args:
@@ -87,7 +87,7 @@ def reaches(plan: Plan, limits: Int[Array, "3"], spot: Spot) -> Bool[Array, ""]:
 
 
 def masked_scores(
-    plan: Plan,
+    plan: RingSpec,
     x: dict[str, Array],
     segments: Int[Array, "*#B S"] | None,
     q_i: Float[Array, "*B K G t H"],
@@ -111,7 +111,7 @@ def masked_scores(
 
 
 def dropper(
-    plan: Plan, x: dict[str, Array], spot: Spot
+    plan: RingSpec, x: dict[str, Array], spot: Spot
 ) -> Callable[[Float[Array, "*B K G t s"]], Float[Array, "*B K G t s"]]:
     """Make the function that drops what the call on one device would drop of a block."""
     if not plan.rate:

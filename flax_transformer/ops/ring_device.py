@@ -12,7 +12,7 @@ from jaxtyping import Array
 from flax_transformer.ops.blockwise import add_block
 from flax_transformer.ops.float32 import product, zeros
 from flax_transformer.ops.remat_name import AGAIN
-from flax_transformer.ops.ring_block import Plan, dropper, masked_scores, reaches, spot_of
+from flax_transformer.ops.ring_block import RingSpec, dropper, masked_scores, reaches, spot_of
 
 
 def _query_blocks(plan, x, name):
@@ -44,7 +44,7 @@ def _go_round(plan, visit, state, keys):
     return visit(state, keys, (rank + 1) % plan.ranks)
 
 
-def attend(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
+def attend(plan: RingSpec, x: dict[str, Array]) -> dict[str, Array]:
     """Compute `out` and `norm`, the logarithm of the softmax's denominator, of the device's queries."""
     rank, q = jax.lax.axis_index(plan.axes), _query_blocks(plan, x, "q")
 
@@ -84,7 +84,7 @@ def attend(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
     return {"out": flat(out), "norm": flat(norm)}
 
 
-def attend_back(plan: Plan, x: dict[str, Array]) -> dict[str, Array]:
+def attend_back(plan: RingSpec, x: dict[str, Array]) -> dict[str, Array]:
     """Compute the gradients by `q`, `k`, `v` and `bias`, as far as the device has them.
 
     Args:

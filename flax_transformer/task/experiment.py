@@ -35,7 +35,7 @@ from flax_transformer.train.loop import (
     fit,
 )
 from flax_transformer.train.metric_window import skip_not_finite
-from flax_transformer.train.metrics import JsonLines, TensorBoard, Tracker, Writer, Writers
+from flax_transformer.train.metrics import JsonLines, MetricWriter, TensorBoard, Tracker, Writers
 from flax_transformer.train.optimizer import OptimizerConfig, make_optimizer
 from flax_transformer.train.preemption import preempted_at_once
 from flax_transformer.train.profile import FOLDER as PROFILE
@@ -57,7 +57,7 @@ class Task:
     evaluate: Callable[[Any, int], dict[str, float]]
     """`evaluate(model, step) -> metrics` on validation data, of the whole model (`Carry.whole`), run within the mesh of
     training; `train.share.fill_rows` makes batches that every mesh can split."""
-    finish: Callable[[Any, Writer], None]
+    finish: Callable[[Any, MetricWriter], None]
     """`finish(model, writer)`: test the final model and show what it does."""
     model: Any = None
     """A model to begin from, in place of a new one; training takes its arrays over."""
@@ -94,7 +94,7 @@ class Experiment:
         raise TypeError(f"{type(self).__name__} does not say how to train: define its method `task`")
 
 
-def make_writer(experiment: Experiment, folder: RunFolder, after: int) -> Writer:
+def make_writer(experiment: Experiment, folder: RunFolder, after: int) -> MetricWriter:
     """Open metrics.jsonl, TensorBoard and the trackers asked for; only process 0 writes.
 
     Args:
@@ -148,7 +148,7 @@ def _fit(
     mesh: Any,
     folder: RunFolder,
     checkpoints: Checkpoints,
-    writer: Writer,
+    writer: MetricWriter,
     profile: Profile | None,
     programs: Path | None,
 ) -> Any:
@@ -213,7 +213,7 @@ def _within(
 
 
 @contextlib.contextmanager
-def _closing(writer: Writer) -> Iterator[Writer]:
+def _closing(writer: MetricWriter) -> Iterator[MetricWriter]:
     """Close a writer at the end; what ended the run is told, not that a full disk takes no last line either."""
     try:
         yield writer

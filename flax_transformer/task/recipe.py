@@ -30,7 +30,7 @@ from flax_transformer.task.spec import Spec, longest, sized
 from flax_transformer.task.start import StartConfig, load_start
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.lora import Adapted, LoraConfig, adapt, init_lora, merge_lora, save_lora
-from flax_transformer.train.metrics import Writer
+from flax_transformer.train.metrics import MetricWriter
 from flax_transformer.train.state import parameter_count
 
 FACTORS = "lora.safetensors"
@@ -189,7 +189,7 @@ class _Run:
         said = {"tokenizer": own, "processor": opened.processor, **fields, **rate, **opened.fields}
         return _wrapped(model, find_uses(family, *opened.spec.uses), said)
 
-    def finish(self, before: Mapping[str, float], model: Any, writer: Writer) -> None:
+    def finish(self, before: Mapping[str, float], model: Any, writer: MetricWriter) -> None:
         """Export the finished model, test it and show it."""
         folder, recipe = self.folder, self.recipe
         if recipe.lora is not None:

@@ -9,7 +9,7 @@ NO_BLEU = f"BLEU is not given: no reference has {ORDER} tokens, so that there ar
 
 
 @dataclass(frozen=True)
-class Scores:
+class TranslationScores:
     """Corpus scores of hypotheses against one reference each, in percent.
 
     `tokenized_bleu` takes the text as already tokenised, as most papers before 2018 did; `bleu` tokenises by the
@@ -29,7 +29,7 @@ class Scores:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def score(hypotheses: list[str], references: list[str]) -> Scores:
+def score(hypotheses: list[str], references: list[str]) -> TranslationScores:
     """Score a corpus.
 
     Raises:
@@ -49,7 +49,7 @@ def score(hypotheses: list[str], references: list[str]) -> Scores:
 
     standard, split = defined(bleu, bleu.tokenizer), defined(tokenized, str)
     same = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
-    return Scores(
+    return TranslationScores(
         bleu=standard,
         chrf=CHRF().corpus_score(hypotheses, [references]).score,
         tokenized_bleu=split,

@@ -11,8 +11,8 @@ from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
 from flax_transformer.train.checkpoint import CheckpointError, Checkpoints
 from flax_transformer.train.compilation import Watched
-from flax_transformer.train.metric_window import NotFinite, Window, all_finite
-from flax_transformer.train.metrics import Writer
+from flax_transformer.train.metric_window import MetricWindow, NotFinite, all_finite
+from flax_transformer.train.metrics import MetricWriter
 from flax_transformer.train.preemption import Interrupted, Preempted, noticing
 from flax_transformer.train.profile import Profile, Tracing
 from flax_transformer.train.progress import duration, make_progress, spelled
@@ -109,7 +109,7 @@ class Evaluation:
 class Reporting:
     """Where what a run measures goes, and what is told beside it."""
 
-    writer: Writer
+    writer: MetricWriter
     schedule: Callable[[int], Any]
     """The learning rate of a step."""
     unit: str = "items"
@@ -173,7 +173,7 @@ class _Run:
         self._checkpoints, self._reporting = checkpoints, reporting
         self._measure = evaluation.measure
         self.patience = _Patience(config, evaluation.better, meta.get("patience", {}))
-        self.window = Window(config.skip_not_finite, meta.get("skipped", 0), reporting.unit)
+        self.window = MetricWindow(config.skip_not_finite, meta.get("skipped", 0), reporting.unit)
         self.progress = make_progress(config.steps, self.step, first=jax.process_index() == 0)
         if self.step:
             self.progress.say(f"resuming from step {self.step}")

@@ -40,7 +40,7 @@ def skip_not_finite(
     return step
 
 
-class Window:
+class MetricWindow:
     """Metrics since the last report, on the device until they are needed.
 
     Args:

@@ -14,7 +14,7 @@ from flax_transformer.atomic import write_file
 
 
 @runtime_checkable
-class Writer(Protocol):
+class MetricWriter(Protocol):
     """Takes the numbers of a step."""
 
     def write(self, step: int, split: str, metrics: dict[str, float]) -> None:
@@ -102,7 +102,7 @@ class Tracker:
 class Writers:
     """Several writers as one."""
 
-    def __init__(self, writers: Iterable[Writer]):
+    def __init__(self, writers: Iterable[MetricWriter]):
         self._writers = list(writers)
 
     def write(self, step: int, split: str, metrics: dict[str, float]) -> None:

@@ -32,7 +32,7 @@ class OptimizerConfig:
     b1: float = 0.9
     """Decay of the mean of gradients in Adam and AdamW, and in Muon beyond kernels; in Lion the weight of momentum."""
     b2: float = 0.98
-    """Decay of the mean of squared gradients in Adam, AdamW, RMSProp, and in Muon beyond kernels; in Lion of momentum."""
+    """Decay of the mean of squared gradients in Adam, AdamW, RMSProp, in Muon beyond kernels; in Lion of momentum."""
     eps: float = 1e-9
     """Added to the denominator of an update, in Adam, AdamW and RMSProp."""
     momentum: float = 0.9

@@ -29,7 +29,7 @@ FILE = "code.json"
 
 
 @dataclass(frozen=True)
-class Request:
+class ImportRequest:
     """What is to be imported to read a run; as a string, a sentence without its end."""
 
     run: Path
@@ -47,7 +47,7 @@ class Request:
         return f"{rule}{beside if self.folders else ''}"
 
 
-Permit = Callable[[Request], bool]
+Permit = Callable[[ImportRequest], bool]
 """`permit(request)` tells whether the files may be imported."""
 
 PERMIT: ContextVar[Permit] = ContextVar("PERMIT", default=lambda request: False)
@@ -160,11 +160,11 @@ def _read(record: Path) -> tuple[dict[str, dict[str, str]], list[str]]:
     return modules, folders
 
 
-def _request(root: Path, files: Mapping[str, Mapping[str, str]], folders: list[str]) -> Request:
+def _request(root: Path, files: Mapping[str, Mapping[str, str]], folders: list[str]) -> ImportRequest:
     paths = tuple(Path(each["file"]) for each in files.values())
     changed = tuple(Path(each["file"]) for each in files.values() if _digest(Path(each["file"])) != each["sha256"])
     beside = {path.parent for path in paths}
-    return Request(root, paths, changed, tuple(Path(each) for each in folders if Path(each) not in beside))
+    return ImportRequest(root, paths, changed, tuple(Path(each) for each in folders if Path(each) not in beside))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from flax_transformer.bench import compile_ahead, gpu, kernel, plan
 from flax_transformer.bench.chip import GIB, Topology
 from flax_transformer.bench.compile_ahead import Case, CompilerError, compile_case
 from flax_transformer.bench.device import known_peak
-from flax_transformer.bench.plan import ESTIMATE, Plan, render
+from flax_transformer.bench.plan import ESTIMATE, CompiledPlan, render
 from flax_transformer.ops import Mask, attention
 from flax_transformer.parallel import MeshConfig
 from tests.bench.test_plan import CASE, COMPILED
@@ -54,7 +54,7 @@ def test_every_gpu_has_a_peak_and_a_description(name):
 
 
 def test_a_plan_for_gpus_says_that_it_is_an_estimate():
-    made = Plan(case=replace(CASE, topology="h100:16", mesh=MeshConfig(data=2, fsdp=8)), compiled=KNOWN)
+    made = CompiledPlan(case=replace(CASE, topology="h100:16", mesh=MeshConfig(data=2, fsdp=8)), compiled=KNOWN)
     text = render(made, tokens=1e9, price=2.0)
     assert "GPUs" in text
     assert "h100:16: 16 GPUs, 2 hosts of 8, data 2 × fsdp 8" in text
@@ -67,7 +67,7 @@ def test_a_plan_for_gpus_says_that_it_is_an_estimate():
 def test_what_does_not_fit_a_gpu_is_told_with_what_it_is_made_of():
     """The compiler does not refuse it, so all is known."""
     large = replace(KNOWN, arguments=60 * GIB, workspace=GIB, used=63 * GIB)
-    text = render(Plan(case=replace(CASE, topology="h100:4"), compiled=large))
+    text = render(CompiledPlan(case=replace(CASE, topology="h100:4"), compiled=large))
     assert "DOES NOT FIT, by estimate: 63.00 GiB of 59.33 GiB a device, 3.67 GiB too much" in text
     assert "1.00 GiB of cuDNN, reckoned" in text
     assert "MFU" not in text

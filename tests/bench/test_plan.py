@@ -12,7 +12,7 @@ from flax_transformer.bench.chip import CHIPS, GIB, Topology
 from flax_transformer.bench.compile_ahead import Case, Compiled, CompilerError, _overflow, compile_case
 from flax_transformer.bench.device import known_peak
 from flax_transformer.bench.minimum_bytes import minimum_bytes
-from flax_transformer.bench.plan import Plan, all_reduced, render
+from flax_transformer.bench.plan import CompiledPlan, all_reduced, render
 from flax_transformer.bench.target import find_target, find_workload
 from flax_transformer.bench.workload import Size
 from flax_transformer.models.preset import abstract, find_preset
@@ -132,7 +132,7 @@ def test_what_learns_is_what_the_loss_depends_on_and_is_not_frozen():
 
 def plan_of(kinds, minimum, mesh=MeshConfig(data=1, fsdp=4)):
     sent = tuple({"kind": kind, "bytes": count, "times": 1, "origin": ""} for kind, count in kinds.items())
-    return Plan(case=replace(CASE, mesh=mesh), compiled=replace(COMPILED, collectives=sent, minimum=minimum))
+    return CompiledPlan(case=replace(CASE, mesh=mesh), compiled=replace(COMPILED, collectives=sent, minimum=minimum))
 
 
 def test_gradients_of_fsdp_that_become_all_reduces_are_told():
@@ -152,7 +152,7 @@ def test_gradients_of_fsdp_that_become_all_reduces_are_told():
 def test_a_plan_says_how_much_is_sent_beside_other_work():
     one, other = COMPILED.collectives
     half = replace(COMPILED, collectives=({**one, "times": 1}, {**other, "bytes": 50 * 10**9, "asynchronous": True}))
-    assert re.search("asynchronous +50 % of it", render(Plan(case=CASE, compiled=half)))
+    assert re.search("asynchronous +50 % of it", render(CompiledPlan(case=CASE, compiled=half)))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_every_generation_has_a_peak(name):
 
 
 def test_the_slowest_resource_bounds_a_step():
-    made = Plan(case=CASE, compiled=COMPILED)
+    made = CompiledPlan(case=CASE, compiled=COMPILED)
     assert made.bounds.compute == pytest.approx(1.0)  # 4 chips of 197 TFLOP/s
     assert made.bounds.memory == pytest.approx((1 + 2 * 2) * GIB / 819e9)
     assert made.bounds.links == pytest.approx((2 * 2 * 50e9 + 100e9) / 200e9)  # an all-reduce goes both ways
@@ -183,13 +183,16 @@ def test_the_slowest_resource_bounds_a_step():
 
 
 def test_what_is_computed_again_takes_time_and_is_no_use():
-    once, twice = Plan(case=CASE, compiled=COMPILED), Plan(case=CASE, compiled=replace(COMPILED, again=COMPILED.flops))
+    once, twice = (
+        CompiledPlan(case=CASE, compiled=COMPILED),
+        CompiledPlan(case=CASE, compiled=replace(COMPILED, again=COMPILED.flops)),
+    )
     assert twice.bounds.compute == 2 * once.bounds.compute
     assert twice.utilisation == 1 / 2
 
 
 def test_a_plan_says_what_a_budget_costs():
-    text = render(Plan(case=CASE, compiled=COMPILED), tokens=128.0 * 2400, price=1.5)
+    text = render(CompiledPlan(case=CASE, compiled=COMPILED), tokens=128.0 * 2400, price=1.5)
     assert "fits: 3.00 GiB of 15.75 GiB a device, 12.75 GiB to spare" in text
     assert "1.00 hours, 4.00 chip-hours, 6.00 at 1.5 each" in text
     assert "bound by links" in text
@@ -198,7 +201,7 @@ def test_a_plan_says_what_a_budget_costs():
 
 def test_too_much_memory_is_a_verdict():
     too_large = replace(COMPILED, used=20 * GIB)
-    text = render(Plan(case=CASE, compiled=too_large))
+    text = render(CompiledPlan(case=CASE, compiled=too_large))
     assert "DOES NOT FIT: 20.00 GiB of 15.75 GiB a device, 4.25 GiB too much" in text
     assert "MFU" not in text
 

@@ -11,7 +11,7 @@ import pytest
 from flax_transformer.bench import search as searching
 from flax_transformer.bench.chip import GIB
 from flax_transformer.bench.compile_ahead import Case, CompilerError
-from flax_transformer.bench.plan import Plan
+from flax_transformer.bench.plan import CompiledPlan
 from flax_transformer.bench.search import KEPT, chosen, command, render_search, search, ways
 from flax_transformer.bench.target import find_target
 from flax_transformer.bench.workload import Size
@@ -36,7 +36,7 @@ def made(way, room=GIB):
         COMPILED, flops=flops, shape={"rows": rows}, items=rows, collectives=(), arguments=0, temporaries=0, used=kept,
         limit=room,
     )  # fmt: skip
-    return Plan(case=way.case, compiled=known)
+    return CompiledPlan(case=way.case, compiled=known)
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +77,15 @@ def test_a_search_tries_all_that_can_be(every):
 @pytest.mark.rotates
 def test_experts_are_shared_out_where_a_model_has_some(every):
     assert {way.case.mesh.expert for way in every} == {1}
-    assert "mesh.expert" not in command(Plan(case=every[0].case, compiled=COMPILED))
+    assert "mesh.expert" not in command(CompiledPlan(case=every[0].case, compiled=COMPILED))
     mixtral = ways(replace(CASE, target="mixtral_8x7b", topology="v5p:2x2x2"))
     assert {way.case.mesh.expert for way in mixtral} == {1, 2, 4, 8}
     held = {way.case.mesh: way.held for way in mixtral}
     assert held[MeshConfig(data=1, expert=8)] < held[MeshConfig(data=8)] / 4
     best = next(way for way in mixtral if way.case.mesh == MeshConfig(data=1, fsdp=4, expert=2))
-    assert "--mesh.data 1 --mesh.fsdp 4 --mesh.expert 2 --batch" in command(Plan(case=best.case, compiled=COMPILED))
+    assert "--mesh.data 1 --mesh.fsdp 4 --mesh.expert 2 --batch" in command(
+        CompiledPlan(case=best.case, compiled=COMPILED)
+    )
 
 
 def test_what_is_found_is_the_fastest_of_all_that_fit(compiled, every):
@@ -145,9 +147,9 @@ def test_the_command_of_an_experiment_trains_as_planned():
     file = str(EXPERIMENTS / "translate_numbers.py")
     size = {"remat": "full", "dtype": "bfloat16", "accumulate": 2}
     case = Case(target=file, topology="v5e:2x2", mesh=MeshConfig(data=2, fsdp=2), size=size)
-    start, _, options = command(Plan(case=case, compiled=COMPILED)).partition(" -- ")
+    start, _, options = command(CompiledPlan(case=case, compiled=COMPILED)).partition(" -- ")
     assert start == f"flax-transformer launch {file} --on queued-resource --tpu v5e:2x2 --workdir gs://BUCKET/mine"
-    here = command(Plan(case=replace(case, topology="h100:4"), compiled=COMPILED))
+    here = command(CompiledPlan(case=replace(case, topology="h100:4"), compiled=COMPILED))
     assert here == f"python {file} {options} --workdir runs/mine"
     made = find_target(file, Size(), tuple(options.split()))
     assert (made.train.accumulate, made.dtype, made.mesh.data, made.mesh.fsdp) == (2, "bfloat16", 2, 2)

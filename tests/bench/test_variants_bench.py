@@ -4,12 +4,19 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flax_transformer.bench.variants import Heads, Limits, bench_variants, crossing, relative_error, render_variants
+from flax_transformer.bench.variants import (
+    HeadCounts,
+    Limits,
+    bench_variants,
+    crossing,
+    relative_error,
+    render_variants,
+)
 from flax_transformer.bench.variants_figure import save_figure
 from flax_transformer.ops import Mask, attention
 from flax_transformer.ops.linear import LinearAttention
 
-SIZE = Heads(heads=2, width=8)
+SIZE = HeadCounts(heads=2, width=8)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +84,7 @@ def test_the_figure_is_written(record, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(size=Heads(heads=0)), "heads must be a positive number, got 0"),
+        (dict(size=HeadCounts(heads=0)), "heads must be a positive number, got 0"),
         (dict(names=("lokal",)), "variants are xla, blockwise, local, .*, got lokal"),
     ],
 )

@@ -22,7 +22,6 @@ from flax_transformer import objective as room
 from flax_transformer.nn.batch_norm import BatchNorm
 from flax_transformer.objective import (
     ActionLoss,
-    Around,
     BatchStatistics,
     ContrastiveLoss,
     CTCLoss,
@@ -33,6 +32,7 @@ from flax_transformer.objective import (
     MaskPredictLoss,
     MatchLoss,
     Objective,
+    ObjectiveWrapper,
     PonderLoss,
     RouterLoss,
     SigmoidLoss,
@@ -235,7 +235,9 @@ def objectives():
     """Name every objective of the package, whether it is exported or not."""
     modules = [importlib.import_module(each.name) for each in pkgutil.iter_modules(room.__path__, f"{room.__name__}.")]
     kinds = {kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)}
-    return sorted(kind.__name__ for kind in kinds if issubclass(kind, Objective) and kind not in (Objective, Around))
+    return sorted(
+        kind.__name__ for kind in kinds if issubclass(kind, Objective) and kind not in (Objective, ObjectiveWrapper)
+    )
 
 
 def learnt(objective, model, batch):

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flax_transformer import hub
-from flax_transformer.models.vision.detr import Detections
+from flax_transformer.models.vision.detr import DetrOutput
 from flax_transformer.objective import DetectionLoss
 from tests.hub.oracle import close, compare, forward
 
@@ -124,7 +124,7 @@ class Answers:
     """A model whose answers are known."""
 
     def __init__(self, logits, boxes):
-        self.answers = Detections(jnp.asarray(logits), jnp.asarray(boxes))
+        self.answers = DetrOutput(jnp.asarray(logits), jnp.asarray(boxes))
 
     def hidden_states(self, *, key=None):
         return None

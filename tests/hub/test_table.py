@@ -17,8 +17,8 @@ from flax_transformer.hub.table import (
     VECTOR,
     Kernel,
     Matrix,
-    Row,
     Same,
+    TensorRow,
     batch_norm,
     conv,
     embedding,
@@ -167,14 +167,14 @@ def test_a_row_says_how_its_tensor_fits_other_fields():
 
 def test_rows_spell_what_layers_have():
     assert linear("a.up", "x.fc") == (
-        Row(("a.up.kernel",), "x.fc.weight", Matrix(1, transposed=True)),
-        Row(("a.up.bias",), "x.fc.bias", VECTOR),
+        TensorRow(("a.up.kernel",), "x.fc.weight", Matrix(1, transposed=True)),
+        TensorRow(("a.up.bias",), "x.fc.bias", VECTOR),
     )
-    assert matrix(("a", "b"), "c", inputs=2)[0] == Row(("a.kernel", "b.kernel"), "c.weight", Matrix(2))
-    assert norm("n", "m") == (Row(("n.scale",), "m.weight"), Row(("n.bias",), "m.bias"))
-    assert under(embedding("e", "w"), "at.", "pre.") == (Row(("at.e.embedding",), "pre.w.weight"),)
-    assert Row(("a",), "h.{}.x").stacked
-    assert not Row(("a",), "x").stacked
+    assert matrix(("a", "b"), "c", inputs=2)[0] == TensorRow(("a.kernel", "b.kernel"), "c.weight", Matrix(2))
+    assert norm("n", "m") == (TensorRow(("n.scale",), "m.weight"), TensorRow(("n.bias",), "m.bias"))
+    assert under(embedding("e", "w"), "at.", "pre.") == (TensorRow(("at.e.embedding",), "pre.w.weight"),)
+    assert TensorRow(("a",), "h.{}.x").stacked
+    assert not TensorRow(("a",), "x").stacked
 
 
 class Two(nnx.Module):

@@ -15,7 +15,7 @@ from flax_transformer.hub.convert import describe, load_orbax, save_orbax
 from flax_transformer.hub.processor.call import check_text, read_rows
 from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
-from flax_transformer.task.use import Writer
+from flax_transformer.task.use import TextGenerator
 from tests.hub.test_hub_tokenizer import BERT_FILES, BYTES, _write
 
 GOLDEN = Path(__file__).parent / "golden" / "gpt2"
@@ -141,7 +141,7 @@ def test_weights_load_without_a_tokenizer_which_says_why_where_it_is_used(tmp_pa
         lambda: loaded.tokenizer(["one"]),
         lambda: loaded.tokenizer.decode([[1]]),
         lambda: loaded.tokenizer.pad,
-        lambda: Writer(loaded),
+        lambda: TextGenerator(loaded),
     ):
         with pytest.raises(ValueError, match="this checkpoint's tokenizer cannot be read: ") as told:
             use()
@@ -165,4 +165,4 @@ def test_a_checkpoint_without_tokenizer_files_says_so_where_text_is_used():
     loaded = hub.load(GOLDEN)
     assert loaded.tokenizer is None
     with pytest.raises(ValueError, match="text needs a tokenizer, the checkpoint has no tokenizer files"):
-        Writer(loaded)
+        TextGenerator(loaded)

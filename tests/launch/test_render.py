@@ -11,11 +11,11 @@ import yaml
 
 from flax_transformer.launch import (
     TARGETS,
+    LaunchPlan,
+    LaunchRequest,
+    LaunchStep,
     Local,
     Package,
-    Plan,
-    Request,
-    Step,
     Tool,
     find_accelerator,
     local_lines,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.proves(
 )
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-REQUEST = Request(
+REQUEST = LaunchRequest(
     name="wmt14-base",
     folder="runs/launch/wmt14-base",
     package=Package(content=b"code", files=1, experiment="experiments/wmt14.py", requirement=".[tpu]"),
@@ -89,7 +89,7 @@ ODD = ("it's", 'say "hi"', "$HOME", "a;b", "`id`", "--x=*", "new\nline", "ü")
 @pytest.mark.parametrize("on", ["tpu-vm", "queued-resource"])
 def test_odd_arguments_arrive_as_they_are_through_two_shells(on):
     ssh = next(step.command for step in plan(on, options=ODD).steps if "ssh" in step.command)
-    remote = shlex.split(shlex.split(str(Step(command=ssh)))[-1])
+    remote = shlex.split(shlex.split(str(LaunchStep(command=ssh)))[-1])
     assert remote[:2] == ["bash", "watch.sh"]
     assert tuple(remote[6:-2]) == ODD
 
@@ -103,7 +103,9 @@ def test_odd_arguments_arrive_as_they_are_through_yaml():
 
 def test_a_heredoc_gives_back_the_file(tmp_path):
     text = 'it\'s $HOME `id` \\ "x"\nend'
-    made = Plan(tool=Tool(name="x", install="", gone=""), steps=(), delete=(), files=((str(tmp_path / "a b"), text),))
+    made = LaunchPlan(
+        tool=Tool(name="x", install="", gone=""), steps=(), delete=(), files=((str(tmp_path / "a b"), text),)
+    )
     subprocess.run(["bash"], input=render(made), text=True, check=True)
     assert (tmp_path / "a b").read_text() == text + "\n"
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_transformer.models.vision.detr import Detections
+from flax_transformer.models.vision.detr import DetrOutput
 from flax_transformer.objective import DetectionLoss
 
 B, L, Q, E, M = 3, 2, 6, 4, 3
@@ -17,7 +17,7 @@ class Answers:
     """A model whose answers are known."""
 
     def __init__(self, logits, boxes):
-        self.answers = Detections(logits, boxes)
+        self.answers = DetrOutput(logits, boxes)
 
     def hidden_states(self, *, key=None):
         return None

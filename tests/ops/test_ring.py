@@ -10,7 +10,7 @@ import pytest
 from fake_devices import on_eight
 
 from flax_transformer.ops import explain_attention
-from flax_transformer.ops.ring_block import Plan, reaches, spot_of
+from flax_transformer.ops.ring_block import RingSpec, reaches, spot_of
 from flax_transformer.ops.zigzag import from_zigzag, pieces, to_zigzag
 
 pytestmark = pytest.mark.proves("attention", "ring over a split sequence")
@@ -95,7 +95,7 @@ def work(ranks, *, zigzag, causal=True, window=None):
     """Count the pairs of pieces that each rank scores at each hop of the ring."""
     size = dict(ranks=ranks, query_piece=8, key_piece=8, rows=8, columns=8)
     kind = dict(scale=1.0, window=window, rate=0.0, drawn=())
-    layout, mask = Plan(causal=zigzag, **size, **kind), Plan(causal=causal, **size, **kind)
+    layout, mask = RingSpec(causal=zigzag, **size, **kind), RingSpec(causal=causal, **size, **kind)
     limits = jnp.array([16 * ranks, 0, 0])
 
     def scored(rank, hop, i, j):

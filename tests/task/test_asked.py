@@ -17,7 +17,7 @@ from flax_transformer.models.multimodal.vilt import vilt_encoder
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import StemConfig, with_fields
 from flax_transformer.task.drawing import draw_samples
-from flax_transformer.task.example import AskedImages, Augment, Vocabulary
+from flax_transformer.task.example import AskedImages, Augment, VocabularyConfig
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
 from flax_transformer.task.use import ask, open_checkpoint
@@ -47,7 +47,7 @@ MODELS = {
 def short(name, steps, **data):
     recipe = experiments("answer_about_images")[name]
     changed = {} if name == "blind" else {"augment": Augment(shift=1, jitter=0.2)}
-    examples = replace(recipe.examples, rows=8, length=24, vocabulary=Vocabulary(size=300), **changed)
+    examples = replace(recipe.examples, rows=8, length=24, vocabulary=VocabularyConfig(size=300), **changed)
     return replace(
         recipe, model=MODELS[name], examples=examples, data=replace(SHAPES, **data),
         optimizer=replace(recipe.optimizer, schedule=ScheduleConfig(name="constant")),
@@ -121,7 +121,7 @@ def opened(folder, asked, tmp_path, **options):
             said.append({"image": f"{name}{number}.png", "question": f"what {number}?", "answers": each})
         lines(folder / f"{split}.jsonl", *said)
     (tmp_path / "run").mkdir(exist_ok=True)
-    examples = AskedImages(rows=4, length=16, vocabulary=Vocabulary(size=270), **options)
+    examples = AskedImages(rows=4, length=16, vocabulary=VocabularyConfig(size=270), **options)
     return examples.open(ShapeQuestions(root=str(folder)), Context(folder=RunFolder(tmp_path / "run")))
 
 
@@ -224,7 +224,7 @@ def test_words_are_drawn_over_the_patches_they_look_at(seeing):
 def test_questions_in_memory_are_those_that_are_decoded(tmp_path):
     context = Context(folder=RunFolder(tmp_path), seed=5)
     held, decoded = (
-        AskedImages(rows=8, length=24, vocabulary=Vocabulary(size=300), memory=memory).open(SHAPES, context)
+        AskedImages(rows=8, length=24, vocabulary=VocabularyConfig(size=300), memory=memory).open(SHAPES, context)
         for memory in (64, 0)
     )
     seen = []

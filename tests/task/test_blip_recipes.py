@@ -14,7 +14,7 @@ from flax_transformer.models.multimodal.retrieval import RetrievalConfig
 from flax_transformer.models.multimodal.towers import TwoTowers
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import ContrastiveLoss, MatchLoss, TokenLoss
-from flax_transformer.task.evaluator import Captions, Retrieval
+from flax_transformer.task.evaluator import Captions, RetrievalEvaluator
 from flax_transformer.task.example import CaptionedImages, ImageCaptions
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
@@ -32,7 +32,7 @@ READER = RetrievalConfig(encoder=GroundedConfig(vision=VISION, text=TEXT), width
 
 def recipe(**parts):
     common = {
-        "data": SHAPES, "examples": CaptionedImages(rows=8, length=16), "evaluators": (Retrieval(),),
+        "data": SHAPES, "examples": CaptionedImages(rows=8, length=16), "evaluators": (RetrievalEvaluator(),),
         "optimizer": OptimizerConfig(learning_rate=1e-3),
         "train": TrainConfig(steps=2, log_every=1, eval_every=2, checkpoint_every=2),
     }  # fmt: skip

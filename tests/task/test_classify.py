@@ -15,7 +15,7 @@ from flax_transformer.models.head import with_head
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.evaluator import Labels
-from flax_transformer.task.example import LabelledTexts, Vocabulary
+from flax_transformer.task.example import LabelledTexts, VocabularyConfig
 from flax_transformer.task.example.label import HideWords
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
@@ -33,7 +33,7 @@ pytestmark = [
 NAMES = ("bad", "good")
 
 
-EXAMPLES = LabelledTexts(vocabulary=Vocabulary(size=300), rows=16, length=16)
+EXAMPLES = LabelledTexts(vocabulary=VocabularyConfig(size=300), rows=16, length=16)
 
 
 def classifier(encoder=ENCODER, dropout=0.1):
@@ -141,7 +141,7 @@ def test_an_encoder_whose_tokenizer_has_no_marks_is_refused(encoder, root, tmp_p
 
 
 def _plain(folder):
-    return Vocabulary(size=300).open(RunFolder(folder), ["a film"])
+    return VocabularyConfig(size=300).open(RunFolder(folder), ["a film"])
 
 
 def test_a_folder_of_twenty_classes_needs_no_list_of_them(tmp_path):

@@ -14,8 +14,8 @@ from flax_transformer.models.text.bart import bart_base
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Restorations
 from flax_transformer.task.evaluator.kind import Restored
-from flax_transformer.task.example import DamagedTexts, Lines, Vocabulary
-from flax_transformer.task.example.damage import Mix
+from flax_transformer.task.example import DamagedTexts, Lines, VocabularyConfig
+from flax_transformer.task.example.damage import DamageMix
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.folder import RunFolder
@@ -29,13 +29,13 @@ TINY = Recipe(
     family="bart",
     model=narrowed(bart_base(dropout=0.1), embed=8, heads=2, inner=12, depth=1),
     data=Lines(train=40, validation=3, test=3),
-    examples=DamagedTexts(vocabulary=Vocabulary(size=300), rows=8, length=64),
+    examples=DamagedTexts(vocabulary=VocabularyConfig(size=300), rows=8, length=64),
     objective=TokenLoss(chunk=512),
     evaluators=(Restorations(),),
     optimizer=OptimizerConfig(schedule=ScheduleConfig(name="constant")),
     train=TrainConfig(steps=4, log_every=2, eval_every=2, checkpoint_every=2),
 )
-NAMES = list(Mix().present())
+NAMES = list(DamageMix().present())
 
 
 def losses(folder):

@@ -17,7 +17,7 @@ from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig
-from flax_transformer.task.evaluator import Detections
+from flax_transformer.task.evaluator import DetectionEvaluator
 from flax_transformer.task.evaluator.average_precision import average_precision
 from flax_transformer.task.example import DetectionImages
 from flax_transformer.task.experiment import train
@@ -43,7 +43,7 @@ RECIPE = replace(
     ),
     data=SceneData(shapes=ShapeScenes(train=4, held_out=3, size=40)),
     examples=DetectionImages(rows=2, size=32),
-    evaluators=(Detections(count=2),),
+    evaluators=(DetectionEvaluator(count=2),),
     optimizer=OptimizerConfig(),
     train=TrainConfig(steps=2, log_every=2, eval_every=2, checkpoint_every=2),
 )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.data.text import FittedRows
 from flax_transformer.nn import with_fields
-from flax_transformer.task.example import Vocabulary
+from flax_transformer.task.example import VocabularyConfig
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
 from flax_transformer.train.folder import RunFolder
@@ -100,7 +100,7 @@ def test_a_model_of_reviews_is_exported(root, tmp_path):
     model = with_fields(
         recipe.model, embed=32, inner=64, depth=1, max_length=128, dropout=0.0, attention_dropout=0.0, init_std=0.2
     )
-    examples = replace(recipe.examples, vocabulary=Vocabulary(size=300), rows=8, length=128, buckets=2, hide=0.0)
+    examples = replace(recipe.examples, vocabulary=VocabularyConfig(size=300), rows=8, length=128, buckets=2, hide=0.0)
     train(
         shortened(recipe, model=model, data=Reviews(root=str(root), held=20), examples=examples, train={"steps": 4}),
         tmp_path,

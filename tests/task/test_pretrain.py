@@ -15,7 +15,7 @@ from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import MaskedLoss
 from flax_transformer.task.evaluator import Guesses
 from flax_transformer.task.evaluator.mask import fill
-from flax_transformer.task.example import MaskedTexts, TextLines, Vocabulary
+from flax_transformer.task.example import MaskedTexts, TextLines, VocabularyConfig
 from flax_transformer.task.example.mask import DOCUMENT, MaskedRows
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
@@ -39,7 +39,7 @@ ENCODER = EncoderConfig(
 )  # fmt: skip
 
 
-EXAMPLES = MaskedTexts(vocabulary=Vocabulary(size=300), rows=8, length=32, validated=16)
+EXAMPLES = MaskedTexts(vocabulary=VocabularyConfig(size=300), rows=8, length=32, validated=16)
 
 
 def experiment(data=TextLines(), examples=EXAMPLES):

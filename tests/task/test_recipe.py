@@ -17,7 +17,7 @@ from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Continuations, TextLoss
-from flax_transformer.task.example import TextWindows, Vocabulary
+from flax_transformer.task.example import TextWindows, VocabularyConfig
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.run import open_run, open_translator
@@ -45,7 +45,7 @@ def narrow():
 def language_model(text, **changes):
     return Recipe(**{
         "model": narrow(), "family": "gpt2", "data": PlainText(text=text, holdout=0.3), "objective": TokenLoss(),
-        "examples": TextWindows(vocabulary=Vocabulary(unit="character"), rows=4, length=16),
+        "examples": TextWindows(vocabulary=VocabularyConfig(unit="character"), rows=4, length=16),
         "evaluators": (Continuations(count=2), TextLoss()), "optimizer": CONSTANT, "train": SHORT, **changes,
     })  # fmt: skip
 

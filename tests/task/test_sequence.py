@@ -12,8 +12,8 @@ from flax_transformer.models.text.bart import bart_base
 from flax_transformer.models.text.t5 import t5_small, t5_v1_1_small
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator.kind import Restored, sample_lines
-from flax_transformer.task.example import Vocabulary
-from flax_transformer.task.example.exercise import Mix
+from flax_transformer.task.example import VocabularyConfig
+from flax_transformer.task.example.exercise import ExerciseMix
 from flax_transformer.task.example.kind import open_marked
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.folder import RunFolder
@@ -82,7 +82,8 @@ def test_own_tokens_are_read_wherever_they_stand_and_survive_a_restart(tmp_path)
     (tmp_path / "checkpoints").mkdir()
     folder, texts = RunFolder(tmp_path), ["over and over and out"] * 3
     opened = [
-        open_marked(Vocabulary(size=270), folder, texts, added=["<b>", "<a>"], single="<s> $A </s>") for _ in range(2)
+        open_marked(VocabularyConfig(size=270), folder, texts, added=["<b>", "<a>"], single="<s> $A </s>")
+        for _ in range(2)
     ]
     assert opened[0].fingerprint() == opened[1].fingerprint()
     ids = opened[1].encode(["over<a> and <b>"])[0]
@@ -95,16 +96,16 @@ def test_own_tokens_are_read_wherever_they_stand_and_survive_a_restart(tmp_path)
 
 def test_a_word_is_the_same_wherever_it_stands(tmp_path):
     tokenizer = open_marked(
-        Vocabulary(size=270), RunFolder(tmp_path), ["over and over"] * 3, added=[], single="$A </s>"
+        VocabularyConfig(size=270), RunFolder(tmp_path), ["over and over"] * 3, added=[], single="$A </s>"
     )
     first, both = tokenizer.encode(["over", "over over"])
     assert both == first * 2
 
 
-@pytest.mark.parametrize("weights", [{"add": -1.0}, dict.fromkeys(Mix().present(), 0.0)])
+@pytest.mark.parametrize("weights", [{"add": -1.0}, dict.fromkeys(ExerciseMix().present(), 0.0)])
 def test_weights_must_make_sense(weights):
     with pytest.raises(ValueError, match=r"weights must not be negative, nor all 0, got .*'add'"):
-        Mix(**weights)
+        ExerciseMix(**weights)
 
 
 def test_only_what_is_wrong_is_shown_with_what_it_should_be():

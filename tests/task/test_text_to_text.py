@@ -13,8 +13,8 @@ from flax_transformer.models.preset import narrowed
 from flax_transformer.models.text.t5 import t5_v1_1_small
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.evaluator import Answers
-from flax_transformer.task.example import Amount, ExerciseTexts, Vocabulary
-from flax_transformer.task.example.exercise import PREFIXES, Mix
+from flax_transformer.task.example import Amount, ExerciseTexts, VocabularyConfig
+from flax_transformer.task.example.exercise import PREFIXES, ExerciseMix
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.folder import RunFolder
@@ -28,7 +28,9 @@ TINY = Recipe(
     family="t5",
     model=narrowed(t5_v1_1_small(dropout=0.1), embed=8, heads=2, inner=12, depth=1),
     data=Amount(train=40, validation=3, test=3),
-    examples=ExerciseTexts(mix=Mix(spell=0.0, write=0.0, sort=0.0), vocabulary=Vocabulary(size=300), rows=8),
+    examples=ExerciseTexts(
+        mix=ExerciseMix(spell=0.0, write=0.0, sort=0.0), vocabulary=VocabularyConfig(size=300), rows=8
+    ),
     objective=TokenLoss(chunk=512),
     evaluators=(Answers(),),
     optimizer=OptimizerConfig(schedule=ScheduleConfig(name="constant")),
@@ -49,7 +51,7 @@ def done(tmp_path_factory):
 
 
 def test_every_task_has_its_words_to_begin_with():
-    assert PREFIXES.keys() == TASKS.keys() == Mix().present().keys() - {"fill"}
+    assert PREFIXES.keys() == TASKS.keys() == ExerciseMix().present().keys() - {"fill"}
 
 
 def test_a_run_ends_with_a_score_of_each_task(done, capsys):

@@ -15,7 +15,7 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture
 from flax_transformer.models.preset import module_of
 from flax_transformer.task.answer_span import AnswerConfig, Conversation
-from flax_transformer.task.use import Writer, WriterConfig, answer, classify, fill_mask, label_words
+from flax_transformer.task.use import TextGenerator, WriterConfig, answer, classify, fill_mask, label_words
 from flax_transformer.task.use.write import TextStream
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def seq2seq(plain):
 
 
 def writer(pretrained, stop=(), seed=0, **settings):
-    return Writer(pretrained, WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed))
+    return TextGenerator(pretrained, WriterConfig(settings=tuple(settings.items()), stop=stop, seed=seed))
 
 
 def test_a_writer_writes_what_generate_does(causal, plain):

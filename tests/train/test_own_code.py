@@ -12,7 +12,7 @@ import pytest
 from flax_transformer.cli.trust import reads_runs
 from flax_transformer.task.run import open_translator
 from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
-from flax_transformer.train.own_code import FILE, PERMIT, Request, permitting
+from flax_transformer.train.own_code import FILE, PERMIT, ImportRequest, permitting
 
 MINE = '''
 import sys
@@ -79,7 +79,7 @@ def test_commands_read_it_with_permission_alone(made, run, monkeypatch):
 
 def test_what_was_done_without_permission_is_told_also_when_files_are_damaged(capsys):
     def partial(target: str) -> None:
-        assert not PERMIT.get()(Request(Path("RUN"), (Path("mine.py"),), (), ()))
+        assert not PERMIT.get()(ImportRequest(Path("RUN"), (Path("mine.py"),), (), ()))
         raise SystemExit(1)
 
     with pytest.raises(SystemExit):

@@ -4,7 +4,7 @@ from flax_transformer.hub.call import encoder_classifier, encoder_span, multiple
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Family
-from flax_transformer.hub.table import Row, Table, embedding, linear, norm, under
+from flax_transformer.hub.table import Table, TensorRow, embedding, linear, norm, under
 from flax_transformer.models.text.bert import bert_base_uncased
 
 CONFIG = ConfigTable(
@@ -71,12 +71,12 @@ CROSS = (
 OUT = (
     *linear("dense", "transform.dense"),
     *norm("norm", "transform.LayerNorm"),
-    Row(("output_bias",), "bias"),
+    TensorRow(("output_bias",), "bias"),
 )
 MASKED = (
     *under(OUT, "", "cls.predictions."),
-    Row(("head.token.embedding",), "cls.predictions.decoder.weight"),
-    Row(("head.output_bias",), "cls.predictions.decoder.bias"),
+    TensorRow(("head.token.embedding",), "cls.predictions.decoder.weight"),
+    TensorRow(("head.output_bias",), "cls.predictions.decoder.bias"),
 )
 POOLER = linear("head.dense", "bert.pooler.dense")
 OUTPUT = linear("head.output", "classifier")

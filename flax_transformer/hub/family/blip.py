@@ -14,7 +14,18 @@ from flax_transformer.hub.image_text_call import answerer, captioner, normed_pic
 from flax_transformer.hub.inputs import PICTURES, TOWERS, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import VECTOR, Matrix, Row, Table, as_decoder, conv, linear, norm, parameter, under
+from flax_transformer.hub.table import (
+    VECTOR,
+    Matrix,
+    Table,
+    TensorRow,
+    as_decoder,
+    conv,
+    linear,
+    norm,
+    parameter,
+    under,
+)
 from flax_transformer.hub.towers import ALONE, TOWER_LAYERS, inside
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -140,8 +151,8 @@ def _picture(ours: str, theirs: str, end: str = "trunk.norm") -> Table:
         *conv("patches.patch", "embeddings.patch_embedding"),
         *parameter("positions", "embeddings.position_embedding", ones=1, fit=fitted_positions(_grid)),
         *norm("trunk.blocks.attention_residual.norm", f"{layer}.layer_norm1"),
-        Row(tuple(f"{part}.kernel" for part in qkv), f"{layer}.self_attn.qkv.weight", Matrix(1, transposed=True)),
-        Row(tuple(f"{part}.bias" for part in qkv), f"{layer}.self_attn.qkv.bias", VECTOR),
+        TensorRow(tuple(f"{part}.kernel" for part in qkv), f"{layer}.self_attn.qkv.weight", Matrix(1, transposed=True)),
+        TensorRow(tuple(f"{part}.bias" for part in qkv), f"{layer}.self_attn.qkv.bias", VECTOR),
         *linear("trunk.blocks.attention.out", f"{layer}.self_attn.projection", inputs=2),
         *norm("trunk.blocks.feedforward_residual.norm", f"{layer}.layer_norm2"),
         *linear("trunk.blocks.feedforward.up", f"{layer}.mlp.fc1"),

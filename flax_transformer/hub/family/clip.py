@@ -10,7 +10,7 @@ from flax_transformer.hub.image_call import LAYERS, picture_classifier
 from flax_transformer.hub.inputs import PICTURES, TEXT, TOWERS, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import VECTOR, Row, Table, conv, embedding, linear, norm, parameter, under
+from flax_transformer.hub.table import VECTOR, Table, TensorRow, conv, embedding, linear, norm, parameter, under
 from flax_transformer.hub.towers import (
     TOWER_LAYERS,
     image_projected,
@@ -127,7 +127,7 @@ TEXT_TABLE = (
 )
 GRID = grid_of("clip", IMAGE_CONFIG)
 IMAGE_TABLE = (
-    Row(("backbone.class_token",), "embeddings.class_embedding", VECTOR),
+    TensorRow(("backbone.class_token",), "embeddings.class_embedding", VECTOR),
     *conv("backbone.patches.patch", "embeddings.patch_embedding"),
     *parameter(
         "backbone.positions",

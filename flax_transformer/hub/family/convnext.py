@@ -11,7 +11,7 @@ from flax_transformer.hub.feature_map import channels_first, map_classifier, of_
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Row, Table, conv, linear, norm
+from flax_transformer.hub.table import Table, TensorRow, conv, linear, norm
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.vision.convnext import ConvNextConfig
 
@@ -64,7 +64,7 @@ def stage(number: int) -> Table:
         *norm(f"{ours}.norm", f"{theirs}.layernorm"),
         *linear(f"{ours}.feedforward.up", f"{theirs}.pwconv1"),
         *linear(f"{ours}.feedforward.down", f"{theirs}.pwconv2"),
-        Row((f"{ours}.residual.layer_scale",), f"{theirs}.layer_scale_parameter"),
+        TensorRow((f"{ours}.residual.layer_scale",), f"{theirs}.layer_scale_parameter"),
     )
 
 

@@ -5,7 +5,7 @@ from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family.bert import BUFFERS
 from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Row, embedding, linear, norm
+from flax_transformer.hub.table import TensorRow, embedding, linear, norm
 from flax_transformer.models.text.distilbert import distilbert_base_uncased
 
 CONFIG = ConfigTable(
@@ -42,9 +42,9 @@ TABLE = (
 MASKED = (
     *linear("dense", "vocab_transform"),
     *norm("norm", "vocab_layer_norm"),
-    Row(("output_bias",), "vocab_projector.bias"),
-    Row(("head.token.embedding",), "vocab_projector.weight"),
-    Row(("head.output_bias",), "vocab_projector.bias"),
+    TensorRow(("output_bias",), "vocab_projector.bias"),
+    TensorRow(("head.token.embedding",), "vocab_projector.weight"),
+    TensorRow(("head.output_bias",), "vocab_projector.bias"),
 )
 SPAN, OUTPUT = linear("head.output", "qa_outputs"), linear("head.output", "classifier")
 DENSE = (*linear("head.dense", "pre_classifier"), *OUTPUT)

@@ -20,7 +20,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Row, linear, norm
+from flax_transformer.hub.table import TensorRow, linear, norm
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import with_fields
 
@@ -62,9 +62,9 @@ def discriminate(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: F
 MASKED = (
     *linear("dense", "generator_predictions.dense"),
     *norm("norm", "generator_predictions.LayerNorm"),
-    Row(("output_bias",), "generator_lm_head.bias"),
-    Row(("head.token.embedding",), "generator_lm_head.weight"),
-    Row(("head.output_bias",), "generator_lm_head.bias"),
+    TensorRow(("output_bias",), "generator_lm_head.bias"),
+    TensorRow(("head.token.embedding",), "generator_lm_head.weight"),
+    TensorRow(("head.output_bias",), "generator_lm_head.bias"),
 )
 DISCRIMINATOR = (
     *linear("head.dense", "discriminator_predictions.dense"),

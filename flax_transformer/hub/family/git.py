@@ -13,7 +13,7 @@ from flax_transformer.hub.image_text_call import WRITTEN, prefixed_lm, prefixed_
 from flax_transformer.hub.inputs import PICTURES, Inputs, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import VECTOR, Row, conv, linear, norm, parameter, under
+from flax_transformer.hub.table import VECTOR, TensorRow, conv, linear, norm, parameter, under
 from flax_transformer.hub.towers import inside
 from flax_transformer.models.multimodal.git import PrefixedConfig, git_text, git_vision
 
@@ -73,7 +73,7 @@ def _grid(fields: Fields) -> tuple[int, int]:
 
 
 IMAGE_TABLE = (
-    Row(("class_token",), "embeddings.class_embedding", VECTOR),
+    TensorRow(("class_token",), "embeddings.class_embedding", VECTOR),
     *conv("patches.patch", "embeddings.patch_embedding"),
     *parameter("positions", "embeddings.position_embedding.weight", fit=fitted_positions(_grid)),
     *norm("norm", "pre_layrnorm"),
@@ -88,8 +88,8 @@ TABLE = (
     *under(bert.TABLE, "text.", ""),
 )
 OUTPUT = (
-    Row(("text.head.token.embedding",), "output.weight"),
-    Row(("text.output_bias",), "output.bias"),
+    TensorRow(("text.head.token.embedding",), "output.weight"),
+    TensorRow(("text.output_bias",), "output.bias"),
 )
 SEEN = Signature(
     ("pixel_values", "input_ids"), ("attention_mask", "position_ids"),

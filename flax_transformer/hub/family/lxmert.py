@@ -16,7 +16,7 @@ from flax_transformer.hub.family.bert import attention, blocks
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs, Signature
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Row, linear, norm
+from flax_transformer.hub.table import TensorRow, linear, norm
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.multimodal.lxmert import LxmertPretrainingConfig, answers_of, lxmert_encoder
 from flax_transformer.ops.mask_field import check_broadcast
@@ -61,7 +61,7 @@ TABLE = (
 POOLER, ANSWERS, REGIONS = "lxmert.pooler.dense", "answer_head.logit_fc", "obj_predict_head"
 
 
-def scores(ours: str) -> tuple[Row, ...]:
+def scores(ours: str) -> tuple[TensorRow, ...]:
     """Return the rows of the layers that score answers."""
     return (
         *linear(f"{ours}.dense", f"{ANSWERS}.0"), *norm(f"{ours}.norm", f"{ANSWERS}.2"),
@@ -72,7 +72,7 @@ def scores(ours: str) -> tuple[Row, ...]:
 PRETRAINED = (
     *linear("dense", "cls.predictions.transform.dense"),
     *norm("norm", "cls.predictions.transform.LayerNorm"),
-    Row(("output_bias",), "cls.predictions.bias"),
+    TensorRow(("output_bias",), "cls.predictions.bias"),
     *linear("sentence.dense", POOLER),
     *linear("sentence.output", "cls.seq_relationship"),
     *scores("answers"),

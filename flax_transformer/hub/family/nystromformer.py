@@ -8,7 +8,7 @@ from flax_transformer.hub.family import bert, roberta
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Kernel, Row, linear
+from flax_transformer.hub.table import Kernel, TensorRow, linear
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.text.nystromformer import nystromformer_512
@@ -62,7 +62,7 @@ def _sequence(fields: Fields) -> ClassifierConfig:
 
 TABLE = (
     *bert.TABLE,
-    Row(("trunk.blocks.attention.residual.kernel",), "encoder.layer.{}.attention.self.conv.weight", Kernel(1)),
+    TensorRow(("trunk.blocks.attention.residual.kernel",), "encoder.layer.{}.attention.self.conv.weight", Kernel(1)),
 )
 CHOICES = (*linear("head.dense", "pre_classifier"), *bert.OUTPUT)
 LARGER = (r"^cls\.",)

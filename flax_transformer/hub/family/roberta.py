@@ -20,7 +20,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier, masked_lm
 from flax_transformer.hub.inputs import TYPES_FIRST, Inputs
 from flax_transformer.hub.registration import Family
-from flax_transformer.hub.table import Row, linear, norm
+from flax_transformer.hub.table import TensorRow, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.text.roberta import token_positions
 from flax_transformer.nn import with_fields
@@ -78,9 +78,9 @@ def _counted(call: Callable[..., ModelOutput]) -> Callable[..., ModelOutput]:
 MASKED = (
     *linear("dense", "lm_head.dense"),
     *norm("norm", "lm_head.layer_norm"),
-    Row(("output_bias",), "lm_head.bias"),
-    Row(("head.token.embedding",), "lm_head.decoder.weight"),
-    Row(("head.output_bias",), "lm_head.decoder.bias"),
+    TensorRow(("output_bias",), "lm_head.bias"),
+    TensorRow(("head.token.embedding",), "lm_head.decoder.weight"),
+    TensorRow(("head.output_bias",), "lm_head.decoder.bias"),
 )
 OUTPUT = linear("head.output", "classifier")
 SEQUENCE = (*linear("head.dense", "classifier.dense"), *linear("head.output", "classifier.out_proj"))

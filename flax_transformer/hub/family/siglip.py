@@ -12,7 +12,7 @@ from flax_transformer.hub.image_call import picture_classifier
 from flax_transformer.hub.inputs import PADDED_TOWERS, PICTURES, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import VECTOR, Matrix, Row, conv, embedding, linear, norm, parameter, under
+from flax_transformer.hub.table import VECTOR, Matrix, TensorRow, conv, embedding, linear, norm, parameter, under
 from flax_transformer.hub.towers import ALONE, TOWER_LAYERS, Tower, image_tower, inside, last_tower, two_towers
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.multimodal.siglip import siglip_base_patch16
@@ -77,8 +77,8 @@ IMAGE_TABLE = (
     *blocks("backbone.trunk.blocks", "encoder.layers"),
     *norm("backbone.trunk.norm", "post_layernorm"),
     *parameter("head.probe", "head.probe", ones=1),
-    Row(tuple(f"{part}.kernel" for part in POOL), "head.attention.in_proj_weight", Matrix(1, transposed=True)),
-    Row(tuple(f"{part}.bias" for part in POOL), "head.attention.in_proj_bias", VECTOR),
+    TensorRow(tuple(f"{part}.kernel" for part in POOL), "head.attention.in_proj_weight", Matrix(1, transposed=True)),
+    TensorRow(tuple(f"{part}.bias" for part in POOL), "head.attention.in_proj_bias", VECTOR),
     *linear("head.attention.out", "head.attention.out_proj", inputs=2),
     *norm("head.norm", "head.layernorm"),
     *linear("head.feedforward.up", "head.mlp.fc1"),
@@ -96,7 +96,7 @@ UNREAD = (r"^text_model\.", r"^logit_(scale|bias)$", r"^vision_model\.head\.")
 PADDED = Signature(TOKENS.needs, TOKENS.takes, padded=True)
 
 
-def _alone(side: str, config: ConfigTable, table: tuple[Row, ...], call: Tower, inputs: Signature) -> Family:
+def _alone(side: str, config: ConfigTable, table: tuple[TensorRow, ...], call: Tower, inputs: Signature) -> Family:
     """Register a tower by itself."""
     tower = Architecture(config.read, call, base=True, uses=("match",), inputs=inputs, **ALONE)
     name = side.lower()

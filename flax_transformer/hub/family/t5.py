@@ -18,7 +18,7 @@ from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import ACTIVATIONS, Fields, spelled
 from flax_transformer.hub.inputs import TEXT_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Row, Table, embedding, linear, norm
+from flax_transformer.hub.table import Table, TensorRow, embedding, linear, norm
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
@@ -154,7 +154,7 @@ def write_mt5(config: Seq2SeqConfig | EncoderConfig) -> dict[str, Any]:
 def _side(ours: str, theirs: str, attentions: tuple[str, ...]) -> Table:
     """Return the rows of one side: of each block the layers of attention, then the feed-forward one."""
     names = {"attention": "SelfAttention", "cross": "EncDecAttention"}
-    rows: list[Row] = []
+    rows: list[TensorRow] = []
     for i, mine in enumerate(attentions):
         layer = f"{theirs}.block.{{}}.layer.{i}"
         for part in ("query", "key", "value"):

@@ -20,7 +20,7 @@ from flax_transformer.hub.head import classifier, masked_lm, settle_pooler
 from flax_transformer.hub.image_call import LAYERS
 from flax_transformer.hub.inputs import Inputs, Signature
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Row, Table, conv, embedding, linear, norm, parameter
+from flax_transformer.hub.table import Table, TensorRow, conv, embedding, linear, norm, parameter
 from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import ClassifierConfig
 from flax_transformer.models.multimodal.vilt import ViltConfig, vilt_encoder
@@ -87,7 +87,7 @@ TABLE = (
 MASKED = (
     *linear("dense", "mlm_score.transform.dense"),
     *norm("norm", "mlm_score.transform.LayerNorm"),
-    Row(("output_bias",), "mlm_score.decoder.bias"),
+    TensorRow(("output_bias",), "mlm_score.decoder.bias"),
 )
 POOLER = linear("head.dense", "vilt.pooler.dense")
 OTHERS, GUESSES, UNPOOLED = r"^(itm_score|classifier|rank_output)\.", r"^mlm_score\.", r"^(vilt\.)?pooler\."

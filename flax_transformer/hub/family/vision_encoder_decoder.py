@@ -13,7 +13,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES, Signature
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import families
-from flax_transformer.hub.table import Row, Table, linear, under
+from flax_transformer.hub.table import Table, TensorRow, linear, under
 from flax_transformer.hub.text_decoder import WORDS, kind_of
 from flax_transformer.models.head import ClassifierConfig
 from flax_transformer.models.seq2seq import Seq2SeqConfig
@@ -87,7 +87,7 @@ def _written(encoder: Any) -> dict[str, Any]:
     raise ValueError(f"the encoder must be one that a family of checkpoints has, got {type(encoder).__name__}")
 
 
-def _rows(table: Table, ours: str, theirs: str, side: str) -> Iterator[Row]:
+def _rows(table: Table, ours: str, theirs: str, side: str) -> Iterator[TensorRow]:
     """Put a side's rows where they are, and let them be fitted to that side's fields."""
     for row in under(table, ours, theirs):
         yield row if row.fit is None else replace(row, fit=partial(_fitted, row.fit, side))

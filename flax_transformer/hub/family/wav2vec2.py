@@ -9,7 +9,7 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS
 from flax_transformer.hub.inputs import SAMPLES
 from flax_transformer.hub.registration import Architecture, Family
-from flax_transformer.hub.table import Kernel, Row, conv, linear, norm, parameter
+from flax_transformer.hub.table import Kernel, TensorRow, conv, linear, norm, parameter
 from flax_transformer.models.head import head_of
 from flax_transformer.models.speech.classify import SoundClassifierConfig
 from flax_transformer.models.speech.ctc import TranscriberConfig
@@ -99,7 +99,7 @@ TABLE = (
     *linear("project", "feature_projection.projection"),
     *parameter("mask_token", "masked_spec_embed"),
     *parameter("places.scale", f"{PLACES}.weight_g", ones=2),
-    Row(("places.kernel",), f"{PLACES}.weight_v", Kernel()),
+    TensorRow(("places.kernel",), f"{PLACES}.weight_v", Kernel()),
     *parameter("places.bias", f"{PLACES}.bias"),
     # The one norm of theirs is before the blocks or, where these have theirs first, behind them.
     *norm("norm", "encoder.layer_norm"),

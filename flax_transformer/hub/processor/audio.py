@@ -32,7 +32,7 @@ Samples, Padded = Float[np.ndarray, "T"], Float[np.ndarray, "S"]
 
 
 @dataclass(frozen=True)
-class Kind:
+class AudioProcessorType:
     """A class of `transformers` that reads sounds."""
 
     options: Options
@@ -65,7 +65,7 @@ def _samples(samples: Samples, padded: Padded, options: Options) -> np.ndarray:
 
 
 KINDS = {
-    "Wav2Vec2FeatureExtractor": Kind(
+    "Wav2Vec2FeatureExtractor": AudioProcessorType(
         options={
             "feature_size": 1, "sampling_rate": 16_000, "padding_value": 0.0, "do_normalize": True,
             "return_attention_mask": False,
@@ -75,7 +75,7 @@ KINDS = {
         features=_samples,
         hop=lambda options: 1,
     ),
-    "WhisperFeatureExtractor": Kind(
+    "WhisperFeatureExtractor": AudioProcessorType(
         options={
             "feature_size": 80, "sampling_rate": 16_000, "hop_length": 160, "chunk_length": 30, "n_fft": 400,
             "padding_value": 0.0, "return_attention_mask": False,
@@ -115,7 +115,7 @@ class AudioProcessor:
         return _make(config, files)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> AudioProcessorType:
         """What is known of its class."""
         return KINDS[self.config[KIND]]
 

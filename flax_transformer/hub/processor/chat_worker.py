@@ -26,7 +26,7 @@ LONGEST = 2**23
 """Characters that a conversation may become."""
 
 
-class Generation(jinja2.ext.Extension):
+class GenerationTag(jinja2.ext.Extension):
     """`{% generation %}…{% endgeneration %}`: notes where in the text an assistant speaks."""
 
     tags = frozenset({"generation"})
@@ -95,7 +95,7 @@ def _tojson(
 def compiled(template: str) -> jinja2.Template:
     """Make a template as `transformers` does: the same options, filters and functions."""
     room = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
     )
     room.filters["tojson"] = _tojson
     room.globals |= {
@@ -115,13 +115,13 @@ def render(template: str, variables: dict[str, Any]) -> dict[str, Any]:
     """
     pieces: list[str] = []
     size = 0
-    Generation.spans, Generation.so_far = [], staticmethod(lambda: size)
+    GenerationTag.spans, GenerationTag.so_far = [], staticmethod(lambda: size)
     for piece in compiled(template).generate(**variables):
         pieces.append(piece)
         size += len(piece)
         if size > LONGEST:
             raise ValueError(f"it writes more than {LONGEST:,} characters")
-    return {"text": "".join(pieces), "spans": Generation.spans}
+    return {"text": "".join(pieces), "spans": GenerationTag.spans}
 
 
 def answers(requests: Iterator[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from flax_transformer.hub.processor.call import as_tensors
 from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image_kind import KINDS, OPTIONS, name_kind, read_steps
 from flax_transformer.hub.processor.image_source import read_pictures, read_pixels, split_clips
-from flax_transformer.hub.processor.image_step import Normalize, Offset, Rescale, Stack
+from flax_transformer.hub.processor.image_step import Normalize, Offset, Rescale, StackImages
 from flax_transformer.listing import listed
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
@@ -100,7 +100,7 @@ class ImageProcessor:
         if changes:
             return self.updated(**changes)(images, return_tensors=return_tensors)
         if self.frames:
-            done = Stack()([Stack()(self._done(clip))["pixel_values"] for clip in split_clips(images)])
+            done = StackImages()([StackImages()(self._done(clip))["pixel_values"] for clip in split_clips(images)])
         else:
             done = self.batch(self._done(images))
         return as_tensors(done, return_tensors)

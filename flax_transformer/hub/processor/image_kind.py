@@ -13,11 +13,11 @@ from flax_transformer.hub.processor.image_step import (
     Normalize,
     Offset,
     Pad,
+    PillowResize,
     Quantize,
     Rescale,
-    Resize,
     ResizeToMultiples,
-    Stack,
+    StackImages,
 )
 
 Options = Mapping[str, Any]
@@ -32,7 +32,7 @@ OTHERS = {"do_convert_rgb", "do_reduce_labels", "do_convert_annotations"}
 
 def _resize(options: Options) -> tuple[Any, ...]:
     size = _size(options, "size", square=bool(options.get("default_to_square")))
-    return (Resize(size, _filter(options)),)
+    return (PillowResize(size, _filter(options)),)
 
 
 def _resize_and_crop(options: Options) -> tuple[Any, ...]:
@@ -44,8 +44,8 @@ def _resize_and_crop(options: Options) -> tuple[Any, ...]:
     if not _is_number(share) or not 0.01 <= share <= 1:
         raise ValueError(f"crop_pct must be from 0.01 to 1, got {share!r}")
     if edge >= 384:
-        return (Resize({"height": edge, "width": edge}, _filter(options)),)
-    return Resize({"shortest_edge": int(edge / share)}, _filter(options)), CenterCrop(edge, edge)
+        return (PillowResize({"height": edge, "width": edge}, _filter(options)),)
+    return PillowResize({"shortest_edge": int(edge / share)}, _filter(options)), CenterCrop(edge, edge)
 
 
 def _resize_to_multiples(options: Options) -> tuple[Any, ...]:
@@ -150,7 +150,7 @@ RESIZE, CROP, RESCALE, NORMALIZE = (
 
 
 @dataclass(frozen=True)
-class Kind:
+class ImageProcessorType:
     """One `image_processor_type`, without its ending."""
 
     options: Options
@@ -177,32 +177,30 @@ _IN_A_SQUARE = {"default_to_square": True}
 
 
 KINDS = {
-    "ViT": Kind(_EVERY | _HALF | _BILINEAR | _IN_A_SQUARE | {"size": 224}),
-    "DeiT": Kind(_EVERY | _HALF | _BICUBIC | _IN_A_SQUARE | _CROP | {"size": 256}),
-    "Pvt": Kind(_EVERY | _IMAGENET | _BICUBIC | _IN_A_SQUARE | {"size": 224}),
-    "Beit": Kind(_EVERY | _HALF | _BICUBIC | _IN_A_SQUARE | {"size": 224, "crop_size": 224}, batch=None),
-    "ImageGPT": Kind(
+    "ViT": ImageProcessorType(_EVERY | _HALF | _BILINEAR | _IN_A_SQUARE | {"size": 224}),
+    "DeiT": ImageProcessorType(_EVERY | _HALF | _BICUBIC | _IN_A_SQUARE | _CROP | {"size": 256}),
+    "Pvt": ImageProcessorType(_EVERY | _IMAGENET | _BICUBIC | _IN_A_SQUARE | {"size": 224}),
+    "Beit": ImageProcessorType(_EVERY | _HALF | _BICUBIC | _IN_A_SQUARE | {"size": 224, "crop_size": 224}, batch=None),
+    "ImageGPT": ImageProcessorType(
         _EVERY | _HALF | _BILINEAR | _IN_A_SQUARE | {"size": 256, "do_color_quantize": True},
         (RESIZE, RESCALE, NORMALIZE), ("do_color_quantize", _quantize),
     ),
-    "ConvNext": Kind(
+    "ConvNext": ImageProcessorType(
         _EVERY | _HALF | _BICUBIC | {"size": 384, "crop_pct": 224 / 256},
         (("do_resize", _resize_and_crop), CROP, RESCALE, NORMALIZE), None,
-    ),
-    "Bit": Kind(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
-    "CLIP": Kind(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}),
-    "Blip": Kind(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE | {"size": 384}),
-    "Siglip": Kind(_EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224}, "do_convert_rgb": True}),
-    "VideoMAE": Kind(_EVERY | _HALF | _BILINEAR | _CROP | {"size": 224}, batch=None, frames=True),
-    "Vivit": Kind(
+    ), "Bit": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _CROP | {"size": 224}), "CLIP": ImageProcessorType(_EVERY |
+    _CLIP | _BICUBIC | _CROP | {"size": 224}), "Blip": ImageProcessorType(_EVERY | _CLIP | _BICUBIC | _IN_A_SQUARE |
+    {"size": 384}), "Siglip": ImageProcessorType(_EVERY | _HALF | _BICUBIC | {"size": {"height": 224, "width": 224},
+    "do_convert_rgb": True}), "VideoMAE": ImageProcessorType(_EVERY | _HALF | _BILINEAR | _CROP | {"size": 224},
+    batch=None, frames=True), "Vivit": ImageProcessorType(
         _EVERY | _HALF | _BILINEAR | _CROP | {"size": 256, "rescale_factor": 1 / 127.5, "offset": True},
         (RESIZE, CROP, RESCALE, ("offset", _offset), NORMALIZE), None, frames=True,
     ),
-    "Vilt": Kind(
+    "Vilt": ImageProcessorType(
         _EVERY | _HALF | _BICUBIC | {"size": 384, "size_divisor": 32, "do_pad": True},
         (("do_resize", _resize_to_multiples), RESCALE, NORMALIZE), ("do_pad", _pad_and_mask),
     ),
-    "Detr": Kind(
+    "Detr": ImageProcessorType(
         _EVERY | _IMAGENET | _BILINEAR | {"size": 800, "max_size": 1333, "do_pad": True},
         (RESIZE, RESCALE, NORMALIZE), ("do_pad", _pad_and_mask),
     ),
@@ -237,7 +235,7 @@ def name_kind(config: Options, model_type: str | None) -> str:
     return short
 
 
-def read_steps(config: Options, kind: Kind) -> tuple[bool, tuple[Any, ...], Any]:
+def read_steps(config: Options, kind: ImageProcessorType) -> tuple[bool, tuple[Any, ...], Any]:
     """Return whether images are made RGB, the steps of each image, and the one that makes a batch of them.
 
     Raises:
@@ -259,7 +257,7 @@ def read_steps(config: Options, kind: Kind) -> tuple[bool, tuple[Any, ...], Any]
         return bool(value)
 
     steps = tuple(step for flag, make in kind.steps if asked(flag) for step in make(options))
-    batch = kind.batch[1](options) if kind.batch and asked(kind.batch[0]) else Stack()
+    batch = kind.batch[1](options) if kind.batch and asked(kind.batch[0]) else StackImages()
     return asked("do_convert_rgb"), steps, batch
 
 

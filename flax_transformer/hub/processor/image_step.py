@@ -16,7 +16,7 @@ MAX_PIXELS = 2**24
 
 
 @dataclass(frozen=True)
-class Resize:
+class PillowResize:
     """Resize by Pillow, in 8 bits: floats from 0 to 1 are made bytes and floats again."""
 
     size: Mapping[str, int]
@@ -49,7 +49,7 @@ class Resize:
 
 
 @dataclass(frozen=True)
-class ResizeToMultiples(Resize):
+class ResizeToMultiples(PillowResize):
     """Resize by the shorter side, the longer one to 1333/800 of that at most, and both down to multiples (ViLT)."""
 
     multiple: int
@@ -134,7 +134,7 @@ class Normalize:
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackImages:
     """Images of one size, as they are."""
 
     def __call__(self, images: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -172,7 +172,7 @@ class Pad:
         mask = np.zeros((len(images), height, width), np.int32)
         for place, image in zip(mask, images, strict=True):
             place[: image.shape[1], : image.shape[2]] = 1
-        return Stack()(padded) | ({"pixel_mask": mask} if self.mask else {})
+        return StackImages()(padded) | ({"pixel_mask": mask} if self.mask else {})
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Quantize:
         if any(len(image) != 3 for image in images):
             raise ValueError(f"an image must have 3 channels to be given colours, got {[len(x) for x in images]}")
         clusters = np.array(self.clusters)
-        images = Stack()(images)["pixel_values"]
+        images = StackImages()(images)["pixel_values"]
         pixels = np.moveaxis(images, 1, -1).reshape(len(images), -1, 3)
         squares = np.sum(np.square(clusters), axis=1)
         ids = [

@@ -126,7 +126,7 @@ def _reset(engine: Any) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class TokenizerType:
     """What a kind of tokenizers takes for granted where its files do not say it."""
 
     name: str = "other"
@@ -154,21 +154,21 @@ _T5 = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 _KIND = {
     kind.name: kind
     for kind in (
-        Kind("bert", _BERT, True, "right", "WordPiece", _dress_bert),
-        Kind("electra", _BERT, True, "right", "WordPiece", _dress_bert),
-        Kind("distilbert", _BERT, False, "right", "WordPiece", _dress_bert),
-        Kind("roberta", _ROBERTA, False, "right", "BPE", _dress_roberta),
-        Kind("bart", _ROBERTA, False, "right", "BPE", _dress_roberta),
-        Kind("gpt2", _GPT2, False, "right", "BPE", _dress_gpt2),
-        Kind("whisper", _GPT2, False),
-        Kind("clip", _CLIP, False, "right", "BPE", _dress_clip),
-        Kind("llama", _LLAMA, False, "left", "BPE", _dress_llama),
-        Kind("qwen2", _QWEN, False, "right", "BPE", _dress_qwen2),
-        Kind("t5", _T5, False, "right", "Unigram", _dress_t5),
-        Kind("xlmroberta", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
-        Kind("camembert", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
-        Kind("marian", _T5, False),
-        Kind("wav2vec2ctc", _LETTERS, False, "right", "WordLevel"),
+        TokenizerType("bert", _BERT, True, "right", "WordPiece", _dress_bert),
+        TokenizerType("electra", _BERT, True, "right", "WordPiece", _dress_bert),
+        TokenizerType("distilbert", _BERT, False, "right", "WordPiece", _dress_bert),
+        TokenizerType("roberta", _ROBERTA, False, "right", "BPE", _dress_roberta),
+        TokenizerType("bart", _ROBERTA, False, "right", "BPE", _dress_roberta),
+        TokenizerType("gpt2", _GPT2, False, "right", "BPE", _dress_gpt2),
+        TokenizerType("whisper", _GPT2, False),
+        TokenizerType("clip", _CLIP, False, "right", "BPE", _dress_clip),
+        TokenizerType("llama", _LLAMA, False, "left", "BPE", _dress_llama),
+        TokenizerType("qwen2", _QWEN, False, "right", "BPE", _dress_qwen2),
+        TokenizerType("t5", _T5, False, "right", "Unigram", _dress_t5),
+        TokenizerType("xlmroberta", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
+        TokenizerType("camembert", _ROBERTA, False, "right", "Unigram", _dress_xlmr),
+        TokenizerType("marian", _T5, False),
+        TokenizerType("wav2vec2ctc", _LETTERS, False, "right", "WordLevel"),
     )
 }
 _OF_MODEL = {name: name for name in _KIND} | {
@@ -189,7 +189,7 @@ _PYTHON = frozenset(
 """Classes that split text by programs of their own, whatever files lie there."""
 
 
-def find_kind(files: Mapping[str, bytes], declared: str | None, model_type: str | None, folder: Path) -> Kind:
+def find_kind(files: Mapping[str, bytes], declared: str | None, model_type: str | None, folder: Path) -> TokenizerType:
     """Tell the kind by the declared class, else by the model's type, else by the files; as `transformers` 5 does.
 
     Raises:
@@ -201,13 +201,13 @@ def find_kind(files: Mapping[str, bytes], declared: str | None, model_type: str 
     if "tokenizer.json" in files and model_type == "qwen2":
         return _KIND["qwen2"]  # whatever is declared: published files are known to be wrong
     if declared is not None:
-        known = _KIND.get(named, Kind(declared))
+        known = _KIND.get(named, TokenizerType(declared))
         bytewise = named == "llama" and b'"ByteLevel"' in files.get("tokenizer.json", b"")
         return replace(known, dress=None) if bytewise or model_type == "mistral" else known
     if model_type in _OF_MODEL:
         return _KIND[_OF_MODEL[model_type]]
     if "tokenizer.json" in files:
-        return Kind()
+        return TokenizerType()
     signs = {"source.spm": "marian", "spiece.model": "t5", "tokenizer.model": "llama", "vocab.txt": "bert"}
     for name, kind in signs.items():
         if name in files:
@@ -216,7 +216,7 @@ def find_kind(files: Mapping[str, bytes], declared: str | None, model_type: str 
 
 
 def build_engine(
-    files: Mapping[str, bytes], folder: Path, kind: Kind, special: Special, options: Mapping[str, Any]
+    files: Mapping[str, bytes], folder: Path, kind: TokenizerType, special: Special, options: Mapping[str, Any]
 ) -> Any:
     """Make the ``tokenizers.Tokenizer`` that a folder describes, before added tokens.
 
@@ -272,7 +272,7 @@ _NEEDED = {
 """Roles without which a kind of tokenizers cannot split or end a text."""
 
 
-def _dress(engine: Any, kind: Kind, special: Special, options: Mapping[str, Any], folder: Path) -> None:
+def _dress(engine: Any, kind: TokenizerType, special: Special, options: Mapping[str, Any], folder: Path) -> None:
     if kind.dress is None:
         return
     vocabulary = type(engine.model).__name__
@@ -312,7 +312,9 @@ def _byte_bpe(vocabulary: dict[str, int], merges: bytes) -> Any:
     return tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=pairs))
 
 
-def _sentencepiece(content: bytes, path: Path, kind: Kind, special: Special, options: Mapping[str, Any]) -> Any:
+def _sentencepiece(
+    content: bytes, path: Path, kind: TokenizerType, special: Special, options: Mapping[str, Any]
+) -> Any:
     if kind.name not in ("t5", "llama"):
         raise ValueError(f"{path} is read for t5 and llama, got {kind.name}; save it with tokenizer.json")
     _require(special, ("unk", "eos"), path)

@@ -38,7 +38,7 @@ from flax_transformer.hub.processor.file import (
     read_object,
     read_side,
 )
-from flax_transformer.hub.processor.kind import Kind, build_engine, find_kind
+from flax_transformer.hub.processor.kind import TokenizerType, build_engine, find_kind
 from flax_transformer.hub.processor.vocabulary import Vocabulary
 from flax_transformer.listing import listed
 
@@ -365,7 +365,7 @@ def from_files(files: Mapping[str, bytes], folder: Path, model: Mapping[str, Any
     )
 
 
-def _reads_types(engine: Any, config: Mapping[str, Any], kind: Kind) -> bool:
+def _reads_types(engine: Any, config: Mapping[str, Any], kind: TokenizerType) -> bool:
     names = config.get("model_input_names")
     if isinstance(names, list):
         return "token_type_ids" in names

@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.answer_head import Scores, answering
+from flax_transformer.models.answer_head import AnswerScores, answering
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLM, MaskedLMConfig
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.text.bert import bert_base_uncased
@@ -276,7 +276,7 @@ class LxmertPretraining(MaskedLM):
         super().__init__(cfg, rngs=rngs)
         like, residual = cfg.encoder.block.feedforward, cfg.encoder.block.residual
         make = partial(Linear, like.embed, kernel_init=initializer(like), rngs=rngs, **like.precision.dtypes)
-        self.answers = Scores(answers_of(cfg.encoder, cfg.answers).head, rngs=rngs)
+        self.answers = AnswerScores(answers_of(cfg.encoder, cfg.answers).head, rngs=rngs)
         self.region_dense = make(like.embed)
         self.region_norm = make_norm(
             residual.norm, like.embed, eps=residual.norm_eps, precision=residual.precision, rngs=rngs

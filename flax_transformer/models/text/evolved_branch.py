@@ -167,7 +167,7 @@ class DecoderBranchesConfig(BranchesConfig):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Window:
+class BranchCache:
     """The last positions that the next one's windows reach: what both branches read, and what the last one reads."""
 
     first: Float[Array, "*B _ D"]
@@ -184,22 +184,24 @@ class DecoderBranches(Module):
         self.norm = make_norm("layer", cfg.inner, eps=cfg.norm_eps, precision=cfg.precision, rngs=rngs)
         self.last = Separable(cfg.inner, cfg.embed, 7, cfg.precision, rngs=rngs)
 
-    def init_window(self, *batch: int) -> Window:
+    def init_window(self, *batch: int) -> BranchCache:
         """Make what comes before the first position: zeros."""
         dtype = self.cfg.precision.dtypes["dtype"]
-        return Window(jnp.zeros((*batch, 10, self.cfg.embed), dtype), jnp.zeros((*batch, 6, self.cfg.inner), dtype))
+        return BranchCache(
+            jnp.zeros((*batch, 10, self.cfg.embed), dtype), jnp.zeros((*batch, 6, self.cfg.inner), dtype)
+        )
 
     def __call__(self, x: Float[Array, "*B T D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
         """Convolve; a key is for dropout."""
         check_hidden(x, self.cfg.embed)
         return self._extend(x, self.init_window(*x.shape[:-2]), key)[0]
 
-    def extend(self, x: Float[Array, "*B T D"], window: Window) -> tuple[Float[Array, "*B T D"], Window]:
+    def extend(self, x: Float[Array, "*B T D"], window: BranchCache) -> tuple[Float[Array, "*B T D"], BranchCache]:
         """Convolve T more positions; the window knows the last of the earlier ones."""
         check_hidden(x, self.cfg.embed)
         return self._extend(x, window, None)
 
-    def _extend(self, x: Array, window: Window, key: PRNGKeyArray | None) -> tuple[Array, Window]:
+    def _extend(self, x: Array, window: BranchCache, key: PRNGKeyArray | None) -> tuple[Array, BranchCache]:
         check_single(self.wide.project.kernel, 2)
         keys = (None, None) if key is None else jax.random.split(key)
         first = jnp.concatenate([window.first, x.astype(window.first.dtype)], axis=-2)
@@ -207,7 +209,7 @@ class DecoderBranches(Module):
         narrow = dropout(self.narrow(first[..., 11 - 7 :, :]), self.cfg.branch_dropout, keys[1])
         y = self.norm(wide + _widened(narrow, self.cfg.inner))
         second = jnp.concatenate([window.second, y.astype(window.second.dtype)], axis=-2)
-        return self.last(second), Window(first[..., -10:, :], second[..., -6:, :])
+        return self.last(second), BranchCache(first[..., -10:, :], second[..., -6:, :])
 
 
 def check_padding_alone(mask: Mask | None, *, causal: bool = False) -> None:

@@ -19,10 +19,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.text.evolved_branch import (
+    BranchCache,
     DecoderBranchesConfig,
     EncoderBranchesConfig,
     GateConfig,
-    Window,
     check_padding_alone,
 )
 from flax_transformer.nn.attention import AttentionConfig
@@ -229,7 +229,7 @@ class EvolvedCache(LayerCache):
     """What a decoder's cell remembers: keys and values of each self-attention, and the convolutions' windows."""
 
     wide: KVCache
-    branches: Window
+    branches: BranchCache
     """Of each hypothesis, [R, …]."""
     attention: KVCache
 

@@ -72,7 +72,7 @@ class RecurrentSeq2SeqConfig:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Read:
+class RecurrentMemory:
     """A source that was read."""
 
     memory: Float[Array, "B S W"]
@@ -152,7 +152,7 @@ class RecurrentSeq2Seq(Module):
 
     def encode(
         self, source: Int[Array, "B S"], lengths: Int[Array, "B"] | None = None, *, key: PRNGKeyArray | None = None
-    ) -> Read:
+    ) -> RecurrentMemory:
         """Read a source.
 
         Args:
@@ -160,12 +160,12 @@ class RecurrentSeq2Seq(Module):
           key: for dropout; None means none.
         """
         keys = (None, None) if key is None else jax.random.split(key)
-        return Read(*self.encoder(self.embedding(source, key=keys[0]), lengths, key=keys[1]))
+        return RecurrentMemory(*self.encoder(self.embedding(source, key=keys[0]), lengths, key=keys[1]))
 
     def decode(
         self,
         target: Int[Array, "B T"],
-        memory: Read,
+        memory: RecurrentMemory,
         lengths: Int[Array, "B"] | None = None,
         *,
         key: PRNGKeyArray | None = None,
@@ -225,7 +225,7 @@ class RecurrentSeq2Seq(Module):
         return self.output(self.hidden_states(source, target, lengths=lengths, key=key)).logits()
 
     def init_cache(
-        self, memory: Read, lengths: Int[Array, "B"] | None, length: int, *, beams: int = 1
+        self, memory: RecurrentMemory, lengths: Int[Array, "B"] | None, length: int, *, beams: int = 1
     ) -> RecurrentCache:
         """Prepare to decode `beams` hypotheses a sentence; states are no larger for `length` tokens."""
         states = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=0), self._bridged(memory.states))

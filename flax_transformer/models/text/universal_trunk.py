@@ -114,7 +114,7 @@ class Halting:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Step:
+class UniversalStep:
     """One turn of a block, or a stack of them."""
 
     number: Int[Array, "*L"]
@@ -195,7 +195,9 @@ class UniversalTrunk(Trunk):
     @property
     def _steps(self) -> Any:
         numbers = jnp.arange(1, self.cfg.depth + 1)
-        return nnx.List([nnx.data(Step(number)) for number in numbers]) if self.apart else Step(numbers)
+        return (
+            nnx.List([nnx.data(UniversalStep(number)) for number in numbers]) if self.apart else UniversalStep(numbers)
+        )
 
     @property
     def _parts(self) -> tuple:

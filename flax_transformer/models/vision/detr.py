@@ -75,7 +75,7 @@ class DetrConfig:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Detections:
+class DetrOutput:
     """What each query answers."""
 
     logits: Any
@@ -124,7 +124,7 @@ class Detr(ReadsImages, Module):
         mask: Bool[Array, "*B H W"] | None = None,
         *,
         key: PRNGKeyArray | None = None,
-    ) -> Detections:
+    ) -> DetrOutput:
         """Find objects.
 
         Args:
@@ -207,7 +207,7 @@ class Detr(ReadsImages, Module):
         )  # fmt: skip
         return self.norm(jnp.moveaxis(found, 0, -3))
 
-    def output(self, hidden: Float[Array, "*B Q D"], *, key: PRNGKeyArray | None = None) -> Detections:
+    def output(self, hidden: Float[Array, "*B Q D"], *, key: PRNGKeyArray | None = None) -> DetrOutput:
         """Score the classes and place the boxes, in float32 or more, from the states of queries.
 
         Raises:
@@ -216,7 +216,7 @@ class Detr(ReadsImages, Module):
         if self.cfg.classes is None:
             raise ValueError("objects are found by a model with heads, got one of classes=None")
         hidden = widen(hidden)
-        return Detections(self.scores(hidden), jax.nn.sigmoid(self.boxes(hidden)))
+        return DetrOutput(self.scores(hidden), jax.nn.sigmoid(self.boxes(hidden)))
 
     def over_patches(self, found: Sequence[np.ndarray], height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one image [height, width] over its places.

@@ -2,14 +2,14 @@
 
 from flax_transformer.task.evaluator.caption import Captions
 from flax_transformer.task.evaluator.damage import Restorations
-from flax_transformer.task.evaluator.detect import Detections
+from flax_transformer.task.evaluator.detect import DetectionEvaluator
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.exercise import Answers
 from flax_transformer.task.evaluator.label import Labels, PictureLabels, SoundLabels
 from flax_transformer.task.evaluator.mask import Guesses
 from flax_transformer.task.evaluator.pixel import Completions, PixelBits
 from flax_transformer.task.evaluator.probe import LayerProbe
-from flax_transformer.task.evaluator.retrieval import Retrieval
+from flax_transformer.task.evaluator.retrieval import RetrievalEvaluator
 from flax_transformer.task.evaluator.rollout import Rollouts
 from flax_transformer.task.evaluator.story import TaskErrors
 from flax_transformer.task.evaluator.text import Continuations, TextLoss
@@ -22,7 +22,7 @@ __all__ = [
     "Captions",
     "Completions",
     "Continuations",
-    "Detections",
+    "DetectionEvaluator",
     "Evaluator",
     "Finished",
     "Guesses",
@@ -31,7 +31,7 @@ __all__ = [
     "PictureLabels",
     "PixelBits",
     "Restorations",
-    "Retrieval",
+    "RetrievalEvaluator",
     "Rollouts",
     "Shown",
     "SoundLabels",

@@ -28,7 +28,7 @@ MOST = 50
 
 
 @frozen
-class Detections(Evaluator):
+class DetectionEvaluator(Evaluator):
     """Measure the average precision while training and on the test images; keep what was found in some of these.
 
     Held out are `HeldImages` of `Scenes`.

@@ -24,7 +24,7 @@ GAP, FRAME = 4, 3
 
 
 @frozen
-class Retrieval(Evaluator):
+class RetrievalEvaluator(Evaluator):
     """Rank all test halves, which are `HeldMatches`, by each of the other side; count how often a right one is first.
 
     `forth_r1`, `forth_r5` and `forth_r10` are shares of the first side (texts) whose own second half (image) is among

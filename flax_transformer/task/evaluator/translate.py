@@ -14,7 +14,7 @@ from flax_transformer.task.command import program
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.kind import compared
 from flax_transformer.task.rescore import Rescored
-from flax_transformer.task.translation_score import NO_BLEU, Scores, score
+from flax_transformer.task.translation_score import NO_BLEU, TranslationScores, score
 from flax_transformer.task.translator import Hypothesis, Search, Translator
 from flax_transformer.train import own_code
 from flax_transformer.train.progress import duration
@@ -103,7 +103,7 @@ class Translations(Evaluator):
         except ValueError as error:
             return [], [f"No attention is shown: {error}."]
 
-    def _summary(self, samples: list[dict], scores: Scores, seconds: float) -> Iterator[str]:
+    def _summary(self, samples: list[dict], scores: TranslationScores, seconds: float) -> Iterator[str]:
         known = scores.metrics()
         shown = self.headline if self.headline in known else "chrf"
         name, unit = HEADLINES[shown]
@@ -124,7 +124,7 @@ class Translations(Evaluator):
 
 def evaluate_corpus(
     translator: Translator | Rescored, sources: list[str], references: list[str], search: Search
-) -> tuple[Scores, list[Hypothesis], float]:
+) -> tuple[TranslationScores, list[Hypothesis], float]:
     """Translate and score a corpus; also give the seconds it took, compilation included."""
     began = time.monotonic()
     hypotheses = [best[0] for best in translator(sources, search)]

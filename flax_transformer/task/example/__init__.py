@@ -14,7 +14,7 @@ from flax_transformer.task.example.image_pair import ImagePairs
 from flax_transformer.task.example.label import LabelledTexts
 from flax_transformer.task.example.mask import MaskedTexts, TextLines
 from flax_transformer.task.example.matched import HeldMatches
-from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, Vocabulary, stream
+from flax_transformer.task.example.opened import Context, ExampleMaker, Opened, VocabularyConfig, stream
 from flax_transformer.task.example.pair import BPE, AlignedBatching, Batching, SentencePairs
 from flax_transformer.task.example.pixel import HeldPixels, PixelSequences
 from flax_transformer.task.example.scene import DetectionImages
@@ -70,6 +70,6 @@ __all__ = [
     "TextLines",
     "TextWindows",
     "TrajectoryParts",
-    "Vocabulary",
+    "VocabularyConfig",
     "stream",
 ]

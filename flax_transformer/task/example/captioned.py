@@ -21,7 +21,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.example.image import LabelledImages, normalised, opened, processor_of, shape_of
 from flax_transformer.task.example.matched import HeldMatches, as_seen, numbered, only
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
+from flax_transformer.task.example.opened import Context, Opened, VocabularyConfig, check_rows
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.spec import Spec
 from flax_transformer.train.folder import RunFolder
@@ -35,7 +35,7 @@ HELD = "validation", "test"
 class CaptionedImages(LabelledImages):
     """Lay out an image and one of its captions a row, drawn anew each time; held out are `HeldMatches`."""
 
-    vocabulary: Vocabulary = Vocabulary(size=2_000)
+    vocabulary: VocabularyConfig = VocabularyConfig(size=2_000)
     """Of a new model; one that begins with a checkpoint has the checkpoint's."""
     length: int = 32
     """Most tokens of a caption; longer ones are cut."""
@@ -168,7 +168,7 @@ class _Begun(NamedTuple):
         )
 
 
-def captions_tokenizer(vocabulary: Vocabulary, folder: RunFolder, texts: Iterable[str]) -> HubTokenizer:
+def captions_tokenizer(vocabulary: VocabularyConfig, folder: RunFolder, texts: Iterable[str]) -> HubTokenizer:
     """Load the run's tokenizer, or learn it; texts end with its last token, as CLIP's do."""
     return HubTokenizer.of(vocabulary.open(folder, texts).with_end(), single=END)
 

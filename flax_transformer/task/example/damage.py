@@ -19,8 +19,8 @@ from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.task.example.kind import Kind, Weights, open_kinds, open_marked
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
+from flax_transformer.task.example.kind import PairKind, Weights, open_kinds, open_marked
+from flax_transformer.task.example.opened import Context, Opened, VocabularyConfig, check_rows
 
 MASK = "<mask>"
 ENDS = ".?!"
@@ -65,7 +65,7 @@ class Lines:
 
 
 @frozen
-class Mix(Weights):
+class DamageMix(Weights):
     """How often each damage comes, relative to the others; 0 leaves it out."""
 
     infill: float = 1.0
@@ -86,8 +86,8 @@ class Mix(Weights):
 class DamagedTexts:
     """Damage texts in several ways; the target is the whole text."""
 
-    mix: Mix = Mix()
-    vocabulary: Vocabulary = Vocabulary(size=340)
+    mix: DamageMix = DamageMix()
+    vocabulary: VocabularyConfig = VocabularyConfig(size=340)
     rows: int = 48
     """Texts a batch."""
     length: int = 36
@@ -119,7 +119,7 @@ class DamagedTexts:
         marks = {"begin": (bare.bos,), "end": (tokenizer.eos,)}
         noises = _noises(bare, mask)
         kinds = {
-            name: Kind(weight=weight, items=items, transforms=(Denoise(noises=noises[name], **marks),))
+            name: PairKind(weight=weight, items=items, transforms=(Denoise(noises=noises[name], **marks),))
             for name, weight in self.mix.present().items()
         }
         start = tokenizer.eos if known is None else known.bos

@@ -12,8 +12,8 @@ from flax_transformer.data.text.exercise import counting_texts, exercises
 from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import encode_documents
 from flax_transformer.frozen import frozen
-from flax_transformer.task.example.kind import Kind, Weights, open_kinds, open_marked
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
+from flax_transformer.task.example.kind import PairKind, Weights, open_kinds, open_marked
+from flax_transformer.task.example.opened import Context, Opened, VocabularyConfig, check_rows
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 
 PREFIXES = {
@@ -34,7 +34,7 @@ COUNTINGS = 6_000
 
 
 @frozen
-class Mix(Weights):
+class ExerciseMix(Weights):
     """How often each task comes, relative to the others; 0 leaves it out."""
 
     translate: float = 1.0
@@ -68,8 +68,8 @@ class Amount:
 class ExerciseTexts:
     """Mix exercises of several tasks, each text to text."""
 
-    mix: Mix = Mix()
-    vocabulary: Vocabulary = Vocabulary(size=460)
+    mix: ExerciseMix = ExerciseMix()
+    vocabulary: VocabularyConfig = VocabularyConfig(size=460)
     rows: int = 64
     """Examples a batch."""
 
@@ -116,13 +116,13 @@ def gap_of(tokenizer: Tokenizer | Seq2SeqTokenizer, name: str) -> int:
 
 def _kind(
     name: str, weight: float, data: Mapping[str, Any], tokenizer: Tokenizer | Seq2SeqTokenizer, sentinel: int
-) -> Kind:
+) -> PairKind:
     if name != "fill":
-        return Kind(weight=weight, items=data, transforms=(TextToText(tokenizer=tokenizer, prefix=PREFIXES[name]),))
+        return PairKind(weight=weight, items=data, transforms=(TextToText(tokenizer=tokenizer, prefix=PREFIXES[name]),))
     documents = {split: encode_documents(texts, tokenizer) for split, texts in data.items()}
     corrupt = SpanCorruption(sentinel=sentinel, eos=tokenizer.eos, sentinels=SENTINELS)
     whole = max(int(each.lengths.max()) for each in documents.values())
-    return Kind(
+    return PairKind(
         weight=weight,
         items={split: Blocks(documents=each, length=whole, least=2) for split, each in documents.items()},
         transforms=(corrupt,),

@@ -293,7 +293,7 @@ def seen_by(processor: ImageProcessor) -> dict[str, Any]:
     """Return how an image processor sees images: the size of both sides, the filter, mean and standard deviation."""
     found: dict[str, Any] = {}
     for each in processor.steps:
-        if isinstance(each, image_step.Resize):
+        if isinstance(each, image_step.PillowResize):
             names = {number: name for name, number in FILTERS.items()}
             found |= {"size": min(each.size.values()), "resample": names.get(each.resample, "bicubic")}
         elif isinstance(each, image_step.CenterCrop):

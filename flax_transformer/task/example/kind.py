@@ -12,7 +12,7 @@ from flax_transformer.data import each_once, mixture, shuffled
 from flax_transformer.data.examples import Arrays, Transform
 from flax_transformer.data.text import Pairs, Tokenizer
 from flax_transformer.frozen import frozen
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary, stream
+from flax_transformer.task.example.opened import Context, Opened, VocabularyConfig, stream
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.spec import Spec
 from flax_transformer.train.folder import RunFolder
@@ -33,7 +33,7 @@ class Weights:
 
 
 @frozen
-class Kind:
+class PairKind:
     """One kind of source and target: how often it comes, and how its examples are made."""
 
     weight: float
@@ -48,7 +48,7 @@ class Kind:
 class Kinds:
     """Held-out examples of several kinds."""
 
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, PairKind]
     collate: Pairs
     rows: int
     tokenizer: Tokenizer | Seq2SeqTokenizer
@@ -64,7 +64,7 @@ class Kinds:
 
 
 def open_marked(
-    vocabulary: Vocabulary, folder: RunFolder, texts: Iterable[str], *, added: Sequence[str], single: str
+    vocabulary: VocabularyConfig, folder: RunFolder, texts: Iterable[str], *, added: Sequence[str], single: str
 ) -> Tokenizer:
     """Load the run's tokenizer, or learn it, with tokens of its own for some texts.
 
@@ -89,7 +89,7 @@ def open_marked(
 
 
 def open_kinds(
-    kinds: Mapping[str, Kind], tokenizer: Tokenizer | Seq2SeqTokenizer, collate: Pairs, rows: int, context: Context
+    kinds: Mapping[str, PairKind], tokenizer: Tokenizer | Seq2SeqTokenizer, collate: Pairs, rows: int, context: Context
 ) -> Opened:
     """Mix kinds into batches of `rows` rows; held out are `Kinds`."""
     length = max(collate.source_length, collate.target_length)

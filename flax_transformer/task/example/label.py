@@ -13,7 +13,7 @@ from flax_transformer.data.text import FittedRows, Rows
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
+from flax_transformer.task.example.opened import Context, Opened, VocabularyConfig, check_rows, stream
 from flax_transformer.task.spec import Spec
 
 
@@ -36,7 +36,7 @@ class HideWords:
 class LabelledTexts:
     """Lay out a labelled text a row, between [CLS] and [SEP]."""
 
-    vocabulary: Vocabulary = Vocabulary()
+    vocabulary: VocabularyConfig = VocabularyConfig()
     """Of a new encoder; one that begins with a checkpoint has the checkpoint's."""
     hide: float = 0.0
     """Share of tokens hidden in training."""
@@ -99,7 +99,7 @@ class LabelledTexts:
         )
 
 
-def encoder_tokenizer(vocabulary: Vocabulary, context: Context, texts: Sequence[str]) -> HubTokenizer:
+def encoder_tokenizer(vocabulary: VocabularyConfig, context: Context, texts: Sequence[str]) -> HubTokenizer:
     """Take the checkpoint's tokenizer, load the run's, or learn it from texts.
 
     Raises:

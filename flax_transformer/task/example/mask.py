@@ -16,7 +16,7 @@ from flax_transformer.data.text import Blocks, MLMMasking, NextSentence, Rows, T
 from flax_transformer.data.text.plain import PlainText, read_text
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
+from flax_transformer.task.example.opened import Context, Opened, VocabularyConfig, check_rows, stream
 from flax_transformer.task.spec import Spec
 
 DOCUMENT = 50
@@ -77,7 +77,7 @@ class MaskedRows:
 class MaskedTexts:
     """Mask tokens of running text, and pair sentences where lines follow each other."""
 
-    vocabulary: Vocabulary = Vocabulary()
+    vocabulary: VocabularyConfig = VocabularyConfig()
     """Of a new encoder; one that begins with a checkpoint has the checkpoint's."""
     rows: int = 32
     """A batch."""

@@ -122,7 +122,7 @@ class ExampleMaker(Protocol):
 
 
 @frozen
-class Vocabulary:
+class VocabularyConfig:
     """What a token is: a character, or a piece found by byte-pair encoding."""
 
     unit: Literal["character", "byte"] = "byte"

@@ -195,11 +195,11 @@ def _published(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _told(pairs: PairSource, prefix: str) -> PairSource:
-    return Prefixed(pairs, prefix) if prefix else pairs
+    return PrefixedSources(pairs, prefix) if prefix else pairs
 
 
 @dataclass(frozen=True, eq=False)
-class Prefixed:
+class PrefixedSources:
     """Sentence pairs whose sources begin with some words."""
 
     pairs: PairSource

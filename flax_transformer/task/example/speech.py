@@ -16,7 +16,7 @@ from flax_transformer.hub.processor.ctc_vocabulary import letters_of
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.listing import listed
 from flax_transformer.task.example.audio import AudioExamples, frame_sizes, sampled, spectra
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary
+from flax_transformer.task.example.opened import Context, Opened, VocabularyConfig
 from flax_transformer.task.spec import Spec
 
 
@@ -89,7 +89,7 @@ class SpokenTexts(AudioExamples):
     seconds: int = 4
     bins: int = 40
     """Mel bins."""
-    vocabulary: Vocabulary = Vocabulary(size=300)
+    vocabulary: VocabularyConfig = VocabularyConfig(size=300)
     """Of a new model; one that begins with a checkpoint has the checkpoint's."""
     language: str = ""
     """That is spoken, as a code such as de, where training begins with a checkpoint of several."""

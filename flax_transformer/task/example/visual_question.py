@@ -33,7 +33,7 @@ from flax_transformer.task.example.image import (
     shape_of,
 )
 from flax_transformer.task.example.label import LabelledTexts, encoder_tokenizer
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows
+from flax_transformer.task.example.opened import Context, Opened, VocabularyConfig, check_rows
 from flax_transformer.task.spec import Spec
 
 SPLITS = ("train", "validation", "test")
@@ -109,7 +109,7 @@ class Answerable:
 class AskedImages(LabelledImages):
     """Lay out a question and its image a row, of which the answer is the class; held out are `HeldQuestions`."""
 
-    vocabulary: Vocabulary = Vocabulary(size=2_000)
+    vocabulary: VocabularyConfig = VocabularyConfig(size=2_000)
     """Of a new model; one that begins with a checkpoint has the checkpoint's."""
     length: int = 32
     """Most tokens of a question; longer ones are cut."""

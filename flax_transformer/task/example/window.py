@@ -7,7 +7,7 @@ from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.text import Rows, TokenWindows
 from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.frozen import frozen
-from flax_transformer.task.example.opened import Context, Opened, Vocabulary, check_rows, stream
+from flax_transformer.task.example.opened import Context, Opened, VocabularyConfig, check_rows, stream
 from flax_transformer.task.spec import Spec
 
 
@@ -23,7 +23,7 @@ class HeldText:
 class TextWindows:
     """Cut running text into windows, whose every token is to be told from those before it."""
 
-    vocabulary: Vocabulary = Vocabulary()
+    vocabulary: VocabularyConfig = VocabularyConfig()
     """Of a new model; one that begins with a checkpoint has the checkpoint's."""
     rows: int = 32
     """Windows a batch."""

@@ -30,5 +30,5 @@ from flax_transformer.task.use.transcribe import Transcript as Transcript
 from flax_transformer.task.use.transcribe import transcribe as transcribe
 from flax_transformer.task.use.video import classify_clips as classify_clips
 from flax_transformer.task.use.video import read_clip as read_clip
-from flax_transformer.task.use.write import Writer as Writer
+from flax_transformer.task.use.write import TextGenerator as TextGenerator
 from flax_transformer.task.use.write import WriterConfig as WriterConfig

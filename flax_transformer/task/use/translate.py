@@ -19,7 +19,7 @@ from flax_transformer.task.run import EXPORT, open_translator
 from flax_transformer.task.translator import Hypothesis, Search, Translator
 from flax_transformer.task.use.checkpoint import open_checkpoint
 from flax_transformer.task.use.require import require_use, tokenizer_of
-from flax_transformer.task.use.write import Writer, WriterConfig
+from flax_transformer.task.use.write import TextGenerator, WriterConfig
 from flax_transformer.train.folder import FolderError
 
 TASK = "translation_"
@@ -50,7 +50,7 @@ class CheckpointTranslator:
         said = {**(self.settings or {}), "num_beams": search.beams, "num_return_sequences": search.n_best}
         said |= {"length_penalty": search.length_penalty} if search.beams > 1 else {}
         said["do_sample"] = False
-        writer = Writer(self.pretrained, WriterConfig(settings=tuple(said.items())))
+        writer = TextGenerator(self.pretrained, WriterConfig(settings=tuple(said.items())))
         found = [[Hypothesis("", 0.0, (), ())] * search.n_best for _ in texts]
         rows = [at for at, text in enumerate(texts) if text.strip()]
         rows.sort(key=lambda at: -len(texts[at]))
@@ -67,7 +67,7 @@ class CheckpointTranslator:
 
     def search(self) -> Search:
         """Return the search that the checkpoint's own settings ask for."""
-        chosen = Writer(self.pretrained, WriterConfig(settings=tuple((self.settings or {}).items()))).chosen
+        chosen = TextGenerator(self.pretrained, WriterConfig(settings=tuple((self.settings or {}).items()))).chosen
         return Search(beams=chosen.num_beams, length_penalty=chosen.length_penalty, batch=BATCH)
 
     def _scores(self, sources: list[str], written: list[list[str]], search: Search) -> list[list[float]]:

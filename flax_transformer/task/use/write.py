@@ -29,7 +29,7 @@ CONTEXT = 8
 
 @frozen
 class WriterConfig:
-    """How a `Writer` writes."""
+    """How a `TextGenerator` writes."""
 
     settings: tuple[tuple[str, Any], ...] = ()
     """Settings of `hub.generate`, by name; what is not here is the checkpoint's own."""
@@ -44,7 +44,7 @@ class WriterConfig:
 
 
 @dataclass(frozen=True)
-class Writer:
+class TextGenerator:
     """`writer(prompts)` gives what a language model writes; `writer.stream(prompt)` while it is written."""
 
     pretrained: Pretrained
