@@ -170,14 +170,14 @@ def _multiply(times: _Times, x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 @partial(_multiply.defjvp, symbolic_zeros=True)
-def _derive(times: _Times, operands: tuple, slopes: tuple) -> tuple[jax.Array, jax.Array]:
+def _derive(times: _Times, operands: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     # Not a call of the function itself: a remat policy must see the product that it may keep.
-    moved = tuple(None if isinstance(slope, SymbolicZero) else slope for slope in slopes)
+    moved = tuple(None if isinstance(tangent, SymbolicZero) else tangent for tangent in tangents)
     return times(*operands), linear_map(_tangent, _backward, operands, moved, times=times)
 
 
-def _tangent(operands: tuple, slopes: tuple, *, times: _Times) -> jax.Array:
-    (x, kernel), (to_x, to_kernel) = operands, slopes
+def _tangent(operands: tuple, tangents: tuple, *, times: _Times) -> jax.Array:
+    (x, kernel), (to_x, to_kernel) = operands, tangents
     changes = [] if to_x is None else [times(to_x, kernel)]
     return sum(changes if to_kernel is None else [*changes, times(x, to_kernel)])
 

@@ -18,6 +18,7 @@ from flax_transformer.ops.dropout import Dropout
 from flax_transformer.ops.float32 import product, wide, widen, zeros
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
+from flax_transformer.ops.online_softmax import accumulate, accumulate_gradients, add_block, begin, finish
 from flax_transformer.ops.remat_name import AGAIN, attended
 from flax_transformer.ops.score_block import bands, cut_block, fix_mask, pad_block, part_of, reaches
 
@@ -47,13 +48,13 @@ def blockwise_attention(
     """
     T, S, K = q.shape[-3], k.shape[-3], k.shape[-2]
     rows, columns = (min(_BLOCK, block or _BLOCK, length) for length in (T, S))
-    near = bands(mask, T, S, rows, columns)
+    visits = bands(mask, T, S, rows, columns)
     mask = fix_mask(mask or Mask(), T, S, rows, columns)
     if bias is not None:
         bias = pad_block(pad_block(bias.astype(wide(q.dtype)), -2, rows), -1, columns)
     q = rearrange(pad_block(q, -3, rows), "... (i t) (K G) H -> i ... K G t H", t=rows, K=K)
     k, v = (rearrange(pad_block(x, -3, columns), "... (j s) K H -> j ... K s H", s=columns) for x in (k, v))
-    out = _blockwise(scale, near, q, k, v, mask, bias)
+    out = _blockwise(scale, visits, q, k, v, mask, bias)
     return rearrange(out, "i ... K G t H -> ... (i t) (K G) H")[..., :T, :, :]
 
 
@@ -69,20 +70,20 @@ def block_scores(scale, q, k, part, bias, i, j):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _blockwise(scale, near, q, k, v, mask, bias):
+def _blockwise(scale, visits, q, k, v, mask, bias):
     # As in the rule below: within `jit`, `vmap` takes the results of both to have their batch axis in one place.
-    return in_one_piece(_forward, (q, k, v, mask, bias), scale=scale, near=near)[0]
+    return in_one_piece(_forward, (q, k, v, mask, bias), scale=scale, visits=visits)[0]
 
 
 @partial(_blockwise.defjvp, symbolic_zeros=True)
-def _derive(scale, near, operands, slopes):
-    static = {"scale": scale, "near": near}
-    out, norm = attended(in_one_piece(_forward, operands, **static))
-    q, k, v, _, bias = (None if isinstance(slope, SymbolicZero) else slope for slope in slopes)
-    return out, linear_map(_tangent, _backward, (*operands, out, norm), (q, k, v, bias), **static)
+def _derive(scale, visits, operands, tangents):
+    static = {"scale": scale, "visits": visits}
+    out, lse = attended(in_one_piece(_forward, operands, **static))
+    q, k, v, _, bias = (None if isinstance(tangent, SymbolicZero) else tangent for tangent in tangents)
+    return out, linear_map(_tangent, _backward, (*operands, out, lse), (q, k, v, bias), **static)
 
 
-def _forward(operands, *, scale, near):
+def _forward(operands, *, scale, visits):
     q, k, v, mask, bias = operands
     rows, columns = q.shape[-2], k.shape[-2]
 
@@ -92,109 +93,80 @@ def _forward(operands, *, scale, near):
             part = part_of(mask, i, j, rows, columns)
 
             def attend(carry):
-                top, total, out = carry
-                scores = block_scores(scale, q_i, k_j, part, bias, i, j)
-                new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
-                # Nothing seen so far is a top of -inf; 0 in its place keeps exp(-inf - top) at 0 instead of NaN.
-                base = jnp.where(jnp.isfinite(new_top), new_top, 0)
-                shares, fade = jnp.exp(scores - base), jnp.exp(top - base)
-                more = product("...kgts,...ksh->...kgth", shares.astype(v_j.dtype), v_j)
-                return new_top, total * fade + shares.sum(-1, keepdims=True), out * fade + more
+                return accumulate(carry, block_scores(scale, q_i, k_j, part, bias, i, j), v_j)
 
             return jax.lax.cond(reaches(part, rows, columns), attend, lambda carry: carry, carry), None
 
-        column = zeros(q_i[..., :1])
-        start = column - jnp.inf, column, zeros(q_i)
-        (top, total, out), _ = jax.lax.scan(key_block, start, near[0].cut(i, k, v))
-        empty = total == 0
-        # A normaliser of +inf makes every weight of an empty row exp(-inf) = 0 in the backward pass.
-        norm = jnp.where(empty, jnp.inf, top + jnp.log(jnp.where(empty, 1, total)))
-        return (out / jnp.where(empty, 1, total)).astype(q.dtype), norm
+        state, _ = jax.lax.scan(key_block, begin(q_i), visits[0].cut(i, k, v))
+        return finish(state, q.dtype)
 
     return jax.lax.map(lambda block: query_block(*block), (jnp.arange(len(q)), q))
 
 
-def _tangent(saved, slopes, *, scale, near):
-    q, k, v, mask, bias, out, norm = saved
-    *slopes, to_bias = slopes
-    to_q, to_k, to_v = (jnp.zeros_like(x) if to is None else to for x, to in zip((q, k, v), slopes, strict=True))
+def _tangent(saved, tangents, *, scale, visits):
+    q, k, v, mask, bias, out, lse = saved
+    *tangents, bias_dot = tangents
+    q_dot, k_dot, v_dot = (jnp.zeros_like(x) if to is None else to for x, to in zip((q, k, v), tangents, strict=True))
     rows, columns = q.shape[-2], k.shape[-2]
 
     def query_block(block):
-        i, q_i, to_q_i, out_i, norm_i = block
+        i, q_i, q_dot_i, out_i, lse_i = block
 
         def key_block(carry, block):
-            j, k_j, v_j, to_k_j, to_v_j = block
+            j, k_j, v_j, k_dot_j, v_dot_j = block
             part = part_of(mask, i, j, rows, columns)
 
             def attend(carry):
-                total, to_out = carry
-                weights = jnp.exp(block_scores(scale, q_i, k_j, part, bias, i, j) - norm_i)
-                to_scores = product("...kgth,...ksh->...kgts", to_q_i, k_j) * scale
-                to_scores += product("...kgth,...ksh->...kgts", q_i, to_k_j) * scale
-                if to_bias is not None:
-                    flat = rearrange(to_scores, "... K G t s -> ... (K G) t s")
-                    flat += cut_block(cut_block(to_bias, -2, i, rows), -1, j, columns)
-                    to_scores = flat.reshape(to_scores.shape)
-                to_weights = weights * to_scores
-                to_out += product("...kgts,...ksh->...kgth", to_weights.astype(v.dtype), v_j)
-                to_out += product("...kgts,...ksh->...kgth", weights.astype(v.dtype), to_v_j)
-                return total + to_weights.sum(-1, keepdims=True), to_out
+                total, out_dot = carry
+                weights = jnp.exp(block_scores(scale, q_i, k_j, part, bias, i, j) - lse_i)
+                scores_dot = product("...kgth,...ksh->...kgts", q_dot_i, k_j) * scale
+                scores_dot += product("...kgth,...ksh->...kgts", q_i, k_dot_j) * scale
+                if bias_dot is not None:
+                    flat = rearrange(scores_dot, "... K G t s -> ... (K G) t s")
+                    flat += cut_block(cut_block(bias_dot, -2, i, rows), -1, j, columns)
+                    scores_dot = flat.reshape(scores_dot.shape)
+                weights_dot = weights * scores_dot
+                out_dot += product("...kgts,...ksh->...kgth", weights_dot.astype(v.dtype), v_j)
+                out_dot += product("...kgts,...ksh->...kgth", weights.astype(v.dtype), v_dot_j)
+                return total + weights_dot.sum(-1, keepdims=True), out_dot
 
             return jax.lax.cond(reaches(part, rows, columns), attend, lambda carry: carry, carry), None
 
-        start = zeros(norm_i), zeros(q_i)
-        (total, to_out), _ = jax.lax.scan(key_block, start, near[0].cut(i, k, v, to_k, to_v))
-        return (to_out - total * out_i).astype(q.dtype)
+        start = zeros(lse_i), zeros(q_i)
+        (total, out_dot), _ = jax.lax.scan(key_block, start, visits[0].cut(i, k, v, k_dot, v_dot))
+        return (out_dot - total * out_i).astype(q.dtype)
 
-    return jax.lax.map(query_block, (jnp.arange(len(q)), q, to_q, out, norm))
+    return jax.lax.map(query_block, (jnp.arange(len(q)), q, q_dot, out, lse))
 
 
-def _backward(saved, pull, *, scale, near):
-    q, k, v, mask, bias, out, norm = saved
+def _backward(saved, dout, *, scale, visits):
+    q, k, v, mask, bias, out, lse = saved
     rows, columns = q.shape[-2], k.shape[-2]
-    drift = jnp.sum(widen(pull) * out, axis=-1, keepdims=True)
+    delta = jnp.sum(widen(dout) * out, axis=-1, keepdims=True)
 
     def key_block(carry, block):
         j, k_j, v_j = block
 
         def query_block(carry, block):
-            i, q_i, pull_i, norm_i, drift_i, by_q_i = block
+            i, q_i, dout_i, lse_i, delta_i, dq_i = block
             part = part_of(mask, i, j, rows, columns)
 
-            def attend(carry, by_q_i):
-                by_k, by_v, by_bias = carry
+            def attend(carry, dq_i):
+                dk, dv, dbias = carry
                 with jax.named_scope(AGAIN):
-                    weights = jnp.exp(block_scores(scale, q_i, k_j, part, bias, i, j) - norm_i)
-                by_v += product("...kgts,...kgth->...ksh", weights.astype(v.dtype), pull_i)
-                by_scores = weights * (product("...kgth,...ksh->...kgts", pull_i, v_j) - drift_i)
-                by_bias = None if bias is None else add_block(by_bias, by_scores, i, j)
-                by_scores = (by_scores * scale).astype(q.dtype)
-                by_k += product("...kgts,...kgth->...ksh", by_scores, q_i)
-                return (by_k, by_v, by_bias), by_q_i + product("...kgts,...ksh->...kgth", by_scores, k_j)
+                    weights = jnp.exp(block_scores(scale, q_i, k_j, part, bias, i, j) - lse_i)
+                block = q_i, k_j, v_j, dout_i, delta_i
+                (dq_i, dk, dv), dscores = accumulate_gradients((dq_i, dk, dv), weights, block, scale)
+                return (dk, dv, None if bias is None else add_block(dbias, dscores, i, j)), dq_i
 
-            return jax.lax.cond(reaches(part, rows, columns), attend, lambda *skip: skip, carry, by_q_i)
+            return jax.lax.cond(reaches(part, rows, columns), attend, lambda *skip: skip, carry, dq_i)
 
-        by_q, by_bias = carry
-        start = zeros(k_j), zeros(v_j), by_bias
-        visited = near[1].cut(j, q, pull, norm, drift, by_q)
-        (by_k, by_v, by_bias), by_q_near = jax.lax.scan(query_block, start, visited)
-        return (near[1].put(j, by_q, by_q_near), by_bias), (by_k.astype(k.dtype), by_v.astype(v.dtype))
+        dq, dbias = carry
+        start = zeros(k_j), zeros(v_j), dbias
+        visited = visits[1].cut(j, q, dout, lse, delta, dq)
+        (dk, dv, dbias), dq_visited = jax.lax.scan(query_block, start, visited)
+        return (visits[1].put(j, dq, dq_visited), dbias), (dk.astype(k.dtype), dv.astype(v.dtype))
 
     start = zeros(q), None if bias is None else zeros(bias)
-    (by_q, by_bias), (by_k, by_v) = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v))
-    return by_q.astype(q.dtype), by_k, by_v, by_bias
-
-
-def add_block(by_bias, by_scores, i, j):
-    """Add a block of score gradients to the bias gradient, summed over the axes that the bias broadcasts."""
-    block = rearrange(by_scores, "... K G t s -> ... (K G) t s")
-    block = block.sum(range(block.ndim - by_bias.ndim))
-    wide = tuple(a for a in range(by_bias.ndim) if by_bias.shape[a] == 1)
-    block = block.sum(wide, keepdims=True)
-    start = [0] * by_bias.ndim
-    for axis, index in ((-2, i), (-1, j)):
-        if by_bias.shape[axis] > 1:
-            start[axis] = index * by_scores.shape[axis]
-    old = jax.lax.dynamic_slice(by_bias, start, block.shape)
-    return jax.lax.dynamic_update_slice(by_bias, old + block, start)
+    (dq, dbias), (dk, dv) = jax.lax.scan(key_block, start, (jnp.arange(len(k)), k, v))
+    return dq.astype(q.dtype), dk, dv, dbias

@@ -192,7 +192,7 @@ def _lookup(table: Array, ids: Array) -> Array:
 
 
 @_lookup.defjvp
-def _lookup_slope(given: tuple[Array, Array], slopes: tuple[Array, Any]) -> tuple[Array, Array]:
+def _lookup_jvp(given: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
     # Frequent ids have thousands of gradients, too many for bfloat16 to add up: this way they are added in float32.
-    (table, ids), slope = given, slopes[0]
-    return lookup(table, ids), lookup(widen(slope), ids).astype(table.dtype)
+    (table, ids), tangent = given, tangents[0]
+    return lookup(table, ids), lookup(widen(tangent), ids).astype(table.dtype)

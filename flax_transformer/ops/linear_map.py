@@ -103,19 +103,19 @@ def _bind(*leaves, run, back, count):
     return _linear_map.bind(*leaves, jaxpr=jax.make_jaxpr(run)(*leaves), run=run, back=back, count=count)
 
 
-def _slope(leaves, slopes, *, run, back, count, **_):
+def _jvp(leaves, tangents, *, run, back, count, **_):
     bind = partial(_bind, *leaves[:count], run=run, back=back, count=count)
-    known = [type(slope) is ad.Zero for slope in slopes]
+    known = [type(tangent) is ad.Zero for tangent in tangents]
     found = []
     if not all(known[count:]):
-        found.append(bind(*map(ad.instantiate_zeros, slopes[count:])))
+        found.append(bind(*map(ad.instantiate_zeros, tangents[count:])))
     if moving := [place for place in range(count) if not known[place]]:
         # A second derivative: what is given changes too, and the function is differentiated as it is written.
         def fixed(*moved):
             every = dict(enumerate(leaves)) | dict(zip(moving, moved, strict=True))
             return run(*every.values())
 
-        found.append(jax.jvp(fixed, *([values[place] for place in moving] for values in (leaves, slopes)))[1])
+        found.append(jax.jvp(fixed, *([values[place] for place in moving] for values in (leaves, tangents)))[1])
     return bind(*leaves[count:]), [sum(parts[1:], parts[0]) for parts in zip(*found, strict=True)]
 
 
@@ -137,6 +137,6 @@ def _batch(leaves, axes, *, run, back, count, **_):
     return found, [0] * len(found)
 
 
-ad.primitive_jvps[_linear_map] = _slope
+ad.primitive_jvps[_linear_map] = _jvp
 ad.primitive_transposes[_linear_map] = _transpose
 batching.primitive_batchers[_linear_map] = _batch

@@ -32,7 +32,7 @@ from flax_transformer.parallel.axis import mesh_axes, parts, spelled
 _BLOCK, _LEAST = 512, 128
 
 # The axis along which devices share an operand; one of size 1 broadcasts and is everybody's, as is what is not here.
-_SPLIT = {name: -3 for name in ("q", "k", "v", "out", "norm", "pull", "drift")}
+_SPLIT = {name: -3 for name in ("q", "k", "v", "out", "lse", "dout", "delta")}
 _SPLIT |= {"bias": -2, "dense": -2, "query_segments": -1, "key_segments": -1}
 
 
@@ -115,34 +115,36 @@ def _ring(plan, q, k, v, bias, rest):
 
 
 @partial(_ring.defjvp, symbolic_zeros=True)
-def _derive(plan, operands, slopes):
+def _derive(plan, operands, tangents):
     done = attended(in_one_piece(_forward, operands, plan=plan))
-    slopes = tuple(None if slope is None or isinstance(slope, SymbolicZero) else slope for slope in slopes[:4])
-    return done["out"], linear_map(_tangent, _backward, (*operands, done), slopes, plan=plan)
+    tangents = tuple(
+        None if tangent is None or isinstance(tangent, SymbolicZero) else tangent for tangent in tangents[:4]
+    )
+    return done["out"], linear_map(_tangent, _backward, (*operands, done), tangents, plan=plan)
 
 
 def _forward(operands, *, plan):
     q, k, v, bias, rest = operands
-    return _share(plan, attend, ("out", "norm"), q=q, k=k, v=v, bias=bias, **rest)
+    return _share(plan, attend, ("out", "lse"), q=q, k=k, v=v, bias=bias, **rest)
 
 
-def _tangent(saved, slopes, *, plan):
+def _tangent(saved, tangents, *, plan):
     # Forward mode is rare here, and goes round as the forward pass does; JAX differentiates that by itself.
     *operands, rest, _ = saved
-    moving = [place for place, slope in enumerate(slopes) if slope is not None]
+    moving = [place for place, tangent in enumerate(tangents) if tangent is not None]
 
     def moved(*changed):
         every = dict(enumerate(operands)) | dict(zip(moving, changed, strict=True))
         return _forward((*every.values(), rest), plan=plan)["out"]
 
-    return jax.jvp(moved, [operands[place] for place in moving], [slopes[place] for place in moving])[1]
+    return jax.jvp(moved, [operands[place] for place in moving], [tangents[place] for place in moving])[1]
 
 
-def _backward(saved, pull, *, plan):
+def _backward(saved, dout, *, plan):
     q, k, v, bias, rest, done = saved
-    drift = jnp.sum(widen(pull) * done["out"], axis=-1, keepdims=True)
+    delta = jnp.sum(widen(dout) * done["out"], axis=-1, keepdims=True)
     results = ("q", "k", "v") if bias is None else ("q", "k", "v", "bias")
-    given = {"q": q, "k": k, "v": v, "bias": bias, "pull": pull, "norm": done["norm"], "drift": drift, **rest}
+    given = {"q": q, "k": k, "v": v, "bias": bias, "dout": dout, "lse": done["lse"], "delta": delta, **rest}
     by = _share(plan, attend_back, results, **given)
     return by["q"], by["k"], by["v"], by.get("bias")
 

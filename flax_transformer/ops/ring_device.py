@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from einops import rearrange
 from jaxtyping import Array
 
-from flax_transformer.ops.blockwise import add_block
-from flax_transformer.ops.float32 import product, zeros
+from flax_transformer.ops.float32 import zeros
+from flax_transformer.ops.online_softmax import accumulate, accumulate_gradients, add_block, begin, finish
 from flax_transformer.ops.remat_name import AGAIN
 from flax_transformer.ops.ring_block import RingSpec, dropper, masked_scores, reaches, spot_of
 
@@ -45,7 +45,7 @@ def _go_round(plan, visit, state, keys):
 
 
 def attend(plan: RingSpec, x: dict[str, Array]) -> dict[str, Array]:
-    """Compute `out` and `norm`, the logarithm of the softmax's denominator, of the device's queries."""
+    """Compute `out` and `lse`, the logarithm of the softmax's denominator, of the device's queries."""
     rank, q = jax.lax.axis_index(plan.axes), _query_blocks(plan, x, "q")
 
     def visit(state, keys, source):
@@ -57,15 +57,8 @@ def attend(plan: RingSpec, x: dict[str, Array]) -> dict[str, Array]:
                 spot = spot_of(plan, rank, source, i, j)
 
                 def attend(state):
-                    top, total, out = state
                     scores = masked_scores(plan, x, keys.get("segments"), q_i, k_j, spot)
-                    new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
-                    # Nothing seen so far is a top of -inf; 0 in its place keeps exp(-inf - top) at 0 instead of NaN.
-                    base = jnp.where(jnp.isfinite(new_top), new_top, 0)
-                    shares, fade = jnp.exp(scores - base), jnp.exp(top - base)
-                    kept = dropper(plan, x, spot)(shares).astype(v_j.dtype)
-                    more = product("...kgts,...ksh->...kgth", kept, v_j)
-                    return new_top, total * fade + shares.sum(-1, keepdims=True), out * fade + more
+                    return accumulate(state, scores, v_j, dropper(plan, x, spot))
 
                 return jax.lax.cond(reaches(plan, x["limits"], spot), attend, lambda state: state, state), None
 
@@ -73,65 +66,57 @@ def attend(plan: RingSpec, x: dict[str, Array]) -> dict[str, Array]:
 
         return jax.lax.map(query_block, (jnp.arange(len(q)), q, state))
 
-    column = zeros(q[..., :1])
-    start = column - jnp.inf, column, zeros(q)
-    top, total, out = _go_round(plan, visit, start, _keys(plan, x))
-    empty = total == 0
-    # A normaliser of +inf makes every weight of an empty row exp(-inf) = 0 in the backward pass.
-    norm = jnp.where(empty, jnp.inf, top + jnp.log(jnp.where(empty, 1, total)))
-    out = (out / jnp.where(empty, 1, total)).astype(q.dtype)
+    out, lse = finish(_go_round(plan, visit, begin(q), _keys(plan, x)), q.dtype)
     flat = lambda x: rearrange(x, "i ... K G t H -> ... (i t) (K G) H")  # noqa: E731
-    return {"out": flat(out), "norm": flat(norm)}
+    return {"out": flat(out), "lse": flat(lse)}
 
 
 def attend_back(plan: RingSpec, x: dict[str, Array]) -> dict[str, Array]:
     """Compute the gradients by `q`, `k`, `v` and `bias`, as far as the device has them.
 
     Args:
-        x: also has `pull`, the gradient by `out`, `norm`, and `drift`, the sum over H of pull times out.
+        x: also has `dout`, the gradient by `out`, `lse`, and `delta`, the sum over H of dout times out.
     """
-    queries = [_query_blocks(plan, x, name) for name in ("q", "pull", "norm", "drift")]
+    queries = [_query_blocks(plan, x, name) for name in ("q", "dout", "lse", "delta")]
     rank, numbers = jax.lax.axis_index(plan.axes), jnp.arange(len(queries[0]))
 
     def visit(state, keys, source):
-        by_q, by_bias, by_keys = state
-        arriving = _pass_on(plan, by_keys)
+        dq, dbias, dkeys = state
+        arriving = _pass_on(plan, dkeys)
 
         def key_block(carry, block):
             j, k_j, v_j = block
 
             def query_block(carry, block):
-                i, q_i, pull_i, norm_i, drift_i, by_q_i = block
+                i, q_i, dout_i, lse_i, delta_i, dq_i = block
                 spot = spot_of(plan, rank, source, i, j)
 
-                def attend(carry, by_q_i):
-                    by_k, by_v, by_bias = carry
+                def attend(carry, dq_i):
+                    dk, dv, dbias = carry
                     with jax.named_scope(AGAIN):
-                        weights = jnp.exp(masked_scores(plan, x, keys.get("segments"), q_i, k_j, spot) - norm_i)
-                    drop = dropper(plan, x, spot)
-                    by_v += product("...kgts,...kgth->...ksh", drop(weights).astype(v_j.dtype), pull_i)
-                    by_scores = weights * (drop(product("...kgth,...ksh->...kgts", pull_i, v_j)) - drift_i)
-                    by_bias = None if by_bias is None else add_block(by_bias, by_scores, i, spot.column // plan.columns)
-                    by_scores = (by_scores * plan.scale).astype(q_i.dtype)
-                    by_k += product("...kgts,...kgth->...ksh", by_scores, q_i)
-                    return (by_k, by_v, by_bias), by_q_i + product("...kgts,...ksh->...kgth", by_scores, k_j)
+                        weights = jnp.exp(masked_scores(plan, x, keys.get("segments"), q_i, k_j, spot) - lse_i)
+                    block = q_i, k_j, v_j, dout_i, delta_i
+                    gradients = (dq_i, dk, dv), weights, block, plan.scale, dropper(plan, x, spot)
+                    (dq_i, dk, dv), dscores = accumulate_gradients(*gradients)
+                    dbias = None if dbias is None else add_block(dbias, dscores, i, spot.column // plan.columns)
+                    return (dk, dv, dbias), dq_i
 
-                return jax.lax.cond(reaches(plan, x["limits"], spot), attend, lambda *skip: skip, carry, by_q_i)
+                return jax.lax.cond(reaches(plan, x["limits"], spot), attend, lambda *skip: skip, carry, dq_i)
 
-            by_q, by_bias = carry
-            start = zeros(k_j), zeros(v_j), by_bias
-            (by_k, by_v, by_bias), by_q = jax.lax.scan(query_block, start, (numbers, *queries, by_q))
-            return (by_q, by_bias), (by_k, by_v)
+            dq, dbias = carry
+            start = zeros(k_j), zeros(v_j), dbias
+            (dk, dv, dbias), dq = jax.lax.scan(query_block, start, (numbers, *queries, dq))
+            return (dq, dbias), (dk, dv)
 
         blocks = jnp.arange(len(keys["k"])), keys["k"], keys["v"]
-        (by_q, by_bias), more = jax.lax.scan(key_block, (by_q, by_bias), blocks)
-        return by_q, by_bias, jax.tree.map(jnp.add, arriving, more)
+        (dq, dbias), more = jax.lax.scan(key_block, (dq, dbias), blocks)
+        return dq, dbias, jax.tree.map(jnp.add, arriving, more)
 
     keys = _keys(plan, x)
     start = zeros(queries[0]), zeros(x["bias"]) if "bias" in x else None, (zeros(keys["k"]), zeros(keys["v"]))
-    by_q, by_bias, by_keys = _go_round(plan, visit, start, keys)
-    by_k, by_v = (rearrange(by, "j ... K s H -> ... (j s) K H") for by in _pass_on(plan, by_keys))
-    results = {"q": rearrange(by_q, "i ... K G t H -> ... (i t) (K G) H"), "k": by_k, "v": by_v}
-    if by_bias is not None:
-        results["bias"] = by_bias if by_bias.shape[-2] > 1 else jax.lax.psum(by_bias, plan.axes)
-    return {name: by.astype(x[name].dtype) for name, by in results.items()}
+    dq, dbias, dkeys = _go_round(plan, visit, start, keys)
+    dk, dv = (rearrange(gradient, "j ... K s H -> ... (j s) K H") for gradient in _pass_on(plan, dkeys))
+    results = {"q": rearrange(dq, "i ... K G t H -> ... (i t) (K G) H"), "k": dk, "v": dv}
+    if dbias is not None:
+        results["bias"] = dbias if dbias.shape[-2] > 1 else jax.lax.psum(dbias, plan.axes)
+    return {name: gradient.astype(x[name].dtype) for name, gradient in results.items()}
