@@ -157,7 +157,7 @@ def fill_mask(
     guesses = run(open_checkpoint(checkpoint, revision=revision), text, top)
     for i, mask in enumerate(guesses):
         title = [f"{'' if i == 0 else chr(10)}mask {i + 1}"] if len(guesses) > 1 else []
-        lines = [f"{guess.probability:.4f}\t{guess.token}\t{guess.text}" for guess in mask]
+        lines = [f"{prediction.probability:.4f}\t{prediction.token}\t{prediction.text}" for prediction in mask]
         put({"mask": i + 1, "guesses": list(map(asdict, mask))}, *title, *lines, jsonl=jsonl)
 
 

@@ -44,8 +44,8 @@ def keep_patches(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
             "bool_masked_pos must leave as many patches of each clip, some but not all, got one that leaves "
             f"{' and '.join(map(str, counts))} of {mask.shape[-1]}"
         )
-    kept = np.argsort(mask, axis=-1, kind="stable")[..., : counts[0]].astype(np.int32)
-    return {**inputs, "kept_patches": kept}
+    visible = np.argsort(mask, axis=-1, kind="stable")[..., : counts[0]].astype(np.int32)
+    return {**inputs, "kept_patches": visible}
 
 
 def pooled_clip(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
@@ -97,7 +97,9 @@ def encoded_clip(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: F
 
 def restored_clip(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Give back the pixels of masked tubelets, as VideoMAEForPreTraining does."""
-    keys, kept = split_keys(key), inputs.kept_patches
-    masked = jnp.argsort(inputs.bool_masked_pos != 0, axis=-1, stable=True)[:, kept.shape[-1] :]
-    states = model.encoder.encode(clips(inputs), kept, key=keys[0])
-    return ModelOutput(logits=model.output(model.decode(states, kept, masked, key=keys[1])), last_hidden_state=states)
+    keys, visible = split_keys(key), inputs.kept_patches
+    masked = jnp.argsort(inputs.bool_masked_pos != 0, axis=-1, stable=True)[:, visible.shape[-1] :]
+    states = model.encoder.encode(clips(inputs), visible, key=keys[0])
+    return ModelOutput(
+        logits=model.output(model.decode(states, visible, masked, key=keys[1])), last_hidden_state=states
+    )

@@ -144,8 +144,8 @@ def _fits(entry: Entry, name: str, tensors: Mapping[str, Tensor]) -> bool:
 
 def same_tensor(one: Tensor, other: Tensor) -> bool:
     """Compare two tensors of a checkpoint."""
-    alike = (one.shape, one.dtype) == (other.shape, other.dtype)
-    return alike and np.array_equal(one.read().view(np.uint8), other.read().view(np.uint8))
+    same_type = (one.shape, one.dtype) == (other.shape, other.dtype)
+    return same_type and np.array_equal(one.read().view(np.uint8), other.read().view(np.uint8))
 
 
 def load_model(

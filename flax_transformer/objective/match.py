@@ -58,8 +58,8 @@ class MatchLoss(ContrastiveLoss):
             tokens, lengths = (_picked(inputs.get(name), text) for name in ("tokens", "lengths"))
             own = None if key is None else jax.random.fold_in(keys[3], number)
             logits = model.match(tokens, _picked(seen.states, picture), lengths=lengths, key=own)
-            chances = jax.nn.log_softmax(logits)
-            loss -= jnp.sum(jnp.where(which, chances[:, belongs], 0.0))
+            log_probabilities = jax.nn.log_softmax(logits)
+            loss -= jnp.sum(jnp.where(which, log_probabilities[:, belongs], 0.0))
             right += jnp.sum(which & is_right(logits, jnp.full(len(which), belongs)))
             count += jnp.sum(which)
         told, found = Mean(loss, count), {"contrast_loss": total, "match_accuracy": Mean(right, count)}

@@ -23,8 +23,8 @@ def sparsemax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None =
     Array([0.75, 0.25, 0.  ], dtype=float32)
     """
     shifted, some = _below_top(logits, visible, 2.0)
-    shares = jax.vmap(projection_simplex)(shifted.reshape(-1, shifted.shape[-1])).reshape(shifted.shape)
-    return jnp.where(some, shares, 0)
+    weights = jax.vmap(projection_simplex)(shifted.reshape(-1, shifted.shape[-1])).reshape(shifted.shape)
+    return jnp.where(some, weights, 0)
 
 
 def entmax(logits: Float[Array, "*B S"], visible: Bool[Array, "..."] | None = None) -> Float[Array, "*B S"]:
@@ -62,11 +62,11 @@ def _entmax(logits: Float[Array, "*B S"]) -> Float[Array, "*B S"]:
 
 @_entmax.defjvp
 def _entmax_slope(primals, tangents):
-    shares = _entmax(*primals)
+    weights = _entmax(*primals)
     # Away from 0 a square root has a derivative; where a share is 0 nothing moves, in derivatives of these too.
-    roots = jnp.where(shares > 0, jnp.sqrt(jnp.where(shares > 0, shares, 1)), 0)
+    roots = jnp.where(weights > 0, jnp.sqrt(jnp.where(weights > 0, weights, 1)), 0)
     moved = roots * tangents[0]
-    return shares, moved - roots * (moved.sum(axis=-1, keepdims=True) / roots.sum(axis=-1, keepdims=True))
+    return weights, moved - roots * (moved.sum(axis=-1, keepdims=True) / roots.sum(axis=-1, keepdims=True))
 
 
 class _Normalised(Variant):

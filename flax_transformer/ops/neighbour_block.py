@@ -76,10 +76,10 @@ def attend_neighbours(
         lead = jnp.broadcast_shapes(seen.shape[:-1], far_seen.shape[:-1])
         seen = jnp.concatenate([jnp.broadcast_to(x, (*lead, x.shape[-1])) for x in (seen, far_seen)], axis=-1)
     flat = rearrange(jnp.concatenate(scores, axis=-1) * scale, "... K G T S -> ... (K G) T S")
-    shares = rearrange(masked_softmax(flat, seen), "... (K G) T S -> ... K G T S", K=K).astype(v.dtype)
-    out = jnp.einsum("...kgts,...skh->...tkgh", shares[..., : k.shape[-3]], v)
+    weights = rearrange(masked_softmax(flat, seen), "... (K G) T S -> ... K G T S", K=K).astype(v.dtype)
+    out = jnp.einsum("...kgts,...skh->...tkgh", weights[..., : k.shape[-3]], v)
     if far is not None:
-        out = out + jnp.einsum("...kgti,...itkh->...tkgh", shares[..., k.shape[-3] :], far[1])
+        out = out + jnp.einsum("...kgti,...itkh->...tkgh", weights[..., k.shape[-3] :], far[1])
     return rearrange(out, "... T K G H -> ... T (K G) H")
 
 

@@ -113,9 +113,9 @@ def masked_softmax(
         logits = jnp.where(visible, logits, -jnp.inf)
     top = jnp.max(logits, axis=-1, keepdims=True, initial=-jnp.inf)
     # A row without a visible key has no maximum; any finite number gives exp(-inf) = 0 there.
-    shares = jnp.exp(logits - jnp.where(jnp.isfinite(top), top, 0))
-    total = jnp.sum(shares, axis=-1, keepdims=True)
-    return shares / jnp.where(total == 0, 1, total)
+    weights = jnp.exp(logits - jnp.where(jnp.isfinite(top), top, 0))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    return weights / jnp.where(total == 0, 1, total)
 
 
 @masked_softmax.defjvp

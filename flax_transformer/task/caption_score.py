@@ -78,8 +78,8 @@ def cider(said: Sequence[Sequence[str]], known: Sequence[Sequence[Sequence[str]]
         one = _weighed(text, pictures, len(known))
         others = [_weighed(other, pictures, len(known)) for other in texts]
         falls = [math.exp(-((_length(text) - _length(other)) ** 2) / (2 * SIGMA**2)) for other in texts]
-        alike = [fall * sum(map(_cosine, one, other)) for fall, other in zip(falls, others, strict=True)]
-        scores.append(10 * sum(alike) / len(alike) / ORDERS)
+        similarities = [fall * sum(map(_cosine, one, other)) for fall, other in zip(falls, others, strict=True)]
+        scores.append(10 * sum(similarities) / len(similarities) / ORDERS)
     return float(np.mean(scores))
 
 

@@ -144,7 +144,7 @@ def test_all_heads_of_pretraining_give_what_they_are_for():
     assert model.output(hidden[:, :5]).logits().shape == (2, 5, 30)
     assert model.sentence(hidden).shape == (2, 2)
     assert model.answer(hidden).shape == (2, 7)
-    guessed = model.guess(hidden[:, 5:])
+    guessed = model.predict_regions(hidden[:, 5:])
     assert {name: each.shape for name, each in guessed.items()} == {
         "objects": (2, 4, 5), "attributes": (2, 4, 3), "features": (2, 4, 6)
     }  # fmt: skip

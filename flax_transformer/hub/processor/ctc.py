@@ -59,8 +59,8 @@ class CharacterEngine(Engine):
             parts[i + 1] = parts[i + 1].lstrip() if token.rstrip else parts[i + 1]
         tokens: list[str] = []
         for i, part in enumerate(parts):
-            letters = part.upper() if self.lower else part
-            tokens += [part] if i % 2 else [self.between if letter == " " else letter for letter in letters]
+            characters = part.upper() if self.lower else part
+            tokens += [part] if i % 2 else [self.between if character == " " else character for character in characters]
         return tokens
 
     def _decode(self, row: Sequence[int], skip: bool) -> str:

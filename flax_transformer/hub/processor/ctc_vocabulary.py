@@ -22,13 +22,13 @@ def letters_of(texts: Iterable[str]) -> HubTokenizer:
     Raises:
       ValueError: no letters, or a text with what stands for a space.
     """
-    letters = sorted({letter for text in texts for letter in text} - {" "})
-    if not letters or BETWEEN in letters:
+    characters = sorted({character for text in texts for character in text} - {" "})
+    if not characters or BETWEEN in characters:
         raise ValueError(
             f"texts must have letters, and none that is {BETWEEN!r}, which stands for a space, got "
-            f"{''.join(letters) or 'none'}"
+            f"{''.join(characters) or 'none'}"
         )
-    vocabulary = {token: number for number, token in enumerate([*SPECIAL.values(), BETWEEN, *letters])}
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL.values(), BETWEEN, *characters])}
     config = {
         "tokenizer_class": "Wav2Vec2CTCTokenizer",
         **{f"{role}_token": token for role, token in SPECIAL.items()},

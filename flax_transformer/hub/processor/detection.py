@@ -37,8 +37,8 @@ def post_process_object_detection(
     if sizes is not None and len(sizes) != len(logits):
         raise ValueError(f"there must be one size for each image, got {len(sizes)} for {len(logits)}")
     odds = np.exp(logits - logits.max(-1, keepdims=True))
-    shares = (odds / odds.sum(-1, keepdims=True))[..., :-1]
-    labels, scores = shares.argmax(-1), shares.max(-1)
+    probabilities = (odds / odds.sum(-1, keepdims=True))[..., :-1]
+    labels, scores = probabilities.argmax(-1), probabilities.max(-1)
     middle, extent = boxes[..., :2], boxes[..., 2:]
     half = boxes.dtype.type(0.5)
     corners = np.concatenate([middle - half * extent, middle + half * extent], axis=-1)

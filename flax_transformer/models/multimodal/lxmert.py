@@ -266,7 +266,7 @@ class LxmertPretrainingConfig(MaskedLMConfig):
 
 
 class LxmertPretraining(MaskedLM):
-    """All heads: `output` gives tokens, `sentence` what belongs together, `answer` and `guess` the rest."""
+    """All heads: `output` gives tokens, `sentence` what belongs together, `answer` and `predict_regions` the rest."""
 
     layer_order = (
         *MaskedLM.layer_order, "answers", "region_dense", "region_norm", "objects", "attributes", "features",
@@ -288,7 +288,7 @@ class LxmertPretraining(MaskedLM):
         """Score answers from hidden states."""
         return self.answers(self.sentence.pool(hidden))
 
-    def guess(self, hidden: Float[Array, "*B R D"]) -> dict[str, Float[Array, "*B R _"]]:
+    def predict_regions(self, hidden: Float[Array, "*B R D"]) -> dict[str, Float[Array, "*B R _"]]:
         """Score what regions show and how it is, and give their features, from their hidden states."""
         x = self.region_norm(activation(self.cfg.resolved_activation)(self.region_dense(hidden)))
         return {name: widen(getattr(self, name)(x)) for name in ("objects", "attributes", "features")}

@@ -182,13 +182,13 @@ class RecurrentSeq2Seq(Module):
         if self.cfg.feeding or self._before:
             kept = self.decoder.kept(target.shape[:1], keys[1])
             projected = jnp.moveaxis(self.decoder.forward[0].project(x), 1, 0)
-            _, (given, shares) = jax.lax.scan(partial(self._advance, kept), cache, projected)
-            given, shares = jnp.moveaxis(given, 0, 1), None if shares is None else jnp.moveaxis(shares, 0, 1)
+            _, (given, weights) = jax.lax.scan(partial(self._advance, kept), cache, projected)
+            given, weights = jnp.moveaxis(given, 0, 1), None if weights is None else jnp.moveaxis(weights, 0, 1)
         else:  # nothing that is given comes back, so all positions look at once
             x, _ = self.decoder(x, states=cache.states, key=keys[1])
-            given, shares = self._given(x, cache, jnp.arange(target.shape[1]))
-        if shares is not None:
-            checkpoint_name(shares[None, :, None], "attention_weights")  # for `ops.capture`: one layer, one head
+            given, weights = self._given(x, cache, jnp.arange(target.shape[1]))
+        if weights is not None:
+            checkpoint_name(weights[None, :, None], "attention_weights")  # for `ops.capture`: one layer, one head
         return dropout(given, self.cfg.dropout, keys[2])
 
     def hidden_states(
@@ -254,9 +254,9 @@ class RecurrentSeq2Seq(Module):
         self, kept: list[Array | None] | None, cache: RecurrentCache, projected: Array
     ) -> tuple[RecurrentCache, tuple[Array, Array | None]]:
         """Read one token a row, [R, G]: what is given, and how much of the source was seen for it."""
-        shares = context = None
+        weights = context = None
         if self._before:
-            context, shares = self._see(cache.states[-1][0][:, None], cache, cache.index[None])
+            context, weights = self._see(cache.states[-1][0][:, None], cache, cache.index[None])
             projected = projected + self.fed(context[:, 0])
         elif self.cfg.feeding:
             projected = projected + self.fed(cache.fed)
@@ -265,16 +265,16 @@ class RecurrentSeq2Seq(Module):
         if self._before:
             given = self._joined(top, context)
         else:
-            given, shares = self._given(top, cache, cache.index[None])
+            given, weights = self._given(top, cache, cache.index[None])
         given = given[:, 0]
         fed = given if self.cfg.feeding else None
-        found = given, None if shares is None else shares[:, 0]
+        found = given, None if weights is None else weights[:, 0]
         return replace(cache, states=states, fed=fed, index=cache.index + 1), found
 
     def _given(self, top: Array, cache: RecurrentCache, positions: Array) -> tuple[Array, Array | None]:
         """Let states [R, T, H] look, if they do, and join what they see to them."""
-        context, shares = self._see(top, cache, positions) if self.cfg.look is not None else (None, None)
-        return self._joined(top, context), shares
+        context, weights = self._see(top, cache, positions) if self.cfg.look is not None else (None, None)
+        return self._joined(top, context), weights
 
     def _joined(self, top: Array, context: Array | None) -> Array:
         return jnp.tanh(self.join(top if context is None else jnp.concatenate([top, context], axis=-1)))
@@ -284,8 +284,8 @@ class RecurrentSeq2Seq(Module):
         (R, T, _), B = query.shape, cache.memory.shape[0]
         beside = query.reshape(B, R // B * T, -1)
         places = jnp.tile(positions, R // B)
-        context, shares = self.look(beside.astype(cache.memory.dtype), cache.keys, cache.memory, cache.lengths, places)
-        return context.reshape(R, T, -1), shares.reshape(R, T, -1)
+        context, weights = self.look(beside.astype(cache.memory.dtype), cache.keys, cache.memory, cache.lengths, places)
+        return context.reshape(R, T, -1), weights.reshape(R, T, -1)
 
 
 def _recurrent(

@@ -88,9 +88,9 @@ class RecurrentAttention(Module):
             seen = seen & (away <= self.cfg.window)
             if self.cfg.local == "predictive":
                 near = jnp.exp(-2 * (away / self.cfg.window) ** 2)  # a standard deviation is half a window
-        shares = jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(scores.dtype).min), axis=-1) * near
-        shares = jnp.where(seen, shares, 0)
-        return attended(jnp.einsum("...ts,...sw->...tw", shares.astype(memory.dtype), memory)), shares
+        weights = jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(scores.dtype).min), axis=-1) * near
+        weights = jnp.where(seen, weights, 0)
+        return attended(jnp.einsum("...ts,...sw->...tw", weights.astype(memory.dtype), memory)), weights
 
     def _scores(self, query: Array, keys: Array) -> Array:
         if self.cfg.score != "additive":

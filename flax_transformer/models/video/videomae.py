@@ -51,7 +51,7 @@ class VideoMAEEncoder(ViViT):
         super().__init__(cfg, rngs=rngs)
 
     def encode(
-        self, clips: Float[Array, "*B I H W C"], kept: Int[Array, "*B T"] | None = None, *,
+        self, clips: Float[Array, "*B I H W C"], visible: Int[Array, "*B T"] | None = None, *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:  # fmt: skip
         """Encode some tubelets, which see no others.
@@ -62,7 +62,7 @@ class VideoMAEEncoder(ViViT):
         """
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embed(clips, key=keys[0])
-        return self.trunk(x if kept is None else taken(x, kept), key=keys[1])
+        return self.trunk(x if visible is None else taken(x, visible), key=keys[1])
 
 
 def taken(x: Float[Array, "*B P D"], places: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
@@ -70,7 +70,7 @@ def taken(x: Float[Array, "*B P D"], places: Int[Array, "*B T"]) -> Float[Array,
     return jnp.take_along_axis(x, places[..., None], axis=-2)
 
 
-def tube_places(noise: Float[Array, "*B S"], times: int, kept: int) -> tuple[Int[Array, "*B T"], Int[Array, "*B M"]]:
+def tube_places(noise: Float[Array, "*B S"], times: int, visible: int) -> tuple[Int[Array, "*B T"], Int[Array, "*B M"]]:
     """Keep the places with the least noise, the same ones of all times, and mask the others (the paper's tubes).
 
     Args:
@@ -85,7 +85,7 @@ def tube_places(noise: Float[Array, "*B S"], times: int, kept: int) -> tuple[Int
     [[1, 4], [0, 2, 3, 5]]
     """
     order, places = jnp.argsort(noise, axis=-1), noise.shape[-1]
-    sides = jnp.sort(order[..., :kept], axis=-1), jnp.sort(order[..., kept:], axis=-1)
+    sides = jnp.sort(order[..., :visible], axis=-1), jnp.sort(order[..., visible:], axis=-1)
     return tuple(
         (jnp.arange(times)[:, None] * places + side[..., None, :]).reshape(*side.shape[:-1], -1) for side in sides
     )
@@ -132,7 +132,7 @@ class VideoMAE(ReadsClips, Module):
         self.output = Linear(embed, pixels, rngs=rngs, **kinds)
 
     def decode(
-        self, encoded: Float[Array, "*B T D"], kept: Int[Array, "*B T"], masked: Int[Array, "*B M"], *,
+        self, encoded: Float[Array, "*B T D"], visible: Int[Array, "*B T"], masked: Int[Array, "*B M"], *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B M E"]:  # fmt: skip
         """Return hidden states of masked tubelets, of which `output` makes pixels, [span, height, width, C], flat.
@@ -145,8 +145,8 @@ class VideoMAE(ReadsClips, Module):
         count, embed = math.prod(self.cfg.encoder.patches.grid), self.cfg.decoder.block.embed
         table = sinusoidal(jnp.arange(count), embed)
         x = self.project(encoded)
-        whole = jnp.concatenate([widen(x) + table[kept], self.mask_token[...] + table[masked]], axis=-2)
-        return self.norm(self.decoder(whole.astype(x.dtype), key=key)[..., kept.shape[-1] :, :])
+        whole = jnp.concatenate([widen(x) + table[visible], self.mask_token[...] + table[masked]], axis=-2)
+        return self.norm(self.decoder(whole.astype(x.dtype), key=key)[..., visible.shape[-1] :, :])
 
     def hidden_states(
         self, clips: Float[Array, "*B I H W C"], noise: Float[Array, "*B S"], *, key: PRNGKeyArray | None = None
@@ -159,8 +159,8 @@ class VideoMAE(ReadsClips, Module):
         """
         keys = (None, None) if key is None else jax.random.split(key)
         times, places = self.cfg.encoder.patches.grid[0], noise.shape[-1]
-        kept, masked = tube_places(noise, times, max(1, places - int(self.cfg.mask_ratio * places)))
-        return self.decode(self.encoder.encode(clips, kept, key=keys[0]), kept, masked, key=keys[1])
+        visible, masked = tube_places(noise, times, max(1, places - int(self.cfg.mask_ratio * places)))
+        return self.decode(self.encoder.encode(clips, visible, key=keys[0]), visible, masked, key=keys[1])
 
 
 def videomae_encoder(

@@ -37,20 +37,20 @@ class Labels(Evaluator):
         """Test the model."""
         opened, test = finished.opened, finished.opened.held
         metrics = tested(finished.objective, finished.model, opened.test())
-        chances, names = class_chances(finished), opened.spec.classes
+        probabilities, names = class_probabilities(finished), opened.spec.classes
         truth = np.asarray(test.labels)
-        write_confusion(finished.folder.root, names, truth.tolist(), chances.argmax(1).tolist())
+        write_confusion(finished.folder.root, names, truth.tolist(), probabilities.argmax(1).tolist())
         samples = [
-            {"source": test.texts[i], **class_sample(names, int(truth[i]), chances[i])}
-            for i in telling(truth, chances).tolist()
+            {"source": test.texts[i], **class_sample(names, int(truth[i]), probabilities[i])}
+            for i in telling(truth, probabilities).tolist()
         ]
         wide = max(map(len, names))
         lines = [
-            f"  {'✓' if told == names[truth[i]] else '✗'} {told:{wide}} {row.max():.2f}  {test.texts[i][:90]}"
-            for i, row in enumerate(chances[: self.count])
-            for told in (names[row.argmax()],)
+            f"  {'✓' if predicted == names[truth[i]] else '✗'} {predicted:{wide}} {row.max():.2f}  {test.texts[i][:90]}"
+            for i, row in enumerate(probabilities[: self.count])
+            for predicted in (names[row.argmax()],)
         ]
-        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} sentences"
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(probabilities):,} sentences"
         return Shown(metrics=metrics, samples=samples, lines=("", *lines, "", headline))
 
 
@@ -75,19 +75,21 @@ class ShownLabels(Evaluator):
         """Test the model."""
         opened, held, root = finished.opened, finished.opened.held, finished.folder.root
         metrics = tested(finished.objective, finished.model, opened.test())
-        chances, names = class_chances(finished), opened.spec.classes
-        truth, told = np.asarray(held.labels), chances.argmax(1)
-        write_confusion(root, names, truth.tolist(), told.tolist())
+        probabilities, names = class_probabilities(finished), opened.spec.classes
+        truth, predicted = np.asarray(held.labels), probabilities.argmax(1)
+        write_confusion(root, names, truth.tolist(), predicted.tolist())
         samples = [
-            {**self.shown(root, held, i), **class_sample(names, int(truth[i]), chances[i])}
-            for i in telling(truth, chances).tolist()
+            {**self.shown(root, held, i), **class_sample(names, int(truth[i]), probabilities[i])}
+            for i in telling(truth, probabilities).tolist()
         ]
-        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(chances):,} {held.what}"
-        return Shown(metrics=metrics, samples=samples, lines=("", *self._mistakes(names, truth, told), "", headline))
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(probabilities):,} {held.what}"
+        return Shown(
+            metrics=metrics, samples=samples, lines=("", *self._mistakes(names, truth, predicted), "", headline)
+        )
 
-    def _mistakes(self, names: tuple[str, ...], truth: np.ndarray, told: np.ndarray) -> list[str]:
+    def _mistakes(self, names: tuple[str, ...], truth: np.ndarray, predicted: np.ndarray) -> list[str]:
         """Tell the most frequent mistakes."""
-        pairs, counts = np.unique(np.stack([truth, told])[:, truth != told], axis=1, return_counts=True)
+        pairs, counts = np.unique(np.stack([truth, predicted])[:, truth != predicted], axis=1, return_counts=True)
         most = np.argsort(-counts, kind="stable")[: self.count]
         return [
             f"  {names[pairs[0, i]]} taken for {names[pairs[1, i]]}: {counts[i]:,} of {np.sum(truth == pairs[0, i]):,}"
@@ -120,25 +122,25 @@ class SoundLabels(ShownLabels):
         return {"picture": picture, "sound": sound, "source": heard["name"]}
 
 
-def telling(truth: np.ndarray, chances: Float[np.ndarray, "B E"]) -> np.ndarray:
+def telling(truth: np.ndarray, probabilities: Float[np.ndarray, "B E"]) -> np.ndarray:
     """Choose rows to keep: wrong ones, the surest first, at most half of them, then others spread evenly."""
-    wrong = np.flatnonzero(chances.argmax(1) != truth)
-    wrong = wrong[np.argsort(-chances[wrong].max(1), kind="stable")][: KEPT // 2]
+    wrong = np.flatnonzero(probabilities.argmax(1) != truth)
+    wrong = wrong[np.argsort(-probabilities[wrong].max(1), kind="stable")][: KEPT // 2]
     others = np.setdiff1d(np.arange(len(truth)), wrong)
     count = min(KEPT - len(wrong), len(others))
     return np.concatenate([wrong, others[np.arange(count) * len(others) // max(count, 1)]]).astype(np.int64)
 
 
-def class_chances(finished: Finished) -> Float[np.ndarray, "B E"]:
+def class_probabilities(finished: Finished) -> Float[np.ndarray, "B E"]:
     """Return each class's probability, of all test rows.
 
     Raises:
       ValueError: probabilities that are not finite.
     """
     batches = finished.opened.test()
-    chances = [np.asarray(_chances(finished.model, each))[each["weights"] > 0] for each in batches]
-    check_finite("probabilities of classes", *chances)
-    return np.concatenate(chances)
+    probabilities = [np.asarray(_chances(finished.model, each))[each["weights"] > 0] for each in batches]
+    check_finite("probabilities of classes", *probabilities)
+    return np.concatenate(probabilities)
 
 
 @jax.jit
@@ -146,7 +148,7 @@ def _chances(model: Any, batch: Any) -> Float[jax.Array, "B E"]:
     return jax.nn.softmax(model.output(model.hidden_states(**batch["inputs"])))
 
 
-def class_sample(names: Sequence[str], label: int | str, chances: Float[np.ndarray, "E"]) -> dict[str, Any]:
+def class_sample(names: Sequence[str], label: int | str, probabilities: Float[np.ndarray, "E"]) -> dict[str, Any]:
     """Return what a sample has of its classification: the class, the prediction, and the five highest probabilities.
 
     Args:
@@ -154,10 +156,10 @@ def class_sample(names: Sequence[str], label: int | str, chances: Float[np.ndarr
       label: number of the true class, or how it is to be called.
       probabilities: probability of each class.
     """
-    best = np.argsort(-chances, kind="stable")[:MOST]
+    best = np.argsort(-probabilities, kind="stable")[:MOST]
     return {
         "target": label if isinstance(label, str) else names[label],
         "hypothesis": names[best[0]],
-        "score": float(chances[best[0]]),
-        "scores": {names[j]: float(chances[j]) for j in best},
+        "score": float(probabilities[best[0]]),
+        "scores": {names[j]: float(probabilities[j]) for j in best},
     }

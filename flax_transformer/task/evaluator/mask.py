@@ -54,12 +54,12 @@ def fill(pretrained: hub.Pretrained, text: str, length: int, top: int = 3) -> di
     masked = np.full((1, length), tokenizer.pad, np.int32)
     masked[0, : len(ids)] = [*ids[:place], tokenizer.mask, *ids[place + 1 :]]
     hidden = model.hidden_states(jnp.asarray(masked), lengths=jnp.array([len(ids)]))
-    chances = np.asarray(jax.nn.softmax(model.output(hidden).logits()[0, place]))
+    probabilities = np.asarray(jax.nn.softmax(model.output(hidden).logits()[0, place]))
 
     def spell(id: Any) -> str:
         return tokenizer.decode([[int(id)]])[0].strip()
 
-    guesses = [f"{spell(id)!r} {chances[id]:.2f}" for id in np.argsort(-chances)[:top]]
+    guesses = [f"{spell(id)!r} {probabilities[id]:.2f}" for id in np.argsort(-probabilities)[:top]]
     source = tokenizer.decode(masked[:, 1 : len(ids) - 1], skip_special_tokens=False)[0]
     target = spell(ids[place])
     return {"source": source, "target": target, "hypothesis": f"{', '.join(guesses)} (was {target!r})"}

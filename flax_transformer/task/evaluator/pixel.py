@@ -75,16 +75,16 @@ def count_pixels(batches: Iterable[Any], palette: Palette) -> Pixels:
 
 def place_and_copy_bits(train: Pixels, test: Pixels) -> tuple[float, float]:
     """Return the bits a pixel by the colours of its place, one more of each, and by these mixed with the left one."""
-    chances = (train.all + 1) / (train.all + 1).sum(axis=1, keepdims=True)
+    probabilities = (train.all + 1) / (train.all + 1).sum(axis=1, keepdims=True)
     inner = train.copied.sum(axis=1, keepdims=True) > 0
     total, share = max(train.all[inner[:, 0]].sum(), 1), 0.5
     for _ in range(ROUNDS):
-        share = np.sum(train.copied * share / (share + (1 - share) * chances)) / total
+        share = np.sum(train.copied * share / (share + (1 - share) * probabilities)) / total
     share = np.where(inner, share, 0)
-    different = (test.all - test.copied) * np.log2((1 - share) * chances)
-    copied = test.copied * np.log2(share + (1 - share) * chances)
+    different = (test.all - test.copied) * np.log2((1 - share) * probabilities)
+    copied = test.copied * np.log2(share + (1 - share) * probabilities)
     count = test.all.sum()
-    return -float(np.sum(test.all * np.log2(chances))) / count, -float(np.sum(different + copied)) / count
+    return -float(np.sum(test.all * np.log2(probabilities))) / count, -float(np.sum(different + copied)) / count
 
 
 @frozen

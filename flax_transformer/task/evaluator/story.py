@@ -41,8 +41,8 @@ class TaskErrors(Evaluator):
         opened = finished.opened
         held, names = opened.held, opened.spec.classes
         metrics = dict(tested(finished.objective, finished.model, opened.test()))
-        index, task, told, label = _answered(finished.model, opened.test())
-        errors = task_errors(task, told, label)
+        index, task, predicted, label = _answered(finished.model, opened.test())
+        errors = task_errors(task, predicted, label)
         mean, failed = float(np.mean(list(errors.values()))), sum(each > FAILED for each in errors.values())
         rows = [(held.tasks[number], f"{error:.1f}", "failed" * (error > FAILED)) for number, error in errors.items()]
         samples = [
@@ -50,9 +50,9 @@ class TaskErrors(Evaluator):
                 "kind": held.tasks[task[i]],
                 "source": " ".join((*held.told[index[i]].facts, held.told[index[i]].question)),
                 "target": names[label[i]],
-                "hypothesis": names[told[i]],
+                "hypothesis": names[predicted[i]],
             }
-            for i in _some(task, told != label)
+            for i in _some(task, predicted != label)
         ]
         wrong = [each for each in samples if each["target"] != each["hypothesis"]][: self.count]
         shown = [
@@ -70,14 +70,14 @@ class TaskErrors(Evaluator):
 
 
 def task_errors(
-    task: Int[np.ndarray, " B"], told: Int[np.ndarray, " B"], label: Int[np.ndarray, " B"]
+    task: Int[np.ndarray, " B"], predicted: Int[np.ndarray, " B"], label: Int[np.ndarray, " B"]
 ) -> dict[int, float]:
     """Return the share of wrong answers of each task, in percent.
 
     >>> task_errors(np.array([0, 0, 2]), np.array([1, 2, 3]), np.array([1, 1, 3]))
     {0: 50.0, 2: 0.0}
     """
-    return {int(each): 100 * float(np.mean((told != label)[task == each])) for each in np.unique(task)}
+    return {int(each): 100 * float(np.mean((predicted != label)[task == each])) for each in np.unique(task)}
 
 
 def _some(task: np.ndarray, wrong: np.ndarray, each: int = 3) -> list[int]:

@@ -13,7 +13,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.report.sample import save_picture
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
-from flax_transformer.task.evaluator.label import class_chances, class_sample, telling
+from flax_transformer.task.evaluator.label import class_probabilities, class_sample, telling
 from flax_transformer.text_table import align
 
 
@@ -33,13 +33,13 @@ class VisualAnswers(Evaluator):
         """Test the model."""
         held, names = finished.opened.held, finished.opened.spec.classes
         metrics = dict(tested(finished.objective, finished.model, finished.opened.test()))
-        chances = class_chances(finished)
-        told = chances.argmax(axis=1)
-        good = held.right[np.arange(len(told)), told]
+        probabilities = class_probabilities(finished)
+        predicted = probabilities.argmax(axis=1)
+        good = held.right[np.arange(len(predicted)), predicted]
         asked = len(good) + held.others
         metrics["accuracy"] = float(good.sum() / asked)
-        truth = np.where(good, told, held.right.argmax(axis=1))
-        samples = [self._sample(finished, names, chances[i], int(i)) for i in telling(truth, chances)]
+        truth = np.where(good, predicted, held.right.argmax(axis=1))
+        samples = [self._sample(finished, names, probabilities[i], int(i)) for i in telling(truth, probabilities)]
         beyond = f", {held.others:,} of them of answers that it cannot give" if held.others else ""
         headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {asked:,} questions{beyond}"
         return Shown(
@@ -47,7 +47,7 @@ class VisualAnswers(Evaluator):
         )
 
     def _sample(
-        self, finished: Finished, names: tuple[str, ...], chances: Float[np.ndarray, "E"], index: int
+        self, finished: Finished, names: tuple[str, ...], probabilities: Float[np.ndarray, "E"], index: int
     ) -> dict[str, Any]:
         """Tell of one question: its image, if the model sees one, what is right and what the model says."""
         held = finished.opened.held
@@ -55,7 +55,7 @@ class VisualAnswers(Evaluator):
         if held.show is not None:
             seen["picture"] = save_picture(finished.folder.root, str(index), held.show(index))
         answers = ", ".join(held.asked.answers[index])
-        return {**seen, "source": held.asked.questions[index], **class_sample(names, answers, chances)}
+        return {**seen, "source": held.asked.questions[index], **class_sample(names, answers, probabilities)}
 
     def _table(self, questions: Any, good: Bool[np.ndarray, " B"]) -> str:
         """Tell how often questions that begin alike are answered rightly."""

@@ -155,11 +155,11 @@ def as_spelled(found: AudioSet, tokenizer: HubTokenizer, name: str) -> AudioSet:
     Raises:
       ValueError: a letter that it knows in no way.
     """
-    letters = sorted({letter for each in found.splits.values() for text in each.texts for letter in text})
+    letters = sorted({character for each in found.splits.values() for text in each.texts for character in text})
 
     def lacked(change: Callable[[str], str]) -> list[str]:
         rows = zip(letters, tokenizer.encode(list(map(change, letters))), strict=True)
-        return [letter for letter, row in rows if not row or tokenizer.unk in row]
+        return [character for character, row in rows if not row or tokenizer.unk in row]
 
     change = min((str, str.upper, str.lower), key=lambda each: len(lacked(each)))
     unknown = lacked(change)

@@ -65,9 +65,9 @@ def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] 
 
 def ranked(pretrained: Pretrained, logits: Float[np.ndarray, "R E"]) -> list[list[Label]]:
     """Return all classes of each row, the most probable first."""
-    shares = _shares(pretrained.config.get("problem_type"), logits)
-    names = label_names(pretrained, shares.shape[-1])
-    return [[Label(names[j], float(row[j])) for j in np.argsort(-row, kind="stable")] for row in shares]
+    probabilities = _probabilities(pretrained.config.get("problem_type"), logits)
+    names = label_names(pretrained, probabilities.shape[-1])
+    return [[Label(names[j], float(row[j])) for j in np.argsort(-row, kind="stable")] for row in probabilities]
 
 
 def label_words(pretrained: Pretrained, text: str) -> list[Word]:
@@ -80,11 +80,11 @@ def label_words(pretrained: Pretrained, text: str) -> list[Word]:
     if not text.strip():
         raise ValueError("a text to classify must not be empty")
     tokenizer = tokenizer_of(pretrained, text)
-    shares = np.asarray(jax.nn.softmax(pretrained(**tokenizer([text])).logits[0].astype(np.float32)))
-    names = label_names(pretrained, shares.shape[-1])
+    probabilities = np.asarray(jax.nn.softmax(pretrained(**tokenizer([text])).logits[0].astype(np.float32)))
+    names = label_names(pretrained, probabilities.shape[-1])
     pieces = tokenizer.engine.encode(text)
     words: list[Word] = []
-    spans = zip(pieces.word_ids, pieces.offsets, pieces.special_tokens_mask, shares, strict=True)
+    spans = zip(pieces.word_ids, pieces.offsets, pieces.special_tokens_mask, probabilities, strict=True)
     latest = None
     for number, (start, end), special, share in spans:
         start += len(text[start:end]) - len(text[start:end].lstrip())
@@ -101,7 +101,7 @@ def label_words(pretrained: Pretrained, text: str) -> list[Word]:
     return words
 
 
-def _shares(kind: str | None, logits: Float[np.ndarray, "R E"]) -> Float[np.ndarray, "R E"]:
+def _probabilities(kind: str | None, logits: Float[np.ndarray, "R E"]) -> Float[np.ndarray, "R E"]:
     """Turn logits into what they say of each class: its share among all, its own probability, or a number."""
     if kind == "regression":
         return logits

@@ -204,11 +204,11 @@ def _told(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
     uses = pretrained.architecture.uses
     if not {"classify", "detect", "ask"} & set(uses):
         return "", {}
-    chances = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
+    probabilities = np.asarray(jax.nn.softmax(logits[0].astype(np.float32)))
     if "detect" not in uses:
-        best = int(chances.argmax())
-        return f"{label_names(pretrained, len(chances))[best]} {chances[best]:.2f}", {}
-    names, likely = label_names(pretrained, chances.shape[-1] - 1), chances[:, :-1]
+        best = int(probabilities.argmax())
+        return f"{label_names(pretrained, len(probabilities))[best]} {probabilities[best]:.2f}", {}
+    names, likely = label_names(pretrained, probabilities.shape[-1] - 1), probabilities[:, :-1]
     order = np.argsort(-likely.max(-1), kind="stable")
     sure = [int(i) for i in order if likely[i].max() >= THRESHOLD]
     answers = {i: f"{names[likely[i].argmax()]} {likely[i].max():.2f}" for i in sure or order[:1].tolist()}

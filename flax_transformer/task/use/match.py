@@ -74,9 +74,9 @@ def choose(pretrained: Pretrained, files: Sequence[File | Any], texts: Sequence[
     pictures = _unit(embed_pictures(pretrained, files))
     scale = float(np.exp(np.asarray(pretrained.model.log_scale[...], np.float32)))
     logits = scale * pictures @ said.T
-    chances = np.exp(logits - logits.max(1, keepdims=True))
-    chances /= chances.sum(1, keepdims=True)
-    return [[Label(texts[i], float(row[i])) for i in np.argsort(-row, kind="stable")] for row in chances]
+    probabilities = np.exp(logits - logits.max(1, keepdims=True))
+    probabilities /= probabilities.sum(1, keepdims=True)
+    return [[Label(texts[i], float(row[i])) for i in np.argsort(-row, kind="stable")] for row in probabilities]
 
 
 def search(

@@ -143,15 +143,15 @@ def _classes(pretrained: Pretrained) -> int:
     return count
 
 
-def _accuracy(pretrained: Pretrained, told: Sequence[Sequence[Label]], truth: Sequence[int]) -> Metrics:
+def _accuracy(pretrained: Pretrained, predicted: Sequence[Sequence[Label]], truth: Sequence[int]) -> Metrics:
     """Compute the accuracy in per cent, and the mean of -log of the right class's probability."""
     if not truth:
         raise ValueError("there must be at least one row that can be read, got none")
-    names = label_names(pretrained, len(told[0]))
-    right = [labels[0].name == names[number] for labels, number in zip(told, truth, strict=True)]
+    names = label_names(pretrained, len(predicted[0]))
+    right = [labels[0].name == names[number] for labels, number in zip(predicted, truth, strict=True)]
     probabilities = [
         next(each.probability for each in labels if each.name == names[number])
-        for labels, number in zip(told, truth, strict=True)
+        for labels, number in zip(predicted, truth, strict=True)
     ]
     loss = float(-np.log(np.maximum(probabilities, np.finfo(np.float32).tiny)).mean())
     return {"accuracy": 100 * sum(right) / len(right), "loss": loss, "rows": len(right)}
@@ -181,11 +181,11 @@ def _class_folders(pretrained: Pretrained, data: Path, split: str | None, refuse
     chosen, (root, names, labels) = _split(found, data, split)
     numbers = _numbers(pretrained, classes, _classes(pretrained))
     truth_of = {root / name: numbers[label] for name, label in zip(names, labels.tolist(), strict=True)}
-    told, truth = [], []
+    predicted, truth = [], []
     for files, things in read_several(truth_of, partial(read, pretrained), refuse):
-        told += run(pretrained, things)
+        predicted += run(pretrained, things)
         truth += [truth_of[file] for file in files]
-    return {**_accuracy(pretrained, told, truth), "split": chosen}
+    return {**_accuracy(pretrained, predicted, truth), "split": chosen}
 
 
 def _lines(data: Path, kind: Any, split: str | None) -> tuple[str, dict[Path, tuple[str, ...]]]:
