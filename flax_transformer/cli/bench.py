@@ -67,7 +67,7 @@ def sharding(experiment: Folder, options: Options = (), /, mesh: Mesh = Mesh(), 
       devices: How many there are; by default as many as the axes with a number make.
     """
     from flax_transformer.bench.target import find_workload
-    from flax_transformer.bench.workload import BenchSize as Shapes
+    from flax_transformer.bench.workload import Size as Shapes
     from flax_transformer.parallel import MeshConfig, abstract_mesh
     from flax_transformer.task.command import spelled
     from flax_transformer.task.sharding import sharding_table
@@ -110,7 +110,7 @@ def bench(
 
     from flax_transformer.bench.record import check_file, check_same, load
     from flax_transformer.bench.run import RecompiledError, exit_on_error, open_target, run
-    from flax_transformer.bench.workload import BenchSize as Checked
+    from flax_transformer.bench.workload import Size as Checked
     from flax_transformer.parallel import MeshConfig
     from flax_transformer.task.command import spelled
     from flax_transformer.train.profile import Profile
