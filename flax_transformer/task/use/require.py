@@ -11,6 +11,7 @@ from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registration import USES
+from flax_transformer.listing import listed
 
 
 def require_use(pretrained: Pretrained, use: str, reads: str = "text") -> None:
@@ -21,8 +22,12 @@ def require_use(pretrained: Pretrained, use: str, reads: str = "text") -> None:
       reads: what it does so with: one of the values of `MODALITIES`.
 
     Raises:
+      TypeError: what is no loaded checkpoint.
       ValueError: one that cannot, or that reads something else; says what it can, or reads.
     """
+    if not isinstance(pretrained, Pretrained):
+        got = repr(str(pretrained)) if isinstance(pretrained, str | os.PathLike) else f"a {type(pretrained).__name__}"
+        raise TypeError(f"a checkpoint comes first, as `hub.load` returns it, got {listed([got])}")
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     if use not in known.uses:
         can = ", ".join(USES[each] for each in known.uses)
@@ -35,7 +40,7 @@ def tokenizer_of(pretrained: Pretrained, *texts: str) -> HubTokenizer:
     """Return the checkpoint's tokenizer, for some texts.
 
     Raises:
-      ValueError: when it reads no text, has no tokenizer or one that cannot be read, or a text is the name of a
+      ValueError: when it reads no text, has no tokenizer or one that cannot be read, or a text is the name of an
         image's file.
     """
     name, reads = pretrained.config["architectures"][0], pretrained.architecture.inputs.reads
