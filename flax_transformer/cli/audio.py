@@ -39,7 +39,7 @@ def transcribe(
       num_beams: Hypotheses of beam search; 1 for none.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import open_checkpoint, read_several, read_sound
+    from flax_transformer.task.use import open_checkpoint, read_audio, read_several
     from flax_transformer.task.use import transcribe as run
 
     keep_programs()
@@ -50,7 +50,7 @@ def transcribe(
     how = {"language": language, "task": task, "timestamps": timestamps, "num_beams": num_beams}
     run(pretrained, [], **how)  # refuses what cannot write speech down
     with Refused() as refuse:
-        for (name,), sounds in read_several(names, partial(read_sound, pretrained), refuse, rows=1):
+        for (name,), sounds in read_several(names, partial(read_audio, pretrained), refuse, rows=1):
             (found,) = run(pretrained, sounds, **how)
             head = f"{name}\t" if len(names) > 1 else ""
             lines = [f"{head}{_line(found.text)}"]

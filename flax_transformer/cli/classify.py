@@ -76,19 +76,19 @@ def _classify_files(pretrained, names: list[str], among: tuple[str, ...], *, jso
     """Classify the files of images, clips or sounds; those that are damaged are named, others gone on with."""
     from flax_transformer.task.use import (
         choose,
-        classify_clips,
-        classify_pictures,
-        classify_sounds,
+        classify_audio,
+        classify_images,
+        classify_videos,
+        read_audio,
         read_clip,
-        read_picture,
+        read_image,
         read_several,
-        read_sound,
     )
 
     known = {
-        "images": (read_picture, classify_pictures),
-        "clips": (read_clip, classify_clips),
-        "sound": (read_sound, classify_sounds),
+        "images": (read_image, classify_images),
+        "clips": (read_clip, classify_videos),
+        "sound": (read_audio, classify_audio),
     }
     read, run = next((known[each] for each in known if each in pretrained.architecture.inputs.reads), known["images"])
     run = (lambda model, things: choose(model, things, among)) if among else run

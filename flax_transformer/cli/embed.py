@@ -67,14 +67,14 @@ def _vectors(pretrained, names: list[str], refuse: Refused, *, seen: bool, pooli
     import numpy as np
 
     from flax_transformer.task.use import embed as run
-    from flax_transformer.task.use import embed_pictures, read_picture, read_several
+    from flax_transformer.task.use import embed_images, read_image, read_several
 
     if not seen:
         yield from zip(names, run(pretrained, names, pooling, normalise=normalise), strict=True)
         return
-    embed_pictures(pretrained, [])  # refuses what cannot
-    for files, pictures in read_several(names, partial(read_picture, pretrained), refuse):
-        vectors = embed_pictures(pretrained, pictures)
+    embed_images(pretrained, [])  # refuses what cannot
+    for files, pictures in read_several(names, partial(read_image, pretrained), refuse):
+        vectors = embed_images(pretrained, pictures)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) if normalise else vectors
         yield from zip(files, vectors, strict=True)
 

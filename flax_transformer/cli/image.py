@@ -37,7 +37,7 @@ def caption(
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import caption as run
-    from flax_transformer.task.use import open_checkpoint, read_picture, read_several
+    from flax_transformer.task.use import open_checkpoint, read_image, read_several
 
     keep_programs()
     names = list(pictures) or read_lines()
@@ -46,7 +46,7 @@ def caption(
     pretrained, settings = open_checkpoint(checkpoint, revision=revision), {"num_beams": num_beams}
     run(pretrained, [], max_new_tokens=max_new_tokens, **settings)  # refuses what cannot write captions
     with Refused() as refuse:
-        for files, images in read_several(names, partial(read_picture, pretrained), refuse):
+        for files, images in read_several(names, partial(read_image, pretrained), refuse):
             found = run(pretrained, images, max_new_tokens=max_new_tokens, **settings)
             for name, text in zip(files, found, strict=True):
                 line = f"{name}\t{text}" if len(names) > 1 else text
@@ -109,7 +109,7 @@ def detect(
       revision: Branch, tag or commit of a hub id.
     """
     from flax_transformer.task.use import detect as run
-    from flax_transformer.task.use import draw_found, open_checkpoint, read_picture, read_several
+    from flax_transformer.task.use import draw_found, open_checkpoint, read_image, read_several
 
     keep_programs()
     names = list(pictures) or read_lines()
@@ -119,7 +119,7 @@ def detect(
     run(pretrained, [], threshold)  # refuses what cannot detect
     drawn = {} if output is None else _outputs(output, names)
     with Refused() as refuse:
-        for (name,), (image,) in read_several(names, partial(read_picture, pretrained), refuse, rows=1):
+        for (name,), (image,) in read_several(names, partial(read_image, pretrained), refuse, rows=1):
             (found,) = run(pretrained, image, threshold)
             head = f"{name}\t" if len(names) > 1 else ""
             lines = [

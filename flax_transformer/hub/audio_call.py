@@ -13,7 +13,7 @@ from flax_transformer.hub.inputs import Inputs
 from flax_transformer.ops import Mask
 
 
-def sound_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def audio_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Classify sounds, as WhisperForAudioClassification does."""
     keys = split_keys(key)
     hidden = model.hidden_states(source_of(inputs)[0], key=keys[0])

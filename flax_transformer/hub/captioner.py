@@ -16,7 +16,7 @@ from flax_transformer.models.head import Classifier
 DECODED = ("decoder_attentions", "cross_attentions")
 
 
-def picture_to_text(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def image_to_text(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return logits of the token after each of the target, as VisionEncoderDecoderModel does."""
     keys, encoder = split_keys(key), model.encoder
     projected = isinstance(encoder, Classifier)

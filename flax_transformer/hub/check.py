@@ -75,7 +75,7 @@ def check_shapes(inputs: Inputs) -> None:
                 check_broadcast(name, value.shape, ids.shape)
 
 
-def check_pictures(inputs: Inputs, fields: Fields, *, several: bool = False) -> None:
+def check_pixels(inputs: Inputs, fields: Fields, *, several: bool = False) -> None:
     """Refuse images that are no numbers [B, C, H, W] of the model's channels, and a mask of another shape.
 
     Args:

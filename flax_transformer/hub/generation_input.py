@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.hub.call import pictures, visible
-from flax_transformer.hub.check import check_pictures
+from flax_transformer.hub.check import check_pixels
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.settings import Settings
 from flax_transformer.nn import EmbeddingConfig
@@ -121,12 +121,12 @@ def read_tokens(pretrained: Any, given: Given, *, pad: int | None = None) -> tup
     return ids, None if mask is None else (mask != 0).astype(on.int32)
 
 
-def read_pictures(pretrained: Any, given: Given) -> Any:
+def read_images(pretrained: Any, given: Given) -> Any:
     """Return images with channels last."""
     if given[2] is None:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values, got none")
     inputs = Inputs(pixel_values=jnp.asarray(given[2]))
-    check_pictures(inputs, pretrained.config)
+    check_pixels(inputs, pretrained.config)
     return pictures(inputs)
 
 
@@ -148,7 +148,7 @@ def _continued(pretrained: Any, given: Given, settings: Settings) -> GenerationI
 
 def _continued_beside(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images and what texts of them begin with: the start token, where nothing is said."""
-    images = read_pictures(pretrained, given)
+    images = read_images(pretrained, given)
     if given[0] is None:
         ids, mask = _begin(len(images), settings.bos_token_id), None
     else:
@@ -168,7 +168,7 @@ def _told(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images alone."""
     if given[0] is not None or given[1] is not None:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values alone, got others")
-    images = read_pictures(pretrained, given)
+    images = read_images(pretrained, given)
     return GenerationInput(images, None, _begin(len(images), _first(settings)))
 
 
@@ -176,7 +176,7 @@ def _told_on(pretrained: Any, given: Given, settings: Settings) -> GenerationInp
     """Read images and what texts begin with, with its marks: the start token takes the place of the first."""
     if given[0] is None:
         return _told(pretrained, given, settings)
-    images = read_pictures(pretrained, given)
+    images = read_images(pretrained, given)
     ids, mask = read_tokens(pretrained, given)
     _same_rows(ids, images)
     if ids.shape[1] < 2:
@@ -190,7 +190,7 @@ def _told_on(pretrained: Any, given: Given, settings: Settings) -> GenerationInp
 
 def _asked(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read questions and the images that they are about."""
-    images, (ids, mask) = read_pictures(pretrained, given), read_tokens(pretrained, given)
+    images, (ids, mask) = read_images(pretrained, given), read_tokens(pretrained, given)
     _same_rows(ids, images)
     return GenerationInput({"tokens": ids, "images": images}, mask, _begin(len(ids), _first(settings)))
 

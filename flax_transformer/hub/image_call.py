@@ -41,13 +41,13 @@ def hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float
     return model.hidden_states(pictures(inputs), **masked, key=key)
 
 
-def picture_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def image_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states and the first of them, as Dinov2Model does."""
     states = hidden(model, inputs, key)
     return ModelOutput(last_hidden_state=states, pooler_output=states[:, 0])
 
 
-def pooled_picture(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def pooled_image(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states and what the head makes of them, if there is a pooler, as ViTModel does."""
     keys = split_keys(key)
     states = hidden(model.backbone, inputs, keys[0])
@@ -55,14 +55,14 @@ def pooled_picture(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields:
     return ModelOutput(last_hidden_state=states, pooler_output=pooled)
 
 
-def picture_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def image_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Classify images."""
     keys = split_keys(key)
     states = hidden(model, inputs, keys[0])
     return ModelOutput(logits=model.output(states, key=keys[1]), last_hidden_state=states)
 
 
-def picture_restorer(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def image_restorer(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return images back, as ViTForMaskedImageModeling does."""
     states = hidden(model, inputs, key)
     return ModelOutput(reconstruction=jnp.moveaxis(model.output(states), -1, 1), last_hidden_state=states)

@@ -43,7 +43,7 @@ def prefixed_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fi
     return replace(found, logits=model.output(found.last_hidden_state).logits())
 
 
-def normed_picture(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def normed_image(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states and what the head makes of the first, which is normalised twice, as BlipVisionModel does."""
     hidden = tower.hidden_states(pictures(inputs), key=key)
     return ModelOutput(last_hidden_state=tower.head.norm(hidden), pooler_output=tower.head.pool(hidden))
@@ -100,7 +100,7 @@ def pooled_towers(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: 
         hidden = encoder_hidden(tower.backbone, inputs, keys[0])
         text = ModelOutput(last_hidden_state=hidden, pooler_output=tower.head.pool(hidden))
     if inputs.pixel_values is not None:
-        image = normed_picture(model.vision, inputs, keys[1], fields)
+        image = normed_image(model.vision, inputs, keys[1], fields)
     project = lambda tower, side: None if side is None else unit(tower.head.output(side.pooler_output))  # noqa: E731
     vectors = Embedded(project(model.text, text), project(model.vision, image))
     scores = None if text is None or image is None else model.output(vectors)

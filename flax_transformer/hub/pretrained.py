@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from flax_transformer.hub.call import ModelOutput
-from flax_transformer.hub.check import check_ids, check_key, check_pictures, check_shapes, poisoned
+from flax_transformer.hub.check import check_ids, check_key, check_pixels, check_shapes, poisoned
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture, Family
@@ -165,7 +165,7 @@ class Pretrained:
         given = Inputs(**{name: jnp.asarray(value) for name, value in inputs.items()})
         check_shapes(given)
         several = self.architecture.inputs.several or self.architecture.inputs.frames
-        check_pictures(given, self.config, several=several)
+        check_pixels(given, self.config, several=several)
         if self.architecture.check is not None:
             self.architecture.check(given, self.config)
         names = self.architecture.marks * output_hidden_states + ("attention_weights",) * output_attentions

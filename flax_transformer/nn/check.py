@@ -36,7 +36,7 @@ def check_images(images: Any, channels: int) -> None:
         raise ValueError(f"images must be [*B, H, W, C] with C={channels} channels, got shape {images.shape}")
 
 
-def check_clips(clips: Any, channels: int) -> None:
+def check_videos(clips: Any, channels: int) -> None:
     """Raise ValueError unless these are clips [*B, I, H, W, C] in floating point."""
     if getattr(clips, "ndim", 0) < 4:
         raise ValueError(f"clips must be [*B, I, H, W, C], got shape {jnp.shape(clips)}")

@@ -63,7 +63,7 @@ def sound_figure(
     return figure
 
 
-def spectrum_picture(frames: Float[np.ndarray, "C I"]) -> UInt8[np.ndarray, "H W"]:
+def spectrum_image(frames: Float[np.ndarray, "C I"]) -> UInt8[np.ndarray, "H W"]:
     """Draw a log-mel spectrum, a few grey pixels a frame and bin, low tones at the bottom."""
     low, high = float(frames.min()), float(frames.max())
     grey = np.round(255 * (frames[::-1] - low) / max(high - low, 1e-6)).astype(np.uint8)

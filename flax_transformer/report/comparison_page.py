@@ -23,7 +23,7 @@ from flax_transformer.report.comparison import (
 from flax_transformer.report.image_attention import ImageAttention, mean_overlay, png
 from flax_transformer.report.page import SAMPLES, WEIGHTS, pack_maps, page_of, short
 from flax_transformer.report.run import is_number
-from flax_transformer.report.sample import picture_sample
+from flax_transformer.report.sample import image_sample
 from flax_transformer.train.progress import number, percent, titled, unit_of
 from flax_transformer.train.time_budget import CPU, SPEED, TOTAL
 
@@ -281,7 +281,7 @@ def _sample(sample: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if sample is None:
         return None
     if sample.get("picture"):
-        return picture_sample(sample)
+        return image_sample(sample)
     hypothesis = sample.get("hypothesis", sample.get("caption"))
     return {"hypothesis": None if hypothesis is None else str(hypothesis), "score": short(sample.get("score"))}
 

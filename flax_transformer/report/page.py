@@ -23,7 +23,7 @@ from flax_transformer.named_scope import OUTSIDE
 from flax_transformer.ops import spectrum_rank
 from flax_transformer.report.attention import AttentionMaps
 from flax_transformer.report.image_attention import COLOURS, ImageAttention, packed
-from flax_transformer.report.sample import picture_sample
+from flax_transformer.report.sample import image_sample
 from flax_transformer.train.profile import OPERATIONS, Operation
 from flax_transformer.train.progress import unit_of
 
@@ -187,7 +187,7 @@ def _all_samples(samples: Sequence[Mapping[str, Any]] | None, notes: list[str]) 
     images, room = [], PIXELS
     for sample in (each for each in samples if "picture" in each or isinstance(each.get("scores"), Mapping)):
         if (room := room - len(sample.get("picture") or "") - len(sample.get("sound") or "")) > 0:
-            images.append(picture_sample(sample))
+            images.append(image_sample(sample))
     if left := len(samples) - len(texts) - len(images):
         notes.append(f"Images of samples left out, to keep the page small: {left:,}.")
     return {"samples": None if images and not texts else _samples(texts), "images": images or None}

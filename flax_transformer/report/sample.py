@@ -61,7 +61,7 @@ def _columns(count: int) -> int:
     return math.ceil(math.sqrt(2 * count))
 
 
-def save_picture(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> str:
+def save_image(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> str:
     """Write the image of a sample into a run's folder; give what the sample calls it.
 
     Args:
@@ -89,7 +89,7 @@ def save_picture(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> 
     return place
 
 
-def save_sound(root: Path, name: str, samples: Float[np.ndarray, "T"], rate: int) -> str:
+def save_audio(root: Path, name: str, samples: Float[np.ndarray, "T"], rate: int) -> str:
     """Write the sound of a sample into a run's folder, as WAV of 16 bits; give what the sample calls it.
 
     Args:
@@ -147,7 +147,7 @@ def read_confusion(root: Path) -> dict[str, Any] | None:
     return {"classes": classes, "counts": counts.tolist()}
 
 
-def picture_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
+def image_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a page shows of a sample with an image or probabilities: what is of the right kind of its fields."""
     texts = {name: str(sample[name]) for name in ("source", "target", "hypothesis", "caption") if name in sample}
     heard = {"sound": sample["sound"]} if isinstance(sample.get("sound"), str) else {}

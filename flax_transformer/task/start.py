@@ -90,7 +90,7 @@ def start_seq2seq(name: str, language: str = "", task: str = "") -> Seq2SeqToken
         raise ValueError(f"{name}: {error}") from error
 
 
-def start_sound(name: str) -> AudioProcessor:
+def start_audio(name: str) -> AudioProcessor:
     """Open the feature extractor of a checkpoint, a folder or hub id.
 
     Raises:

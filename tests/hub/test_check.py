@@ -9,7 +9,7 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.hub.call import pictures
-from flax_transformer.hub.check import check_pictures
+from flax_transformer.hub.check import check_pixels
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs, Signature
 from flax_transformer.task.use.require import require_use
@@ -174,11 +174,11 @@ def test_a_model_is_given_what_it_reads(opened):
 )
 def test_pictures_that_are_none_are_refused(pixels, mask, rule):
     with pytest.raises(ValueError, match=rule):
-        check_pictures(Inputs(pixel_values=pixels, pixel_mask=mask), Fields.of({"num_channels": 3}))
+        check_pixels(Inputs(pixel_values=pixels, pixel_mask=mask), Fields.of({"num_channels": 3}))
 
 
 def test_pictures_come_with_channels_last():
     pixels = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
     given = Inputs(pixel_values=jnp.asarray(pixels), pixel_mask=np.ones((2, 4, 5)))
-    check_pictures(given, Fields.of({}))
+    check_pixels(given, Fields.of({}))
     np.testing.assert_array_equal(pictures(given), pixels.transpose(0, 2, 3, 1))

@@ -7,7 +7,7 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.data.audio import Waveform, resample
-from flax_transformer.hub.processor.audio import AudioProcessor, load_sound_processor
+from flax_transformer.hub.processor.audio import AudioProcessor, load_audio_processor
 from flax_transformer.hub.processor.open import Unreadable, open_processor
 
 WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 5, "chunk_length": 1}
@@ -85,7 +85,7 @@ def test_options_that_make_no_sense_are_refused(options, message):
 def test_a_broken_processor_does_not_keep_weights_from_loading(tmp_path, caplog):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({**WHISPER, "n_fft": -1}))
     with pytest.raises(ValueError, match=r"preprocessor_config.json: n_fft must be at least 1"):
-        load_sound_processor(tmp_path)
+        load_audio_processor(tmp_path)
     assert isinstance(open_processor(tmp_path), Unreadable)
     assert "these weights are without their feature extractor" in caplog.text
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.audio import mel_filters
-from flax_transformer.hub.processor.audio import AudioProcessor, load_sound_processor
+from flax_transformer.hub.processor.audio import AudioProcessor, load_audio_processor
 from flax_transformer.hub.processor.ctc import collapse
 from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
 
@@ -95,4 +95,4 @@ def test_a_processor_written_here_is_read_by_transformers_and_back(tmp_path):
     again = transformers.WhisperFeatureExtractor.from_pretrained(tmp_path)
     assert again.to_dict() == theirs.to_dict()
     theirs.save_pretrained(tmp_path)
-    assert load_sound_processor(tmp_path).options == ours.options
+    assert load_audio_processor(tmp_path).options == ours.options

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from flax_transformer import hub  # noqa: E402
-from flax_transformer.task.use import embed_pictures, open_checkpoint  # noqa: E402
+from flax_transformer.task.use import embed_images, open_checkpoint  # noqa: E402
 from flax_transformer.task.use.image_attention import draw_image  # noqa: E402
 from tests.hub.oracle import close, copied, forward, same_tensors  # noqa: E402
 from tests.hub.pictures import compare, images, make  # noqa: E402
@@ -144,7 +144,7 @@ def test_commands_see_all_patches_of_an_autoencoder(tmp_path):
         given = {"pixel_values": torch.as_tensor(np.asarray(processor(image)["pixel_values"]))}
         expected = encoder.eval()(**given, output_attentions=True)
     pretrained = open_checkpoint(str(tmp_path))
-    vectors = embed_pictures(pretrained, [tmp_path / "noise.png"])
+    vectors = embed_images(pretrained, [tmp_path / "noise.png"])
     np.testing.assert_allclose(vectors, expected.last_hidden_state.mean(1), rtol=1e-4, atol=1e-5)
     (maps,) = draw_image(pretrained, tmp_path / "noise.png")[0].maps
     np.testing.assert_allclose(maps.weights, np.concatenate(expected.attentions), atol=1e-5)

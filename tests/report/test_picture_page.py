@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.report import Report, read_run, render
-from flax_transformer.report.sample import save_picture, write_confusion
+from flax_transformer.report.sample import save_image, write_confusion
 from flax_transformer.train.folder import RunFolder
 
 pytestmark = pytest.mark.proves("report", "images of samples, boxes, confusions")
@@ -32,7 +32,7 @@ def run(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "split": "test", "accuracy": 0.5}\n')
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), np.uint8)
     write([
-        {"picture": save_picture(tmp_path, str(i), pixels[i]), "source": f"image {i}", "target": CLASSES[true],
+        {"picture": save_image(tmp_path, str(i), pixels[i]), "source": f"image {i}", "target": CLASSES[true],
          "hypothesis": CLASSES[told], "score": score, "scores": {CLASSES[told]: score}}
         for i, (true, told, score) in enumerate(TOLD)
     ], tmp_path)  # fmt: skip

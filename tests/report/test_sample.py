@@ -6,7 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from flax_transformer.report.sample import read_confusion, read_media, save_picture, write_confusion
+from flax_transformer.report.sample import read_confusion, read_media, save_image, write_confusion
 
 
 def _pixels(url: str) -> np.ndarray:
@@ -16,7 +16,7 @@ def _pixels(url: str) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 7, 3)])
 def test_a_picture_comes_back_pixel_by_pixel(tmp_path, shape):
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    place = save_picture(tmp_path, "7", pixels)
+    place = save_image(tmp_path, "7", pixels)
     assert place == "samples/7.png"
     np.testing.assert_array_equal(_pixels(read_media(tmp_path, place)), pixels.reshape(5, 7, -1).squeeze())
 
@@ -24,7 +24,7 @@ def test_a_picture_comes_back_pixel_by_pixel(tmp_path, shape):
 @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
 def test_a_large_picture_keeps_its_shape(tmp_path, mode):
     given = PIL.Image.new(mode, (2000, 1000))
-    place = save_picture(tmp_path, "large", given)
+    place = save_image(tmp_path, "large", given)
     assert _pixels(read_media(tmp_path, place)).shape == (256, 512, 3)
     assert given.size == (2000, 1000)
 
@@ -32,7 +32,7 @@ def test_a_large_picture_keeps_its_shape(tmp_path, mode):
 @pytest.mark.parametrize("name", ["", "../7", "a/b", "a b", "ä"])
 def test_a_picture_stays_in_its_folder(tmp_path, name):
     with pytest.raises(ValueError, match="the name of an image must be"):
-        save_picture(tmp_path, name, np.zeros((2, 2), np.uint8))
+        save_image(tmp_path, name, np.zeros((2, 2), np.uint8))
 
 
 def test_only_pngs_of_the_folder_itself_are_read(tmp_path):

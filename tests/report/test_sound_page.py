@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from flax_transformer.report import Report
-from flax_transformer.report.audio_figure import pixels_of, sound_figure, spectrum_picture
+from flax_transformer.report.audio_figure import pixels_of, sound_figure, spectrum_image
 from flax_transformer.report.page import render
-from flax_transformer.report.sample import read_media, save_picture, save_sound
+from flax_transformer.report.sample import read_media, save_audio, save_image
 
 
 def test_a_figure_has_the_sound_above_and_what_is_made_of_it_below_at_the_same_seconds():
@@ -32,22 +32,22 @@ def test_every_row_has_its_name():
 
 
 def test_low_tones_are_at_the_bottom_and_silence_is_drawn():
-    picture = spectrum_picture(np.array([[1.0, 1.0], [0.0, 0.0]]))
+    picture = spectrum_image(np.array([[1.0, 1.0], [0.0, 0.0]]))
     assert picture.shape == (4, 4)
     assert picture[0].max() == 0
     assert picture[-1].min() == 255
-    assert not spectrum_picture(np.full((3, 3), -1.5)).any()
+    assert not spectrum_image(np.full((3, 3), -1.5)).any()
 
 
 def test_a_sound_is_kept_as_it_is_and_played_by_the_page(tmp_path):
     samples = np.random.default_rng(0).uniform(-1, 1, 400).astype(np.float32)
-    place = save_sound(tmp_path, "7", samples, 8_000)
+    place = save_audio(tmp_path, "7", samples, 8_000)
     url = read_media(tmp_path, place)
     with wave.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as file:
         assert file.getframerate() == 8_000
         kept = np.frombuffer(file.readframes(400), "<i2") / 32_767
     np.testing.assert_allclose(kept, samples, atol=1e-4)
-    picture = read_media(tmp_path, save_picture(tmp_path, "7", np.zeros((4, 4), np.uint8)))
+    picture = read_media(tmp_path, save_image(tmp_path, "7", np.zeros((4, 4), np.uint8)))
     page = render(Report(title="run", samples=[{"picture": picture, "sound": url, "source": "7", "wide": True}]))
     assert url in page
     assert "media-src data:" in page

@@ -26,7 +26,7 @@ from flax_transformer.task.recipe import _wrapped
 from flax_transformer.task.run import open_run
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.start import load_start
-from flax_transformer.task.use import classify, classify_pictures, embed_pictures
+from flax_transformer.task.use import classify, classify_images, embed_images
 from flax_transformer.task.use.require import tokenizer_of
 from flax_transformer.train.loop import TrainConfig
 
@@ -81,7 +81,7 @@ def test_the_export_tells_of_files_what_the_run_told(finished, run):
     samples = [json.loads(line) for line in (finished / "samples.jsonl").read_text().splitlines()]
     files = [finished / each["picture"] for each in samples]
     pretrained = hub.load(finished / "export")
-    told = classify_pictures(pretrained, files)
+    told = classify_images(pretrained, files)
     assert [labels[0].name for labels in told] == [each["hypothesis"] for each in samples]
     np.testing.assert_allclose([labels[0].probability for labels in told], [each["score"] for each in samples], 1e-4)
     code, out, _ = run("classify", finished, files[0])
@@ -91,7 +91,7 @@ def test_the_export_tells_of_files_what_the_run_told(finished, run):
     lines = [line.split("\t") for line in out.splitlines()]
     assert [name for name, _ in lines] == [str(file) for file in files[:3]]
     vectors = [[float(value) for value in numbers.split()] for _, numbers in lines]
-    np.testing.assert_allclose(vectors, embed_pictures(pretrained, files[:3]), rtol=1e-4)
+    np.testing.assert_allclose(vectors, embed_images(pretrained, files[:3]), rtol=1e-4)
 
 
 def test_what_is_no_picture_is_said(finished, run, tmp_path):
@@ -104,7 +104,7 @@ def test_what_is_no_picture_is_said(finished, run, tmp_path):
     code, _, error = run("classify", finished, "--pair", "one", "two")
     assert "pairs are of texts, the checkpoint reads images" in error
     with pytest.raises(ValueError, match="to classify takes a checkpoint that can, got a GPT2LMHeadModel"):
-        classify_pictures(hub.load(ROOT / "tests/hub/golden/gpt2"), [])
+        classify_images(hub.load(ROOT / "tests/hub/golden/gpt2"), [])
     picture = next((finished / "samples").iterdir())
     with pytest.raises(ValueError, match=r"a BertForPreTraining reads text, it was given the image .*\.png"):
         tokenizer_of(hub.load(ROOT / "tests/hub/golden/bert"), "a cat", str(picture))
@@ -160,7 +160,7 @@ def test_an_autoencoder_becomes_a_classifier_of_pictures(tmp_path):
     assert (tuned.config["model_type"], tuned.config["image_size"]) == ("vit", 12)
     assert not [name for name in tuned.config if "decoder" in name]
     samples = [json.loads(line) for line in (tmp_path / "run/samples.jsonl").read_text().splitlines()]
-    told = classify_pictures(tuned, [tmp_path / "run" / each["picture"] for each in samples])
+    told = classify_images(tuned, [tmp_path / "run" / each["picture"] for each in samples])
     assert [labels[0].name for labels in told] == [each["hypothesis"] for each in samples]
 
 

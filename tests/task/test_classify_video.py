@@ -17,7 +17,7 @@ from flax_transformer.task.example import Augment, LabelledVideos
 from flax_transformer.task.experiment import train
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.start import load_start
-from flax_transformer.task.use import classify_clips
+from flax_transformer.task.use import classify_videos
 from flax_transformer.task.use.image_attention import draw_file
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -85,7 +85,7 @@ def clips_of(folder, target):
 @pytest.mark.proves("timesformer", "weights", "the export of a run tells the same of files")
 def test_the_export_tells_of_files_what_the_run_told(finished, tmp_path, run):
     samples, folders = samples_of(finished), clips_of(finished, tmp_path)
-    told = classify_clips(hub.load(finished / "export"), folders)
+    told = classify_videos(hub.load(finished / "export"), folders)
     assert [labels[0].name for labels in told] == [each["hypothesis"] for each in samples]
     np.testing.assert_allclose([labels[0].probability for labels in told], [each["score"] for each in samples], 1e-4)
     code, out, _ = run("classify", finished, folders[0])

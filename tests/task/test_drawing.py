@@ -16,7 +16,7 @@ from flax_transformer.data.text import train_word_bpe
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.objective import LabelLoss
-from flax_transformer.report.sample import save_picture
+from flax_transformer.report.sample import save_image
 from flax_transformer.task.drawing import draw_samples
 from flax_transformer.task.example.image import LabelledImages
 from flax_transformer.task.recipe import Recipe
@@ -85,7 +85,7 @@ def test_a_run_of_pictures_shows_what_it_looks_at(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(to_json(recipe)))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "split": "test", "accuracy": 0.5}\n')
     pixels = np.random.default_rng(0).integers(0, 256, (20, 20), np.uint8)
-    sample = {"picture": save_picture(tmp_path, "0", pixels), "source": "noise", "target": "a", "hypothesis": "b"}
+    sample = {"picture": save_image(tmp_path, "0", pixels), "source": "noise", "target": "a", "hypothesis": "b"}
     (tmp_path / "samples.jsonl").write_text(json.dumps(sample) + "\n")
     hub.save(replace(hub.load(GOLDEN / "vit"), processor=PROCESSOR), tmp_path / "export")
     page = remake_report(tmp_path).read_text()

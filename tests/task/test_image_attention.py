@@ -12,7 +12,7 @@ from flax_transformer import hub
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.models.vision.swin import LARGEST
 from flax_transformer.report import image_attention_figure
-from flax_transformer.task.use import classify_pictures, embed_pictures, image_attention
+from flax_transformer.task.use import classify_images, embed_images, image_attention
 from flax_transformer.task.use.image_attention import draw_image
 
 pytestmark = pytest.mark.proves("report", "attention over images, rollout")
@@ -117,12 +117,12 @@ def test_colours_are_seen_where_their_pixels_are(tmp_path):
         np.testing.assert_allclose(layer, other[0], atol=1e-6)
         np.testing.assert_array_equal(layer, np.tril(layer))
     image.save(tmp_path / "noise.png")
-    (labels,) = classify_pictures(pretrained, [tmp_path / "noise.png"])
+    (labels,) = classify_images(pretrained, [tmp_path / "noise.png"])
     logits = np.asarray(output.logits[0])
     chances = np.exp(logits) / np.exp(logits).sum()
     assert labels[0].name == f"LABEL_{logits.argmax()}"
     np.testing.assert_allclose(labels[0].probability, chances.max(), rtol=1e-5)
-    vectors = embed_pictures(pretrained, [tmp_path / "noise.png"])
+    vectors = embed_images(pretrained, [tmp_path / "noise.png"])
     np.testing.assert_allclose(vectors[0], output.last_hidden_state[0].mean(0), atol=1e-6)
 
 

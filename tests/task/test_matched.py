@@ -233,8 +233,8 @@ class TestSearch:
 
     def test_vectors_are_kept_and_those_of_changed_pictures_made_anew(self, searched, album, monkeypatch):
         made = []
-        inner = match.embed_pictures
-        monkeypatch.setattr(match, "embed_pictures", lambda p, files: made.extend(files) or inner(p, files))
+        inner = match.embed_images
+        monkeypatch.setattr(match, "embed_images", lambda p, files: made.extend(files) or inner(p, files))
         first = search(searched[0], "a red cross", album)
         assert len(made) == 5
         assert search(searched[0], "a red cross", album) == first

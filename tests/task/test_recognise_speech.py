@@ -18,7 +18,7 @@ from flax_transformer.task.evaluator.transcript import Transcripts
 from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
 from flax_transformer.task.translator import Search
-from flax_transformer.task.use import classify_sounds, transcribe
+from flax_transformer.task.use import classify_audio, transcribe
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -78,7 +78,7 @@ def heard(folder, kind, names):
     pretrained = hub.load(folder / "export")
     files = [folder / each for each in names]
     if kind == "digits":
-        return [labels[0].name for labels in classify_sounds(pretrained, files)]
+        return [labels[0].name for labels in classify_audio(pretrained, files)]
     return [each.text for each in transcribe(pretrained, files)]
 
 

@@ -48,7 +48,7 @@ def recipe_of(kind, root):
         search = Search(beams=1) if kind == "whisper" else None
         return replace(
             recipe, data=SpokenStringData(root=str(speech(root / "speech", texts)), holdout=0.2),
-            examples=replace(recipe.examples, rows=4, **own), evaluators=(Transcripts(search=search, pictures_kept=2),),
+            examples=replace(recipe.examples, rows=4, **own), evaluators=(Transcripts(search=search, images_kept=2),),
         )  # fmt: skip
     if kind in ("bert", "roberta"):
         (root / "text.txt").write_text(LINES)

@@ -326,10 +326,3 @@ def test_a_checkpoint_of_another_kind_is_named(causal, marked):
     ):
         with pytest.raises(ValueError, match=name):
             use()
-
-
-@pytest.mark.parametrize(("first", "named"), [("a text", "'a text'"), (["a text"], "a list"), (None, "a NoneType")])
-@pytest.mark.parametrize("use", [classify, detect, translate])
-def test_what_is_no_checkpoint_is_named(use, first, named):
-    with pytest.raises(TypeError, match=rf"a checkpoint comes first, as `hub\.load` returns it, got {named}"):
-        use(first, ["a text"])

@@ -8,7 +8,7 @@ from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import settle_pooler
-from flax_transformer.hub.image_call import LAYERS, MASKABLE, picture_classifier, pooled_picture
+from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, pooled_image
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.positions import fitted_biases
 from flax_transformer.hub.registration import Architecture, Family
@@ -119,15 +119,15 @@ FAMILIES = {
         model_type="beit",
         architectures={
             "BeitModel": Architecture(
-                _model, pooled_picture, norm("head.norm", "pooler.layernorm"), _write_pooler, at="backbone.",
+                _model, pooled_image, norm("head.norm", "pooler.layernorm"), _write_pooler, at="backbone.",
                 base=True, ignored=LARGER[:3], uses=("embed",), inputs=MASKABLE, **LAYERS,
             ),
             "BeitForImageClassification": Architecture(
-                _classifying, picture_classifier, (*norm("head.norm", "beit.pooler.layernorm"), *vit.CLASSIFIER),
+                _classifying, image_classifier, (*norm("head.norm", "beit.pooler.layernorm"), *vit.CLASSIFIER),
                 at="backbone.", ignored=LARGER[2:], uses=("classify",), inputs=PICTURES, **LAYERS,
             ),
             "BeitForMaskedImageModeling": Architecture(
-                _naming, picture_classifier, (*norm("head.norm", "layernorm"), *linear("head.output", "lm_head")),
+                _naming, image_classifier, (*norm("head.norm", "layernorm"), *linear("head.output", "lm_head")),
                 at="backbone.", ignored=LARGER[:2], uses=("fill",), inputs=MASKABLE, **LAYERS,
             ),
         },

@@ -10,7 +10,7 @@ from flax_transformer.hub.family import bert
 from flax_transformer.hub.family.clip import BUFFERS, TOKENS
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS
-from flax_transformer.hub.image_text_call import answerer, captioner, normed_picture, pooled_towers, retriever
+from flax_transformer.hub.image_text_call import answerer, captioner, normed_image, pooled_towers, retriever
 from flax_transformer.hub.inputs import PICTURES, TOWERS, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
@@ -228,7 +228,7 @@ FAMILIES = {
         model_type="blip_vision_model",
         architectures={
             "BlipVisionModel": Architecture(
-                _vision_alone, normed_picture, base=True, uses=("embed",), inputs=PICTURES, **LAYERS
+                _vision_alone, normed_image, base=True, uses=("embed",), inputs=PICTURES, **LAYERS
             ),
         },
         table=VISION_ALONE, write=lambda config: VISION_CONFIG.write(config.backbone), ignored=BUFFERS,

@@ -7,7 +7,7 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family.vit import blocks
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier
-from flax_transformer.hub.image_call import LAYERS, picture_classifier
+from flax_transformer.hub.image_call import LAYERS, image_classifier
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Family
@@ -51,7 +51,7 @@ TABLE = (
 )  # fmt: skip
 
 HEAD = (*linear("head.score", "pooler.score"), *linear("head.output", "classifier"))
-CLASSIFIER = classifier(CONFIG.read, picture_classifier, HEAD, pool="weighted", uses=("classify",))
+CLASSIFIER = classifier(CONFIG.read, image_classifier, HEAD, pool="weighted", uses=("classify",))
 
 FAMILIES = {
     "cct": Family(

@@ -6,7 +6,7 @@ from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.image_call import LAYERS, picture_classifier
+from flax_transformer.hub.image_call import LAYERS, image_classifier
 from flax_transformer.hub.inputs import PICTURES, TEXT, TOWERS, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
@@ -58,7 +58,7 @@ def read(fields: Fields) -> TwoTowersConfig:
 def write(config: TwoTowersConfig | ClassifierConfig) -> dict[str, Any]:
     """Write config.json's fields of both towers, or of the images' in a classifier."""
     if isinstance(config, ClassifierConfig):
-        return write_pictures("clip", IMAGE_CONFIG, config)
+        return write_images("clip", IMAGE_CONFIG, config)
     text, image = TEXT_CONFIG.write(config.text), IMAGE_CONFIG.write(config.vision)
     return {
         "text_config": {"model_type": "clip_text_model", **text},
@@ -82,7 +82,7 @@ def classifying(fields: Fields) -> ClassifierConfig:
     return with_head(IMAGE_CONFIG.read(inside(fields, "vision")).backbone, outputs=fields.labels, pool="mean", skip=1)
 
 
-def write_pictures(kind: str, table: ConfigTable, config: ClassifierConfig) -> dict[str, Any]:
+def write_images(kind: str, table: ConfigTable, config: ClassifierConfig) -> dict[str, Any]:
     """Write config.json's fields of the tower of images in a classifier, whose head is none of a tower's."""
     own = table.write(replace(table.like, backbone=config.backbone))
     return {"vision_config": {"model_type": f"{kind}_vision_model", **own}}
@@ -177,7 +177,7 @@ FAMILIES = {
         architectures={
             "CLIPModel": Architecture(read, two_towers, uses=("match",), inputs=TOWERS, **TOWER_LAYERS),
             "CLIPForImageClassification": Architecture(
-                classifying, picture_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
+                classifying, image_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
                 inputs=PICTURES, **LAYERS,
             ),
         },

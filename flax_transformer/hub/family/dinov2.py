@@ -6,7 +6,7 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.image_call import LAYERS, MASKABLE, picture_classifier, picture_model
+from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, image_model
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, linear, norm, parameter
@@ -76,10 +76,10 @@ FAMILIES = {
         model_type="dinov2",
         architectures={
             "Dinov2Model": Architecture(
-                read, picture_model, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=MASKABLE, **LAYERS
+                read, image_model, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=MASKABLE, **LAYERS
             ),
             "Dinov2ForImageClassification": Architecture(
-                _classifier, picture_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=PICTURES,
+                _classifier, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=PICTURES,
                 **LAYERS,
             ),
         },

@@ -8,7 +8,7 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier
-from flax_transformer.hub.image_call import picture_classifier
+from flax_transformer.hub.image_call import image_classifier
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import conv, linear, norm
@@ -56,7 +56,7 @@ TABLE = (
     *norm("trunk.norm", "norm"),
 )
 
-CLASSIFIER = classifier(CONFIG.read, picture_classifier, linear("head.output", "head"), pool="mean", uses=("classify",))
+CLASSIFIER = classifier(CONFIG.read, image_classifier, linear("head.output", "head"), pool="mean", uses=("classify",))
 
 FAMILIES = {
     "mixer": Family(

@@ -10,7 +10,7 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.family.swin import inner_width, ratio_of
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.image_call import hidden, picture_classifier
+from flax_transformer.hub.image_call import hidden, image_classifier
 from flax_transformer.hub.inputs import PICTURES, Inputs
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
@@ -125,7 +125,7 @@ FAMILIES = {
                 read, states, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=PICTURES, **LAYERS
             ),
             "PvtForImageClassification": Architecture(
-                _classifying, picture_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=PICTURES,
+                _classifying, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=PICTURES,
                 **LAYERS,
             ),
         },

@@ -6,9 +6,9 @@ from typing import Any
 
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import clip
-from flax_transformer.hub.family.clip import BUFFERS, TOKENS, blocks, classifier_rows, grid_of, write_pictures
+from flax_transformer.hub.family.clip import BUFFERS, TOKENS, blocks, classifier_rows, grid_of, write_images
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.image_call import picture_classifier
+from flax_transformer.hub.image_call import image_classifier
 from flax_transformer.hub.inputs import PADDED_TOWERS, PICTURES, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
@@ -50,7 +50,7 @@ def read(fields: Fields) -> TwoTowersConfig:
 def write(config: TwoTowersConfig | ClassifierConfig) -> dict[str, Any]:
     """Write config.json's fields of both towers, or of the images' in a classifier."""
     if isinstance(config, ClassifierConfig):
-        return write_pictures("siglip", IMAGE_CONFIG, config)
+        return write_images("siglip", IMAGE_CONFIG, config)
     return {
         "text_config": {"model_type": "siglip_text_model", **TEXT_CONFIG.write(config.text)},
         "vision_config": {"model_type": "siglip_vision_model", **IMAGE_CONFIG.write(config.vision)},
@@ -114,7 +114,7 @@ FAMILIES = {
                 read, partial(two_towers, texts=last_tower), uses=("match",), inputs=PADDED_TOWERS, **TOWER_LAYERS
             ),
             "SiglipForImageClassification": Architecture(
-                classifying, picture_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
+                classifying, image_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
                 inputs=PICTURES, **ALONE,
             ),
         },

@@ -8,7 +8,7 @@ from flax_transformer.hub.call import ModelOutput
 from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.image_call import MASKABLE, hidden, picture_classifier, picture_restorer
+from flax_transformer.hub.image_call import MASKABLE, hidden, image_classifier, image_restorer
 from flax_transformer.hub.inputs import PICTURES, Inputs
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
@@ -154,11 +154,11 @@ FAMILIES = {
                 read, averaged, base=True, ignored=LARGER, uses=("embed",), inputs=PICTURES, **LAYERS
             ),
             "SwinForImageClassification": Architecture(
-                _classifying, picture_classifier, vit.CLASSIFIER, at="backbone.", ignored=LARGER, uses=("classify",),
+                _classifying, image_classifier, vit.CLASSIFIER, at="backbone.", ignored=LARGER, uses=("classify",),
                 inputs=PICTURES, **LAYERS,
             ),
             "SwinForMaskedImageModeling": Architecture(
-                _restoring, picture_restorer, vit.PIXELS, at="backbone.", ignored=LARGER[1:2], uses=("fill",),
+                _restoring, image_restorer, vit.PIXELS, at="backbone.", ignored=LARGER[1:2], uses=("fill",),
                 inputs=MASKABLE, **LAYERS,
             ),
         },

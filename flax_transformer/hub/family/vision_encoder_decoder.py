@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flax_transformer.hub.captioner import both_layers, picture_to_text
+from flax_transformer.hub.captioner import both_layers, image_to_text
 from flax_transformer.hub.config_diff import config_diff
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import PICTURES, Signature
@@ -133,7 +133,7 @@ FAMILIES = {
         architectures={
             "VisionEncoderDecoderModel": Architecture(
                 read,
-                picture_to_text,
+                image_to_text,
                 base=True,
                 uses=("respond",),
                 inputs=PICTURES_TO_TEXT,

@@ -8,7 +8,7 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields, spelled
 from flax_transformer.hub.head import settle_pooler
-from flax_transformer.hub.image_call import LAYERS, MASKABLE, picture_classifier, picture_restorer, pooled_picture
+from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, image_restorer, pooled_image
 from flax_transformer.hub.inputs import PICTURES
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
@@ -138,15 +138,15 @@ def architectures(read: Callable[[Fields], Any], kind: str) -> dict[str, Archite
     """Return the classes that ViT and DeiT have, whose names begin with `kind`."""
     return {
         f"{kind}Model": Architecture(
-            partial(pooled, read), pooled_picture, POOLER, write_pooler, at="backbone.", base=True, ignored=LARGER,
+            partial(pooled, read), pooled_image, POOLER, write_pooler, at="backbone.", base=True, ignored=LARGER,
             uses=("embed",), inputs=PICTURES, **LAYERS,
         ),
         f"{kind}ForImageClassification": Architecture(
-            partial(classifying, read), picture_classifier, CLASSIFIER, at="backbone.", ignored=LARGER,
+            partial(classifying, read), image_classifier, CLASSIFIER, at="backbone.", ignored=LARGER,
             uses=("classify",), inputs=PICTURES, **LAYERS,
         ),
         f"{kind}ForMaskedImageModeling": Architecture(
-            partial(restoring, read), picture_restorer, PIXELS, lambda config: {"encoder_stride": config.stride},
+            partial(restoring, read), image_restorer, PIXELS, lambda config: {"encoder_stride": config.stride},
             at="backbone.", ignored=LARGER[1:3], uses=("fill",), inputs=MASKABLE, **LAYERS,
         ),
     }  # fmt: skip

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.hub.audio_call import sound_classifier
+from flax_transformer.hub.audio_call import audio_classifier
 from flax_transformer.hub.call import seq2seq_lm, seq2seq_model
 from flax_transformer.hub.check import check_frames
 from flax_transformer.hub.config import ConfigTable
@@ -102,7 +102,7 @@ FAMILIES = {
             "WhisperForConditionalGeneration": Architecture(read, seq2seq_lm, uses=("respond",), **BOTH_SIDES),
             "WhisperModel": Architecture(read, seq2seq_model, base=True, uses=("embed",), **BOTH_SIDES),
             "WhisperForAudioClassification": Architecture(
-                _classifier, sound_classifier, HEAD, lambda config: {"classifier_proj_size": config.head.dense_width},
+                _classifier, audio_classifier, HEAD, lambda config: {"classifier_proj_size": config.head.dense_width},
                 at="backbone.", base=True, ignored=(r"^(model\.)?decoder\.", r"^proj_out\."), uses=("classify",),
                 inputs=SOUND, check=check_frames,
             ),

@@ -90,7 +90,7 @@ KINDS = {
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class AudioProcessor:
-    """A checkpoint's feature extractor; made by ``load_sound_processor`` or ``AudioProcessor.of``.
+    """A checkpoint's feature extractor; made by ``load_audio_processor`` or ``AudioProcessor.of``.
 
     >>> processor = AudioProcessor.of({"feature_extractor_type": "WhisperFeatureExtractor", "chunk_length": 2})
     >>> processor(np.zeros(100, np.float32))["input_features"].shape
@@ -209,7 +209,7 @@ class AudioProcessor:
         write_files(self.files, Path(folder))
 
 
-def read_sound_files(folder: Path) -> dict[str, bytes]:
+def read_audio_files(folder: Path) -> dict[str, bytes]:
     """Read the files of a folder that say what is done to sounds, by name."""
     return {name: (folder / name).read_bytes() for name in (PREPROCESSOR, PROCESSOR) if (folder / name).is_file()}
 
@@ -220,20 +220,20 @@ def hears(folder: Path) -> bool:
     Raises:
       ValueError: broken files; names the file.
     """
-    files = read_sound_files(folder)
+    files = read_audio_files(folder)
     config = read_object(files, PREPROCESSOR, folder)
     return INSIDE in read_object(files, PROCESSOR, folder) or (
         KIND in config and str(config[KIND]) in KINDS and "image_processor_type" not in config
     )
 
 
-def load_sound_processor(folder: Path) -> AudioProcessor:
+def load_audio_processor(folder: Path) -> AudioProcessor:
     """Read the feature extractor of a checkpoint folder.
 
     Raises:
       ValueError: one that is not known, or broken files; names the file.
     """
-    files = read_sound_files(folder)
+    files = read_audio_files(folder)
     inside = read_object(files, PROCESSOR, folder).get(INSIDE)
     name = PREPROCESSOR if inside is None else PROCESSOR
     config = read_object(files, PREPROCESSOR, folder) if inside is None else inside

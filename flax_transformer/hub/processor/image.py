@@ -17,7 +17,7 @@ from flax_transformer.hub.file import CONFIG, write_files
 from flax_transformer.hub.processor.call import as_tensors
 from flax_transformer.hub.processor.file import read_object
 from flax_transformer.hub.processor.image_kind import KINDS, OPTIONS, name_kind, read_steps
-from flax_transformer.hub.processor.image_source import read_pictures, read_pixels, split_clips
+from flax_transformer.hub.processor.image_source import read_images, read_pixels, split_videos
 from flax_transformer.hub.processor.image_step import Normalize, Offset, Rescale, StackImages
 from flax_transformer.listing import listed
 
@@ -100,14 +100,14 @@ class ImageProcessor:
         if changes:
             return self.updated(**changes)(images, return_tensors=return_tensors)
         if self.frames:
-            done = StackImages()([StackImages()(self._done(clip))["pixel_values"] for clip in split_clips(images)])
+            done = StackImages()([StackImages()(self._done(clip))["pixel_values"] for clip in split_videos(images)])
         else:
             done = self.batch(self._done(images))
         return as_tensors(done, return_tensors)
 
     def _done(self, images: Any) -> list[np.ndarray]:
         done = []
-        for image in read_pictures(images):
+        for image in read_images(images):
             pixels = read_pixels(image, rgb=self.rgb)
             for step in self.steps:
                 if isinstance(step, Rescale) and step.factor < 0.1 and pixels.dtype.kind == "f" and pixels.max() <= 1:
@@ -129,7 +129,7 @@ class ImageProcessor:
         Raises:
           FileNotFoundError, ValueError: as in a call.
         """
-        (image,) = read_pictures(image)
+        (image,) = read_images(image)
         pixels = read_pixels(image, rgb=self.rgb)
         for step in self.steps:
             pixels = pixels if isinstance(step, Rescale | Offset | Normalize) else step(pixels)

@@ -15,7 +15,7 @@ from flax_transformer.hub.foreign import check_file
 CHANNELS = (1, 3, 4)
 
 
-def read_pictures(images: Any) -> list[Any]:
+def read_images(images: Any) -> list[Any]:
     """Decode files, and lay lists and arrays of images out as one list of Pillow's images and arrays.
 
     Raises:
@@ -28,7 +28,7 @@ def read_pictures(images: Any) -> list[Any]:
     return found
 
 
-def split_clips(clips: Any) -> list[Any]:
+def split_videos(clips: Any) -> list[Any]:
     """Tell one clip, a list or array of images, from several."""
     several = isinstance(clips, list | tuple) and clips and (isinstance(clips[0], list | tuple) or _axes(clips[0]) == 4)
     return list(clips) if several or _axes(clips) == 5 else [clips]

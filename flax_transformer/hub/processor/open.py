@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_transformer.hub.file import write_files
-from flax_transformer.hub.processor.audio import AudioProcessor, hears, load_sound_processor, read_sound_files
+from flax_transformer.hub.processor.audio import AudioProcessor, hears, load_audio_processor, read_audio_files
 from flax_transformer.hub.processor.file import read_files
 from flax_transformer.hub.processor.image import ImageProcessor, load_image_processor, read_image_files
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
@@ -55,7 +55,7 @@ def open_processor(folder: Path) -> ImageProcessor | AudioProcessor | Unreadable
     """Read what makes a model's inputs of sounds, or of images; as `open_image_processor`."""
     with contextlib.suppress(ValueError):  # broken files are told of below
         if hears(folder):
-            return _open("feature extractor", load_sound_processor, read_sound_files, folder)
+            return _open("feature extractor", load_audio_processor, read_audio_files, folder)
     return open_image_processor(folder)
 
 

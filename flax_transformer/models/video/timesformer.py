@@ -22,7 +22,7 @@ from flax_transformer.models.video.divided_block import DividedBlockConfig, divi
 from flax_transformer.models.video_attention import over_film, over_times, space_alone, time_alone
 from flax_transformer.models.vision.vit import FLOAT32, ViT, ViTConfig, vit_encoder
 from flax_transformer.nn import Grid, PatchConfig, Precision, with_fields
-from flax_transformer.nn.check import check_clips
+from flax_transformer.nn.check import check_videos
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.ops import dropout, resample, widen
 from flax_transformer.ops.resample import resample_positions
@@ -89,7 +89,7 @@ class TimeSformer(ReadsClips, ViT):
         Raises:
           ValueError: shapes that do not fit.
         """
-        check_clips(clips, self.cfg.patches.channels)
+        check_videos(clips, self.cfg.patches.channels)
         keys = (None, None) if key is None else jax.random.split(key)
         x = super().embed(clips, key=keys[0])
         if not self.cfg.time:

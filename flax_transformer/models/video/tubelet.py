@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.check import check_clips
+from flax_transformer.nn.check import check_videos
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
@@ -65,7 +65,7 @@ class Tubelets(Module):
         Raises:
           ValueError: shapes that do not fit.
         """
-        check_clips(clips, self.cfg.channels)
+        check_videos(clips, self.cfg.channels)
         (high, wide), span = self.cfg.patch, self.cfg.span
         times, rows, columns = self.cfg.grid_of(*clips.shape[-4:-1])
         x = rearrange(

@@ -8,7 +8,7 @@ import numpy as np
 
 from flax_transformer.decode import Beam, Greedy, PowerPenalty
 from flax_transformer.frozen import frozen
-from flax_transformer.report.sample import save_picture
+from flax_transformer.report.sample import save_image
 from flax_transformer.task.caption_score import caption_scores
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
@@ -78,7 +78,7 @@ class Captions(Evaluator):
     def _sample(self, finished: Finished, number: int, written: str) -> dict[str, str]:
         held = finished.opened.held
         return {
-            "picture": save_picture(finished.folder.root, str(number), held.show(number)),
+            "picture": save_image(finished.folder.root, str(number), held.show(number)),
             "source": held.name(number),
             "hypothesis": written,
             "caption": "references: " + " · ".join(held.captions[number]),

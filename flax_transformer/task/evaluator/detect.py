@@ -15,7 +15,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.detection import post_process_object_detection
 from flax_transformer.ops.boxes import to_corners
 from flax_transformer.parallel import multihost
-from flax_transformer.report.sample import save_picture
+from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.average_precision import average_precision
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
@@ -88,7 +88,7 @@ def _sample(finished: Finished, scenes: Scenes, number: int, found: Any, names: 
     order = np.argsort(-found["scores"], kind="stable")
     kept = [int(i) for i in order if found["scores"][i] >= LEAST][:MOST]
     return {
-        "picture": save_picture(finished.folder.root, f"{number}", scenes.images[number]),
+        "picture": save_image(finished.folder.root, f"{number}", scenes.images[number]),
         "source": scenes.images.name(number),
         "size": list(scenes.images.size(number)),
         "objects": [

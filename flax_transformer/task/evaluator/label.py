@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.frozen import frozen
-from flax_transformer.report.audio_figure import spectrum_picture
-from flax_transformer.report.sample import save_picture, save_sound, write_confusion
+from flax_transformer.report.audio_figure import spectrum_image
+from flax_transformer.report.sample import save_audio, save_image, write_confusion
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.finite import check_finite
@@ -104,7 +104,7 @@ class PictureLabels(ShownLabels):
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the image as the model sees it."""
         return {
-            "picture": save_picture(root, str(index), held.seen(index)),
+            "picture": save_image(root, str(index), held.seen(index)),
             "source": held.name(index),
             **held.told(index),
         }
@@ -117,8 +117,8 @@ class SoundLabels(ShownLabels):
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the spectrum as the model hears it, and the sound."""
         heard = held[index]
-        picture = save_picture(root, str(index), spectrum_picture(heard["frames"].T))
-        sound = save_sound(root, str(index), heard["samples"], held.processor.rate)
+        picture = save_image(root, str(index), spectrum_image(heard["frames"].T))
+        sound = save_audio(root, str(index), heard["samples"], held.processor.rate)
         return {"picture": picture, "sound": sound, "source": heard["name"]}
 
 

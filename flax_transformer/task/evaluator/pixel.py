@@ -15,7 +15,7 @@ from jaxtyping import Int, UInt8
 
 from flax_transformer.data.image.palette import Palette
 from flax_transformer.frozen import frozen
-from flax_transformer.report.sample import save_picture
+from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.text_table import align
@@ -124,8 +124,8 @@ class Completions(Evaluator):
         root = finished.folder.root
         save_pixels(strip(pages), root / COMPLETIONS)
         samples = [
-            {"picture": save_picture(root, f"completion-{i}", strip(pages[:, i : i + 1].transpose(1, 0, 2, 3, 4))),
-             "whole": save_picture(root, f"whole-{i}", images[i]), "source": f"test image {i}", "caption": CAPTION}
+            {"picture": save_image(root, f"completion-{i}", strip(pages[:, i : i + 1].transpose(1, 0, 2, 3, 4))),
+             "whole": save_image(root, f"whole-{i}", images[i]), "source": f"test image {i}", "caption": CAPTION}
             for i in range(len(true))
         ]  # fmt: skip
         return Shown(samples=samples, lines=("", f"{len(true)} halves completed: {root / COMPLETIONS}"))

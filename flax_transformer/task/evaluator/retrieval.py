@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.report.sample import save_picture
+from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.finite import check_finite
@@ -76,7 +76,7 @@ class RetrievalEvaluator(Evaluator):
                 pictures = [(query, None), *pictures]
             rank = int(best_ranks(scores[number : number + 1], right[None])[0]) + 1
             samples.append({
-                "picture": save_picture(finished.folder.root, str(number), strip(pictures)),
+                "picture": save_image(finished.folder.root, str(number), strip(pictures)),
                 "source": query if isinstance(query, str) else f"{held.sides[0][:-1]} {number}, and what it finds",
                 "caption": f"the right one has rank {rank:,} of {len(order):,}",
             })  # fmt: skip

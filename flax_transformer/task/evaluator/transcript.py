@@ -17,7 +17,7 @@ from flax_transformer.hub.processor.ctc import collapse
 from flax_transformer.objective.objective import present_rows
 from flax_transformer.ops import Mask
 from flax_transformer.report.audio_figure import pixels_of, sound_figure
-from flax_transformer.report.sample import save_picture, save_sound
+from flax_transformer.report.sample import save_audio, save_image
 from flax_transformer.task.attention import attention_weights, spell
 from flax_transformer.task.edit_distance import letter_edits, word_edits
 from flax_transformer.task.evaluate import tested
@@ -41,7 +41,7 @@ class Transcripts(Evaluator):
     """How an encoder-decoder looks for the best text; None: the best letter of every position (CTC)."""
     count: int = 6
     """Sounds shown on the terminal."""
-    pictures_kept: int = 12
+    images_kept: int = 12
     """Sounds that the report shows, half of them wrong where so many are."""
 
     def __call__(self, finished: Finished) -> Shown:
@@ -94,8 +94,8 @@ class Transcripts(Evaluator):
 
     def _chosen(self, same: Sequence[bool]) -> list[int]:
         """Choose sounds to keep: wrong ones, at most half, and others."""
-        wrong = [index for index, right in enumerate(same) if not right][: self.pictures_kept // 2]
-        others = [index for index, right in enumerate(same) if right][: self.pictures_kept - len(wrong)]
+        wrong = [index for index, right in enumerate(same) if not right][: self.images_kept // 2]
+        others = [index for index, right in enumerate(same) if right][: self.images_kept - len(wrong)]
         return [*wrong, *others]
 
     def _drawn(self, finished: Finished, index: int) -> dict[str, Any]:
@@ -111,8 +111,8 @@ class Transcripts(Evaluator):
         frames = np.pad(frames, ((0, 0), (0, max(steps - frames.shape[1], 0))), constant_values=frames.min())[:, :steps]
         picture = pixels_of(sound_figure(frames, seconds, names, shares, title))
         return {
-            "picture": save_picture(root, str(index), picture, WIDEST),
-            "sound": save_sound(root, str(index), sound.samples, sound.rate),
+            "picture": save_image(root, str(index), picture, WIDEST),
+            "sound": save_audio(root, str(index), sound.samples, sound.rate),
             "wide": True,
         }
 

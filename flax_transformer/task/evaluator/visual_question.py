@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.report.sample import save_picture
+from flax_transformer.report.sample import save_image
 from flax_transformer.task.evaluate import tested
 from flax_transformer.task.evaluator.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.evaluator.label import class_probabilities, class_sample, telling
@@ -53,7 +53,7 @@ class VisualAnswers(Evaluator):
         held = finished.opened.held
         seen = {}
         if held.show is not None:
-            seen["picture"] = save_picture(finished.folder.root, str(index), held.show(index))
+            seen["picture"] = save_image(finished.folder.root, str(index), held.show(index))
         answers = ", ".join(held.asked.answers[index])
         return {**seen, "source": held.asked.questions[index], **class_sample(names, answers, probabilities)}
 

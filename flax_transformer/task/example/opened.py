@@ -19,11 +19,11 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.start import (
+    start_audio,
     start_inputs,
     start_letters,
     start_processor,
     start_seq2seq,
-    start_sound,
     start_tokenizer,
     start_uses,
 )
@@ -95,7 +95,7 @@ class Context:
     @property
     def sound(self) -> AudioProcessor | None:
         """The feature extractor of that checkpoint; None for a new model."""
-        return start_sound(self.init) if self.init else None
+        return start_audio(self.init) if self.init else None
 
     @property
     def inputs(self) -> Signature | None:

@@ -77,7 +77,7 @@ class LabelledVideos(Sized):
         return self._settled(context, found.channels)._open(found, context)
 
     def _open(self, found: VideoSet, context: Context) -> Opened:
-        height, width = check_clips(found, self.frames, self.size)
+        height, width = check_videos(found, self.frames, self.size)
         normalise = normalised(self.mean, self.std, found.channels)
         folded = Normalise(mean=normalise.mean * self.frames, std=normalise.std * self.frames)
         fixed = (SampleFrames(count=self.frames), *(PerFrame(transform=each) for each in self._fixed()))
@@ -121,7 +121,7 @@ class _Chain:
         return batch
 
 
-def check_clips(found: VideoSet, frames: int, size: int | None) -> tuple[int, int]:
+def check_videos(found: VideoSet, frames: int, size: int | None) -> tuple[int, int]:
     """Return the height and width that clips get.
 
     Raises:

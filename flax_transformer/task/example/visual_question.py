@@ -147,7 +147,7 @@ class AskedImages(LabelledImages):
         }
 
         def once(split: str) -> Iterable[Arrays]:
-            pictures, *each = held_pictures(known.asked[split], fixed, settled.memory)
+            pictures, *each = held_images(known.asked[split], fixed, settled.memory)
             told = partial(_both, tell[split], normalise)
             return each_image_once(
                 pictures, *each, rows=context.held_rows(self.rows), collate=ImageRows(), normalise=told
@@ -173,7 +173,7 @@ class AskedImages(LabelledImages):
     def _rows(self, asked: VisualQuestions, shape: tuple[int, int, int], seed: int) -> Any:
         """Return the rows of training batches: of images in memory, if they are not changed one by one."""
         fixed = () if self.augment.area else self._fixed()
-        asked, *rest = held_pictures(asked, fixed, self.memory)
+        asked, *rest = held_images(asked, fixed, self.memory)
         each = (*rest, *self.augment.examples(shape[:2], self.resample))
         if each or not isinstance(asked.images, InMemoryImages):
             return DecodedRows(shuffled(asked, *each, seed=seed), ImageRows())
@@ -255,7 +255,7 @@ class Question:
         return {**batch, "inputs": {**batch["inputs"], **rows["inputs"]}, "labels": self.labels[numbers]}
 
 
-def held_pictures(asked: VisualQuestions, fixed: Sequence[Any], memory: int) -> tuple[Any, ...]:
+def held_images(asked: VisualQuestions, fixed: Sequence[Any], memory: int) -> tuple[Any, ...]:
     """Return questions with their images made one size and held in memory; else as they are, and what makes the size.
 
     Args:

@@ -2,8 +2,8 @@
 
 from flax_transformer.task.use.answer import answer as answer
 from flax_transformer.task.use.ask import ask as ask
-from flax_transformer.task.use.audio import classify_sounds as classify_sounds
-from flax_transformer.task.use.audio import read_sound as read_sound
+from flax_transformer.task.use.audio import classify_audio as classify_audio
+from flax_transformer.task.use.audio import read_audio as read_audio
 from flax_transformer.task.use.caption import caption as caption
 from flax_transformer.task.use.checkpoint import convert as convert
 from flax_transformer.task.use.checkpoint import open_checkpoint as open_checkpoint
@@ -17,9 +17,9 @@ from flax_transformer.task.use.detect import draw_found as draw_found
 from flax_transformer.task.use.embed import embed as embed
 from flax_transformer.task.use.fill import Guess as Guess
 from flax_transformer.task.use.fill import fill_mask as fill_mask
-from flax_transformer.task.use.image import classify_pictures as classify_pictures
-from flax_transformer.task.use.image import embed_pictures as embed_pictures
-from flax_transformer.task.use.image import read_picture as read_picture
+from flax_transformer.task.use.image import classify_images as classify_images
+from flax_transformer.task.use.image import embed_images as embed_images
+from flax_transformer.task.use.image import read_image as read_image
 from flax_transformer.task.use.match import Hit as Hit
 from flax_transformer.task.use.match import choose as choose
 from flax_transformer.task.use.match import embed_texts as embed_texts
@@ -28,7 +28,7 @@ from flax_transformer.task.use.several import read_several as read_several
 from flax_transformer.task.use.transcribe import Spoken as Spoken
 from flax_transformer.task.use.transcribe import Transcript as Transcript
 from flax_transformer.task.use.transcribe import transcribe as transcribe
-from flax_transformer.task.use.video import classify_clips as classify_clips
+from flax_transformer.task.use.video import classify_videos as classify_videos
 from flax_transformer.task.use.video import read_clip as read_clip
 from flax_transformer.task.use.write import TextGenerator as TextGenerator
 from flax_transformer.task.use.write import WriterConfig as WriterConfig

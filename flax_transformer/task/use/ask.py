@@ -7,12 +7,12 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.use.classify import ROWS, Label, ranked
-from flax_transformer.task.use.image import read_picture
+from flax_transformer.task.use.image import read_image
 from flax_transformer.task.use.require import image_processor_of, positions_of, require_use, tokenizer_of
 from flax_transformer.task.use.several import File
 
 
-def ask(pretrained: Pretrained, picture: File | Any, questions: Sequence[str]) -> list[list[Label]]:
+def ask(pretrained: Pretrained, image: File | Any, questions: Sequence[str]) -> list[list[Label]]:
     """Answer questions about an image.
 
     Args:
@@ -38,7 +38,7 @@ def ask(pretrained: Pretrained, picture: File | Any, questions: Sequence[str]) -
         if not question.strip() or (room is not None and count > room):
             size = f"{count} of {question!r:.40}" if question.strip() else "none"
             raise ValueError(f"a question must have words, of at most {room} tokens, got {size}")
-    image = picture if hasattr(picture, "getbands") else read_picture(pretrained, picture)
+    image = image if hasattr(image, "getbands") else read_image(pretrained, image)
     seen = image_processor_of(pretrained)(image)
     found: list[list[Label]] = []
     for i in range(0, len(questions), ROWS):

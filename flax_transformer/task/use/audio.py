@@ -12,10 +12,10 @@ import numpy as np
 from flax_transformer.data.audio.decode import Waveform, decode_audio
 from flax_transformer.hub import Pretrained
 from flax_transformer.task.use.classify import Label, ranked
-from flax_transformer.task.use.require import file_of, require_use, sound_processor_of
+from flax_transformer.task.use.require import audio_processor_of, file_of, require_use
 
 
-def classify_sounds(
+def classify_audio(
     pretrained: Pretrained, sounds: Sequence[Any], *, sampling_rate: int | None = None
 ) -> list[list[Label]]:
     """Tell what sounds are, one after another.
@@ -32,7 +32,7 @@ def classify_sounds(
       ValueError: a checkpoint of another kind or without a feature extractor, no such file, or what is no sound.
     """
     require_use(pretrained, "classify", "sound")
-    processor, found = sound_processor_of(pretrained), []
+    processor, found = audio_processor_of(pretrained), []
     for sound in sounds:
         if isinstance(sound, str | os.PathLike):
             file_of(pretrained, sound, "sounds")
@@ -41,7 +41,7 @@ def classify_sounds(
     return found
 
 
-def read_sound(pretrained: Pretrained, file: str | os.PathLike) -> Waveform:
+def read_audio(pretrained: Pretrained, file: str | os.PathLike) -> Waveform:
     """Decode the file of a sound that a checkpoint is to hear.
 
     Raises:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.detection import post_process_object_detection
-from flax_transformer.hub.processor.image_source import read_pictures
+from flax_transformer.hub.processor.image_source import read_images
 from flax_transformer.report.box import draw_boxes
 from flax_transformer.task.use.classify import label_names
 from flax_transformer.task.use.require import image_processor_of, require_use
@@ -26,7 +26,7 @@ class Found:
     """Left, top, right and bottom in pixels of the image."""
 
 
-def detect(pretrained: Pretrained, pictures: Any, threshold: float = THRESHOLD) -> list[list[Found]]:
+def detect(pretrained: Pretrained, images: Any, threshold: float = THRESHOLD) -> list[list[Found]]:
     """Find objects in images, the surest first.
 
     Args:
@@ -42,11 +42,11 @@ def detect(pretrained: Pretrained, pictures: Any, threshold: float = THRESHOLD) 
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold must be from 0 to 1, got {threshold}")
     image_processor_of(pretrained)
-    several = [] if isinstance(pictures, list) and not pictures else read_pictures(pictures)
-    return [_detect(pretrained, picture, threshold) for picture in several]
+    several = [] if isinstance(images, list) and not images else read_images(images)
+    return [_detect(pretrained, image, threshold) for image in several]
 
 
-def draw_found(pretrained: Pretrained, picture: Any, found: Sequence[Found]) -> Any:
+def draw_found(pretrained: Pretrained, image: Any, found: Sequence[Found]) -> Any:
     """Draw what `detect` found in one image; give a new image of Pillow's."""
     names = _names(pretrained)
     objects = {
@@ -54,13 +54,13 @@ def draw_found(pretrained: Pretrained, picture: Any, found: Sequence[Found]) -> 
         "labels": np.array([names.index(each.label) for each in found], int),
         "scores": np.array([each.probability for each in found]),
     }
-    return draw_boxes(read_pictures(picture)[0], objects, names)
+    return draw_boxes(read_images(image)[0], objects, names)
 
 
-def _detect(pretrained: Pretrained, picture: Any, threshold: float) -> list[Found]:
-    output = pretrained(**image_processor_of(pretrained)(picture))
+def _detect(pretrained: Pretrained, image: Any, threshold: float) -> list[Found]:
+    output = pretrained(**image_processor_of(pretrained)(image))
     logits, boxes = (np.asarray(each, np.float32) for each in (output.logits, output.pred_boxes))
-    (objects,) = post_process_object_detection(logits, boxes, [_shape(picture)], threshold=threshold)
+    (objects,) = post_process_object_detection(logits, boxes, [_shape(image)], threshold=threshold)
     names = _names(pretrained)
     return [
         Found(names[objects["labels"][i]], float(objects["scores"][i]), tuple(objects["boxes"][i].tolist()))
@@ -72,9 +72,9 @@ def _names(pretrained: Pretrained) -> list[str]:
     return label_names(pretrained, pretrained.model.cfg.classes)
 
 
-def _shape(picture: Any) -> tuple[int, int]:
+def _shape(image: Any) -> tuple[int, int]:
     """Return the height and width of an image, of Pillow or an array with channels first or last."""
-    if hasattr(picture, "getbands"):
-        return picture.height, picture.width
-    first = picture.ndim == 3 and picture.shape[0] in (1, 3, 4)
-    return picture.shape[1:] if first else picture.shape[:2]
+    if hasattr(image, "getbands"):
+        return image.height, image.width
+    first = image.ndim == 3 and image.shape[0] in (1, 3, 4)
+    return image.shape[1:] if first else image.shape[:2]

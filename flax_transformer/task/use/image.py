@@ -22,7 +22,7 @@ ROWS = 32
 """Images that are looked at together."""
 
 
-def classify_pictures(pretrained: Pretrained, files: Sequence[File | Any]) -> list[list[Label]]:
+def classify_images(pretrained: Pretrained, files: Sequence[File | Any]) -> list[list[Label]]:
     """Tell what is on images, given as files or as images of Pillow's.
 
     Returns:
@@ -36,7 +36,7 @@ def classify_pictures(pretrained: Pretrained, files: Sequence[File | Any]) -> li
     return [labels for logits in rows for labels in ranked(pretrained, np.asarray(logits.astype(np.float32)))]
 
 
-def embed_pictures(pretrained: Pretrained, files: Sequence[File | Any]) -> Float[np.ndarray, "B D"]:
+def embed_images(pretrained: Pretrained, files: Sequence[File | Any]) -> Float[np.ndarray, "B D"]:
     """Return a vector for each image: what the checkpoint's pooler or classifier makes of it, before any class.
 
     Raises:
@@ -66,7 +66,7 @@ def _vectors(pretrained: Pretrained, inputs: dict[str, jax.Array]) -> Float[jax.
     return output.last_hidden_state.mean(axis=1)
 
 
-def read_picture(pretrained: Pretrained, file: File) -> Any:
+def read_image(pretrained: Pretrained, file: File) -> Any:
     """Decode an image file, with as many channels as the model's images have.
 
     Raises:
@@ -76,8 +76,8 @@ def read_picture(pretrained: Pretrained, file: File) -> Any:
 
 
 def batches(pretrained: Pretrained, files: Sequence[File | Any]) -> Iterator[dict[str, np.ndarray]]:
-    """Return what the model is given of images, `ROWS` at a time; errors as `read_picture`'s."""
+    """Return what the model is given of images, `ROWS` at a time; errors as `read_image`'s."""
     processor = image_processor_of(pretrained)
     for i in range(0, len(files), ROWS):
         part = files[i : i + ROWS]
-        yield processor([each if hasattr(each, "getbands") else read_picture(pretrained, each) for each in part])
+        yield processor([each if hasattr(each, "getbands") else read_image(pretrained, each) for each in part])

@@ -20,7 +20,7 @@ from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.hub import Pretrained
 from flax_transformer.listing import listed
 from flax_transformer.task.use.classify import Label
-from flax_transformer.task.use.image import embed_pictures, read_picture
+from flax_transformer.task.use.image import embed_images, read_image
 from flax_transformer.task.use.require import positions_of, require_use, tokenizer_of
 from flax_transformer.task.use.several import File, Refuse, read_several
 
@@ -64,14 +64,14 @@ def choose(pretrained: Pretrained, files: Sequence[File | Any], texts: Sequence[
       For each file all texts, the most probable first.
 
     Raises:
-      ValueError: as `embed_texts` and `embed_pictures`, or one text alone.
+      ValueError: as `embed_texts` and `embed_images`, or one text alone.
     """
     if len(set(texts)) < 2:
         raise ValueError(f"to choose takes at least two texts, got {listed(list(map(repr, texts)))}")
     said = embed_texts(pretrained, texts)
     if not files:
         return []
-    pictures = _unit(embed_pictures(pretrained, files))
+    pictures = _unit(embed_images(pretrained, files))
     scale = float(np.exp(np.asarray(pretrained.model.log_scale[...], np.float32)))
     logits = scale * pictures @ said.T
     probabilities = np.exp(logits - logits.max(1, keepdims=True))
@@ -107,7 +107,7 @@ def search(
         raise ValueError(f"top must be at least 1, got {top}")
     root = Path(folder).expanduser()
     seen = is_image_name(query) and Path(query).is_file()
-    asked = _unit(embed_pictures(pretrained, [query])) if seen else embed_texts(pretrained, [query])
+    asked = _unit(embed_images(pretrained, [query])) if seen else embed_texts(pretrained, [query])
     names, vectors = indexed(pretrained, root, root / INDEX if index is None else index, refuse)
     scores = vectors @ asked[0]
     best = np.argsort(-scores, kind="stable")[:top]
@@ -129,8 +129,8 @@ def indexed(
         raise ValueError(f"{index} has the vectors of another checkpoint; delete it, or name another file by --index")
     kept = {} if known is None else {name: row for name, stamp, row in known[1] if stamps.get(name) == stamp}
     fresh = [name for name in stamps if name not in kept]
-    for paths, pictures in read_several([root / name for name in fresh], partial(read_picture, pretrained), refuse):
-        found = _unit(embed_pictures(pretrained, pictures))
+    for paths, pictures in read_several([root / name for name in fresh], partial(read_image, pretrained), refuse):
+        found = _unit(embed_images(pretrained, pictures))
         kept |= {path.relative_to(root).as_posix(): row for path, row in zip(paths, found, strict=True)}
     stamps = {name: stamp for name, stamp in stamps.items() if name in kept}
     if not kept:

@@ -27,14 +27,14 @@ from flax_transformer.listing import listed
 from flax_transformer.task.caption_score import caption_scores
 from flax_transformer.task.edit_distance import letter_edits, word_edits
 from flax_transformer.task.evaluator.average_precision import average_precision
-from flax_transformer.task.use.audio import classify_sounds, read_sound
+from flax_transformer.task.use.audio import classify_audio, read_audio
 from flax_transformer.task.use.caption import caption
 from flax_transformer.task.use.classify import Label, classify, label_names
-from flax_transformer.task.use.image import classify_pictures, read_picture
+from flax_transformer.task.use.image import classify_images, read_image
 from flax_transformer.task.use.require import image_processor_of, positions_of, tokenizer_of
 from flax_transformer.task.use.several import Refuse, read_several
 from flax_transformer.task.use.transcribe import transcribe
-from flax_transformer.task.use.video import classify_clips, read_clip
+from flax_transformer.task.use.video import classify_videos, read_clip
 
 Metrics = dict[str, float | int | str]
 
@@ -173,11 +173,11 @@ def _class_folders(pretrained: Pretrained, data: Path, split: str | None, refuse
     if "sound" in reads:
         sets, classes = AudioData(root=str(data)).found()
         found = {name: (each.sounds.root, each.sounds.names, each.known["label"]) for name, each in sets.items()}
-        read, run = read_sound, classify_sounds
+        read, run = read_audio, classify_audio
     else:
         sets, classes = open_folders(data, CLIPS if "clips" in reads else PICTURES)
         found = {name: tuple(each) for name, each in sets.items()}
-        read, run = (read_clip, classify_clips) if "clips" in reads else (read_picture, classify_pictures)
+        read, run = (read_clip, classify_videos) if "clips" in reads else (read_image, classify_images)
     chosen, (root, names, labels) = _split(found, data, split)
     numbers = _numbers(pretrained, classes, _classes(pretrained))
     truth_of = {root / name: numbers[label] for name, label in zip(names, labels.tolist(), strict=True)}
@@ -203,7 +203,7 @@ def _written(
 def _speech(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
     chosen, said = _lines(data, SPEECH, split)
     write = lambda sounds: [each.text for each in transcribe(pretrained, sounds)]  # noqa: E731
-    found = dict(_written(pretrained, said, read_sound, write, refuse))
+    found = dict(_written(pretrained, said, read_audio, write, refuse))
     references, heard = [said[file][0] for file in found], [*found.values()]
     if not found:
         raise ValueError(f"{data} must have a sound that can be read, got none")
@@ -214,7 +214,7 @@ def _speech(pretrained: Pretrained, data: Path, split: str | None, refuse: Refus
 
 def _captions(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
     chosen, said = _lines(data, CAPTIONS, split)
-    found = dict(_written(pretrained, said, read_picture, partial(caption, pretrained), refuse))
+    found = dict(_written(pretrained, said, read_image, partial(caption, pretrained), refuse))
     if not found:
         raise ValueError(f"{data} must have an image that can be read, got none")
     scores = caption_scores([*found.values()], [said[file] for file in found])
@@ -230,7 +230,7 @@ def _objects(pretrained: Pretrained, data: Path, split: str | None, refuse: Refu
     numbers = np.array(_numbers(pretrained, classes, pretrained.model.cfg.classes))
     objects = {scenes.images.root / name: each for name, each in zip(scenes.images.names, scenes.objects, strict=True)}
     processor, found, truth = image_processor_of(pretrained), [], []
-    for (file,), (image,) in read_several(objects, partial(read_picture, pretrained), refuse, rows=1):
+    for (file,), (image,) in read_several(objects, partial(read_image, pretrained), refuse, rows=1):
         output = pretrained(**processor(image))
         logits, boxes = (np.asarray(each, np.float32) for each in (output.logits, output.pred_boxes))
         found += post_process_object_detection(logits, boxes, [(image.height, image.width)], threshold=0.0)

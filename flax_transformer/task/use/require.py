@@ -82,7 +82,7 @@ def image_processor_of(pretrained: Pretrained) -> ImageProcessor:
     return _processor_of(pretrained, "an image needs an image processor")
 
 
-def sound_processor_of(pretrained: Pretrained) -> AudioProcessor:
+def audio_processor_of(pretrained: Pretrained) -> AudioProcessor:
     """Return the checkpoint's feature extractor.
 
     Raises:

@@ -9,7 +9,7 @@ import numpy as np
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.ctc import collapse
 from flax_transformer.hub.speech import Segment, Speech, segments
-from flax_transformer.task.use.require import require_use, sound_processor_of
+from flax_transformer.task.use.require import audio_processor_of, require_use
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def transcribe(
     """
     scores = "transcribe" in pretrained.architecture.uses
     require_use(pretrained, "transcribe" if scores else "respond", "sound")
-    processor, tokenizer = sound_processor_of(pretrained), pretrained.tokenizer
+    processor, tokenizer = audio_processor_of(pretrained), pretrained.tokenizer
     if tokenizer is None:
         raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files")
     if scores:

@@ -18,7 +18,7 @@ from flax_transformer.task.use.classify import Label, ranked
 from flax_transformer.task.use.require import image_processor_of, require_use
 
 
-def classify_clips(pretrained: Pretrained, clips: Sequence[str | os.PathLike | list[Any]]) -> list[list[Label]]:
+def classify_videos(pretrained: Pretrained, clips: Sequence[str | os.PathLike | list[Any]]) -> list[list[Label]]:
     """Tell what happens in clips: folders of frames, video files, or what `read_clip` gives of them.
 
     Returns:

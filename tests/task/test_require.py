@@ -1,0 +1,12 @@
+"""What is no checkpoint is named by every use of one."""
+
+import pytest
+
+from flax_transformer.task.use import classify, detect, fill_mask
+
+
+@pytest.mark.parametrize(("first", "named"), [("a text", "'a text'"), (["a text"], "a list"), (None, "a NoneType")])
+@pytest.mark.parametrize("use", [classify, detect, fill_mask])
+def test_what_is_no_checkpoint_is_named(use, first, named):
+    with pytest.raises(TypeError, match=rf"a checkpoint comes first, as `hub\.load` returns it, got {named}"):
+        use(first, ["a text"])
