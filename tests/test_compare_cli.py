@@ -15,6 +15,8 @@ from flax_transformer.task.experiment import train
 from flax_transformer.train.folder import RunFolder
 from tests.recipe import tiny_translation
 
+pytestmark = pytest.mark.rotates
+
 EXPERIMENT = tiny_translation(samples=3)
 OTHER = tiny_translation(samples=3, log_every=1)  # of the same compiled programs
 
@@ -38,7 +40,6 @@ def data(path):
     return json.loads(text.group(1))
 
 
-@pytest.mark.rotates
 def test_runs_are_on_one_page_and_in_a_table(run, runs, tmp_path):
     out = tmp_path / "new" / "page.html"
     code, said, err = run("compare", *runs, "--out", out)
@@ -68,14 +69,12 @@ def counts(workdir):
     return [line["tokens"] for line in lines if line["split"] == "train"]
 
 
-@pytest.mark.rotates
 def test_flops_of_a_step_are_those_of_its_longest_batch_without_the_data(runs):
     vocab = json.loads((runs[0] / "model.json").read_text())["embedding"]["vocab"]
     known = from_experiment("it", EXPERIMENT, Size(vocab=vocab)).facts(["train"])
     assert step_flops(RunFolder(runs[0])) == known.flops["train"].model
 
 
-@pytest.mark.rotates
 def test_an_old_run_without_counts_samples_or_a_model_is_shown_as_far_as_it_goes(run, runs):
     old = runs[2]
     lines = [json.loads(line) for line in (old / "metrics.jsonl").read_text().splitlines()]
@@ -97,7 +96,6 @@ def test_an_old_run_without_counts_samples_or_a_model_is_shown_as_far_as_it_goes
     assert page["curves"][2]["splits"]["train"]["at"]["items"] == [None] * 4
 
 
-@pytest.mark.rotates
 def test_an_unfinished_run_is_compared_by_what_all_have(run, runs):
     lines = (runs[2] / "metrics.jsonl").read_text().splitlines(keepends=True)
     (runs[2] / "metrics.jsonl").write_text("".join(line for line in lines if '"test"' not in line))
@@ -110,7 +108,6 @@ def test_an_unfinished_run_is_compared_by_what_all_have(run, runs):
     assert "test chrf is missing for b." in data(runs[0] / "page.html")["notes"]
 
 
-@pytest.mark.rotates
 def test_a_run_without_a_checkpoint_has_no_attention_and_says_why(run, runs):
     shutil.rmtree(runs[2] / "checkpoints")
     assert run("compare", *runs, "--out", runs[0] / "page.html")[0] == 0
@@ -128,7 +125,6 @@ def own(workdir, name, **test):
     return root
 
 
-@pytest.mark.rotates
 def test_runs_of_other_programs_are_compared_by_a_metric_in_common(run, runs, tmp_path):
     strangers = [own(tmp_path, "Sorter", accuracy=0.5), own(tmp_path, "Painter", accuracy=0.25, bleu=3.0)]
     code, said, _ = run("compare", *strangers, "--out", tmp_path / "page.html")
@@ -142,7 +138,6 @@ def test_runs_of_other_programs_are_compared_by_a_metric_in_common(run, runs, tm
     assert not (tmp_path / "none.html").exists()
 
 
-@pytest.mark.rotates
 def test_what_cannot_be_compared_is_one_sentence(run, runs, tmp_path):
     def refused(*arguments):
         code, said, err = run("compare", *arguments)
@@ -156,7 +151,6 @@ def test_what_cannot_be_compared_is_one_sentence(run, runs, tmp_path):
     assert "must be one that the runs have, chrf, " in refused(runs[0], runs[1], "--metric", "f1")
 
 
-@pytest.mark.rotates
 def test_folders_of_one_name_are_told_apart(run, runs, tmp_path):
     twins = [shutil.copytree(runs[0], tmp_path / group / "run") for group in ("one", "two")]
     assert run("compare", *twins, "--out", tmp_path / "page.html")[0] == 0

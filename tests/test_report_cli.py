@@ -15,6 +15,8 @@ from flax_transformer.task.report import write_report
 from flax_transformer.train.folder import RunFolder
 from tests.recipe import tiny_translation
 
+pytestmark = pytest.mark.rotates
+
 EXPERIMENT = tiny_translation(samples=3)
 
 
@@ -41,7 +43,6 @@ def data(path):
     return json.loads(text.group(1))
 
 
-@pytest.mark.rotates
 def test_a_run_ends_with_its_report(finished):
     page = data(finished / "report.html")
     assert page["title"] == "run"
@@ -148,7 +149,6 @@ def test_paths_in_a_report_are_those_below_its_folders(run, workdir, monkeypatch
     assert page["notes"] == ["There is no run/model.json."]
 
 
-@pytest.mark.rotates
 def test_attention_writes_a_page_and_pictures(run, workdir):
     code, out, err = run("attention", workdir, "three hundred five")
     names = ["attention.html", "encoder-self.png", "decoder-self.png", "cross.png"]
@@ -162,7 +162,6 @@ def test_attention_writes_a_page_and_pictures(run, workdir):
             assert np.asarray(image.convert("L")).std() > 1
 
 
-@pytest.mark.rotates
 def test_attention_goes_where_it_is_told_and_shows_the_layer_asked_for(run, workdir, tmp_path):
     code, out, _ = run("attention", workdir, "seven", "--output", tmp_path / "a" / "b", "--layer", 2)
     assert code == 0

@@ -94,7 +94,7 @@ def render_commands(commands: tuple[Command, ...]) -> str:
 def render(plan: LaunchPlan) -> str:
     """Write a plan as lines to paste into a shell.
 
-    >>> steps = Step(command=("echo", "a b")), LaunchStep(command=("state",), ends=("UP", "LOST"))
+    >>> steps = LaunchStep(command=("echo", "a b")), LaunchStep(command=("state",), ends=("UP", "LOST"))
     >>> print(render(LaunchPlan(tool=Tool(name="echo", install="", gone=""), steps=steps, delete=())), end="")
     echo 'a b'
     until state | grep -qxE 'UP|LOST'; do sleep 30; done

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from fake_devices import on_eight
 
+pytestmark = pytest.mark.rotates
+
 HERE = Path(__file__).parent
 MESHES = ("data", "fsdp", "data×fsdp×tensor", "fsdp×sequence", "data×pipeline")
 SHAPES = ("(16, 8)", "(6, 8)", "(3, 8)", "(8,)", "(2, 3, 5)", "(8, 4)")
@@ -38,7 +40,6 @@ def found(request):
     return run(*(["every"] if request.node.get_closest_marker("slow") else []))
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_are_those_of_one_device(found, case):
     value, slope = found[case]["value"], found[case]["slope"]

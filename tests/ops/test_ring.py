@@ -13,7 +13,7 @@ from flax_transformer.ops import explain_attention
 from flax_transformer.ops.ring_block import RingSpec, reaches, spot_of
 from flax_transformer.ops.zigzag import from_zigzag, pieces, to_zigzag
 
-pytestmark = pytest.mark.proves("attention", "ring over a split sequence")
+pytestmark = [pytest.mark.proves("attention", "ring over a split sequence"), pytest.mark.rotates]
 
 HERE = Path(__file__).parent
 FEW = ("causal", "all")
@@ -39,7 +39,6 @@ def every() -> dict:
     return run("every")
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize("case", FEW)
 def test_output_and_gradients_equal_one_device(devices, case):
     assert devices["devices"] == 8

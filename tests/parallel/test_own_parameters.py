@@ -21,6 +21,8 @@ from flax_transformer.parallel import (
     with_axes,
 )
 
+pytestmark = pytest.mark.rotates
+
 MESH = AbstractMesh((2, 1, 2, 1, 2, 1), AXES, axis_types=(AxisType.Auto,) * 6)
 
 
@@ -29,7 +31,6 @@ def trained():
     return on_eight(Path(own_parameters.__file__))[0]
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize("mesh", own_parameters.MESHES)
 def test_a_module_of_ones_own_trains_on_a_mesh_as_on_one_device(trained, mesh):
     found = trained[mesh]

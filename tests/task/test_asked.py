@@ -30,6 +30,8 @@ from tests.data.image.test_pairs import lines
 from tests.task.test_classify_images import experiments
 from tests.task.test_matched import records
 
+pytestmark = pytest.mark.rotates
+
 SMALL = {"embed": 8, "heads": 2, "depth": 1, "inner": 8}
 SHAPES = ShapeQuestions(shapes=ShapeVQA(train=10, held_out=4, size=40))
 PATCHES = vilt_encoder(image=40, patch=20, length=24, **SMALL)
@@ -61,7 +63,6 @@ def seeing(tmp_path_factory):
     return folder, train(short("seeing", 4), folder)
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("vilt", "train", "[`answer_about_images`](../experiments/answer_about_images.py)")
 def test_a_run_measures_how_many_questions_are_answered(seeing):
     folder, _ = seeing
@@ -85,7 +86,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_with_everything_drawn_at_random(
     assert len(again) == 2
 
 
-@pytest.mark.rotates
 def test_the_export_answers_as_the_run_did(seeing):
     folder, _ = seeing
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
@@ -155,7 +155,6 @@ def test_what_makes_no_sense_is_refused(tmp_path):
         AskedImages(augment=Augment(cutmix=1.0))
 
 
-@pytest.mark.rotates
 def test_only_who_can_answer_about_a_picture_is_asked(seeing, tmp_path):
     folder, _ = seeing
     pretrained = open_checkpoint(str(folder))
@@ -174,7 +173,6 @@ def test_only_who_can_answer_about_a_picture_is_asked(seeing, tmp_path):
     assert lxmert.model.cfg.backbone.features != lxmert_encoder().features
 
 
-@pytest.mark.rotates
 def test_the_command_prints_answers_the_best_first(seeing, run):
     folder, _ = seeing
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]

@@ -25,6 +25,8 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 from tests.task.test_matched import SHAPES, records
 
+pytestmark = pytest.mark.rotates
+
 SMALL = {"embed": 8, "heads": 2, "depth": 1}
 VISION, TEXT = blip_vision(image=8, patch=4, **SMALL), blip_text(8, vocab=300, length=16, **SMALL)
 READER = RetrievalConfig(encoder=GroundedConfig(vision=VISION, text=TEXT), width=6)
@@ -45,7 +47,6 @@ def matched(tmp_path_factory):
     return folder, train(recipe(model=READER, family="blip", objective=MatchLoss()), folder)
 
 
-@pytest.mark.rotates
 @pytest.mark.proves(("blip", "retrieval"), "train", "`MatchLoss`: hard negatives of the batch")
 def test_a_run_learns_to_match_and_its_export_does(matched):
     folder, model = matched

@@ -24,6 +24,8 @@ from flax_transformer.train.schedule import ScheduleConfig
 from tests.task.test_classify_images import ROOT, experiments
 from tests.task.test_matched import records
 
+pytestmark = pytest.mark.rotates
+
 SCENES = SceneCaptions(shapes=CaptionedScenes(train=40, held_out=12, size=16))
 EVERYTHING = Augment(shift=1, jitter=0.3, operations=1, erase=0.3)
 WORDS = with_fields(gpt2_tiny(dropout=0.1), embed=8, heads=2, inner=12, depth=1)
@@ -54,7 +56,6 @@ def finished(encoder, tmp_path_factory):
     return folder, train(short(encoder, 4), folder)
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("vision_encoder_decoder", "train", "[`caption_images`](../experiments/caption_images.py)")
 def test_a_run_measures_its_captions_and_those_of_other_pictures(finished):
     folder, _ = finished
@@ -76,7 +77,6 @@ def test_a_resumed_run_is_the_uninterrupted_one(encoder, finished, tmp_path):
     assert len(late(tmp_path)) == 2
 
 
-@pytest.mark.rotates
 def test_the_export_writes_the_captions_of_the_run(finished):
     folder, _ = finished
     pretrained = hub.load(folder / "export")
@@ -88,7 +88,6 @@ def test_the_export_writes_the_captions_of_the_run(finished):
         assert pretrained.tokenizer.decode(ids)[0].strip() == sample["hypothesis"]
 
 
-@pytest.mark.rotates
 def test_the_command_says_what_is_on_pictures(finished, run):
     folder, _ = finished
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
@@ -105,7 +104,6 @@ def test_the_command_says_what_is_on_pictures(finished, run):
     assert "write in answer to a source takes a checkpoint that can, got a ViTForImageClassification" in error
 
 
-@pytest.mark.rotates
 def test_what_each_word_looks_at_is_drawn(encoder, finished):
     folder, _ = finished
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]

@@ -24,6 +24,8 @@ from flax_transformer.train.schedule import ScheduleConfig
 from tests.data.video.test_skeletons import arrays
 from tests.task.test_classify_images import experiments
 
+pytestmark = pytest.mark.rotates
+
 SHAPES = VideoData(shapes=MovingShapes(train=24, held_out=10, size=16, length=6))
 SMALL = {"embed": 8, "heads": 2, "inner": 12, "depth": 2}
 
@@ -54,7 +56,6 @@ def records(folder):
     return [each for each in timeless if each["split"] == "train"]
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("timesformer", "train", "[`classify_video`](../experiments/classify_video.py)")
 def test_a_resumed_run_is_the_uninterrupted_one_with_everything_drawn_at_random(finished, tmp_path):
     examples = LabelledVideos(rows=4, frames=4, augment=Augment(shift=1, flip=0.5, jitter=0.2, mixup=0.2, erase=0.5))
@@ -81,7 +82,6 @@ def clips_of(folder, target):
     return found
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("timesformer", "weights", "the export of a run tells the same of files")
 def test_the_export_tells_of_files_what_the_run_told(finished, tmp_path, run):
     samples, folders = samples_of(finished), clips_of(finished, tmp_path)
@@ -122,7 +122,6 @@ def test_a_report_has_films_and_what_heads_look_at(finished, tmp_path):
     assert (frame == frame2).all()
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("vivit", "train", "[`classify_video`](../experiments/classify_video.py)")
 def test_a_vivit_is_trained_and_drawn(tmp_path):
     folder = tmp_path / "run"
@@ -136,7 +135,6 @@ def test_a_vivit_is_trained_and_drawn(tmp_path):
     np.testing.assert_allclose(first, times[..., 0, 1:], atol=1e-5)
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("videomae", "train", "[`classify_video`](../experiments/classify_video.py), from a checkpoint")
 def test_training_begins_with_a_checkpoint_at_another_size(tmp_path):
     golden = hub.load("tests/hub/golden/videomae")
@@ -159,7 +157,6 @@ def test_a_model_of_one_frame_sees_no_more(frames):
     assert recipe.examples.frames == 1
 
 
-@pytest.mark.rotates
 def test_skeletons_are_clips_of_joints(tmp_path):
     np.savez(tmp_path / "skeletons.npz", **arrays())
     data = SkeletonData(root=str(tmp_path), holdout=0.5)

@@ -27,6 +27,8 @@ from flax_transformer.task.use import detect
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 
+pytestmark = pytest.mark.rotates
+
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "hub" / "golden"
 
@@ -55,7 +57,6 @@ def finished(tmp_path_factory):
     return folder, train(RECIPE, folder)
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("detr", "train", "[`detect_objects`](../experiments/detect_objects.py)")
 def test_a_run_is_tested_by_average_precision_and_keeps_pictures_with_true_and_found_boxes(finished):
     folder, _ = finished
@@ -117,7 +118,6 @@ def test_more_objects_than_queries_are_refused_by_the_picture_before_training(tm
     assert not (tmp_path / "export").exists()
 
 
-@pytest.mark.rotates
 def test_training_may_end_with_the_detector_of_the_best_validation(tmp_path, capsys):
     config = TrainConfig(steps=3, log_every=1, eval_every=1, checkpoint_every=1, keep_best=True, monitor="ap")
     train(replace(RECIPE, train=config), tmp_path)
@@ -129,7 +129,6 @@ def test_training_may_end_with_the_detector_of_the_best_validation(tmp_path, cap
         replace(RECIPE, train=replace(config, monitor="accuracy"))
 
 
-@pytest.mark.rotates
 def test_training_begins_with_a_detector_of_other_classes(finished):
     folder, model = finished
     spec = Spec(uses=("detect",), classes=("cell", "platelet"), image=(32, 40, 3))
@@ -146,7 +145,6 @@ def test_pictures_are_nothing_for_a_checkpoint_that_reads_text():
         load_start(str(GOLDEN / "bert"), spec, None, seed=0)
 
 
-@pytest.mark.rotates
 def test_the_command_prints_and_draws_what_is_found(finished, tmp_path, run):
     folder, _ = finished
     picture, drawn = tmp_path / "street.png", tmp_path / "boxes.png"
@@ -164,7 +162,6 @@ def test_the_command_prints_and_draws_what_is_found(finished, tmp_path, run):
     assert (code, out) == (0, "nothing is found above 1\n")
 
 
-@pytest.mark.rotates
 def test_what_cannot_work_is_said_in_a_sentence(finished, tmp_path, run):
     folder, _ = finished
     picture, text = tmp_path / "a.png", tmp_path / "a.txt"

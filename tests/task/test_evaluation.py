@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from fake_devices import on_eight
 
+pytestmark = pytest.mark.rotates
+
 HERE = Path(__file__).parent
 
 
@@ -14,7 +16,6 @@ def found():
     return on_eight(HERE / "eight_evaluations.py")[0]
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize("mesh", ["data", "data×fsdp×tensor", "fsdp", "data×pipeline"])
 def test_an_evaluation_on_a_mesh_measures_what_one_device_does(found, mesh):
     assert found[mesh]["loss"] == pytest.approx(found["one"]["loss"], rel=1e-5)

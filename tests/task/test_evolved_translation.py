@@ -13,7 +13,10 @@ from flax_transformer.task.experiment import train
 from flax_transformer.task.run import open_translator
 from tests.recipe import tiny_translation
 
-pytestmark = pytest.mark.proves("evolved", "train", "[`translate_text`](../experiments/translate_text.py)")
+pytestmark = [
+    pytest.mark.proves("evolved", "train", "[`translate_text`](../experiments/translate_text.py)"),
+    pytest.mark.rotates,
+]
 
 
 def recipe():
@@ -27,7 +30,6 @@ def finished(tmp_path_factory):
     return folder, train(recipe(), folder)
 
 
-@pytest.mark.rotates
 def test_a_run_is_reported_and_translates(finished):
     folder, model = finished
     assert (folder / "report.html").stat().st_size > 10_000
@@ -40,7 +42,6 @@ def test_a_run_is_reported_and_translates(finished):
         assert len(found) == 2
 
 
-@pytest.mark.rotates
 def test_all_that_attends_is_drawn_in_the_order_it_is_done(finished):
     """Whether layers ran as a scan or one by one."""
     translator, _ = open_translator(finished[0])
@@ -55,7 +56,6 @@ def test_all_that_attends_is_drawn_in_the_order_it_is_done(finished):
         assert each.name.startswith("decoder") == (np.triu(each.weights, 1).max() == 0)
 
 
-@pytest.mark.rotates
 def test_a_run_goes_on_bit_for_bit(finished, tmp_path, capsys):
     """From its second step, as if it had been stopped there."""
     folder, model = finished

@@ -28,6 +28,8 @@ from tests.data.image.image_files import pixels, write_image
 from tests.task.test_classify_images import ROOT, experiments
 from tests.task.test_classify_images import short as shortened
 
+pytestmark = pytest.mark.rotates
+
 SMALL = {"embed": 8, "heads": 2, "depth": 1}
 SHAPES = ShapeCaptions(shapes=CaptionedShapes(train=40, held_out=12, size=8))
 EVERYTHING = Augment(shift=1, flip=0.5, jitter=0.3, operations=1, erase=0.3)
@@ -75,7 +77,6 @@ def finished(name, pairs, tmp_path_factory):
     return folder, train(short(name, pairs, 4), folder)
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("clip", "train", "[`contrast`](../experiments/contrast.py)")
 @pytest.mark.proves("towers", "train", "[`contrast`](../experiments/contrast.py)")
 @pytest.mark.proves("siamese", "train", "[`contrast`](../experiments/contrast.py)")
@@ -93,7 +94,6 @@ def test_a_run_measures_how_often_the_right_one_is_found(name, finished):
     assert (folder / "export").is_dir() == (name == "captions")
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["captions", pytest.param("twins", marks=pytest.mark.slow)], indirect=True)
 def test_a_resumed_run_is_the_uninterrupted_one_with_everything_drawn_at_random(name, pairs, finished, tmp_path):
     train(short(name, pairs, 2), tmp_path)
@@ -175,7 +175,6 @@ def test_training_goes_on_from_a_checkpoint(finished, tmp_path, kind):
     assert hub.load(tmp_path / "run/export").tokenizer.vocab_size == hub.load(folder / "export").tokenizer.vocab_size
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["captions"], indirect=True)
 def test_a_linear_classifier_on_the_tower_of_pictures(finished, tmp_path):
     folder, _ = finished
@@ -206,7 +205,6 @@ def album(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["captions"], indirect=True)
-@pytest.mark.rotates
 class TestSearch:
     def test_the_nearest_pictures_come_first(self, searched, album):
         pretrained, _ = searched

@@ -27,9 +27,12 @@ from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.folder import FolderError
 from tests.recipe import tiny_translation
 
-pytestmark = pytest.mark.proves(
-    ("conditional_masked", "ctc_translator"), "train", "[`translate_text`](../experiments/translate_text.py)"
-)
+pytestmark = [
+    pytest.mark.proves(
+        ("conditional_masked", "ctc_translator"), "train", "[`translate_text`](../experiments/translate_text.py)"
+    ),
+    pytest.mark.rotates,
+]
 
 SIZES = {"embed": 16, "heads": 2, "inner": 16, "depth": 1}
 MASKED = ParallelSearch(iterations=3, beams=3, ratio=0.0, extra=12, batch=8)
@@ -61,7 +64,6 @@ def runs(tmp_path_factory):
 BOTH = pytest.mark.parametrize("name", ["masked", "ctc"])
 
 
-@pytest.mark.rotates
 @BOTH
 def test_a_run_is_reported_and_translates(runs, name):
     folder, model = runs[name]
@@ -78,7 +80,6 @@ def test_a_run_is_reported_and_translates(runs, name):
         assert [each.text for each in alone] == [each.text for each in found]
 
 
-@pytest.mark.rotates
 @BOTH
 def test_a_run_goes_on_bit_for_bit(runs, name, tmp_path, capsys):
     """From its second step, masks and all, as if it had been stopped there."""
@@ -90,7 +91,6 @@ def test_a_run_goes_on_bit_for_bit(runs, name, tmp_path, capsys):
     jax.tree.map(np.testing.assert_array_equal, again, model)
 
 
-@pytest.mark.rotates
 def test_what_it_looks_at_is_drawn_where_it_reads_a_target(runs):
     translator, search = open_translator(runs["masked"][0])
     best = translator(["three hundred five"], search)[0][0]
@@ -112,7 +112,6 @@ def test_a_search_survives_its_config_file_and_refuses_what_cannot_be():
         ParallelSearch(iterations=0)
 
 
-@pytest.mark.rotates
 def test_the_command_line_takes_passes_lengths_and_a_judge(runs, run, tmp_path):
     masked, teacher, ctc = (runs[name][0] for name in ("masked", "teacher", "ctc"))
     stdin = "".join(f"{line}\n" for line in SENTENCES).encode()
@@ -137,7 +136,6 @@ def test_the_command_line_takes_passes_lengths_and_a_judge(runs, run, tmp_path):
         assert rule in err
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("rescoring", "hypotheses by another run's log-probability, against its own beam search")
 def test_a_judge_scores_a_text_as_it_would_have_written_it(runs):
     """What beam search says of its own hypotheses is what one pass over them says."""
@@ -156,7 +154,6 @@ def test_a_judge_scores_a_text_as_it_would_have_written_it(runs):
     assert score_pairs(judge, [("", "sieben"), ("seven", "")], search) == [0.0, 0.0]
 
 
-@pytest.mark.rotates
 def test_the_best_by_a_judge_is_the_best_of_all_hypotheses(runs):
     translator, search = open_translator(runs["masked"][0])
     judge, _ = open_translator(runs["teacher"][0])
@@ -169,7 +166,6 @@ def test_the_best_by_a_judge_is_the_best_of_all_hypotheses(runs):
         np.testing.assert_allclose(best.score, max(scores), rtol=1e-5)
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("distillation of sequences", "resumed where it stopped, read by the recipes of parallel text")
 def test_a_corpus_is_distilled_and_what_was_interrupted_goes_on(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(distilling, "CHUNK", 32)
@@ -211,7 +207,6 @@ def test_a_corpus_is_distilled_and_what_was_interrupted_goes_on(runs, tmp_path, 
         distil(folder, tmp_path / "other", said.append)
 
 
-@pytest.mark.rotates
 def test_distil_prints_the_options_that_take_its_corpus(runs, run, tmp_path):
     code, out, _ = run("distil", runs["teacher"][0], tmp_path / "out")
     assert code == 0

@@ -24,6 +24,8 @@ from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.task.test_classify_images import experiments
 
+pytestmark = pytest.mark.rotates
+
 TONES = TouchTones(voices=1, takes=7)
 STRINGS = SpokenStringData(tones=TONES, how=SpokenStringConfig(most=2, seconds=1.0, longest=0.05), train=30, held_out=5)
 SMALL = {"embed": 8, "heads": 2, "inner": 8, "depth": 1}
@@ -82,7 +84,6 @@ def heard(folder, kind, names):
     return [each.text for each in transcribe(pretrained, files)]
 
 
-@pytest.mark.rotates
 @pytest.mark.proves("whisper", "train", "[`recognise_speech`](../experiments/recognise_speech.py)")
 @pytest.mark.proves(("wav2vec2", "ctc"), "train", "[`recognise_speech`](../experiments/recognise_speech.py)")
 def test_a_run_measures_what_it_hears_and_shows_it(kind, finished):
@@ -110,7 +111,6 @@ def test_the_export_hears_what_the_run_heard(kind, finished):
     assert heard(folder, kind, [each["sound"] for each in some]) == [each["hypothesis"] for each in some]
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize(
     "kind", ["digits", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ctc", "seq2seq"))], indirect=True
 )

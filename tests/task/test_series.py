@@ -17,6 +17,8 @@ from flax_transformer.task.series import read_test, step_seconds
 from flax_transformer.train.folder import RunFolder
 from tests.recipe import tiny_translation
 
+pytestmark = pytest.mark.rotates
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -121,7 +123,6 @@ def test_students_learn_from_the_corpus_of_their_teacher(architectures):
         replace(asked, models=("gru",))
 
 
-@pytest.mark.rotates
 def test_a_step_is_measured_without_its_compiling(tmp_path):
     assert 0 < step_seconds(tiny_translation(), batches=2) < 5
 

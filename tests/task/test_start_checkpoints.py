@@ -26,6 +26,8 @@ from flax_transformer.train.schedule import ScheduleConfig
 from tests.task.checkpoints import checkpoint, corpus, speech, tokenizer_files
 from tests.task.test_classify_images import experiments
 
+pytestmark = pytest.mark.rotates
+
 GREEDY = Search(beams=1, ratio=0.0, extra=12, batch=4)
 LINES = "zero one\ntwo three four\nfive\nsix seven\neight nine\n" * 60
 FAST = ["marian"]
@@ -114,7 +116,6 @@ def called(pretrained, batch):
     return output.prediction_logits if "follow" in pretrained.architecture.uses else output.logits
 
 
-@pytest.mark.rotates
 def test_training_begins_with_what_the_checkpoint_computes(finished, tmp_path):
     recipe, _, _ = finished
     task = recipe.task(run_folder(tmp_path))
@@ -149,7 +150,6 @@ def test_training_lowers_the_loss_and_the_export_is_the_trained_model(kind, fini
     assert dict(exported.generation) == dict(given.generation)
 
 
-@pytest.mark.rotates
 def test_the_export_writes_what_the_run_wrote(kind, finished):
     _, folder, _ = finished
     exported, shown = hub.load(folder / "export"), samples(folder)
@@ -170,7 +170,6 @@ def test_the_export_writes_what_the_run_wrote(kind, finished):
         assert len(shown) > 1
 
 
-@pytest.mark.rotates
 def test_a_resumed_run_is_the_uninterrupted_one(kind, finished, tmp_path):
     recipe, folder, model = finished
     train(replace(recipe, train=replace(recipe.train, steps=2)), tmp_path)
@@ -209,7 +208,6 @@ def test_whisper_begins_with_its_language_and_task(tmp_path):
         start_seq2seq(folder, "fr")
 
 
-@pytest.mark.rotates
 def test_without_a_padding_token_the_end_is_padding_and_is_learned(tmp_path):
     nothing = {"pad_token_id": None, "decoder_start_token_id": None}
     folder = checkpoint("vision-encoder-decoder", tmp_path / "checkpoint", **nothing)
@@ -224,7 +222,6 @@ def test_without_a_padding_token_the_end_is_padding_and_is_learned(tmp_path):
     assert (batch["inputs"]["target"][:, 0] == 1).all()
 
 
-@pytest.mark.rotates
 def test_letters_are_written_as_the_checkpoint_knows_them_or_by_a_new_head(tmp_path):
     recipe = short("wav2vec2", tmp_path)
     task = recipe.task(run_folder(tmp_path / "one"))
@@ -238,7 +235,6 @@ def test_letters_are_written_as_the_checkpoint_knows_them_or_by_a_new_head(tmp_p
     np.testing.assert_array_equal(model.backbone.project.kernel, task.model.backbone.project.kernel)
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "kind", "rule"),
     [
@@ -276,7 +272,6 @@ def experiment(name):
     return runpy.run_path(str(ROOT / "experiments" / f"{name}.py"))["EXPERIMENT"]
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize("kind", ["marian", *(pytest.param(k, marks=pytest.mark.slow) for k in ("bert", "wav2vec2"))])
 def test_a_checkpoint_is_computed_in_another_format_and_kept_in_float32(kind, tmp_path):
     usual = short(kind, tmp_path)
@@ -297,7 +292,6 @@ def test_a_recipe_without_a_checkpoint_is_refused(tmp_path):
         recipe_of("marian", tmp_path).task(run_folder(tmp_path))
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize(("name", "kind"), [("text_to_text", "t5"), ("denoise", "bart")])
 def test_exercises_and_damaged_texts_are_those_of_the_checkpoints_tokens(name, kind, tmp_path):
     recipe = experiment(name)

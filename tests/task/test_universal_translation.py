@@ -15,7 +15,10 @@ from flax_transformer.task.experiment import train
 from flax_transformer.task.run import open_translator
 from tests.recipe import tiny_translation
 
-pytestmark = pytest.mark.proves("universal", "train", "[`translate_text`](../experiments/translate_text.py)")
+pytestmark = [
+    pytest.mark.proves("universal", "train", "[`translate_text`](../experiments/translate_text.py)"),
+    pytest.mark.rotates,
+]
 
 
 def recipe():
@@ -30,7 +33,6 @@ def finished(tmp_path_factory):
     return folder, train(recipe(), folder)
 
 
-@pytest.mark.rotates
 def test_a_run_is_reported_translates_and_tells_its_steps(finished):
     folder, _ = finished
     assert (folder / "report.html").stat().st_size > 10_000
@@ -39,7 +41,6 @@ def test_a_run_is_reported_translates_and_tells_its_steps(finished):
     assert [len(each) for each in translator(["seven", "three hundred five"], search)] == [1, 1]
 
 
-@pytest.mark.rotates
 def test_what_each_step_looks_at_is_drawn(finished):
     translator, _ = open_translator(finished[0])
     found = {each.name: each.weights for each in attention_maps(translator, [5, 6, 7], [8, 9])}
@@ -48,7 +49,6 @@ def test_what_each_step_looks_at_is_drawn(finished):
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 
-@pytest.mark.rotates
 def test_a_run_goes_on_bit_for_bit(finished, tmp_path, capsys):
     folder, model = finished
     shutil.copytree(folder, tmp_path / "run")

@@ -44,6 +44,8 @@ from flax_transformer.train.state import evaluated_model, init_state, new_state
 from flax_transformer.train.step import OwnStep, jit_train_step, make_own_step, make_train_step
 from tests.shares import only, share
 
+pytestmark = pytest.mark.rotates
+
 STATISTICS = batch_statistics(observed)
 
 
@@ -107,7 +109,6 @@ def eight():
     return run_on_eight(False)
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize("pair", only(PAIRS, *FEW))
 def test_a_mesh_carries_what_one_device_does(pair):
     found, mesh = run_on_eight(pair not in FEW)[pair], pair.partition(" on ")[2]
@@ -131,7 +132,6 @@ def test_what_a_teacher_and_two_optimizers_keep_lies_as_their_parameters(eight):
     assert "0.generator.0.nu.up0.up.kernel" in split
 
 
-@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("kind", "options"),
     share(
@@ -240,7 +240,6 @@ def test_statistics_are_no_parameters_and_come_back_into_the_model():
     same(again, model)
 
 
-@pytest.mark.rotates
 def test_batch_statistics_follow_the_batches():
     _, state = run("statistics", 0)
     _, step = begin("statistics")
@@ -254,7 +253,6 @@ def test_batch_statistics_follow_the_batches():
         np.testing.assert_allclose(state.carried["norm.var"], var, rtol=1e-5)
 
 
-@pytest.mark.rotates
 def test_statistics_have_no_gradient_no_moments_and_are_averaged_with_the_parameters():
     _, state = run("statistics", 5, ema=0.5)
     moments = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.opt_state)]
@@ -361,7 +359,6 @@ def test_low_rank_factors_train_beside_statistics(ema):
     assert float(np.abs(statistics_of(model)["norm.mean"]).max()) > 0
 
 
-@pytest.mark.rotates
 def test_the_best_model_has_the_statistics_of_its_step(tmp_path):
     losses, seen = {2: 0.5, 4: 0.1, 6: 0.9}, {}
 
@@ -374,7 +371,6 @@ def test_the_best_model_has_the_statistics_of_its_step(tmp_path):
     assert not np.array_equal(seen[6][1]["norm.mean"], seen[4][1]["norm.mean"])
 
 
-@pytest.mark.rotates
 def test_an_average_of_checkpoints_is_of_whole_models(tmp_path):
     state, step = begin("statistics")
     seen = []

@@ -121,7 +121,7 @@ def read_stories(path: str, content: str) -> Iterator[list[StoryQuestion]]:
     r"""Take the questions out of lines as `3 Where is John? TAB hallway TAB 1`; a story begins where numbers do.
 
     >>> list(read_stories("qa1_test.txt", "1 John ran.\n2 Who ran?\tJohn\t1\n"))
-    [[Told(facts=('John ran.',), question='Who ran?', answer='John')]]
+    [[StoryQuestion(facts=('John ran.',), question='Who ran?', answer='John')]]
 
     Raises:
         ValueError: a line without a number or without words, or a question without an answer.

@@ -32,7 +32,7 @@ class ImageProcessor:
 
     >>> processor = ImageProcessor.of({"image_processor_type": "ViTImageProcessor", "size": 2})
     >>> processor.steps[0]
-    Resize(size={'height': 2, 'width': 2}, resample=2)
+    PillowResize(size={'height': 2, 'width': 2}, resample=2)
     >>> processor(np.full((5, 4, 3), 255, np.uint8))["pixel_values"].shape
     (1, 3, 2, 2)
     """
