@@ -44,10 +44,11 @@ from flax_transformer.models.multimodal.vilt import vilt_encoder
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import StemConfig, with_fields
 from flax_transformer.objective import LabelLoss
-from flax_transformer.task.evaluator import VisualAnswers
-from flax_transformer.task.example import AskedImages, AskedTexts, Augment, VocabularyConfig
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.image_input import Augment
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.visual_question_answering import AskedImages, AskedTexts, VisualAnswers
 from flax_transformer.train import TrainConfig, muon_cosine
 
 D, WORDS = 128, VocabularyConfig(size=600)

@@ -34,10 +34,9 @@ from flax_transformer.models.text.story import StoryConfig
 from flax_transformer.models.text.universal_trunk import HaltingConfig, UniversalConfig
 from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.objective import LabelLoss, PonderLoss
-from flax_transformer.task.evaluator import TaskErrors
-from flax_transformer.task.example import StoryQuestions
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.story import StoryQuestions, TaskErrors
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 

@@ -38,9 +38,9 @@ from flax_transformer.models.vision.cct import cct
 from flax_transformer.models.vision.vit import ViTConfig, vit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Captions
-from flax_transformer.task.example import Augment, ImageCaptions
+from flax_transformer.task.captioning import Captions, ImageCaptions
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.image_input import Augment
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
 from flax_transformer.train import TrainConfig, adamw_linear, muon_cosine

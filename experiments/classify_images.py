@@ -38,9 +38,10 @@ from flax_transformer.models.vision.swin import swin_encoder
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import BatchStatistics, LabelLoss
-from flax_transformer.task.evaluator import PictureLabels
-from flax_transformer.task.example import Augment, LabelledImages
+from flax_transformer.task.classification import PictureLabels
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.image_classification import LabelledImages
+from flax_transformer.task.image_input import Augment
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, muon_cosine
 

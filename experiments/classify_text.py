@@ -26,11 +26,12 @@ from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.head import with_head
 from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import LabelLoss
-from flax_transformer.task.evaluator import Labels
-from flax_transformer.task.example import LabelledTexts, VocabularyConfig
+from flax_transformer.task.classification import Labels
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
+from flax_transformer.task.text_classification import LabelledTexts
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, adamw_linear
 
 ENCODER = EncoderConfig(

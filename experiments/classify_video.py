@@ -33,10 +33,10 @@ from flax_transformer.models.video.timesformer import timesformer_encoder
 from flax_transformer.models.video.vivit import vivit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
-from flax_transformer.task.evaluator import PictureLabels
-from flax_transformer.task.example import LabelledSkeletons, LabelledVideos
+from flax_transformer.task.classification import PictureLabels
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.video_classification import LabelledSkeletons, LabelledVideos
 from flax_transformer.train import TrainConfig, muon_cosine
 
 SIZES = {"embed": 96, "heads": 4, "inner": 192, "depth": 4, "out_bias": True, "unroll": True}

@@ -51,10 +51,11 @@ from flax_transformer.models.multimodal.towers import TwoTowersConfig
 from flax_transformer.models.vision.cct import cct
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import ContrastiveLoss
-from flax_transformer.task.evaluator import RetrievalEvaluator
-from flax_transformer.task.example import Augment, CaptionedImages, ImagePairs
+from flax_transformer.task.captioning import CaptionedImages
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.image_input import Augment
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.retrieval import ImagePairs, RetrievalEvaluator
 from flax_transformer.train import LoraConfig, OptimizerConfig, ScheduleConfig, TrainConfig, muon_cosine
 
 WIDTH = 128

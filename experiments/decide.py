@@ -20,10 +20,9 @@ from flax_transformer.data.trajectory import DecisionData
 from flax_transformer.models.multimodal.decision_transformer import DecisionConfig
 from flax_transformer.nn import transformer_block
 from flax_transformer.objective import ActionLoss
-from flax_transformer.task.evaluator import Rollouts
-from flax_transformer.task.example import TrajectoryParts
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.reinforcement_learning import Rollouts, TrajectoryParts
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 MODEL = DecisionConfig(

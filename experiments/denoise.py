@@ -17,8 +17,7 @@ that not all can be restored.
 from flax_transformer.models.preset import narrowed
 from flax_transformer.models.text.bart import bart_base
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Restorations
-from flax_transformer.task.example import DamagedTexts, Lines
+from flax_transformer.task.denoising import DamagedTexts, Lines, Restorations
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig

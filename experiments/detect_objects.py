@@ -24,8 +24,7 @@ from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig
 from flax_transformer.objective import BatchStatistics, DetectionLoss
-from flax_transformer.task.evaluator import DetectionEvaluator
-from flax_transformer.task.example import DetectionImages
+from flax_transformer.task.detection import DetectionEvaluator, DetectionImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig

@@ -21,9 +21,10 @@ from flax_transformer.models.vision.deit import DistilledConfig
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import DistilLoss
-from flax_transformer.task.evaluator import PictureLabels
-from flax_transformer.task.example import Augment, TaughtImages
+from flax_transformer.task.classification import PictureLabels
+from flax_transformer.task.distillation import TaughtImages
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.image_input import Augment
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import TrainConfig, muon_cosine
 

@@ -19,9 +19,10 @@ from dataclasses import replace
 
 from flax_transformer.data.image import LabelledImageData
 from flax_transformer.objective import LabelLoss
-from flax_transformer.task.evaluator import PictureLabels
-from flax_transformer.task.example import Augment, LabelledImages
+from flax_transformer.task.classification import PictureLabels
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.image_classification import LabelledImages
+from flax_transformer.task.image_input import Augment
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
 from flax_transformer.train import LoraConfig, OptimizerConfig, ScheduleConfig, TrainConfig

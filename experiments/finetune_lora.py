@@ -13,11 +13,10 @@ bfloat16` computes in bfloat16, and `--model.remat full` saves memory.
 
 from flax_transformer.data.text.plain import PlainText
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Continuations, TextLoss
-from flax_transformer.task.example import TextWindows
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
+from flax_transformer.task.text_generation import Continuations, TextLoss, TextWindows
 from flax_transformer.train import LoraConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 EXPERIMENT = Recipe(

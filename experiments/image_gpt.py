@@ -26,9 +26,9 @@ from flax_transformer.data.image import DrawnShapes, LabelledImageData
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.vision.imagegpt import imagegpt
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Completions, LayerProbe, PixelBits
-from flax_transformer.task.example import PixelSequences
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.image_generation import Completions, PixelBits, PixelSequences
+from flax_transformer.task.probe import LayerProbe
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 

@@ -13,10 +13,10 @@ CPU cores, one run each, in under two minutes (2026-11-21).
 from flax_transformer.data.text.plain import PlainText
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Continuations, TextLoss
-from flax_transformer.task.example import TextWindows, VocabularyConfig
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.text_generation import Continuations, TextLoss, TextWindows
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 EXPERIMENT = Recipe(

@@ -39,13 +39,14 @@ from flax_transformer.models.head import with_head
 from flax_transformer.models.text.longformer import LongformerConfig, longformer_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
+from flax_transformer.task.classification import Labels
 from flax_transformer.task.evaluate import evaluate
-from flax_transformer.task.evaluator import Evaluator, Finished, Labels, Shown
-from flax_transformer.task.example import LabelledTexts, VocabularyConfig
-from flax_transformer.task.example.opened import Context, Opened, check_rows, stream
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec
+from flax_transformer.task.text_classification import LabelledTexts
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 MARK, QUESTION, FIRST = 1, 2, 3

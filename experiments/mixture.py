@@ -17,10 +17,10 @@ from flax_transformer.data.text.plain import PlainText
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import with_experts, with_fields
 from flax_transformer.objective import RouterLoss, TokenLoss
-from flax_transformer.task.evaluator import TextLoss
-from flax_transformer.task.example import TextWindows, VocabularyConfig
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.text_generation import TextLoss, TextWindows
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 EXPERIMENT = Recipe(

@@ -25,9 +25,9 @@ from dataclasses import replace
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
 from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import MaskedLoss
-from flax_transformer.task.evaluator import Guesses
-from flax_transformer.task.example import MaskedTexts, TextLines, VocabularyConfig
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.fill_mask import Guesses, MaskedTexts, TextLines
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.start import StartConfig
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig

@@ -43,10 +43,11 @@ from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config
 from flax_transformer.models.speech.whisper import whisper_tiny
 from flax_transformer.nn import FeatureExtractorConfig, transformer_block, with_fields
 from flax_transformer.objective import CTCLoss, LabelLoss, TokenLoss
-from flax_transformer.task.evaluator import SoundLabels, Transcripts
-from flax_transformer.task.example import LabelledSounds, SoundAugment, SpokenLetters, SpokenTexts
+from flax_transformer.task.audio_classification import LabelledSounds, SoundAugment
+from flax_transformer.task.classification import SoundLabels
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.speech_recognition import SpokenLetters, SpokenTexts, Transcripts
 from flax_transformer.task.start import StartConfig
 from flax_transformer.task.translator import Search
 from flax_transformer.train import TrainConfig, adamw_linear, muon_cosine

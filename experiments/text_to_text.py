@@ -15,8 +15,7 @@ of the tests, 96.1 % in the mean (2026-11-22, 14 minutes of CPU time; 9 minutes 
 from flax_transformer.models.preset import narrowed
 from flax_transformer.models.text.t5 import t5_v1_1_small
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Answers
-from flax_transformer.task.example import Amount, ExerciseTexts
+from flax_transformer.task.exercise import Amount, Answers, ExerciseTexts
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig

@@ -10,10 +10,10 @@ from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.sentence_pair import BPE, Batching, SentencePairs
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import Search
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 

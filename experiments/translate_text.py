@@ -39,11 +39,11 @@ from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.models.text.universal import universal_tiny
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import CTCLoss, MaskPredictLoss, TokenLoss
-from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import BPE, AlignedBatching, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.sentence_pair import BPE, AlignedBatching, Batching, SentencePairs
 from flax_transformer.task.start import StartConfig
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import ParallelSearch, Search
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig, adamw_linear
 

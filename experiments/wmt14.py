@@ -19,10 +19,10 @@ from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_big
 from flax_transformer.nn import Precision
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.sentence_pair import BPE, Batching, SentencePairs
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import Search
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 

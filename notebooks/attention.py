@@ -52,11 +52,11 @@ from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask, attention, explain_attention, sinusoidal
 from flax_transformer.report import attention_figure
 from flax_transformer.task.attention import draw_sentence
-from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.run import open_translator
+from flax_transformer.task.sentence_pair import BPE, Batching, SentencePairs
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import Search
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 

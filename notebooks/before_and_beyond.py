@@ -37,10 +37,10 @@ from flax_transformer.objective import TokenLoss
 from flax_transformer.report import attention_figure
 from flax_transformer.report.comparison import positions
 from flax_transformer.report.comparison_page import comparison_table
-from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.sentence_pair import BPE, Batching, SentencePairs
 from flax_transformer.task.series import scheduled, train_all
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import Search
 from flax_transformer.train import OptimizerConfig, ScheduleConfig
 

@@ -45,7 +45,7 @@ from flax_transformer.nn import with_fields
 from flax_transformer.objective import ContrastiveLoss, TokenLoss
 from flax_transformer.ops import capture
 from flax_transformer.report import image_attention_figure
-from flax_transformer.task.use.image_attention import draw_image
+from flax_transformer.task.image_attention import draw_image
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}
 

@@ -42,7 +42,7 @@ from flax_transformer.nn import Grid, PatchConfig, transformer_block
 from flax_transformer.objective import LabelLoss
 from flax_transformer.ops import capture
 from flax_transformer.report import image_attention_figure
-from flax_transformer.task.use.image_attention import draw_image
+from flax_transformer.task.image_attention import draw_image
 from flax_transformer.train import parameter_count
 
 plt.rcParams |= {"figure.dpi": 80, "figure.constrained_layout.use": True, "font.size": 9}

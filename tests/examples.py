@@ -16,10 +16,10 @@ from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.hub import registry
 from flax_transformer.nn import with_fields
 from flax_transformer.parallel import MeshConfig
-from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import Batching
 from flax_transformer.task.experiment import train
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.sentence_pair import Batching
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import Search
 
 FOLDER = Path(__file__).parent.parent / "docs" / "examples"

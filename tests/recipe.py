@@ -4,9 +4,9 @@ from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.sentence_pair import BPE, Batching, SentencePairs
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import Search
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig

@@ -51,7 +51,7 @@ def test_an_experiment_brings_its_mesh_and_average(run, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from flax_transformer.parallel import MeshConfig\n"
-        "from flax_transformer.task.example import SentencePairs\n"
+        "from flax_transformer.task.sentence_pair import SentencePairs\n"
         "from flax_transformer.task.recipe import Recipe\n"
         "from flax_transformer.objective import TokenLoss\n"
         "from flax_transformer.train.loop import TrainConfig\n"

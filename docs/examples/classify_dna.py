@@ -19,10 +19,11 @@ from flax_transformer.models.head import ClassifierConfig, HeadConfig
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
-from flax_transformer.task.evaluator import Labels
-from flax_transformer.task.example import LabelledTexts, VocabularyConfig
+from flax_transformer.task.classification import Labels
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.text_classification import LabelledTexts
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 
 BASES = "ACGT"

@@ -25,10 +25,10 @@ from flax_transformer.nn import Embedding, EmbeddingConfig, Module
 from flax_transformer.objective import TokenLoss
 from flax_transformer.ops import Mask, attention
 from flax_transformer.order import Layer
-from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import BPE, Batching, SentencePairs
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.sentence_pair import BPE, Batching, SentencePairs
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import Search
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig
 

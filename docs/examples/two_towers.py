@@ -31,8 +31,8 @@ from flax_transformer.ops import cross_entropy
 from flax_transformer.order import Part
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown
-from flax_transformer.task.example import Context, Opened, VocabularyConfig, stream
 from flax_transformer.task.experiment import launch
+from flax_transformer.task.opened import Context, Opened, VocabularyConfig, stream
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec
 from flax_transformer.train import OptimizerConfig, ScheduleConfig, TrainConfig

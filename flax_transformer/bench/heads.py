@@ -13,8 +13,7 @@ from jaxtyping import Array, Float
 
 from flax_transformer.hub import Pretrained
 from flax_transformer.nn import Attention, Trunk
-from flax_transformer.task.use.checkpoint import open_checkpoint
-from flax_transformer.task.use.require import positions_of, tokenizer_of
+from flax_transformer.task.checkpoint import open_checkpoint, positions_of, tokenizer_of
 
 
 def trained_heads(

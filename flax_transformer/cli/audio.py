@@ -39,8 +39,9 @@ def transcribe(
       num_beams: Hypotheses of beam search; 1 for none.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import open_checkpoint, read_audio, read_several
-    from flax_transformer.task.use import transcribe as run
+    from flax_transformer.task.audio_classification import read_audio
+    from flax_transformer.task.checkpoint import open_checkpoint, read_several
+    from flax_transformer.task.speech_recognition import transcribe as run
 
     keep_programs()
     names = list(files) or read_lines()

@@ -72,7 +72,8 @@ def generate(
       jsonl: Print a JSON object for each prompt instead: prompt and texts.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import TextGenerator, WriterConfig, open_checkpoint
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.text_generation import TextGenerator, WriterConfig
 
     keep_programs()
     settings = {name: value for name, value in asdict(how).items() if value is not None}
@@ -107,7 +108,7 @@ def generate(
 
 
 def _chat(writer) -> None:
-    from flax_transformer.task.answer_span import Conversation
+    from flax_transformer.task.question_answering import Conversation
 
     talk, terminal = Conversation(), sys.stdin.isatty()
     while True:
@@ -150,8 +151,8 @@ def fill_mask(
       jsonl: Print a JSON object for each mask instead: its number and guesses.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import fill_mask as run
-    from flax_transformer.task.use import open_checkpoint
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.fill_mask import fill_mask as run
 
     keep_programs()
     guesses = run(open_checkpoint(checkpoint, revision=revision), text, top)
@@ -187,9 +188,9 @@ def answer(
       stride: Tokens that windows over a long passage share.
       jsonl: Print a JSON object for each question instead: question and answers.
     """
-    from flax_transformer.task.answer_span import AnswerConfig, Conversation
-    from flax_transformer.task.use import answer as run
-    from flax_transformer.task.use import open_checkpoint
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.question_answering import AnswerConfig, Conversation
+    from flax_transformer.task.question_answering import answer as run
 
     keep_programs()
     if (context is None) == (file is None):
@@ -230,7 +231,7 @@ def convert(
       step: Checkpoint of a run; the finished model, or the newest checkpoint, by default.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import convert as run
+    from flax_transformer.task.checkpoint import convert as run
 
     made = run(source, destination, dtype=dtype, step=step, revision=revision)
     print(f"{destination}: {made}")

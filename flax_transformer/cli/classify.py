@@ -35,8 +35,9 @@ def classify(
       jsonl: Print a JSON object for each instead: the text or file, and all labels, or words with theirs.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import classify as run
-    from flax_transformer.task.use import label_words, open_checkpoint
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.text_classification import classify as run
+    from flax_transformer.task.text_classification import label_words
 
     keep_programs()
     lines = list(texts) or read_lines()
@@ -74,16 +75,12 @@ def _pairs(lines: list[str], *, by_tabs: bool) -> tuple[list[str], list[str]]:
 
 def _classify_files(pretrained, names: list[str], among: tuple[str, ...], *, jsonl: bool) -> None:
     """Classify the files of images, clips or sounds; those that are damaged are named, others gone on with."""
-    from flax_transformer.task.use import (
-        choose,
-        classify_audio,
-        classify_images,
-        classify_videos,
-        read_audio,
-        read_clip,
-        read_image,
-        read_several,
-    )
+    from flax_transformer.task.audio_classification import classify_audio, read_audio
+    from flax_transformer.task.checkpoint import read_several
+    from flax_transformer.task.embedding import choose
+    from flax_transformer.task.image_classification import classify_images
+    from flax_transformer.task.image_input import read_image
+    from flax_transformer.task.video_classification import classify_videos, read_clip
 
     known = {
         "images": (read_image, classify_images),

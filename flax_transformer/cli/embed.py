@@ -39,7 +39,7 @@ def embed(
       jsonl: Print a JSON object for each instead: the text or file, and its vector.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import open_checkpoint
+    from flax_transformer.task.checkpoint import open_checkpoint
 
     keep_programs()
     names = list(texts) or read_lines()
@@ -66,8 +66,10 @@ def _vectors(pretrained, names: list[str], refuse: Refused, *, seen: bool, pooli
     """Return each text or file that can be read, and its vector."""
     import numpy as np
 
-    from flax_transformer.task.use import embed as run
-    from flax_transformer.task.use import embed_images, read_image, read_several
+    from flax_transformer.task.checkpoint import read_several
+    from flax_transformer.task.embedding import embed as run
+    from flax_transformer.task.embedding import embed_images
+    from flax_transformer.task.image_input import read_image
 
     if not seen:
         yield from zip(names, run(pretrained, names, pooling, normalise=normalise), strict=True)

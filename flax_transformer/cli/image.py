@@ -36,8 +36,9 @@ def caption(
       jsonl: Print a JSON object for each image instead: file and caption.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import caption as run
-    from flax_transformer.task.use import open_checkpoint, read_image, read_several
+    from flax_transformer.task.captioning import caption as run
+    from flax_transformer.task.checkpoint import open_checkpoint, read_several
+    from flax_transformer.task.image_input import read_image
 
     keep_programs()
     names = list(pictures) or read_lines()
@@ -72,8 +73,8 @@ def ask(
       jsonl: Print a JSON object for each question instead: file, question and answers.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import ask as run
-    from flax_transformer.task.use import open_checkpoint
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.visual_question_answering import ask as run
 
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
@@ -108,8 +109,10 @@ def detect(
       jsonl: Print a JSON object for each image instead: file and objects.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import detect as run
-    from flax_transformer.task.use import draw_found, open_checkpoint, read_image, read_several
+    from flax_transformer.task.checkpoint import open_checkpoint, read_several
+    from flax_transformer.task.detection import detect as run
+    from flax_transformer.task.detection import draw_found
+    from flax_transformer.task.image_input import read_image
 
     keep_programs()
     names = list(pictures) or read_lines()
@@ -168,8 +171,8 @@ def search(
       jsonl: Print a JSON object for each image instead: file and score.
       revision: Branch, tag or commit of a hub id.
     """
-    from flax_transformer.task.use import open_checkpoint
-    from flax_transformer.task.use import search as run
+    from flax_transformer.task.checkpoint import open_checkpoint
+    from flax_transformer.task.embedding import search as run
 
     keep_programs()
     pretrained = open_checkpoint(checkpoint, revision=revision)

@@ -113,9 +113,9 @@ def evaluate(
         result = _evaluate_pairs(checkpoint, list(pairs.sources), list(pairs.targets), how)
     else:
         from flax_transformer.cli.programs import keep_programs
-        from flax_transformer.task.use import open_checkpoint
-        from flax_transformer.task.use.measure import measure, read_pairs
-        from flax_transformer.task.use.translate import translates
+        from flax_transformer.task.checkpoint import open_checkpoint
+        from flax_transformer.task.measure import measure, read_pairs
+        from flax_transformer.task.translation import translates
 
         keep_programs()
         pretrained = None if translates(Path(checkpoint)) else open_checkpoint(checkpoint, revision=revision)
@@ -130,7 +130,7 @@ def evaluate(
 
 def _evaluate_pairs(checkpoint: str, sources: list[str], references: list[str], how: Translating) -> dict:
     """Translate a corpus and score it."""
-    from flax_transformer.task.evaluator.translate import evaluate_corpus
+    from flax_transformer.task.translation import evaluate_corpus
 
     translator, search = _open(checkpoint, how)
     scores, hypotheses, seconds = evaluate_corpus(translator, sources, references, search)
@@ -164,7 +164,7 @@ def distil(
       length_penalty: Exponent of the length that scores are divided by; the run's own by default.
     """
     from flax_transformer.cli.programs import keep_programs
-    from flax_transformer.task.distil import distil as run
+    from flax_transformer.task.sequence_distillation import distil as run
 
     keep_programs()
     asked = {"beams": beam, "length_penalty": length_penalty}
@@ -244,11 +244,11 @@ def attention(
     about = {"run": Path(checkpoint).resolve().name, "layer": layer}
     output = output or own / "attention"
     if image is None:
-        from flax_transformer.task.use.attention import draw_text
+        from flax_transformer.task.text_attention import draw_text
 
         paths = write_attention(*draw_text(checkpoint, text), output, **about)
     else:
-        from flax_transformer.task.use.image_attention import draw_file
+        from flax_transformer.task.image_attention import draw_file
 
         paths = write_image_attention(*draw_file(checkpoint, image, text or ""), output, **about, scale=scale)
     for path in paths:
@@ -260,8 +260,8 @@ def _open(workdir: str, how: Translating, **search):
     from flax_transformer.cli.programs import keep_programs
     from flax_transformer.task.rescore import Rescored
     from flax_transformer.task.run import open_translator
+    from flax_transformer.task.translation import open_any_translator
     from flax_transformer.task.translator import Translator
-    from flax_transformer.task.use.translate import open_any_translator
 
     keep_programs()
     translator, own = open_any_translator(workdir, prefix=how.prefix, source=how.source_lang, target=how.target_lang)

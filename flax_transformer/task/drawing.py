@@ -10,9 +10,9 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.report import ImageAttention, Picture
 from flax_transformer.report.sample import from_sheet
 from flax_transformer.task.attention import LONGEST
-from flax_transformer.task.use.attention import draw_texts
-from flax_transformer.task.use.image_attention import draw_clip, draw_image, layout_of, reads_both
-from flax_transformer.task.use.require import image_processor_of
+from flax_transformer.task.checkpoint import image_processor_of
+from flax_transformer.task.image_attention import draw_clip, draw_image, layout_of, reads_both
+from flax_transformer.task.text_attention import draw_texts
 
 COUNT = 3
 """Samples that are drawn."""

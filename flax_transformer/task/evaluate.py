@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
+from flax_transformer.metric.finite import check_finite
 from flax_transformer.objective import Objective
-from flax_transformer.task.finite import check_finite
 from flax_transformer.train.batch_layout import fill_rows
 from flax_transformer.train.mean import terms_of
 

@@ -22,8 +22,8 @@ from flax_transformer.objective import check_parts
 from flax_transformer.parallel import MeshConfig
 from flax_transformer.task.evaluate import evaluate
 from flax_transformer.task.evaluator import Finished, Shown
-from flax_transformer.task.example.opened import Context, Opened
 from flax_transformer.task.experiment import BARE, Experiment, Task, write_samples
+from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.report import write_report
 from flax_transformer.task.run import EXPORT, write_model_config
 from flax_transformer.task.spec import Spec, longest, sized
@@ -58,7 +58,7 @@ class Recipe(Experiment):
     data: Any
     """Where data come from."""
     examples: Any = field(metadata=BARE)
-    """How data become examples and batches: see `task.example`."""
+    """How data become examples and batches: a frozen value with `open`, such as `LabelledImages`."""
     objective: Any
     """What is minimised: see `objective`."""
     evaluators: tuple[Any, ...] = ()

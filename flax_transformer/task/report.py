@@ -18,10 +18,10 @@ from flax_transformer.report import (
     write_page,
 )
 from flax_transformer.task.attention import LONGEST, spell, token_ids
+from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.drawing import draw_samples
-from flax_transformer.task.evaluator.translate import has_tokens
 from flax_transformer.task.run import EXPORT, open_run
-from flax_transformer.task.use.checkpoint import open_checkpoint
+from flax_transformer.task.translation import has_tokens
 from flax_transformer.train import own_code
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError, RunFolder, read_config, read_experiment

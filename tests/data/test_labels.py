@@ -8,9 +8,9 @@ from flax_transformer.data.image import ImageSet, Objects, Scenes
 from flax_transformer.data.image.image_set import InMemoryImages, Pictures
 from flax_transformer.data.label import check_boxes, check_classes
 from flax_transformer.data.text.labelled import Labelled
-from flax_transformer.task.example.image import opened
-from flax_transformer.task.example.label import LabelledTexts
-from flax_transformer.task.example.opened import Context
+from flax_transformer.task.image_input import opened
+from flax_transformer.task.opened import Context
+from flax_transformer.task.text_classification import LabelledTexts
 from flax_transformer.train.folder import RunFolder
 
 IMAGES = InMemoryImages(np.zeros((2, 8, 10, 3), np.uint8), "images")

@@ -12,7 +12,7 @@ from flax_transformer.hub.call import pictures
 from flax_transformer.hub.check import check_pixels
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs, Signature
-from flax_transformer.task.use.require import require_use
+from flax_transformer.task.checkpoint import require_use
 
 pytestmark = pytest.mark.proves("misuse", "ids, positions and masks that a checkpoint cannot take")
 

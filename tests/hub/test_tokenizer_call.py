@@ -15,7 +15,7 @@ from flax_transformer.hub.convert import describe, load_orbax, save_orbax
 from flax_transformer.hub.processor.call import check_text, read_rows
 from flax_transformer.hub.processor.open import Unreadable
 from flax_transformer.hub.processor.tokenizer import load_hub_tokenizer
-from flax_transformer.task.use import TextGenerator
+from flax_transformer.task.text_generation import TextGenerator
 from tests.hub.test_hub_tokenizer import BERT_FILES, BYTES, _write
 
 GOLDEN = Path(__file__).parent / "golden" / "gpt2"

@@ -8,8 +8,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from flax_transformer import hub  # noqa: E402
-from flax_transformer.task.use import embed_images, open_checkpoint  # noqa: E402
-from flax_transformer.task.use.image_attention import draw_image  # noqa: E402
+from flax_transformer.task.checkpoint import open_checkpoint  # noqa: E402
+from flax_transformer.task.embedding import embed_images  # noqa: E402
+from flax_transformer.task.image_attention import draw_image  # noqa: E402
 from tests.hub.oracle import close, copied, forward, same_tensors  # noqa: E402
 from tests.hub.pictures import compare, images, make  # noqa: E402
 

@@ -8,9 +8,10 @@ import tiny
 from harness import arrays, copied, losses, records, saved
 
 from flax_transformer.data.text.corpus import Numbers
-from flax_transformer.task.evaluator import Shown, Translations
-from flax_transformer.task.example import BPE
+from flax_transformer.task.evaluator import Shown
 from flax_transformer.task.experiment import train
+from flax_transformer.task.sentence_pair import BPE
+from flax_transformer.task.translation import Translations
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError
 from flax_transformer.train.loop import NotFinite

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flax_transformer.data.text import train_byte_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
-from flax_transformer.task.answer_span import (
+from flax_transformer.task.question_answering import (
     AnswerConfig,
     Conversation,
     exact_match,

@@ -16,12 +16,13 @@ from flax_transformer.models.multimodal.lxmert import lxmert_encoder
 from flax_transformer.models.multimodal.vilt import vilt_encoder
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import StemConfig, with_fields
+from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.drawing import draw_samples
-from flax_transformer.task.example import AskedImages, Augment, VocabularyConfig
-from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
-from flax_transformer.task.use import ask, open_checkpoint
-from flax_transformer.task.use.image_attention import draw_image
+from flax_transformer.task.image_attention import draw_image
+from flax_transformer.task.image_input import Augment
+from flax_transformer.task.opened import Context, VocabularyConfig
+from flax_transformer.task.visual_question_answering import AskedImages, ask
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flax_transformer.task.evaluator.average_precision import average_precision
+from flax_transformer.metric.average_precision import average_precision
 
 
 def objects(boxes, labels=None, **more):

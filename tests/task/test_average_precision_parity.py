@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 
 from flax_transformer.data.image.coco import find_coco, open_coco
-from flax_transformer.task.evaluator.average_precision import average_precision
+from flax_transformer.metric.average_precision import average_precision
 
 coco = pytest.importorskip("pycocotools.coco")
 cocoeval = pytest.importorskip("pycocotools.cocoeval")

@@ -14,12 +14,12 @@ from flax_transformer.models.multimodal.retrieval import RetrievalConfig
 from flax_transformer.models.multimodal.towers import TwoTowers
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import ContrastiveLoss, MatchLoss, TokenLoss
-from flax_transformer.task.evaluator import Captions, RetrievalEvaluator
-from flax_transformer.task.example import CaptionedImages, ImageCaptions
-from flax_transformer.task.example.opened import Context
+from flax_transformer.task.captioning import CaptionedImages, Captions, ImageCaptions, caption
+from flax_transformer.task.embedding import choose
 from flax_transformer.task.experiment import train
+from flax_transformer.task.opened import Context
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.task.use import caption, choose
+from flax_transformer.task.retrieval import RetrievalEvaluator
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from flax_transformer.task.caption_score import caption_scores, cider, words
+from flax_transformer.metric.caption import caption_scores, cider, words
 
 SAID = ["a dog runs on grass", "two men stand in front of a wall", "A boy jumps .", "a dog runs on grass"]
 KNOWN = [

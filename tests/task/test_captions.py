@@ -13,11 +13,11 @@ from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.vision.cct import cct
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
-from flax_transformer.task.evaluator import Captions
-from flax_transformer.task.example import Augment, ImageCaptions
-from flax_transformer.task.example.opened import Context
+from flax_transformer.task.captioning import Captions, ImageCaptions
 from flax_transformer.task.experiment import train
-from flax_transformer.task.use.image_attention import draw_file
+from flax_transformer.task.image_attention import draw_file
+from flax_transformer.task.image_input import Augment
+from flax_transformer.task.opened import Context
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig

@@ -14,11 +14,11 @@ from flax_transformer.models.encoder import MaskedLM, MaskedLMConfig
 from flax_transformer.models.head import with_head
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
-from flax_transformer.task.evaluator import Labels
-from flax_transformer.task.example import LabelledTexts, VocabularyConfig
-from flax_transformer.task.example.label import HideWords
+from flax_transformer.task.classification import Labels
 from flax_transformer.task.experiment import train
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.text_classification import HideWords, LabelledTexts
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig

@@ -20,14 +20,16 @@ from flax_transformer.models.vision.cct import cct
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.models.vision.vit_mae import MAE, mae_base
 from flax_transformer.nn import with_fields
-from flax_transformer.task.evaluator.label import KEPT, telling
+from flax_transformer.task.checkpoint import tokenizer_of
+from flax_transformer.task.classification import KEPT, telling
+from flax_transformer.task.embedding import embed_images
 from flax_transformer.task.experiment import launch, train
+from flax_transformer.task.image_classification import classify_images
 from flax_transformer.task.recipe import _wrapped
 from flax_transformer.task.run import open_run
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.start import load_start
-from flax_transformer.task.use import classify, classify_images, embed_images
-from flax_transformer.task.use.require import tokenizer_of
+from flax_transformer.task.text_classification import classify
 from flax_transformer.train.loop import TrainConfig
 
 ROOT = Path(__file__).parents[2]

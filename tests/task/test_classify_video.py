@@ -13,12 +13,12 @@ from flax_transformer.data.video import MovingShapes, SkeletonData, VideoData
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_fields
 from flax_transformer.report.sample import from_sheet
-from flax_transformer.task.example import Augment, LabelledVideos
 from flax_transformer.task.experiment import train
+from flax_transformer.task.image_attention import draw_file
+from flax_transformer.task.image_input import Augment
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.task.start import load_start
-from flax_transformer.task.use import classify_videos
-from flax_transformer.task.use.image_attention import draw_file
+from flax_transformer.task.video_classification import LabelledVideos, classify_videos
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.data.video.test_skeletons import arrays

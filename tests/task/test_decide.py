@@ -12,8 +12,8 @@ from flax_transformer import hub
 from flax_transformer.data.trajectory import DecisionData, StepRows
 from flax_transformer.models.multimodal.decision_transformer import TrajectoryPrediction
 from flax_transformer.nn import with_fields
-from flax_transformer.task.evaluator.rollout import play
 from flax_transformer.task.experiment import train
+from flax_transformer.task.reinforcement_learning import play
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
 from tests.task.test_classify_images import experiments

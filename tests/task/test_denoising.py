@@ -12,12 +12,11 @@ from flax_transformer import hub
 from flax_transformer.models.preset import narrowed
 from flax_transformer.models.text.bart import bart_base
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Restorations
-from flax_transformer.task.evaluator.kind import Restored
-from flax_transformer.task.example import DamagedTexts, Lines, VocabularyConfig
-from flax_transformer.task.example.damage import DamageMix
+from flax_transformer.task.denoising import DamagedTexts, DamageMix, Lines, Restorations
 from flax_transformer.task.experiment import train
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
+from flax_transformer.task.text_to_text import Restored
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig

@@ -13,17 +13,15 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.data.image import SceneData, ShapeScenes
 from flax_transformer.data.image.shape import SHAPES
+from flax_transformer.metric.average_precision import average_precision
 from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig
-from flax_transformer.task.evaluator import DetectionEvaluator
-from flax_transformer.task.evaluator.average_precision import average_precision
-from flax_transformer.task.example import DetectionImages
+from flax_transformer.task.detection import DetectionEvaluator, DetectionImages, detect
 from flax_transformer.task.experiment import train
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.start import load_start
-from flax_transformer.task.use import detect
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig
 

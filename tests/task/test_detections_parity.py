@@ -12,9 +12,9 @@ from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig
-from flax_transformer.task.example import Context, DetectionImages
+from flax_transformer.task.detection import DetectionImages, detect
+from flax_transformer.task.opened import Context
 from flax_transformer.task.spec import sized
-from flax_transformer.task.use import detect
 from flax_transformer.train.folder import RunFolder
 
 torch = pytest.importorskip("torch")

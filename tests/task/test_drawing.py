@@ -18,10 +18,10 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.objective import LabelLoss
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.drawing import draw_samples
-from flax_transformer.task.example.image import LabelledImages
+from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.report import remake_report
-from flax_transformer.task.use.attention import draw
+from flax_transformer.task.text_attention import draw
 from flax_transformer.train.config import to_json
 
 pytestmark = pytest.mark.proves("report", "attention of BERT, GPT and ViT runs")

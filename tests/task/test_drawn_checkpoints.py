@@ -16,7 +16,7 @@ from flax_transformer.hub.registry import find_family
 from flax_transformer.nn import with_fields
 from flax_transformer.ops.blockwise import blockwise_attention
 from flax_transformer.task.attention import spell
-from flax_transformer.task.use.attention import draw, draw_text
+from flax_transformer.task.text_attention import draw, draw_text
 
 pytestmark = pytest.mark.proves("report", "attention images of any checkpoint")
 
@@ -92,5 +92,5 @@ def test_a_folder_of_any_kind_is_drawn(tmp_path):
 @pytest.mark.rotates
 def test_what_generates_nothing_has_an_empty_output_and_what_cannot_has_none(tmp_path, monkeypatch):
     hub.save(load("bart"), tmp_path)
-    monkeypatch.setattr("flax_transformer.task.use.attention._answer", lambda *_: [TOKENIZER.eos])
+    monkeypatch.setattr("flax_transformer.task.text_attention._answer", lambda *_: [TOKENIZER.eos])
     assert draw_text(tmp_path, TEXT)[1] == {"source": TEXT, "hypothesis": ""}

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from flax_transformer.task.edit_distance import Edits, edits, letter_edits, word_edits
+from flax_transformer.metric.edit_distance import Edits, edits, letter_edits, word_edits
 
 
 def every_way(reference, hypothesis):

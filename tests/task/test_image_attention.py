@@ -12,8 +12,10 @@ from flax_transformer import hub
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.models.vision.swin import LARGEST
 from flax_transformer.report import image_attention_figure
-from flax_transformer.task.use import classify_images, embed_images, image_attention
-from flax_transformer.task.use.image_attention import draw_image
+from flax_transformer.task import image_attention
+from flax_transformer.task.embedding import embed_images
+from flax_transformer.task.image_attention import draw_image
+from flax_transformer.task.image_classification import classify_images
 
 pytestmark = pytest.mark.proves("report", "attention over images, rollout")
 

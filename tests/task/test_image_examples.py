@@ -18,9 +18,11 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.objective import LabelLoss
 from flax_transformer.ops import cross_entropy, soft_cross_entropy
+from flax_transformer.task.detection import DetectionImages
 from flax_transformer.task.evaluate import evaluate
-from flax_transformer.task.example import Augment, DetectionImages, LabelledImages
-from flax_transformer.task.example.opened import Context
+from flax_transformer.task.image_classification import LabelledImages
+from flax_transformer.task.image_input import Augment
+from flax_transformer.task.opened import Context
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.folder import RunFolder
 from tests.data.image.image_files import class_folders, coco, coco_folder, idx_folder, pixels, write_image

@@ -12,9 +12,8 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.data.text import FittedRows
 from flax_transformer.nn import with_fields
-from flax_transformer.task.example import VocabularyConfig
-from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
+from flax_transformer.task.opened import Context, VocabularyConfig
 from flax_transformer.train.folder import RunFolder
 
 sys.path.append(str(Path(__file__).parents[2] / "experiments"))

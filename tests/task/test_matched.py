@@ -15,12 +15,13 @@ from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.siamese import SiameseConfig
 from flax_transformer.models.multimodal.towers import TwoTowersConfig
 from flax_transformer.models.vision.cct import cct
-from flax_transformer.task.evaluator.retrieval import best_ranks, embedded, strip
-from flax_transformer.task.example import Augment, CaptionedImages, ImagePairs
-from flax_transformer.task.example.opened import Context
+from flax_transformer.task import embedding
+from flax_transformer.task.captioning import CaptionedImages
+from flax_transformer.task.embedding import INDEX, choose, search
 from flax_transformer.task.experiment import train
-from flax_transformer.task.use import choose, match, search
-from flax_transformer.task.use.match import INDEX
+from flax_transformer.task.image_input import Augment
+from flax_transformer.task.opened import Context
+from flax_transformer.task.retrieval import ImagePairs, best_ranks, embedded, strip
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig
@@ -231,8 +232,8 @@ class TestSearch:
 
     def test_vectors_are_kept_and_those_of_changed_pictures_made_anew(self, searched, album, monkeypatch):
         made = []
-        inner = match.embed_images
-        monkeypatch.setattr(match, "embed_images", lambda p, files: made.extend(files) or inner(p, files))
+        inner = embedding.embed_images
+        monkeypatch.setattr(embedding, "embed_images", lambda p, files: made.extend(files) or inner(p, files))
         first = search(searched[0], "a red cross", album)
         assert len(made) == 5
         assert search(searched[0], "a red cross", album) == first

@@ -9,7 +9,7 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.nn import with_fields
-from flax_transformer.task.use.measure import measure
+from flax_transformer.task.measure import measure
 from tests.task.checkpoints import checkpoint, save, tokenizer_files
 
 

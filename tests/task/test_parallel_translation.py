@@ -14,14 +14,14 @@ from flax_transformer.models.text.conditional_masked import mask_predict_tiny
 from flax_transformer.models.text.ctc_translator import ctc_translator_tiny
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import CTCLoss, MaskPredictLoss
-from flax_transformer.task import distil as distilling
+from flax_transformer.task import sequence_distillation as distilling
 from flax_transformer.task.attention import SEES_ALL, draw
-from flax_transformer.task.distil import ABOUT, distil
-from flax_transformer.task.evaluator import Translations
-from flax_transformer.task.example import BPE, AlignedBatching, SentencePairs
 from flax_transformer.task.experiment import train
 from flax_transformer.task.rescore import Rescored, score_pairs
 from flax_transformer.task.run import open_translator
+from flax_transformer.task.sentence_pair import BPE, AlignedBatching, SentencePairs
+from flax_transformer.task.sequence_distillation import ABOUT, distil
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import ParallelSearch, Search
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.folder import FolderError

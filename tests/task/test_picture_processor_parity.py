@@ -10,9 +10,9 @@ transformers = pytest.importorskip("transformers")
 
 from flax_transformer import hub  # noqa: E402
 from flax_transformer.data.image import DrawnShapes, LabelledImageData  # noqa: E402
-from flax_transformer.task.example import LabelledImages  # noqa: E402
-from flax_transformer.task.example.opened import Context  # noqa: E402
 from flax_transformer.task.experiment import train  # noqa: E402
+from flax_transformer.task.image_classification import LabelledImages  # noqa: E402
+from flax_transformer.task.opened import Context  # noqa: E402
 from flax_transformer.task.spec import Spec  # noqa: E402
 from flax_transformer.task.start import load_start  # noqa: E402
 from flax_transformer.train.folder import RunFolder  # noqa: E402

@@ -12,12 +12,18 @@ from flax_transformer.data.image import ImageData
 from flax_transformer.data.image.palette import Palette
 from flax_transformer.models.vision.imagegpt import imagegpt
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Completions, LayerProbe, PixelBits
-from flax_transformer.task.evaluator.pixel import Pixels, count_pixels, place_and_copy_bits, strip
-from flax_transformer.task.evaluator.probe import probe
-from flax_transformer.task.example import PixelSequences
-from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
+from flax_transformer.task.image_generation import (
+    Completions,
+    PixelBits,
+    Pixels,
+    PixelSequences,
+    count_pixels,
+    place_and_copy_bits,
+    strip,
+)
+from flax_transformer.task.opened import Context
+from flax_transformer.task.probe import LayerProbe, probe
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.folder import RunFolder

@@ -7,8 +7,8 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.data.image import ImageData
 from flax_transformer.task.evaluate import evaluate
-from flax_transformer.task.example.opened import Context
 from flax_transformer.task.experiment import train
+from flax_transformer.task.opened import Context
 from flax_transformer.train.folder import RunFolder
 from tests.data.image.image_files import class_folders, idx_folder
 from tests.task.test_pixels import recipe

@@ -13,11 +13,9 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_toke
 from flax_transformer.models.encoder import EncoderConfig, MaskedLMConfig
 from flax_transformer.nn import EmbeddingConfig, transformer_block
 from flax_transformer.objective import MaskedLoss
-from flax_transformer.task.evaluator import Guesses
-from flax_transformer.task.evaluator.mask import fill
-from flax_transformer.task.example import MaskedTexts, TextLines, VocabularyConfig
-from flax_transformer.task.example.mask import DOCUMENT, MaskedRows
 from flax_transformer.task.experiment import train
+from flax_transformer.task.fill_mask import DOCUMENT, Guesses, MaskedRows, MaskedTexts, TextLines, fill
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.optimizer import OptimizerConfig

@@ -16,12 +16,12 @@ from flax_transformer.models.preset import find_preset, module_of
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Continuations, TextLoss
-from flax_transformer.task.example import TextWindows, VocabularyConfig
 from flax_transformer.task.experiment import train
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.run import open_run, open_translator
 from flax_transformer.task.spec import Spec, longest, sized
+from flax_transformer.task.text_generation import Continuations, TextLoss, TextWindows
 from flax_transformer.task.translator import Search
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.folder import FolderError

@@ -9,16 +9,16 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.data.audio import AudioData, SpokenStringConfig, SpokenStringData, TouchTones
+from flax_transformer.metric.edit_distance import word_edits
 from flax_transformer.models.head import head_of, with_head
 from flax_transformer.models.speech.ctc import TranscriberConfig
 from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config
 from flax_transformer.nn import FeatureExtractorConfig, transformer_block, with_fields
-from flax_transformer.task.edit_distance import word_edits
-from flax_transformer.task.evaluator.transcript import Transcripts
-from flax_transformer.task.example.opened import Context
+from flax_transformer.task.audio_classification import classify_audio
 from flax_transformer.task.experiment import train
+from flax_transformer.task.opened import Context
+from flax_transformer.task.speech_recognition import Transcripts, transcribe
 from flax_transformer.task.translator import Search
-from flax_transformer.task.use import classify_audio, transcribe
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig

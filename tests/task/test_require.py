@@ -2,7 +2,9 @@
 
 import pytest
 
-from flax_transformer.task.use import classify, detect, fill_mask
+from flax_transformer.task.detection import detect
+from flax_transformer.task.fill_mask import fill_mask
+from flax_transformer.task.text_classification import classify
 
 
 @pytest.mark.parametrize(("first", "named"), [("a text", "'a text'"), (["a text"], "a list"), (None, "a NoneType")])

@@ -11,11 +11,10 @@ from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.models.text.bart import bart_base
 from flax_transformer.models.text.t5 import t5_small, t5_v1_1_small
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator.kind import Restored, sample_lines
-from flax_transformer.task.example import VocabularyConfig
-from flax_transformer.task.example.exercise import ExerciseMix
-from flax_transformer.task.example.kind import open_marked
+from flax_transformer.task.exercise import ExerciseMix
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.spec import Spec, sized
+from flax_transformer.task.text_to_text import Restored, open_marked, sample_lines
 from flax_transformer.train.folder import RunFolder
 from tests.batch import taught
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from flax_transformer.data.audio import AudioData, SpeechData, SpokenStringConfig, SpokenStringData, TouchTones
-from flax_transformer.task.example import LabelledSounds, SoundAugment, SpokenLetters, SpokenTexts
-from flax_transformer.task.example.opened import Context
+from flax_transformer.task.audio_classification import LabelledSounds, SoundAugment
+from flax_transformer.task.opened import Context
+from flax_transformer.task.speech_recognition import SpokenLetters, SpokenTexts
 from flax_transformer.train.folder import RunFolder
 from tests.data.audio.test_sound_sources import lines, spoken, tone, write
 

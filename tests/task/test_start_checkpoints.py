@@ -15,10 +15,12 @@ from flax_transformer.data.audio import SpokenStringData
 from flax_transformer.data.image import CaptionedScenes, SceneCaptions
 from flax_transformer.data.text.corpus import TextCorpus
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Captions, Transcripts, Translations
+from flax_transformer.task.captioning import Captions
 from flax_transformer.task.experiment import train
 from flax_transformer.task.run import open_translator
+from flax_transformer.task.speech_recognition import Transcripts
 from flax_transformer.task.start import StartConfig, start_seq2seq
+from flax_transformer.task.translation import Translations
 from flax_transformer.task.translator import Search
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
@@ -161,7 +163,7 @@ def test_the_export_writes_what_the_run_wrote(kind, finished):
         found = translator([each["source"] for each in shown], search)
         assert [best[0].text for best in found] == [each["hypothesis"] for each in shown]
     elif kind in ("whisper", "wav2vec2"):
-        from flax_transformer.task.use import transcribe
+        from flax_transformer.task.speech_recognition import transcribe
 
         how = {"language": "de"} if kind == "whisper" else {}
         heard = transcribe(exported, [folder / each["sound"] for each in shown], **how)

@@ -13,10 +13,10 @@ from flax_transformer.data.text.story import StoryTasks
 from flax_transformer.models.preset import abstract, module_of
 from flax_transformer.models.text.story import StoryConfig, StoryReader
 from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block, with_fields
-from flax_transformer.task.evaluator.story import task_errors
-from flax_transformer.task.example import Context, StoryQuestions
 from flax_transformer.task.experiment import train
+from flax_transformer.task.opened import Context
 from flax_transformer.task.spec import Spec, sized
+from flax_transformer.task.story import StoryQuestions, task_errors
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig
 from flax_transformer.train.schedule import ScheduleConfig

@@ -17,10 +17,10 @@ from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import DistilLoss
-from flax_transformer.task.example import Augment, TaughtImages
-from flax_transformer.task.example.image import named_classes, processor_of
-from flax_transformer.task.example.opened import Context
+from flax_transformer.task.distillation import TaughtImages
 from flax_transformer.task.experiment import train
+from flax_transformer.task.image_input import Augment, named_classes, processor_of
+from flax_transformer.task.opened import Context
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig

@@ -12,10 +12,9 @@ from flax_transformer.data.text.exercise import TASKS
 from flax_transformer.models.preset import narrowed
 from flax_transformer.models.text.t5 import t5_v1_1_small
 from flax_transformer.objective import TokenLoss
-from flax_transformer.task.evaluator import Answers
-from flax_transformer.task.example import Amount, ExerciseTexts, VocabularyConfig
-from flax_transformer.task.example.exercise import PREFIXES, ExerciseMix
+from flax_transformer.task.exercise import PREFIXES, Amount, Answers, ExerciseMix, ExerciseTexts
 from flax_transformer.task.experiment import train
+from flax_transformer.task.opened import VocabularyConfig
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig

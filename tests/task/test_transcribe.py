@@ -18,7 +18,7 @@ from flax_transformer.hub.processor.ctc_vocabulary import letters_of
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture
 from flax_transformer.models.preset import module_of
-from flax_transformer.task.use import transcribe
+from flax_transformer.task.speech_recognition import transcribe
 from tests.contract.golden import GOLDEN as FOLDERS
 from tests.data.audio.test_sound import wav
 

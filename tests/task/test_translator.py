@@ -8,15 +8,14 @@ import sacrebleu
 from flax import nnx
 
 from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.metric.bleu import score
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import Embedding
 from flax_transformer.parallel import MeshConfig
-from flax_transformer.task.example import BPE, Batching
-from flax_transformer.task.example.pair import VOCAB_MULTIPLE
 from flax_transformer.task.experiment import Experiment
 from flax_transformer.task.recipe import rows_of
+from flax_transformer.task.sentence_pair import BPE, VOCAB_MULTIPLE, Batching
 from flax_transformer.task.spec import Spec, sized
-from flax_transformer.task.translation_score import score
 from flax_transformer.task.translator import Search, padded_length
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.folder import RunFolder

@@ -14,9 +14,10 @@ from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture
 from flax_transformer.models.preset import module_of
-from flax_transformer.task.answer_span import AnswerConfig, Conversation
-from flax_transformer.task.use import TextGenerator, WriterConfig, answer, classify, fill_mask, label_words
-from flax_transformer.task.use.write import TextStream
+from flax_transformer.task.fill_mask import fill_mask
+from flax_transformer.task.question_answering import AnswerConfig, Conversation, answer
+from flax_transformer.task.text_classification import classify, label_words
+from flax_transformer.task.text_generation import TextGenerator, TextStream, WriterConfig
 
 pytestmark = pytest.mark.slow
 

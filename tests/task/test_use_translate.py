@@ -10,9 +10,9 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.data.text import train_byte_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.task.embedding import embed
+from flax_transformer.task.translation import CheckpointTranslator, open_any_translator
 from flax_transformer.task.translator import Search
-from flax_transformer.task.use.embed import embed
-from flax_transformer.task.use.translate import CheckpointTranslator, open_any_translator
 from tests.task.test_use import make
 
 GOLDEN = Path(__file__).parent.parent / "hub" / "golden"

@@ -12,7 +12,7 @@ from flax import nnx
 
 from flax_transformer.data.text import build_pairs, numbers
 from flax_transformer.models.seq2seq import Seq2Seq
-from flax_transformer.task.example.pair import VOCAB_MULTIPLE
+from flax_transformer.task.sentence_pair import VOCAB_MULTIPLE
 from flax_transformer.task.spec import Spec, sized
 from flax_transformer.train.state import parameter_count
 

@@ -1,0 +1,1 @@
+"""Metrics that know no model: BLEU, CIDEr, edit distance, average precision."""

@@ -1,0 +1,349 @@
+"""Audio classification: examples of labelled audio, and `classify_audio`; what all tasks on audio share.
+
+Axes: B recordings.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Int
+
+from flax_transformer.data import each_once, shuffled
+from flax_transformer.data.audio import (
+    AudioSet,
+    Gain,
+    MaskFrames,
+    MaskSamples,
+    Noise,
+    Recordings,
+    ResampleAudio,
+    Shift,
+    SpectrogramRows,
+    Speed,
+    Truncate,
+    WaveformRows,
+    load_audio,
+)
+from flax_transformer.data.audio.decode import Waveform, decode_audio
+from flax_transformer.data.examples import Chain, Collate, Example, Transform
+from flax_transformer.data.label import check_classes
+from flax_transformer.frozen import frozen
+from flax_transformer.hub import Pretrained
+from flax_transformer.hub.processor.audio import AudioProcessor
+from flax_transformer.task.checkpoint import audio_processor_of, file_of, require_use
+from flax_transformer.task.classification import Label, ranked
+from flax_transformer.task.image_input import named_classes
+from flax_transformer.task.opened import Context, Opened, check_rows, stream
+from flax_transformer.task.spec import Spec
+
+HEARD = {"input_features": "spectra", "input_values": "samples"}
+"""What a model hears, by the name of its input."""
+
+
+HOP = 100
+"""Frames of a spectrum a second."""
+
+
+@frozen
+class SoundAugment:
+    """What is changed in training sounds at random; at 0 nothing is."""
+
+    speed: float = 0.0
+    """Share by which a sound is played faster or slower at most, its pitch with it."""
+    shift: float = 0.0
+    """Seconds of silence before a sound at most."""
+    gain: float = 0.0
+    """Decibels by which a sound is louder or quieter at most."""
+    noise: float = 0.0
+    """Standard deviation of white noise at most, of the sound's own."""
+    times: int = 0
+    """Stretches of time that are masked."""
+    longest: float = 0.1
+    """Seconds of one at most."""
+    bands: int = 0
+    """Bands of mel bins that are masked, where a model hears spectra."""
+    widest: int = 8
+    """Bins of one at most."""
+
+    def __post_init__(self):
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if min(values.values()) < 0 or self.speed >= 1:
+            raise ValueError(f"changes must not be negative, and of speed less than 1, got {values}")
+
+    def samples(self, rate: int, length: int) -> tuple[Transform, ...]:
+        """Return what changes the samples of a sound, which may have a length."""
+        found: list[Transform] = [Speed(most=self.speed, length=length)] if self.speed else []
+        found.append(Truncate(length=length))
+        found += [Shift(most=round(self.shift * rate), length=length)] if self.shift else []
+        found += [Gain(decibels=self.gain)] if self.gain else []
+        return (*found, Noise(most=self.noise)) if self.noise else tuple(found)
+
+    def silence(self, rate: int) -> tuple[Transform, ...]:
+        """Return what silences stretches of samples."""
+        return (MaskSamples(count=self.times, longest=round(self.longest * rate)),) if self.times else ()
+
+    def frames(self) -> tuple[Transform, ...]:
+        """Return what masks parts of a spectrum."""
+        if not self.times and not self.bands:
+            return ()
+        longest = round(self.longest * HOP)
+        return (MaskFrames(times=self.times, longest=longest, bands=self.bands, widest=self.widest),)
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Make a feature extractor's input of the samples of an example: `frames` [I, C], or `samples` as it has them."""
+
+    processor: AudioProcessor
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Name what is made."""
+        return f"Features({dict(sorted(self.processor.options.items()))})"
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
+        """Add `frames`, or change `samples`."""
+        (made,) = self.processor(example["samples"])[self.processor.kind.name]
+        return {**example, "samples": made} if made.ndim == 1 else {**example, "frames": made.T}
+
+
+@dataclass(frozen=True, eq=False)
+class HeldSounds:
+    """Held-out sounds, and how a model hears them."""
+
+    items: Sequence[Any]
+    transforms: tuple[Transform, ...]
+    processor: AudioProcessor
+
+    what: ClassVar[str] = "sounds"
+
+    @property
+    def labels(self) -> Int[np.ndarray, " B"]:
+        """The numbers of their classes."""
+        return np.asarray(self.items.known["label"])
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return an example as the model gets it."""
+        return Chain(self.transforms)(self.items[index], np.random.default_rng(0))
+
+
+@frozen
+class AudioExamples:
+    """What all examples of sounds have in common."""
+
+    rows: int = 32
+    """Sounds a batch."""
+    seconds: int = 1
+    """That a model hears at most; one that begins with a checkpoint of spectra hears the checkpoint's window."""
+    rate: int | None = None
+    """Samples a second that it hears; sounds at others are resampled. None: the checkpoint's that training begins with,
+    or as the first training sound has."""
+    augment: SoundAugment = SoundAugment()
+    """What is changed in training sounds."""
+    memory: int = 1024
+    """MiB of sounds at most that are decoded once and held in memory; more are decoded when they are needed."""
+
+    def __post_init__(self):
+        check_rows(self.rows, self.seconds)
+        if self.rate is not None and self.rate < 1000:
+            raise ValueError(f"rate must be at least 1000 samples a second, got {self.rate}")
+
+    def _settled(self, known: AudioProcessor | None, name: str, *makes: str) -> Any:
+        """Take what a checkpoint's feature extractor says: the rate and, of spectra, the window.
+
+        Args:
+          known: what makes the checkpoint's inputs, None for a new model.
+          name: of the checkpoint.
+          makes: inputs that there is a use for.
+
+        Raises:
+          ValueError: another rate or input.
+        """
+        if known is None:
+            return self
+        if known.kind.name not in makes:
+            hears = " or ".join(HEARD[each] for each in makes)
+            raise ValueError(
+                f"these examples are for a model that hears {hears}, {name} hears {HEARD[known.kind.name]}"
+            )
+        if self.rate not in (None, known.rate):
+            raise ValueError(f"the checkpoint {name} hears {known.rate:,} samples a second, got rate={self.rate}")
+        window = {"seconds": known.options["chunk_length"]} if known.kind.name == "input_features" else {}
+        return replace(self, rate=known.rate, **window)
+
+    def _opened(self, data: Any, kind: str, *, cut: bool) -> tuple[AudioSet, int]:
+        """Open data, check every sound, and say what is done to some; give them with the rate that is heard."""
+        found = data.open()
+        if found.kind != kind:
+            raise ValueError(f"the sounds must have {kind}, they have {found.kind}")
+        for split, sounds in found.splits.items() if kind == "classes" else ():
+            check_classes(sounds.known["label"], found.classes, f"{split} sounds")
+        counts = ", ".join(f"{len(sounds):,} {split}" for split, sounds in found.splits.items())
+        print(f"sounds: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
+        rate = self.rate or found.splits["train"].rate
+        return prepared(found, rate, self.seconds, self.memory << 20, cut=cut), rate
+
+    def _transforms(
+        self, processor: AudioProcessor, spelled: tuple[Transform, ...] = ()
+    ) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
+        """Return what makes training examples, and what makes held-out ones."""
+        rate, length = processor.rate, self.seconds * processor.rate
+        frames = processor.kind.name == "input_features"
+        fixed = (Features(processor), *spelled)
+        change, mask = self.augment.samples(rate, length), self.augment.frames() if frames else ()
+        change += () if frames else self.augment.silence(rate)
+        return (ResampleAudio(rate=rate), *change, *fixed, *mask), (
+            ResampleAudio(rate=rate),
+            Truncate(length=length),
+            *fixed,
+        )
+
+    def _laid_out(
+        self, found: AudioSet, context: Context, collate: Collate, processor: AudioProcessor, *spelled: Transform
+    ) -> dict[str, Any]:
+        """Return what `Opened` is told of batches."""
+        train, held = self._transforms(processor, spelled)
+        once = {
+            split: partial(each_once, found.splits[split], *held, rows=context.held_rows(self.rows), collate=collate)
+            for split in ("validation", "test")
+        }
+        return {
+            "batches": stream(shuffled(found.splits["train"], *train, seed=context.seed), collate, self.rows),
+            **once,
+            "held": HeldSounds(found.splits["test"], held, processor),
+            "processor": processor,
+        }
+
+
+@frozen
+class LabelledSounds(AudioExamples):
+    """Lay out the log-mel spectrum of a sound a row, of so many seconds: silence behind it, what is beyond left out;
+    its samples, where training begins with a checkpoint that hears these."""
+
+    bins: int = 40
+    """Mel bins."""
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Open the sounds; held out are the test's `HeldSounds`.
+
+        Args:
+          data: has `open()`, which gives a `AudioSet` of classes.
+        """
+        known = context.sound
+        return self._settled(known, context.init, *HEARD)._open(data, context, known)
+
+    def _open(self, data: Any, context: Context, known: AudioProcessor | None) -> Opened:
+        found, rate = self._opened(data, "classes", cut=True)
+        processor = spectra(rate, self.seconds, self.bins) if known is None else known
+        frames = processor.kind.name == "input_features"
+        collate = SpectrogramRows() if frames else WaveformRows(samples=self.seconds * rate)
+        return Opened(
+            spec=Spec(
+                uses=("classify",), classes=found.classes, sizes=frame_sizes(self.seconds, self.bins), sound=True
+            ),
+            fields=named_classes(found.classes),
+            **self._laid_out(found, context, collate, processor),
+        )
+
+
+def prepared(found: AudioSet, rate: int, seconds: int, limit: int, *, cut: bool) -> AudioSet:
+    """Check every sound before training: its header, and all of it where memory has room for all.
+
+    Args:
+      found: the sounds; sentences made of recordings are as they are.
+      rate: samples a second that a model hears.
+      seconds: that it hears at most.
+      limit: bytes that sounds may take in memory.
+      cut: whether longer ones are cut; else they are refused.
+
+    Raises:
+      ValueError: a sound that is damaged, or longer than the model hears; names its file.
+    """
+    others, long, splits = 0, 0, dict(found.splits)
+    for split, items in splits.items():
+        if not isinstance(items, Recordings):
+            continue
+        size = 0
+        for index in range(len(items)):
+            length, own = items.sounds.size(index)
+            others, long = others + (own != rate), long + (length > seconds * own)
+            if length > seconds * own and not cut:
+                raise ValueError(
+                    f"a sound must not be longer than the model hears, {seconds} seconds, got {length / own:.1f} in "
+                    f"{items.sounds.name(index)}"
+                )
+            size += 4 * length * rate // own
+        if size <= limit:
+            splits[split], limit = load_audio(items, rate), limit - size
+    if others:
+        print(f"{others:,} sounds at another rate are resampled to {rate:,} Hz", flush=True)
+    if long:
+        print(f"{long:,} sounds longer than {seconds} s are cut", flush=True)
+    return replace(found, splits=splits)
+
+
+def spectra(rate: int, seconds: int, bins: int) -> AudioProcessor:
+    """Make Whisper's feature extractor: windows of 25 milliseconds, a hundred a second.
+
+    Raises:
+      ValueError: a rate of which a window or a step is no whole number.
+    """
+    if rate % (2 * HOP):
+        raise ValueError(f"spectra take a rate that is a multiple of {2 * HOP}, got {rate}; say another by --rate")
+    return AudioProcessor.of({
+        "feature_extractor_type": "WhisperFeatureExtractor", "sampling_rate": rate, "feature_size": bins,
+        "chunk_length": seconds, "hop_length": rate // HOP, "n_fft": rate // 40, "n_samples": seconds * rate,
+        "nb_max_frames": seconds * HOP, "padding_side": "right", "padding_value": 0.0, "return_attention_mask": False,
+    })  # fmt: skip
+
+
+def sampled(rate: int) -> AudioProcessor:
+    """Make the feature extractor of wav2vec 2.0: samples of mean 0 and variance 1."""
+    return AudioProcessor.of({
+        "feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": rate, "feature_size": 1,
+        "do_normalize": True, "padding_side": "right", "padding_value": 0.0, "return_attention_mask": True,
+    })  # fmt: skip
+
+
+def frame_sizes(seconds: int, bins: int) -> Mapping[str, int]:
+    """Name the sizes of an encoder of spectra, which leaves every other frame."""
+    return {"max_source": seconds * HOP // 2, "channels": bins}
+
+
+def classify_audio(
+    pretrained: Pretrained, sounds: Sequence[Any], *, sampling_rate: int | None = None
+) -> list[list[Label]]:
+    """Tell what sounds are, one after another.
+
+    Args:
+      sounds: files, bytes of files, `data.audio.Waveform`s, or arrays of samples; what is beyond the model's window is
+        left out.
+      sampling_rate: of arrays; the model's own by default.
+
+    Returns:
+      For each sound all classes, the most probable first, as `classify` gives them.
+
+    Raises:
+      ValueError: a checkpoint of another kind or without a feature extractor, no such file, or what is no sound.
+    """
+    require_use(pretrained, "classify", "sound")
+    processor, found = audio_processor_of(pretrained), []
+    for sound in sounds:
+        if isinstance(sound, str | os.PathLike):
+            file_of(pretrained, sound, "sounds")
+        logits = pretrained(**processor(sound, sampling_rate=sampling_rate)).logits
+        found += ranked(pretrained, np.asarray(logits.astype(np.float32)))
+    return found
+
+
+def read_audio(pretrained: Pretrained, file: str | os.PathLike) -> Waveform:
+    """Decode the file of a sound that a checkpoint is to hear.
+
+    Raises:
+      ValueError: no such file, or one that is no sound.
+    """
+    return decode_audio(file_of(pretrained, file, "sounds"))

@@ -1,0 +1,199 @@
+"""Classification of anything: labels with their scores, accuracy on test data, the most frequent mistakes, samples.
+
+Axes: B R rows, E classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from flax_transformer.frozen import frozen
+from flax_transformer.hub import Pretrained
+from flax_transformer.metric.finite import check_finite
+from flax_transformer.report.audio_figure import spectrum_image
+from flax_transformer.report.sample import save_audio, save_image, write_confusion
+from flax_transformer.task.evaluate import tested
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+
+KEPT = 100
+"""Samples that a run keeps at most."""
+
+
+MOST = 5
+"""Classes whose probabilities a sample keeps, the most probable."""
+
+
+@frozen
+class Labels(Evaluator):
+    """Measure the accuracy on the test texts, which are `Labelled`; keep the most wrong and some others."""
+
+    metric: ClassVar[str] = "accuracy"
+
+    count: int = 6
+    """Texts shown on the terminal, the first of the test."""
+
+    def __call__(self, finished: Finished) -> Shown:
+        """Test the model."""
+        opened, test = finished.opened, finished.opened.held
+        metrics = tested(finished.objective, finished.model, opened.test())
+        probabilities, names = class_probabilities(finished), opened.spec.classes
+        truth = np.asarray(test.labels)
+        write_confusion(finished.folder.root, names, truth.tolist(), probabilities.argmax(1).tolist())
+        samples = [
+            {"source": test.texts[i], **class_sample(names, int(truth[i]), probabilities[i])}
+            for i in telling(truth, probabilities).tolist()
+        ]
+        wide = max(map(len, names))
+        lines = [
+            f"  {'✓' if predicted == names[truth[i]] else '✗'} {predicted:{wide}} {row.max():.2f}  {test.texts[i][:90]}"
+            for i, row in enumerate(probabilities[: self.count])
+            for predicted in (names[row.argmax()],)
+        ]
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(probabilities):,} sentences"
+        return Shown(metrics=metrics, samples=samples, lines=("", *lines, "", headline))
+
+
+@frozen
+class ShownLabels(Evaluator):
+    """Measure the accuracy on held-out things, which say `what` they are and their `labels`; keep the most wrong and
+    some others.
+
+    Which class was taken for which is counted in the run's confusion.json. A subclass says what is shown of each.
+    """
+
+    metric: ClassVar[str] = "accuracy"
+
+    count: int = 5
+    """Most frequent mistakes shown on the terminal."""
+
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write what is seen of one into the run's folder; give what a sample has of it: `picture`, `source`."""
+        raise NotImplementedError
+
+    def __call__(self, finished: Finished) -> Shown:
+        """Test the model."""
+        opened, held, root = finished.opened, finished.opened.held, finished.folder.root
+        metrics = tested(finished.objective, finished.model, opened.test())
+        probabilities, names = class_probabilities(finished), opened.spec.classes
+        truth, predicted = np.asarray(held.labels), probabilities.argmax(1)
+        write_confusion(root, names, truth.tolist(), predicted.tolist())
+        samples = [
+            {**self.shown(root, held, i), **class_sample(names, int(truth[i]), probabilities[i])}
+            for i in telling(truth, probabilities).tolist()
+        ]
+        headline = f"test accuracy {100 * metrics['accuracy']:.2f} % on {len(probabilities):,} {held.what}"
+        return Shown(
+            metrics=metrics, samples=samples, lines=("", *self._mistakes(names, truth, predicted), "", headline)
+        )
+
+    def _mistakes(self, names: tuple[str, ...], truth: np.ndarray, predicted: np.ndarray) -> list[str]:
+        """Tell the most frequent mistakes."""
+        pairs, counts = np.unique(np.stack([truth, predicted])[:, truth != predicted], axis=1, return_counts=True)
+        most = np.argsort(-counts, kind="stable")[: self.count]
+        return [
+            f"  {names[pairs[0, i]]} taken for {names[pairs[1, i]]}: {counts[i]:,} of {np.sum(truth == pairs[0, i]):,}"
+            for i in most
+        ]
+
+
+@frozen
+class PictureLabels(ShownLabels):
+    """Classify the test images or clips: `HeldImages`, `HeldClips`, `HeldSkeletons`."""
+
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write the image as the model sees it."""
+        return {
+            "picture": save_image(root, str(index), held.seen(index)),
+            "source": held.name(index),
+            **held.told(index),
+        }
+
+
+@frozen
+class SoundLabels(ShownLabels):
+    """Classify the test sounds, which are `HeldSounds`."""
+
+    def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
+        """Write the spectrum as the model hears it, and the sound."""
+        heard = held[index]
+        picture = save_image(root, str(index), spectrum_image(heard["frames"].T))
+        sound = save_audio(root, str(index), heard["samples"], held.processor.rate)
+        return {"picture": picture, "sound": sound, "source": heard["name"]}
+
+
+def telling(truth: np.ndarray, probabilities: Float[np.ndarray, "B E"]) -> np.ndarray:
+    """Choose rows to keep: wrong ones, the surest first, at most half of them, then others spread evenly."""
+    wrong = np.flatnonzero(probabilities.argmax(1) != truth)
+    wrong = wrong[np.argsort(-probabilities[wrong].max(1), kind="stable")][: KEPT // 2]
+    others = np.setdiff1d(np.arange(len(truth)), wrong)
+    count = min(KEPT - len(wrong), len(others))
+    return np.concatenate([wrong, others[np.arange(count) * len(others) // max(count, 1)]]).astype(np.int64)
+
+
+def class_probabilities(finished: Finished) -> Float[np.ndarray, "B E"]:
+    """Return each class's probability, of all test rows.
+
+    Raises:
+      ValueError: probabilities that are not finite.
+    """
+    batches = finished.opened.test()
+    probabilities = [np.asarray(_chances(finished.model, each))[each["weights"] > 0] for each in batches]
+    check_finite("probabilities of classes", *probabilities)
+    return np.concatenate(probabilities)
+
+
+@jax.jit
+def _chances(model: Any, batch: Any) -> Float[jax.Array, "B E"]:
+    return jax.nn.softmax(model.output(model.hidden_states(**batch["inputs"])))
+
+
+def class_sample(names: Sequence[str], label: int | str, probabilities: Float[np.ndarray, "E"]) -> dict[str, Any]:
+    """Return what a sample has of its classification: the class, the prediction, and the five highest probabilities.
+
+    Args:
+      names: of the E classes.
+      label: number of the true class, or how it is to be called.
+      probabilities: probability of each class.
+    """
+    best = np.argsort(-probabilities, kind="stable")[:MOST]
+    return {
+        "target": label if isinstance(label, str) else names[label],
+        "hypothesis": names[best[0]],
+        "score": float(probabilities[best[0]]),
+        "scores": {names[j]: float(probabilities[j]) for j in best},
+    }
+
+
+@dataclass(frozen=True)
+class Label:
+    """A class and its probability; of a regression, the number it gives."""
+
+    name: str
+    probability: float
+
+
+def label_names(pretrained: Pretrained, count: int) -> list[str]:
+    """Return the names that config.json has for classes, and LABEL_0, LABEL_1 and so on for those it does not name."""
+    named = pretrained.config.get("id2label")
+    named = named if isinstance(named, dict) else {}
+    return [str(named.get(str(i), f"LABEL_{i}")) for i in range(count)]
+
+
+def ranked(pretrained: Pretrained, logits: Float[np.ndarray, "R E"]) -> list[list[Label]]:
+    """Return all classes of each row, the most probable first."""
+    probabilities = _probabilities(pretrained.config.get("problem_type"), logits)
+    names = label_names(pretrained, probabilities.shape[-1])
+    return [[Label(names[j], float(row[j])) for j in np.argsort(-row, kind="stable")] for row in probabilities]
+
+
+def _probabilities(kind: str | None, logits: Float[np.ndarray, "R E"]) -> Float[np.ndarray, "R E"]:
+    """Turn logits into what they say of each class: its share among all, its own probability, or a number."""
+    if kind == "regression":
+        return logits
+    alone = kind == "multi_label_classification" or logits.shape[-1] == 1
+    return np.asarray(jax.nn.sigmoid(logits) if alone else jax.nn.softmax(logits))

@@ -1,0 +1,81 @@
+"""What every evaluator is given, and what it returns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import Any, ClassVar, Literal
+
+from flax_transformer import hub
+from flax_transformer.frozen import frozen
+from flax_transformer.objective import Objective
+from flax_transformer.task.opened import Opened
+from flax_transformer.train.folder import RunFolder
+
+
+@frozen
+class Finished:
+    """A finished run: its model, and what there is to test it on."""
+
+    model: Any
+    """As it was trained, or merged of what was."""
+    pretrained: hub.Pretrained | None
+    """The same, as the checkpoint that is exported; None where the recipe names no family."""
+    opened: Opened
+    objective: Objective
+    folder: RunFolder
+    seed: int = 0
+    before: Mapping[str, float] = field(default_factory=dict)
+    """Validation metrics of the model that training began with; empty where it was new."""
+
+
+@frozen
+class Shown:
+    """What a finished model is shown by: metrics of the test, samples for the report, lines for the terminal."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    samples: Sequence[dict] = ()
+    lines: Sequence[str] = ()
+    last: Sequence[str] = ()
+    """Lines for the very end: what to try next."""
+
+
+@frozen
+class Evaluator:
+    """`evaluator(finished)` tests a finished model. A subclass has its options as fields and defines `__call__`."""
+
+    metric: ClassVar[str] = ""
+    """The number that tells how good the model is, by its name in metrics.jsonl."""
+    better: ClassVar[Literal["lower", "higher"]] = "higher"
+    """Which direction of it is better."""
+
+    validates: ClassVar[bool] = False
+    """Whether it measures `metric` during training too, so that `train.monitor` may watch it."""
+    exported: ClassVar[bool] = False
+    """Whether it tests the checkpoint that is exported, to generate with it, say."""
+    draws: ClassVar[bool] = False
+    """Whether it needs the model to show a run again: for images, or samples of one that has none yet."""
+
+    def __call__(self, finished: Finished) -> Shown:
+        """Test the model."""
+        raise NotImplementedError
+
+    def validate(self, model: Any, batches: Iterable[Any]) -> Mapping[str, float]:
+        """Measure a model on validation data, on the mesh in context; every process is asked. Nothing by default."""
+        return {}
+
+    def preview(self, data: Any, model: Any, tokenizer: Any) -> tuple[list[dict], str]:
+        """Give samples of a run that has none yet, and a note on where they are from; none by default.
+
+        Args:
+          data: the experiment's, not opened.
+          model: of the newest checkpoint.
+          tokenizer: the run's.
+        """
+        return [], ""
+
+    def notes(self, metrics: Mapping[str, Any]) -> list[str]:
+        """Return what the reader of a run's test metrics must know; nothing by default."""
+        return []
+
+    def pictures(self, model: Any, tokenizer: Any, samples: Sequence[dict]) -> tuple[list, list[str]]:
+        """Draw some samples for the report, and say why where that cannot be; nothing by default."""
+        return [], []

@@ -1,0 +1,195 @@
+"""Text classification: examples of labelled texts, `classify`, and named entities by `label_words`.
+
+Axes: B R rows, E classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from flax_transformer.data import each_once, shuffled
+from flax_transformer.data.examples import Example
+from flax_transformer.data.label import check_classes
+from flax_transformer.data.text import FittedRows, Rows
+from flax_transformer.data.text.labelled import Labelled
+from flax_transformer.frozen import frozen
+from flax_transformer.hub import Pretrained
+from flax_transformer.hub.processor.tokenizer import HubTokenizer
+from flax_transformer.task.checkpoint import require_use, tokenizer_of
+from flax_transformer.task.classification import Label, label_names, ranked
+from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
+from flax_transformer.task.spec import Spec
+
+
+@frozen
+class HideWords:
+    """Put the mask in place of each token with a probability, so that no single word decides (word dropout)."""
+
+    share: float
+    mask: int
+    special: tuple[int, ...]
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Example:
+        """Hide tokens of one example."""
+        tokens = example["tokens"]
+        hidden = (rng.random(len(tokens)) < self.share) & ~np.isin(tokens, self.special)
+        return {**example, "tokens": np.where(hidden, self.mask, tokens).astype(np.int32)}
+
+
+@frozen
+class LabelledTexts:
+    """Lay out a labelled text a row, between [CLS] and [SEP]."""
+
+    vocabulary: VocabularyConfig = VocabularyConfig()
+    """Of a new encoder; one that begins with a checkpoint has the checkpoint's."""
+    hide: float = 0.0
+    """Share of tokens hidden in training."""
+    rows: int = 64
+    """Texts a batch."""
+    length: int = 64
+    """Most tokens of a text; longer ones are cut."""
+    buckets: int = 1
+    """How many lengths batches have: all tokens, half of them, a quarter, …; a batch has the least that its texts need,
+    and each is a program of its own."""
+
+    def __post_init__(self):
+        check_rows(self.rows, self.length, 3)
+        if not 0 <= self.hide < 1:
+            raise ValueError(f"hide must be in [0, 1), got {self.hide}")
+        if not 1 <= self.buckets <= self.length.bit_length() - 2:
+            raise ValueError(
+                f"buckets must be at least 1 and leave 3 tokens, got {self.buckets} of {self.length} tokens"
+            )
+
+    @property
+    def positions(self) -> int:
+        """How many positions a model must have."""
+        return self.length
+
+    def open(self, data: Any, context: Context) -> Opened:
+        """Read the texts, learn or load the tokenizer; held out are the test's `Labelled` texts.
+
+        Args:
+          data: has `read(split)`, which gives `Labelled` texts, and `classes()`, which names their classes.
+        """
+        found = {split: data.read(split) for split in ("train", "validation", "test")}
+        classes = tuple(data.classes())
+        for split, each in found.items():
+            check_classes(each.labels, classes, f"{split} texts")
+        tokenizer = encoder_tokenizer(self.vocabulary, context, found["train"].texts)
+        if self.hide and tokenizer.mask is None:
+            raise ValueError("hide needs a mask token, the checkpoint's tokenizer has none")
+        items = {split: _items(each, tokenizer, self.length) for split, each in found.items()}
+        for split, each in items.items():
+            print(f"{split}: {len(each):,} sentences, {sum(len(item['tokens']) for item in each):,} tokens", flush=True)
+        special = (tokenizer.pad, tokenizer.cls, tokenizer.sep)
+        hidden = (HideWords(share=self.hide, mask=tokenizer.mask, special=special),) if self.hide else ()
+        collate = Rows(length=self.length, pad=tokenizer.pad)
+        if self.buckets > 1:
+            lengths = tuple(self.length >> step for step in reversed(range(self.buckets)))
+            collate = FittedRows(lengths=lengths, pad=tokenizer.pad)
+        rows = context.held_rows(self.rows)
+        return Opened(
+            tokenizer=tokenizer,
+            spec=Spec(uses=("classify",), vocab=tokenizer.vocab_size, classes=classes),
+            batches=stream(shuffled(items["train"], *hidden, seed=context.seed), collate, self.rows),
+            validation=partial(each_once, items["validation"], rows=rows, collate=collate),
+            test=partial(each_once, items["test"], rows=rows, collate=collate),
+            held=found["test"],
+            fields={
+                "id2label": {str(number): name for number, name in enumerate(classes)},
+                "label2id": {name: number for number, name in enumerate(classes)},
+            },
+        )
+
+
+def encoder_tokenizer(vocabulary: VocabularyConfig, context: Context, texts: Sequence[str]) -> HubTokenizer:
+    """Take the checkpoint's tokenizer, load the run's, or learn it from texts.
+
+    Raises:
+      ValueError: a checkpoint's that has no [CLS] and [SEP].
+    """
+    known = context.tokenizer or HubTokenizer.of_encoder(vocabulary.open(context.folder, texts).with_mask())
+    if None in (known.cls, known.sep):
+        raise ValueError("an encoder's tokenizer has [CLS] and [SEP], that of the checkpoint lacks them")
+    return known
+
+
+def _items(data: Labelled, tokenizer: HubTokenizer, length: int) -> list[Example]:
+    inputs = tokenizer(list(data.texts), max_length=length, truncate=True, side="right")
+    ends = inputs["attention_mask"].sum(axis=1)
+    rows = zip(inputs["input_ids"], ends, data.labels, strict=True)
+    return [{"tokens": ids[:end], "labels": label} for ids, end, label in rows]
+
+
+ROWS = 32
+"""Texts that are classified together."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a text, where it is, and the class of its first piece."""
+
+    text: str
+    label: str
+    probability: float
+    start: int
+    end: int
+
+
+def classify(pretrained: Pretrained, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[list[Label]]:
+    """Classify texts, or pairs of texts.
+
+    Returns:
+      For each text all classes, the most probable first. A model with one class gives its probability; one that
+      `problem_type` of config.json calls a regression gives numbers as they are.
+
+    Raises:
+      ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
+    """
+    require_use(pretrained, "classify")
+    tokenizer = tokenizer_of(pretrained, *texts)
+    if any(not text.strip() for text in texts):
+        raise ValueError("a text to classify must not be empty")
+    rows = ROWS if tokenizer.pad is not None else 1
+    found: list[list[Label]] = []
+    for i in range(0, len(texts), rows):
+        inputs = tokenizer(texts[i : i + rows], None if pairs is None else pairs[i : i + rows])
+        logits = np.asarray(pretrained(**inputs).logits.astype(np.float32))
+        found += ranked(pretrained, logits)
+    return found
+
+
+def label_words(pretrained: Pretrained, text: str) -> list[Word]:
+    """Give every word of a text its class: that of its first piece.
+
+    Raises:
+      ValueError: a checkpoint of another kind, an empty text, or one longer than the positions.
+    """
+    require_use(pretrained, "label")
+    if not text.strip():
+        raise ValueError("a text to classify must not be empty")
+    tokenizer = tokenizer_of(pretrained, text)
+    probabilities = np.asarray(jax.nn.softmax(pretrained(**tokenizer([text])).logits[0].astype(np.float32)))
+    names = label_names(pretrained, probabilities.shape[-1])
+    pieces = tokenizer.engine.encode(text)
+    words: list[Word] = []
+    spans = zip(pieces.word_ids, pieces.offsets, pieces.special_tokens_mask, probabilities, strict=True)
+    latest = None
+    for number, (start, end), special, share in spans:
+        start += len(text[start:end]) - len(text[start:end].lstrip())
+        if special or start >= end:
+            continue
+        joined = bool(words) and number == latest and start == words[-1].end
+        if joined:
+            last = words[-1]
+            words[-1] = Word(text[last.start : end], last.label, last.probability, last.start, end)
+        else:
+            best = int(share.argmax())
+            words.append(Word(text[start:end], names[best], float(share[best]), start, end))
+        latest = number
+    return words
