@@ -37,7 +37,7 @@ last. On DAQUAR, as above but `seeing --rows 64 --augment.shift 4
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.image import ShapeQuestions
+from flax_transformer.data.synthetic import ShapeQuestions
 from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.vilt import vilt_encoder

@@ -31,7 +31,7 @@ The first word says what looks: `cct`, patches after convolutions, which learns 
 `export` is a VisionEncoderDecoderModel that `transformers` opens too.
 """
 
-from flax_transformer.data.image import SceneCaptions
+from flax_transformer.data.synthetic import SceneCaptions
 from flax_transformer.models.multimodal.vision_encoder_decoder import captioner
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.vision.cct import cct

@@ -29,7 +29,7 @@ ended with 83.7 % of 1,200 validation images of Fashion-MNIST, one by AdamW at a
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.image import LabelledImageData
+from flax_transformer.data.synthetic import LabelledImageData
 from flax_transformer.models.head import with_head
 from flax_transformer.models.vision.cct import cct, cct_2_3x2
 from flax_transformer.models.vision.mixer import mixer

@@ -27,7 +27,8 @@ to its end.
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.video import MoveBody, SkeletonData, VideoData
+from flax_transformer.data.synthetic import VideoData
+from flax_transformer.data.video import MoveBody, SkeletonData
 from flax_transformer.models.head import with_head
 from flax_transformer.models.video.timesformer import timesformer_encoder
 from flax_transformer.models.video.vivit import vivit_encoder

@@ -18,7 +18,8 @@ from typing import Any
 
 from flax_transformer.bench.comparison import compare
 from flax_transformer.bench.target import find_experiments
-from flax_transformer.data.text.corpus import Numbers, TextCorpus
+from flax_transformer.data.synthetic import Numbers
+from flax_transformer.data.text.parallel import TextCorpus
 from flax_transformer.frozen import frozen
 from flax_transformer.nn import with_fields
 from flax_transformer.nn.config import check_at_least

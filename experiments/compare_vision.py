@@ -28,7 +28,7 @@ from typing import Any
 from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.target import find_experiment
 from flax_transformer.bench.workload import Size
-from flax_transformer.data.image import LabelledImageData
+from flax_transformer.data.synthetic import LabelledImageData
 from flax_transformer.frozen import frozen
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.series import launch_series, scheduled, train_all

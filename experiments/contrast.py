@@ -43,7 +43,8 @@ first five (one seed, 48 CPU minutes in 34 by the clock on two cores of an AMD E
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.image import ImagePairData, ShapeCaptions
+from flax_transformer.data.image import ImagePairData
+from flax_transformer.data.synthetic import ShapeCaptions
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.siamese import SiameseConfig

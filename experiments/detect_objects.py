@@ -18,7 +18,7 @@ in fewer steps than AdamW: after 1,200 steps of scenes it had AP 29.0 on 64 imag
 0.1, AP 4.2. A rate of 3e-3 is too much: on scenes of 48 pixels, after 1,500 steps, AP 15.0 where AdamW had 24.1.
 """
 
-from flax_transformer.data.image import SceneData
+from flax_transformer.data.synthetic import SceneData
 from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig

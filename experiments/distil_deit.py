@@ -15,7 +15,7 @@ without, `deit` 84.03 ± 0.73 and 83.31 ± 0.25, no more than its seeds differ a
 
 from typing import Any
 
-from flax_transformer.data.image import LabelledImageData
+from flax_transformer.data.synthetic import LabelledImageData
 from flax_transformer.models.head import head_of, with_head
 from flax_transformer.models.vision.deit import DistilledConfig
 from flax_transformer.models.vision.vit import vit_encoder

@@ -17,7 +17,7 @@ saves memory.
 
 from dataclasses import replace
 
-from flax_transformer.data.image import LabelledImageData
+from flax_transformer.data.synthetic import LabelledImageData
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.classification import PictureLabels
 from flax_transformer.task.experiment import launch

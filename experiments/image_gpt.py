@@ -22,7 +22,7 @@ images on 10,000 test images:
 
 from dataclasses import replace
 
-from flax_transformer.data.image import DrawnShapes, LabelledImageData
+from flax_transformer.data.synthetic import DrawnShapes, LabelledImageData
 from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.vision.imagegpt import imagegpt
 from flax_transformer.objective import TokenLoss

@@ -40,8 +40,7 @@ from flax_transformer.models.text.longformer import LongformerConfig, longformer
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
 from flax_transformer.task.classification import Labels
-from flax_transformer.task.evaluate import evaluate
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, evaluate
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
 from flax_transformer.task.recipe import Recipe

@@ -35,7 +35,7 @@ sentences give has not been tried.
 from dataclasses import replace
 from typing import Any
 
-from flax_transformer.data.audio import AudioData, SpokenStringConfig, SpokenStringData
+from flax_transformer.data.synthetic import AudioData, SpokenStringConfig, SpokenStringData
 from flax_transformer.models.head import head_of, with_head
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.speech.ctc import TranscriberConfig

@@ -6,7 +6,7 @@ German says the ones before the tens and writes it all as one word, so there is 
 numbers translate 100.0 % of 1,000 unseen ones exactly, in a minute on 2 CPU cores (2026-11-21).
 """
 
-from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import TokenLoss

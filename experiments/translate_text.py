@@ -30,7 +30,7 @@ corpus, and prints the options that take it.
 
 from typing import Any
 
-from flax_transformer.data.text.corpus import TextCorpus
+from flax_transformer.data.text.parallel import TextCorpus
 from flax_transformer.models.text.conditional_masked import mask_predict_tiny
 from flax_transformer.models.text.ctc_translator import ctc_translator_tiny
 from flax_transformer.models.text.evolved import evolved_transformer

@@ -14,7 +14,7 @@ and training, checkpointing and scoring over generated data in the format of TFD
 
 import sys
 
-from flax_transformer.data.text.corpus import TextCorpus
+from flax_transformer.data.text.parallel import TextCorpus
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.transformer import transformer_base, transformer_big
 from flax_transformer.nn import Precision

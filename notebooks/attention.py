@@ -36,7 +36,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from flax import nnx
 
-from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import (
     Attention,

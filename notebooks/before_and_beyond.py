@@ -29,7 +29,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from flax_transformer.bench.comparison import compare
-from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.models.text.recurrent import rnn_search
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import with_fields

@@ -27,10 +27,9 @@ import optax
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data.audio import TouchTones, log_mel
-from flax_transformer.data.image import CaptionedShapes
+from flax_transformer.data.audio import log_mel
+from flax_transformer.data.synthetic import CaptionedShapes, MovingShapes, TouchTones
 from flax_transformer.data.text import train_byte_bpe
-from flax_transformer.data.video import MovingShapes
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.models.head import with_head

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.hub import registry
 from flax_transformer.nn import with_fields
 from flax_transformer.parallel import MeshConfig

@@ -1,6 +1,6 @@
 """Recipes for tests."""
 
-from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.nn import EmbeddingConfig, TrunkConfig, transformer_block
 from flax_transformer.objective import TokenLoss

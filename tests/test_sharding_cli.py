@@ -55,7 +55,7 @@ def test_an_experiment_brings_its_mesh_and_average(run, tmp_path):
         "from flax_transformer.task.recipe import Recipe\n"
         "from flax_transformer.objective import TokenLoss\n"
         "from flax_transformer.train.loop import TrainConfig\n"
-        "from flax_transformer.data.text.corpus import TextCorpus\n"
+        "from flax_transformer.data.text.parallel import TextCorpus\n"
         "from flax_transformer.models.text.transformer import transformer_tiny\n"
         "mesh, train = MeshConfig(data=2, fsdp=4), TrainConfig(ema=0.99)\n"
         "experiment = Recipe(family='marian', model=transformer_tiny(), data=TextCorpus(tfds='none'), mesh=mesh,\n"

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.frozen import frozen
 from flax_transformer.models.output import Output
 from flax_transformer.nn import Embedding, EmbeddingConfig, Module

@@ -21,16 +21,15 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.data import each_once, shuffled
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.data.text import Rows
-from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.frozen import frozen
 from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.nn import EmbeddingConfig, Module, transformer_block
 from flax_transformer.objective import Batch, Loss, Objective
 from flax_transformer.ops import cross_entropy
 from flax_transformer.order import Part
-from flax_transformer.task.evaluate import evaluate
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, evaluate
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, stream
 from flax_transformer.task.recipe import Recipe

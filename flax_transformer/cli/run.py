@@ -258,10 +258,9 @@ def attention(
 def _open(workdir: str, how: Translating, **search):
     """Open a translator, with its search changed where asked, perhaps with another run as a judge."""
     from flax_transformer.cli.programs import keep_programs
-    from flax_transformer.task.rescore import Rescored
     from flax_transformer.task.run import open_translator
     from flax_transformer.task.translation import open_any_translator
-    from flax_transformer.task.translator import Translator
+    from flax_transformer.task.translator import Rescored, Translator
 
     keep_programs()
     translator, own = open_any_translator(workdir, prefix=how.prefix, source=how.source_lang, target=how.target_lang)

@@ -4,8 +4,7 @@ Example number i is a pure function of the data, the transforms, a seed and i. `
 transforms, `mixture` of several kinds, ``ExampleStream`` streams them for training and `each_once` for evaluation.
 """
 
-from flax_transformer.data.examples import Collate, Example, Examples, each_once, shuffled
-from flax_transformer.data.mixture import mixture, proportional
+from flax_transformer.data.examples import Collate, Example, Examples, each_once, mixture, proportional, shuffled
 from flax_transformer.data.stream import ExampleStream, Stream
 
 __all__ = [

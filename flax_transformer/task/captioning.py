@@ -21,8 +21,7 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.metric.caption import caption_scores
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.checkpoint import File, image_processor_of, positions_of, require_use
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import batches, normalised, opened, processor_of, shape_of
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows

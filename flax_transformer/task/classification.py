@@ -17,8 +17,7 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.metric.finite import check_finite
 from flax_transformer.report.audio_figure import spectrum_image
 from flax_transformer.report.sample import save_audio, save_image, write_confusion
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 
 KEPT = 100
 """Samples that a run keeps at most."""

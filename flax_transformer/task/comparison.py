@@ -12,7 +12,7 @@ from flax_transformer.report.comparison import ComparedRun, choose_metric, group
 from flax_transformer.report.comparison_page import Comparison, matched, render_comparison, sample_key
 from flax_transformer.report.run import read_records
 from flax_transformer.task.checkpoint import open_checkpoint
-from flax_transformer.task.drawing import draw_samples
+from flax_transformer.task.report import draw_samples
 from flax_transformer.task.run import EXPORT, MODEL, open_run, read_model_config
 from flax_transformer.task.translation import DRAWN, PICTURES, has_tokens
 from flax_transformer.train.checkpoint import CheckpointError

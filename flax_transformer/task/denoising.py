@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
+from flax_transformer.data.split import SPLITS
+from flax_transformer.data.synthetic import sums
 from flax_transformer.data.text import (
     Blocks,
     DeleteTokens,
@@ -15,8 +17,6 @@ from flax_transformer.data.text import (
     Tokenizer,
 )
 from flax_transformer.data.text.denoise import Noise
-from flax_transformer.data.text.exercise import sums
-from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import PlainText, encode_documents
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.tokenizer import HubTokenizer

@@ -37,8 +37,7 @@ from flax_transformer.report.box import draw_boxes
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.checkpoint import image_processor_of, require_use
 from flax_transformer.task.classification import label_names
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_input import FILTERS, HeldImages, image_stream, named_classes, normalised, opened
 from flax_transformer.task.opened import Context, Opened, check_rows
 from flax_transformer.task.spec import Spec

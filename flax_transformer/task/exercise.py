@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flax_transformer.data.examples import Chain, Transform
+from flax_transformer.data.split import SPLITS
+from flax_transformer.data.synthetic import counting_texts, exercises
 from flax_transformer.data.text import Blocks, Pairs, SpanCorruption, TextToText, Tokenizer
-from flax_transformer.data.text.exercise import counting_texts, exercises
-from flax_transformer.data.text.numbers import SPLITS
 from flax_transformer.data.text.plain import encode_documents
 from flax_transformer.frozen import frozen
 from flax_transformer.task.evaluator import Evaluator, Finished, Shown

@@ -19,8 +19,7 @@ from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.task.checkpoint import require_use, tokenizer_of
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
 from flax_transformer.task.spec import Spec
 

@@ -29,8 +29,7 @@ from flax_transformer.data.image.palette import Palette, PaletteRows, find_palet
 from flax_transformer.frozen import frozen
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.report.sample import save_image
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_input import FILTERS, image_stream, opened, seen_by, shape_of
 from flax_transformer.task.opened import Context, Opened, check_rows
 from flax_transformer.task.spec import Spec

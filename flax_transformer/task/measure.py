@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from flax_transformer.data.audio.open import LINES as SPEECH
-from flax_transformer.data.audio.open import AudioData
 from flax_transformer.data.folder import open_folders
-from flax_transformer.data.image.caption import LINES as CAPTIONS
 from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.data.image.open import PICTURES
+from flax_transformer.data.image.text import LINES as CAPTIONS
 from flax_transformer.data.json_line import open_json_lines
+from flax_transformer.data.synthetic import AudioData
 from flax_transformer.data.text.plain import read_text
 from flax_transformer.data.video.folder import CLIPS
 from flax_transformer.hub import Pretrained

@@ -20,8 +20,7 @@ from flax_transformer.listing import short_path
 from flax_transformer.models.preset import module_of
 from flax_transformer.objective import check_parts
 from flax_transformer.parallel import MeshConfig
-from flax_transformer.task.evaluate import evaluate
-from flax_transformer.task.evaluator import Finished, Shown
+from flax_transformer.task.evaluator import Finished, Shown, evaluate
 from flax_transformer.task.experiment import BARE, Experiment, Task, write_samples
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.report import write_report

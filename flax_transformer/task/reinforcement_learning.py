@@ -13,8 +13,7 @@ from flax_transformer.data import each_once, shuffled
 from flax_transformer.data.examples import Arrays
 from flax_transformer.data.trajectory import EpisodeWindows, StepRows, make_environment
 from flax_transformer.frozen import frozen
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.opened import Context, Opened, check_rows, stream
 from flax_transformer.task.spec import Spec
 from flax_transformer.text_table import align

@@ -17,8 +17,7 @@ from flax_transformer.data.image.stream import order
 from flax_transformer.frozen import frozen
 from flax_transformer.metric.finite import check_finite
 from flax_transformer.report.sample import save_image
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import image_stream, normalised, opened, processor_of, shape_of
 from flax_transformer.task.opened import Context, Opened

@@ -29,8 +29,7 @@ from flax_transformer.report.sample import save_audio, save_image
 from flax_transformer.task.attention import attention_weights, spell
 from flax_transformer.task.audio_classification import AudioExamples, frame_sizes, sampled, spectra
 from flax_transformer.task.checkpoint import audio_processor_of, require_use
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig
 from flax_transformer.task.spec import Spec
 from flax_transformer.task.text_to_text import compared

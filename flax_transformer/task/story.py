@@ -23,8 +23,7 @@ from flax_transformer.data.text.story import (
 )
 from flax_transformer.frozen import frozen
 from flax_transformer.metric.finite import check_finite
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.opened import Context, Opened
 from flax_transformer.task.spec import Spec
 from flax_transformer.text_table import align

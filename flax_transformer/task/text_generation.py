@@ -20,8 +20,7 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.settings import Settings, make_settings
 from flax_transformer.ops.sampling import row_keys
 from flax_transformer.task.checkpoint import positions_of, tokenizer_of
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, check_rows, stream
 from flax_transformer.task.question_answering import Conversation
 from flax_transformer.task.spec import Spec

@@ -14,8 +14,7 @@ from flax_transformer.data import each_once, mixture, shuffled
 from flax_transformer.data.examples import Arrays, Transform
 from flax_transformer.data.text import Pairs, Tokenizer
 from flax_transformer.frozen import frozen
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Finished
+from flax_transformer.task.evaluator import Finished, tested
 from flax_transformer.task.opened import Context, Opened, VocabularyConfig, stream
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer
 from flax_transformer.task.spec import Spec

@@ -25,8 +25,7 @@ from flax_transformer.data.video import (
     VideoSet,
 )
 from flax_transformer.data.video.frame_sampling import check_frame_count, evenly_spaced_frames
-from flax_transformer.data.video.pose import CentreBody, MoveBody, PoseRows, ResampleFrames
-from flax_transformer.data.video.skeleton import Skeletons
+from flax_transformer.data.video.skeleton import CentreBody, MoveBody, PoseRows, ResampleFrames, Skeletons
 from flax_transformer.frozen import frozen
 from flax_transformer.hub import Pretrained
 from flax_transformer.report.sample import sheet

@@ -15,8 +15,8 @@ from flax_transformer.data.identity import digest
 from flax_transformer.data.image import DecodedRows, ImageRows, Pictures, VisualQuestions, each_image_once, load_images
 from flax_transformer.data.image.batch import Draw, image_batch
 from flax_transformer.data.image.image_set import ImageSet, InMemoryImages
-from flax_transformer.data.image.question import most_frequent
 from flax_transformer.data.image.stream import epoch_indices
+from flax_transformer.data.image.text import most_frequent
 from flax_transformer.data.text import Rows
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.frozen import frozen
@@ -25,8 +25,7 @@ from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.report.sample import save_image
 from flax_transformer.task.checkpoint import File, image_processor_of, positions_of, require_use, tokenizer_of
 from flax_transformer.task.classification import Label, class_probabilities, class_sample, ranked, telling
-from flax_transformer.task.evaluate import tested
-from flax_transformer.task.evaluator import Evaluator, Finished, Shown
+from flax_transformer.task.evaluator import Evaluator, Finished, Shown, tested
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import (
     image_stream,

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from flax_transformer.objective import check_parts
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluator import evaluate
 from flax_transformer.train.carry import is_separable
 from flax_transformer.train.state import TrainState
 from flax_transformer.train.step import make_train_step

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from flax_transformer.data.text import exercise
-from flax_transformer.data.text.exercise import TASKS, counting_texts, exercises, sums
-from flax_transformer.data.text.numbers import SPLITS, english, german
+from flax_transformer.data.split import SPLITS
+from flax_transformer.data.synthetic import TASKS, counting_texts, english, exercises, german, number_words, sums
 
 VALUE = {english(n): n for n in range(2_000)}
 
@@ -73,7 +72,7 @@ def test_countings_have_equal_distances():
 
 
 def test_more_than_there_are_is_told(monkeypatch):
-    monkeypatch.setattr(exercise, "_TRIES", 20)
+    monkeypatch.setattr(number_words, "_TRIES", 20)
     with pytest.raises(ValueError, match=r"hardly more than .* of 'count' in test, got 1000"):
         counting_texts(1_000, split="test")
 

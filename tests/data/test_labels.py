@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.audio.batch import CTCRows
+from flax_transformer.data.audio.transform import CTCRows
 from flax_transformer.data.image import ImageSet, Objects, Scenes
 from flax_transformer.data.image.image_set import InMemoryImages, Pictures
 from flax_transformer.data.label import check_boxes, check_classes

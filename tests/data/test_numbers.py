@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from flax_transformer.data.text import english, german, numbers
+from flax_transformer.data.synthetic import english, german, numbers
 
 # Checked against num2words 0.5.14 ("and" and commas removed), which agrees with our spelling on all of 0..19,999 and on
 # 20,000 numbers above, except German thousands that end in 01, which it writes "…einstausend" against Duden.

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from flax_transformer.data.text import PairSource, build_number_words, build_pairs, numbers, tfds_pairs
+from flax_transformer.data.synthetic import build_number_words, numbers
+from flax_transformer.data.text import PairSource, build_pairs, tfds_pairs
 
 NAME = "wmt14_translate/de-en"
 TRAIN, TEST = numbers(200), numbers(20, split="test")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_transformer.data.text import load_tokenizer, numbers, train_byte_bpe, train_word_bpe
+from flax_transformer.data.synthetic import numbers
+from flax_transformer.data.text import load_tokenizer, train_byte_bpe, train_word_bpe
 
 PAIRS = numbers(400)
 TEXTS = [*PAIRS.sources, *PAIRS.targets]

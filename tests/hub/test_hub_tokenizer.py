@@ -10,7 +10,8 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flax_transformer.data.text import numbers, train_byte_bpe, train_word_bpe
+from flax_transformer.data.synthetic import numbers
+from flax_transformer.data.text import train_byte_bpe, train_word_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 
 PAIRS = numbers(200)

@@ -8,7 +8,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from flax_transformer.data.text import numbers, train_byte_bpe
+from flax_transformer.data.synthetic import numbers
+from flax_transformer.data.text import train_byte_bpe
 from flax_transformer.hub.processor.tokenizer import HubTokenizer, load_hub_tokenizer
 
 transformers = pytest.importorskip("transformers")

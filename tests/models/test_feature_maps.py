@@ -18,7 +18,7 @@ from flax_transformer.models.vision.mixer import mixer
 from flax_transformer.models.vision.resnet import ResNetConfig
 from flax_transformer.nn import TrunkConfig, with_precision
 from flax_transformer.objective import BatchStatistics, DetectionLoss, LabelLoss
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluator import evaluate
 from flax_transformer.train.carry import carry_of, statistics_of, with_statistics, without_statistics
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.state import evaluated_model, init_state

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from flax_transformer.objective import LabelLoss, MaskedLoss, Objective, TokenLoss, check_parts
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluator import evaluate
 from flax_transformer.train.config import from_json, to_json
 from tests.models import families
 from tests.shares import share

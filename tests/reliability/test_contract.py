@@ -7,7 +7,7 @@ import pytest
 import tiny
 from harness import arrays, copied, losses, records, saved
 
-from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.task.evaluator import Shown
 from flax_transformer.task.experiment import train
 from flax_transformer.task.sentence_pair import BPE

@@ -22,7 +22,8 @@ from safetensors.numpy import load_file
 
 from flax_transformer import hub
 from flax_transformer.data.image import open_images
-from flax_transformer.data.text import build_pairs, numbers, tfds_pairs, train_byte_bpe
+from flax_transformer.data.synthetic import numbers
+from flax_transformer.data.text import build_pairs, tfds_pairs, train_byte_bpe
 from flax_transformer.data.text.batch import load_ragged, ragged
 from flax_transformer.data.text.labelled import LabelledText
 from flax_transformer.data.text.parallel import ParallelText

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.text import build_pairs, numbers, tfds_pairs, train_byte_bpe
+from flax_transformer.data.synthetic import numbers
+from flax_transformer.data.text import build_pairs, tfds_pairs, train_byte_bpe
 from flax_transformer.data.text.batch import load_ragged
 from flax_transformer.hub import file
 from flax_transformer.hub.convert import describe, save_orbax

@@ -15,7 +15,7 @@ from test_detections import RECIPE
 from flax_transformer.objective import TokenLoss
 from flax_transformer.parallel import MeshConfig, make_mesh, tree_shardings
 from flax_transformer.task.detection import _found
-from flax_transformer.task.evaluate import _sums, evaluate
+from flax_transformer.task.evaluator import _sums, evaluate
 from flax_transformer.task.opened import Context
 from flax_transformer.task.spec import sized
 from flax_transformer.train.batch_layout import fill_rows

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.image import ShapeQuestions, ShapeVQA
+from flax_transformer.data.synthetic import ShapeQuestions, ShapeVQA
 from flax_transformer.models.answer_head import answering
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.lxmert import lxmert_encoder
@@ -17,11 +17,11 @@ from flax_transformer.models.multimodal.vilt import vilt_encoder
 from flax_transformer.models.text.bert import bert_base_uncased
 from flax_transformer.nn import StemConfig, with_fields
 from flax_transformer.task.checkpoint import open_checkpoint
-from flax_transformer.task.drawing import draw_samples
 from flax_transformer.task.experiment import train
 from flax_transformer.task.image_attention import draw_image
 from flax_transformer.task.image_input import Augment
 from flax_transformer.task.opened import Context, VocabularyConfig
+from flax_transformer.task.report import draw_samples
 from flax_transformer.task.visual_question_answering import AskedImages, ask
 from flax_transformer.train.folder import RunFolder
 from flax_transformer.train.loop import TrainConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.image import CaptionedScenes, SceneCaptions
+from flax_transformer.data.synthetic import CaptionedScenes, SceneCaptions
 from flax_transformer.models.multimodal.vision_encoder_decoder import captioner
 from flax_transformer.models.text.gpt2 import gpt2_tiny
 from flax_transformer.models.vision.cct import cct

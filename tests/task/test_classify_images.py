@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data.image import DrawnShapes, LabelledImageData
+from flax_transformer.data.synthetic import DrawnShapes, LabelledImageData
 from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.registry import find_uses
 from flax_transformer.models.head import with_head

@@ -9,7 +9,8 @@ import PIL.Image
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.video import MovingShapes, SkeletonData, VideoData
+from flax_transformer.data.synthetic import MovingShapes, VideoData
+from flax_transformer.data.video import SkeletonData
 from flax_transformer.models.preset import abstract
 from flax_transformer.nn import with_fields
 from flax_transformer.report.sample import from_sheet

@@ -11,8 +11,7 @@ import PIL.Image
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.image import SceneData, ShapeScenes
-from flax_transformer.data.image.shape import SHAPES
+from flax_transformer.data.synthetic import SHAPES, SceneData, ShapeScenes
 from flax_transformer.metric.average_precision import average_precision
 from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.detr_block import detr_block

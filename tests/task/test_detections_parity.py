@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from flax_transformer import hub
-from flax_transformer.data.image import SceneData, ShapeScenes
+from flax_transformer.data.synthetic import SceneData, ShapeScenes
 from flax_transformer.models.vision.detr import DetrConfig
 from flax_transformer.models.vision.detr_block import detr_block
 from flax_transformer.models.vision.resnet import ResNetConfig

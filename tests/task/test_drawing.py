@@ -17,10 +17,9 @@ from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.objective import LabelLoss
 from flax_transformer.report.sample import save_image
-from flax_transformer.task.drawing import draw_samples
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.recipe import Recipe
-from flax_transformer.task.report import remake_report
+from flax_transformer.task.report import draw_samples, remake_report
 from flax_transformer.task.text_attention import draw
 from flax_transformer.train.config import to_json
 

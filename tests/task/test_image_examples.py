@@ -19,7 +19,7 @@ from flax_transformer.hub.processor.image import ImageProcessor
 from flax_transformer.objective import LabelLoss
 from flax_transformer.ops import cross_entropy, soft_cross_entropy
 from flax_transformer.task.detection import DetectionImages
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluator import evaluate
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import Augment
 from flax_transformer.task.opened import Context

@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from flax_transformer import hub
-from flax_transformer.data.image import CaptionedShapes, DrawnShapes, ImagePairData, LabelledImageData, ShapeCaptions
+from flax_transformer.data.image import ImagePairData
+from flax_transformer.data.synthetic import CaptionedShapes, DrawnShapes, LabelledImageData, ShapeCaptions
 from flax_transformer.models.head import with_head
 from flax_transformer.models.multimodal.clip import clip_text, clip_vision
 from flax_transformer.models.multimodal.siamese import SiameseConfig

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.data.text import ParallelText, TextPairs, tokenize, train_byte_bpe
-from flax_transformer.data.text.corpus import Numbers
 from flax_transformer.models.text.conditional_masked import mask_predict_tiny
 from flax_transformer.models.text.ctc_translator import ctc_translator_tiny
 from flax_transformer.nn import with_fields
@@ -17,12 +17,11 @@ from flax_transformer.objective import CTCLoss, MaskPredictLoss
 from flax_transformer.task import sequence_distillation as distilling
 from flax_transformer.task.attention import SEES_ALL, draw
 from flax_transformer.task.experiment import train
-from flax_transformer.task.rescore import Rescored, score_pairs
 from flax_transformer.task.run import open_translator
 from flax_transformer.task.sentence_pair import BPE, AlignedBatching, SentencePairs
 from flax_transformer.task.sequence_distillation import ABOUT, distil
 from flax_transformer.task.translation import Translations
-from flax_transformer.task.translator import ParallelSearch, Search
+from flax_transformer.task.translator import ParallelSearch, Rescored, Search, score_pairs
 from flax_transformer.train.config import from_json, to_json
 from flax_transformer.train.folder import FolderError
 from tests.recipe import tiny_translation

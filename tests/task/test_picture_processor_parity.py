@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from flax_transformer import hub  # noqa: E402
-from flax_transformer.data.image import DrawnShapes, LabelledImageData  # noqa: E402
+from flax_transformer.data.synthetic import DrawnShapes, LabelledImageData  # noqa: E402
 from flax_transformer.task.experiment import train  # noqa: E402
 from flax_transformer.task.image_classification import LabelledImages  # noqa: E402
 from flax_transformer.task.opened import Context  # noqa: E402

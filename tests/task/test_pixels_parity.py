@@ -6,7 +6,7 @@ import pytest
 
 from flax_transformer import hub
 from flax_transformer.data.image import ImageData
-from flax_transformer.task.evaluate import evaluate
+from flax_transformer.task.evaluator import evaluate
 from flax_transformer.task.experiment import train
 from flax_transformer.task.opened import Context
 from flax_transformer.train.folder import RunFolder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.audio import AudioData, SpokenStringConfig, SpokenStringData, TouchTones
+from flax_transformer.data.synthetic import AudioData, SpokenStringConfig, SpokenStringData, TouchTones
 from flax_transformer.metric.edit_distance import word_edits
 from flax_transformer.models.head import head_of, with_head
 from flax_transformer.models.speech.ctc import TranscriberConfig

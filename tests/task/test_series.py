@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flax_transformer.data.image import DrawnShapes, LabelledImageData
-from flax_transformer.data.text import numbers
-from flax_transformer.data.text.corpus import TextCorpus
+from flax_transformer.data.synthetic import DrawnShapes, LabelledImageData, numbers
+from flax_transformer.data.text.parallel import TextCorpus
 from flax_transformer.nn import with_fields
 from flax_transformer.task import series
 from flax_transformer.task.series import read_test, step_seconds

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from flax_transformer.data.audio import AudioData, SpeechData, SpokenStringConfig, SpokenStringData, TouchTones
+from flax_transformer.data.audio import SpeechData
+from flax_transformer.data.synthetic import AudioData, SpokenStringConfig, SpokenStringData, TouchTones
 from flax_transformer.task.audio_classification import LabelledSounds, SoundAugment
 from flax_transformer.task.opened import Context
 from flax_transformer.task.speech_recognition import SpokenLetters, SpokenTexts

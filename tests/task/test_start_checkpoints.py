@@ -11,9 +11,8 @@ import pytest
 from flax_transformer import hub
 from flax_transformer.bench.experiment import from_experiment
 from flax_transformer.bench.workload import Size
-from flax_transformer.data.audio import SpokenStringData
-from flax_transformer.data.image import CaptionedScenes, SceneCaptions
-from flax_transformer.data.text.corpus import TextCorpus
+from flax_transformer.data.synthetic import CaptionedScenes, SceneCaptions, SpokenStringData
+from flax_transformer.data.text.parallel import TextCorpus
 from flax_transformer.objective import TokenLoss
 from flax_transformer.task.captioning import Captions
 from flax_transformer.task.experiment import train

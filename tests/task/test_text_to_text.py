@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.data.text.exercise import TASKS
+from flax_transformer.data.synthetic import TASKS
 from flax_transformer.models.preset import narrowed
 from flax_transformer.models.text.t5 import t5_v1_1_small
 from flax_transformer.objective import TokenLoss

@@ -7,7 +7,7 @@ import pytest
 import sacrebleu
 from flax import nnx
 
-from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.metric.bleu import score
 from flax_transformer.models.text.transformer import transformer_tiny
 from flax_transformer.nn import Embedding

@@ -10,7 +10,8 @@ import jax
 import pytest
 from flax import nnx
 
-from flax_transformer.data.text import build_pairs, numbers
+from flax_transformer.data.synthetic import numbers
+from flax_transformer.data.text import build_pairs
 from flax_transformer.models.seq2seq import Seq2Seq
 from flax_transformer.task.sentence_pair import VOCAB_MULTIPLE
 from flax_transformer.task.spec import Spec, sized

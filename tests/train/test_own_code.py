@@ -18,7 +18,7 @@ MINE = '''
 import sys
 from dataclasses import replace
 from helper import SEED
-from flax_transformer.data.text.corpus import Numbers
+from flax_transformer.data.synthetic import Numbers
 from flax_transformer.frozen import frozen
 from flax_transformer.task.experiment import train
 from tests.recipe import tiny_translation

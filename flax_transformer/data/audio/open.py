@@ -1,16 +1,14 @@
 """Sounds of whichever form a folder has them in: class folders, or names that say the class; or made by rule."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from flax_transformer.data.audio.decode import is_audio_name
 from flax_transformer.data.audio.recording import AudioFiles, AudioSet, Recordings
-from flax_transformer.data.audio.tone import DIGITS, TouchTones
-from flax_transformer.data.folder import FileType, folders_of, open_folders, sort_names
+from flax_transformer.data.folder import FileType, sort_names
 from flax_transformer.data.json_line import SUFFIXES, JsonLineSchema, open_json_lines, read_json_lines
 from flax_transformer.data.split import complete_splits, normal
 from flax_transformer.frozen import frozen
@@ -21,6 +19,8 @@ SOUNDS = FileType(
     named=is_audio_name,
     forms="class folders, or sounds whose names say the class, as 3_theo_12.wav does",
 )
+
+
 LINES = JsonLineSchema(
     one="sound",
     many="sounds and what is said in them",
@@ -30,68 +30,14 @@ LINES = JsonLineSchema(
     places=("", "audio", "clips", "wavs", "wav"),
     several=False,
 )
+
+
 NAME = re.compile(r"(?P<label>[^_]+)_(?P<speaker>.+)_(?P<take>[0-9]{1,6})\.\w+")
 """What a name says: the class, who speaks, and which recording of the two it is."""
+
+
 TEST_TAKES = 5
 """Recordings 0 to 4 of each class and speaker are the test's, as of the free spoken digits."""
-
-
-@frozen
-class AudioData:
-    """Sounds with classes: of a folder, or generated where no folder is named.
-
-    The folder has class folders, perhaps within `train`, `validation` and `test`; or sounds named as those of the free
-    spoken digits, `{class}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test's; or sounds and JSON lines of
-    `{"audio": "…", "label": "…"}`, a file for each split or one of which a part is held out.
-    """
-
-    root: str = ""
-    """Folder of sounds; empty: tones are generated."""
-    holdout: float = 0.1
-    """Share of the training sounds, of each class, for each of validation and test that there is not."""
-    split_seed: int = 0
-    """Which sounds these are."""
-    tones: TouchTones = field(default_factory=TouchTones)
-    """Which ones are generated."""
-
-    def open(self) -> AudioSet:
-        """Open the sounds without decoding them, and hold out a part.
-
-        Raises:
-          FileNotFoundError: no such folder.
-          ValueError: no sounds, one class, names that say nothing, splits of unequal classes.
-        """
-        splits, classes = self.found()
-        try:
-            splits = complete_splits(
-                splits, _names, lambda each: each.known["label"], share=self.holdout, seed=self.split_seed,
-                what="sounds",
-            )  # fmt: skip
-        except ValueError as error:
-            raise ValueError(f"{self.root or 'tones'}: {error}") from error
-        return AudioSet("classes", splits, classes)
-
-    def found(self) -> tuple[Mapping[str, Recordings], tuple[str, ...]]:
-        """Find the splits that there are, and the classes."""
-        if not self.root:
-            return _tested(self.tones.recordings(), "tones"), DIGITS
-        root = Path(self.root).expanduser()
-        if not root.is_dir():
-            raise FileNotFoundError(f"{root} must be a folder of sounds, there is none")
-        if has_json_lines(str(root)):
-            return read_labels(root)
-        while not SOUNDS.files(root) and len(below := folders_of(root)) == 1:  # as an unpacked archive has it
-            (root,) = below.values()
-        if (named := SOUNDS.files(root)) and not folders_of(root):
-            return read_names(root, named)
-        files, classes = open_folders(root, SOUNDS)
-        found = {
-            split: Recordings(AudioFiles(each.root, each.names), {"label": each.labels})
-            for split, each in files.items()
-        }
-        if len(classes) < 2:
-            raise ValueError(f"{root} must have sounds of at least two classes, got {', '.join(classes)}")
-        return found, classes
 
 
 def read_labels(root: Path) -> tuple[dict[str, Recordings], tuple[str, ...]]:

@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from flax_transformer.data.audio.decode import Waveform, audio_size, decode_audio
-from flax_transformer.data.audio.resample import resample
+from flax_transformer.data.audio.spectrum import resample
+from flax_transformer.data.folder import NamedFiles
 from flax_transformer.data.identity import digest
-from flax_transformer.data.named_file import NamedFiles
 
 THREADS = 4
 """Threads that decode sounds."""

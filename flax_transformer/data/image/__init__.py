@@ -7,7 +7,6 @@ for training, `each_image_once` for evaluation.
 """
 
 from flax_transformer.data.image.batch import Draw, Erase, ImageRows, MixupCutmix, Normalise, SceneRows, ShiftFlip
-from flax_transformer.data.image.caption import CaptionData, Captioned
 from flax_transformer.data.image.colour import ColourJitter, RandAugment
 from flax_transformer.data.image.decode import decode_image, image_size
 from flax_transformer.data.image.geometry import (
@@ -21,25 +20,17 @@ from flax_transformer.data.image.geometry import (
 )
 from flax_transformer.data.image.image_pair import ImagePairData, PairedImages
 from flax_transformer.data.image.image_set import Files, ImageSet, InMemoryImages, Objects, Pictures, Scenes
-from flax_transformer.data.image.labelled_shape import DrawnShapes, LabelledImageData
 from flax_transformer.data.image.open import ImageData, open_images
-from flax_transformer.data.image.question import QuestionData, VisualQuestions
-from flax_transformer.data.image.scene import SceneData, ShapeScenes
-from flax_transformer.data.image.scene_caption import CaptionedScenes, SceneCaptions
-from flax_transformer.data.image.shape_caption import CaptionedShapes, ShapeCaptions
-from flax_transformer.data.image.shape_question import ShapeQuestions, ShapeVQA
 from flax_transformer.data.image.stream import DecodedRows, ImageStream, InMemoryRows, each_image_once, load_images
+from flax_transformer.data.image.text import CaptionData, Captioned, QuestionData, VisualQuestions
 
 __all__ = [
     "CaptionData",
     "Captioned",
-    "CaptionedScenes",
-    "CaptionedShapes",
     "CenterCrop",
     "ColourJitter",
     "DecodedRows",
     "Draw",
-    "DrawnShapes",
     "Erase",
     "Files",
     "Flip",
@@ -50,7 +41,6 @@ __all__ = [
     "ImageStream",
     "InMemoryImages",
     "InMemoryRows",
-    "LabelledImageData",
     "MixupCutmix",
     "Normalise",
     "Objects",
@@ -63,14 +53,8 @@ __all__ = [
     "RandomResize",
     "RandomResizedCrop",
     "Resize",
-    "SceneCaptions",
-    "SceneData",
     "SceneRows",
     "Scenes",
-    "ShapeCaptions",
-    "ShapeQuestions",
-    "ShapeScenes",
-    "ShapeVQA",
     "ShiftFlip",
     "VisualQuestions",
     "decode_image",

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image.caption import held_out
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.data.image.image_set import Files, Images, ImageSet
+from flax_transformer.data.image.text import held_out
 from flax_transformer.data.split import is_split_name
 from flax_transformer.frozen import frozen
 

@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
+from flax_transformer.data.folder import NamedFiles
 from flax_transformer.data.identity import digest
 from flax_transformer.data.image.decode import decode_image, image_size
-from flax_transformer.data.named_file import NamedFiles
 
 
 @runtime_checkable

@@ -17,8 +17,7 @@ from flax_transformer.data.text.batch import (
     tokenize,
     tokenize_sources,
 )
-from flax_transformer.data.text.block import Blocks
-from flax_transformer.data.text.causal import Packed, TokenWindows
+from flax_transformer.data.text.causal import Blocks, Packed, TokenWindows
 from flax_transformer.data.text.denoise import (
     DeleteTokens,
     Denoise,
@@ -26,17 +25,14 @@ from flax_transformer.data.text.denoise import (
     MaskTokens,
     PermuteSentences,
     Rotate,
+    SpanCorruption,
 )
-from flax_transformer.data.text.masked import MLMMasking, WordIds
-from flax_transformer.data.text.next_sentence import NextSentence, sentence_bounds
-from flax_transformer.data.text.numbers import english, german, numbers
+from flax_transformer.data.text.masked import MLMMasking, NextSentence, WordIds, sentence_bounds
 from flax_transformer.data.text.padded_batch import FittedRows, Pairs, Rows, teacher_forcing_batch
-from flax_transformer.data.text.pair import PairSource, TextPairs
+from flax_transformer.data.text.pair import PairSource, TextPairs, TextToText
 from flax_transformer.data.text.parallel import ParallelText, parallel_files, read_parallel
 from flax_transformer.data.text.pipeline import BucketStream, pipeline
-from flax_transformer.data.text.span import SpanCorruption
-from flax_transformer.data.text.text_to_text import TextToText
-from flax_transformer.data.text.tfds import TfdsPairs, build_number_words, build_pairs, tfds_pairs
+from flax_transformer.data.text.tfds import TfdsPairs, build_pairs, tfds_pairs
 from flax_transformer.data.text.tokenizer import (
     BOS,
     EOS,
@@ -80,15 +76,11 @@ __all__ = [
     "Tokenizer",
     "WordIds",
     "bucket_boundaries",
-    "build_number_words",
     "build_pairs",
     "collate",
-    "english",
     "eval_batches",
-    "german",
     "load_ragged",
     "load_tokenizer",
-    "numbers",
     "parallel_files",
     "pipeline",
     "ragged",

@@ -4,8 +4,9 @@ import difflib
 from collections import Counter
 from pathlib import Path
 
-from flax_transformer.data.text.decode import decode
-from flax_transformer.data.text.pair import TextPairs
+from flax_transformer.data.text.pair import PairSource, TextPairs
+from flax_transformer.data.text.plain import decode
+from flax_transformer.data.text.tfds import tfds_pairs
 from flax_transformer.frozen import frozen
 
 
@@ -117,3 +118,31 @@ def _lines(path: Path) -> list[str]:
     if not text:
         raise ValueError(f"{path} is empty")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+@frozen
+class TextCorpus(ParallelText):
+    """Parallel text: the files of a folder, or a TFDS data set when `tfds` names one.
+
+    `train`, `validation` and `test` are file names without the language, or splits of the data set.
+    """
+
+    root: str = ""
+    tfds: str = ""
+    data_dir: str | None = None
+    """Where TFDS keeps its data; its own default if None."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.tfds and self.root:
+            raise ValueError(f"give data.root or data.tfds, not both, got {self.root!r} and {self.tfds!r}")
+
+    def read(self, split: str) -> PairSource:
+        """Open the pairs of a split."""
+        if self.tfds:
+            return tfds_pairs(
+                self.tfds, getattr(self, split), source=self.source, target=self.target, data_dir=self.data_dir
+            )
+        if not self.root:
+            raise ValueError("no data: give --data.root FOLDER with parallel text, or --data.tfds NAME")
+        return super().read(split)

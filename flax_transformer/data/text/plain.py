@@ -1,8 +1,11 @@
 """Plain text: files, the standard library's own sources, and a tokenizer of characters."""
 
+import codecs
 import difflib
+import gzip
 import sysconfig
 import tokenize
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -10,11 +13,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from flax_transformer.data.text.batch import Ragged, ragged
-from flax_transformer.data.text.decode import decode
 from flax_transformer.data.text.tokenizer import SPECIAL, UNK, Tokenizer
 from flax_transformer.frozen import frozen
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+
+
 _BLOCK = 1 << 16  # characters encoded at a time, so that a tokenizer never holds a whole corpus
 
 
@@ -144,3 +148,23 @@ def _blocks(text: str) -> Iterator[str]:
         end = len(text) if end < 0 else end + 1
         yield text[begin:end]
         begin = end
+
+
+def decode(path: Path) -> str:
+    """Read a whole file, unpacked if its name ends in .gz.
+
+    Raises:
+      ValueError: what is no whole gzip file, or no UTF-8; names file and line, counted from 1.
+    """
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {line}: not UTF-8 ({error.reason})") from error

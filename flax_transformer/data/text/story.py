@@ -17,9 +17,10 @@ from jaxtyping import Int
 
 from flax_transformer.data.examples import Arrays
 from flax_transformer.data.identity import digest
+from flax_transformer.data.split import SPLITS
 from flax_transformer.data.stream import Stream
 from flax_transformer.data.text.batch import BucketPlan, Indices
-from flax_transformer.data.text.decode import decode
+from flax_transformer.data.text.plain import decode
 from flax_transformer.frozen import frozen
 
 _FILE = re.compile(r"(?:.*/)?qa([0-9]{1,3})(?:_([a-z0-9-]+))?_(train|valid|test)\.txt")
@@ -94,9 +95,6 @@ class StoryTasks:
                 number, title, split = match.groups()
                 files[int(number), split] = (f"{number} {(title or '').replace('-', ' ')}".strip(), path, content)
         return files
-
-
-SPLITS = ("train", "validation", "test")
 
 
 def _contents(root: Path) -> Iterator[tuple[str, str]]:

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, SupportsIndex
 
-from flax_transformer.data.text.numbers import numbers
 from flax_transformer.data.text.pair import PairSource
 from flax_transformer.data.tfds_metadata import first_line, refuse_code
 from flax_transformer.listing import listed
 
 Pairs = PairSource | Iterable[Mapping[str, str]]
+
 
 # Translation corpora of the public catalogue whose code needs TensorFlow, so that a list of what can be had needs them.
 _CATALOGUE = (
@@ -121,15 +121,6 @@ def build_pairs(
     with contextlib.redirect_stdout(sys.stderr):  # TFDS tells its progress on standard output
         builder.download_and_prepare(file_format="array_record")
     return Path(builder.data_path)
-
-
-def build_number_words(
-    data_dir: str | os.PathLike, *, train: int = 100_000, validation: int = 1_000, test: int = 1_000, seed: int = 0
-) -> Path:
-    """Write the TFDS data set ``number_words``: ``numbers`` of the three splits, features ``en`` and ``de``."""
-    counts = {"train": train, "validation": validation, "test": test}
-    splits = {split: numbers(count, seed=seed, split=split) for split, count in counts.items()}
-    return build_pairs("number_words", splits, source="en", target="de", data_dir=data_dir)
 
 
 def _pair_builder(name: str, splits: Mapping[str, Pairs], languages: tuple[str, str], folder: str, version: str) -> Any:

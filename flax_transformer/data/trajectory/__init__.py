@@ -1,8 +1,7 @@
 """Episodes of states, actions and rewards in, parts of them out, with the return that was still to come."""
 
-from flax_transformer.data.trajectory.episode import EpisodeData, Episodes, read_episodes
+from flax_transformer.data.trajectory.episode import EpisodeData, Episodes, EpisodeWindows, StepRows, read_episodes
 from flax_transformer.data.trajectory.play import DecisionData, PlayedEpisodes, make_environment
-from flax_transformer.data.trajectory.window import EpisodeWindows, StepRows
 
 __all__ = [
     "DecisionData",

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from flax_transformer.data.folder import FileType, folders_of, open_folders
 from flax_transformer.data.split import complete_splits, normal
-from flax_transformer.data.video.decode import is_video_name
-from flax_transformer.data.video.video_set import LabelledClips, VideoFiles, frame_files
+from flax_transformer.data.video.video_set import LabelledClips, VideoFiles, frame_files, is_video_name
 from flax_transformer.frozen import frozen
 
 

@@ -6,15 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from flax_transformer.data.audio import (
-    AudioData,
-    SpeechData,
-    SpokenStringConfig,
-    SpokenStringData,
-    TouchTones,
-    load_audio,
-)
-from flax_transformer.data.audio.tone import HIGH, LOW
+from flax_transformer.data.audio import SpeechData, load_audio
+from flax_transformer.data.synthetic import AudioData, SpokenStringConfig, SpokenStringData, TouchTones
+from flax_transformer.data.synthetic.audio import HIGH, LOW
 from tests.data.audio.test_sound import tone, wav
 
 SPLITS = ("train", "validation", "test")

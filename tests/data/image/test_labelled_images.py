@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.image import DrawnShapes, LabelledImageData
-from flax_transformer.data.image.shape import SHAPES
+from flax_transformer.data.synthetic import SHAPES, DrawnShapes, LabelledImageData
 
 SMALL = DrawnShapes(train=60, held_out=20, size=16)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flax_transformer.data.image import CaptionData, CaptionedShapes, ImagePairData
-from flax_transformer.data.image.shape_caption import ALL_COLOURS
+from flax_transformer.data.image import CaptionData, ImagePairData
+from flax_transformer.data.synthetic import ALL_COLOURS, CaptionedShapes
 from tests.data.image.image_files import pixels, write_image
 
 

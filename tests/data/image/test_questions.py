@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.image import QuestionData, ShapeVQA
-from flax_transformer.data.image.question import most_frequent
-from flax_transformer.data.image.shape import SHAPES
-from flax_transformer.data.image.shape_caption import COLOURS
+from flax_transformer.data.image import QuestionData
+from flax_transformer.data.image.text import most_frequent
+from flax_transformer.data.synthetic import COLOURS, SHAPES, ShapeVQA
 from tests.data.image.image_files import pixels, write_image
 from tests.data.image.test_pairs import lines
 

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from flax_transformer.data.image import CaptionedScenes, SceneCaptions
-from flax_transformer.data.image.scene_caption import tell
-from flax_transformer.data.image.shape_caption import COLOURS
+from flax_transformer.data.synthetic import COLOURS, CaptionedScenes, SceneCaptions, tell
 
 SCENES = CaptionedScenes(train=30, held_out=5, noise=0.0)
 

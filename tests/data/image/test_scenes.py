@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flax_transformer.data.image import SceneData, ShapeScenes
-from flax_transformer.data.image.shape import SHAPES, draw_shape
+from flax_transformer.data.synthetic import SHAPES, SceneData, ShapeScenes, draw_shape
 
 FEW = ShapeScenes(train=6, held_out=2, size=48)
 

@@ -6,17 +6,16 @@ import pytest
 
 from flax_transformer.data.image import Flip, ShiftFlip
 from flax_transformer.data.image.batch import Draw
+from flax_transformer.data.synthetic import ACTIONS, MovingShapes
 from flax_transformer.data.video import (
-    ACTIONS,
     ChannelsToFrames,
-    MovingShapes,
     PerFrame,
     SampleFrames,
     VideoFolderData,
     VideoRows,
     evenly_spaced_frames,
 )
-from flax_transformer.data.video.decode import decode_frames, video_size
+from flax_transformer.data.video.video_set import decode_frames, video_size
 
 RNG = np.random.default_rng(0)
 

@@ -12,13 +12,15 @@ from dataclasses import field
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from flax_transformer.data.image.shape import SHAPES, draw_shape
 from flax_transformer.data.split import SPLITS
+from flax_transformer.data.synthetic.shape import SHAPES, draw_shape
 from flax_transformer.data.video.folder import VideoFolderData, VideoSet
 from flax_transformer.data.video.video_set import InMemoryVideos, LabelledClips
 from flax_transformer.frozen import frozen
 
 ACTIONS = ("left", "right", "up", "down", "approach", "retreat", "clockwise", "anticlockwise")
+
+
 DIRECTIONS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 """Rows and columns of a step."""
 

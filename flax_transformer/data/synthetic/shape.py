@@ -1,21 +1,111 @@
-"""Generated scenes: images of a few coloured shapes and their boxes, from which a detector can learn.
+"""Generated images of shapes: one to classify, or scenes of several with their boxes; on noisy ground.
 
-Axes: B images, H W height and width in pixels, M boxes of an image.
+Axes: B images, H W height and width in pixels, C channels, M boxes of an image.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image.image_set import ImageSet, Objects, Scenes
+from flax_transformer.data.image.image_set import ImageSet, InMemoryImages, Objects, Pictures, Scenes
 from flax_transformer.data.image.open import ImageData
-from flax_transformer.data.image.shape import SHAPES, draw_shape
 from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
+
+ShapeMask = Callable[[Float[np.ndarray, "H 1"], Float[np.ndarray, "1 W"]], Bool[np.ndarray, "H W"]]
+
+
+_SHAPES: dict[str, ShapeMask] = {
+    "ellipse": lambda y, x: x**2 + y**2 <= 1,
+    "rectangle": lambda y, x: (abs(x) <= 1) & (abs(y) <= 1),
+    "triangle": lambda y, x: abs(x) <= (y + 1) / 2 + 1 / x.size,
+    "cross": lambda y, x: (abs(x) <= 1 / 3) | (abs(y) <= 1 / 3),
+    "diamond": lambda y, x: abs(x) + abs(y) <= 1 + 1 / x.size,
+    "ring": lambda y, x: (x**2 + y**2 <= 1) & (x**2 + y**2 >= 0.36),
+    "frame": lambda y, x: (abs(x) >= 0.6) | (abs(y) >= 0.6),
+    "corner": lambda y, x: (x <= -1 / 3) | (y >= 1 / 3),
+}
+
+
+ALL_SHAPES = tuple(_SHAPES)
+
+
+SHAPES = ALL_SHAPES[:4]
+"""Those that most drawings are of."""
+
+
+def draw_shape(name: str, height: int, width: int) -> Bool[np.ndarray, "H W"]:
+    """Return which pixels of a box a shape covers; it touches all four sides.
+
+    Args:
+      name: one of `ALL_SHAPES`.
+
+    >>> draw_shape("cross", 3, 3).astype(int).tolist()
+    [[0, 1, 0], [1, 1, 1], [0, 1, 0]]
+    """
+    y, x = ((np.arange(count) + 0.5) / count * 2 - 1 for count in (height, width))
+    return _SHAPES[name](y[:, None], x[None])
+
+
+@frozen
+class DrawnShapes:
+    """Images of one shape, whose kind is their class; always the same ones of a seed."""
+
+    train: int = 4_000
+    """Images to train on."""
+    held_out: int = 500
+    """Images of validation, and as many of test."""
+    size: int = 32
+    """Pixels of both sides."""
+    noise: float = 40.0
+    """Standard deviation of what is added to every value, of 255."""
+    drawing_seed: int = 0
+    """Which images these are."""
+
+    def __post_init__(self) -> None:
+        if min(self.train, self.held_out) < 1 or self.size < 8 or self.noise < 0 or self.drawing_seed < 0:
+            raise ValueError(
+                "shapes are drawn in at least 1 image a split, of at least 8 pixels, without negative noise or seed: "
+                f"got {self.train}, {self.held_out}, {self.size}, {self.noise}, {self.drawing_seed}"
+            )
+
+    def open(self) -> ImageSet:
+        """Draw all images."""
+        splits = {}
+        for number, split in enumerate(SPLITS):
+            rng = np.random.default_rng((self.drawing_seed, number))
+            labels = rng.integers(len(SHAPES), size=self.train if split == "train" else self.held_out).astype(np.int32)
+            pixels = np.stack([self.draw(SHAPES[label], rng) for label in labels])
+            splits[split] = Pictures(InMemoryImages(pixels, f"drawn {split} images"), labels)
+        return ImageSet("classes", splits, SHAPES)
+
+    def draw(self, shape: str, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
+        """Draw one image."""
+        pixels = np.empty((self.size, self.size, 3))
+        pixels[:], colour = rng.uniform(0, 255, (2, 3))
+        high, wide = rng.integers(self.size // 4, self.size * 3 // 4 + 1, 2).tolist()
+        top, left = rng.integers(self.size - high + 1), rng.integers(self.size - wide + 1)
+        pixels[top : top + high, left : left + wide][draw_shape(shape, high, wide)] = colour
+        return np.clip(pixels + rng.normal(0, self.noise, pixels.shape), 0, 255).astype(np.uint8)
+
+
+@frozen
+class LabelledImageData(ImageData):
+    """Images with classes: of a folder in whichever form, or drawn shapes where no folder is named."""
+
+    root: str = ""
+    """Folder of images; empty: shapes are drawn."""
+    shapes: DrawnShapes = field(default_factory=DrawnShapes)
+    """Which ones."""
+
+    def found(self) -> ImageSet:
+        """Open the folder, or draw."""
+        return super().found() if self.root else self.shapes.open()
+
 
 TRIES = 20
 """Places that are tried for an object, which must not cover another."""

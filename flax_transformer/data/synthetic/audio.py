@@ -1,20 +1,145 @@
-"""Sentences made of recordings of words: several of one speaker, one after another, with gaps between them.
+"""Generated audio: telephone tones of digits, and sentences made of recordings of words, one after another with gaps.
 
 Axes: T samples.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from flax_transformer.data.audio.decode import Waveform
-from flax_transformer.data.audio.open import AudioData, SpeechData, has_json_lines
-from flax_transformer.data.audio.recording import AudioSet, Recordings, load_audio
+from flax_transformer.data.audio.open import (
+    SOUNDS,
+    SpeechData,
+    _names,
+    _tested,
+    has_json_lines,
+    read_labels,
+    read_names,
+)
+from flax_transformer.data.audio.recording import AudioFiles, AudioSet, InMemoryAudio, Recordings, load_audio
+from flax_transformer.data.folder import folders_of, open_folders
 from flax_transformer.data.identity import digest
+from flax_transformer.data.split import complete_splits
 from flax_transformer.frozen import frozen
+
+LOW, HIGH = (697, 770, 852, 941), (1209, 1336, 1477)
+"""Hz of a key's row and of its column (ITU-T Q.23)."""
+
+
+KEYS = "147*2580369#"
+"""Down the columns."""
+
+
+DIGITS = tuple(map(str, range(10)))
+
+
+@frozen
+class TouchTones:
+    """Recordings of the ten digits, always the same of a seed: every voice is a little higher or lower and
+    longer or shorter than others, every recording is noisy."""
+
+    voices: int = 4
+    takes: int = 25
+    """Recordings of each digit by each voice, of which 0 to 4 are the test's."""
+    rate: int = 8_000
+    """Samples a second."""
+    noise: float = 0.5
+    """Standard deviation of what is added, of the tones' own."""
+    tone_seed: int = 0
+    """Which recordings these are."""
+
+    def __post_init__(self) -> None:
+        if self.voices < 1 or self.takes < 7 or self.rate < 4_000 or self.noise < 0 or self.tone_seed < 0:
+            raise ValueError(
+                "tones have at least 1 voice, 7 takes, 4000 samples a second, and no negative noise or seed, got "
+                f"{self.voices}, {self.takes}, {self.rate}, {self.noise}, {self.tone_seed}"
+            )
+
+    def recordings(self) -> Recordings:
+        """Make all: `label`, `speaker` and `take` of each are known."""
+        every = [(v, d, t) for v in range(self.voices) for d in range(10) for t in range(self.takes)]
+        voices, digits, takes = np.array(every).T
+        samples = [self.sound(*each) for each in every]
+        names = [f"tones of {digit} by voice {voice}, number {take}" for voice, digit, take in every]
+        known = {"label": digits.astype(np.int32), "speaker": voices.astype(str), "take": takes}
+        return Recordings(InMemoryAudio(samples, self.rate, names), known)
+
+    def sound(self, voice: int, digit: int, take: int) -> Float[np.ndarray, "T"]:
+        """Make one recording."""
+        person = np.random.default_rng((self.tone_seed, voice))
+        pitch, seconds = person.uniform(0.99, 1.01), person.uniform(0.2, 0.5)  # keys are a tenth apart
+        rng = np.random.default_rng((self.tone_seed, voice, digit, take))
+        times = np.arange(int(self.rate * seconds * rng.uniform(0.8, 1.2))) / self.rate
+        column, row = divmod(KEYS.index(str(digit)), 4)
+        waves = [np.sin(2 * np.pi * (hertz * pitch * times + rng.random())) for hertz in (LOW[row], HIGH[column])]
+        loud = np.hanning(len(times) + 2)[1:-1] * rng.uniform(0.1, 0.4)
+        noise = rng.normal(0, self.noise * loud.mean(), len(times))
+        return (loud * sum(waves) / 2 + noise).astype(np.float32)
+
+
+@frozen
+class AudioData:
+    """Sounds with classes: of a folder, or generated where no folder is named.
+
+    The folder has class folders, perhaps within `train`, `validation` and `test`; or sounds named as those of the free
+    spoken digits, `{class}_{speaker}_{number}.wav`, of which numbers 0 to 4 are the test's; or sounds and JSON lines of
+    `{"audio": "…", "label": "…"}`, a file for each split or one of which a part is held out.
+    """
+
+    root: str = ""
+    """Folder of sounds; empty: tones are generated."""
+    holdout: float = 0.1
+    """Share of the training sounds, of each class, for each of validation and test that there is not."""
+    split_seed: int = 0
+    """Which sounds these are."""
+    tones: TouchTones = field(default_factory=TouchTones)
+    """Which ones are generated."""
+
+    def open(self) -> AudioSet:
+        """Open the sounds without decoding them, and hold out a part.
+
+        Raises:
+          FileNotFoundError: no such folder.
+          ValueError: no sounds, one class, names that say nothing, splits of unequal classes.
+        """
+        splits, classes = self.found()
+        try:
+            splits = complete_splits(
+                splits, _names, lambda each: each.known["label"], share=self.holdout, seed=self.split_seed,
+                what="sounds",
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(f"{self.root or 'tones'}: {error}") from error
+        return AudioSet("classes", splits, classes)
+
+    def found(self) -> tuple[Mapping[str, Recordings], tuple[str, ...]]:
+        """Find the splits that there are, and the classes."""
+        if not self.root:
+            return _tested(self.tones.recordings(), "tones"), DIGITS
+        root = Path(self.root).expanduser()
+        if not root.is_dir():
+            raise FileNotFoundError(f"{root} must be a folder of sounds, there is none")
+        if has_json_lines(str(root)):
+            return read_labels(root)
+        while not SOUNDS.files(root) and len(below := folders_of(root)) == 1:  # as an unpacked archive has it
+            (root,) = below.values()
+        if (named := SOUNDS.files(root)) and not folders_of(root):
+            return read_names(root, named)
+        files, classes = open_folders(root, SOUNDS)
+        found = {
+            split: Recordings(AudioFiles(each.root, each.names), {"label": each.labels})
+            for split, each in files.items()
+        }
+        if len(classes) < 2:
+            raise ValueError(f"{root} must have sounds of at least two classes, got {', '.join(classes)}")
+        return found, classes
+
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 

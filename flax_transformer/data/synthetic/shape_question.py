@@ -11,11 +11,10 @@ import numpy as np
 from jaxtyping import Float
 
 from flax_transformer.data.image.image_set import ImageSet
-from flax_transformer.data.image.question import QuestionData, VisualQuestions
-from flax_transformer.data.image.scene import RenderedScenes, ShapeScenes
-from flax_transformer.data.image.shape import SHAPES
-from flax_transformer.data.image.shape_caption import COLOURS
+from flax_transformer.data.image.text import QuestionData, VisualQuestions
 from flax_transformer.data.split import SPLITS
+from flax_transformer.data.synthetic.shape import SHAPES, RenderedScenes, ShapeScenes
+from flax_transformer.data.synthetic.shape_caption import COLOURS
 from flax_transformer.frozen import frozen
 
 VisibleShapes = list[tuple[str, str, float]]
