@@ -277,7 +277,14 @@ def test_nothing_of_a_model_too_large_to_allocate_is_allocated():
 # Models.
 
 
-STACKED = [name for name in TEXTS if not isinstance(find_preset(name)(), RecurrentSeq2SeqConfig)]
+OTHERWISE = "ctc_translator", "mask_predict", "longformer", "nystromformer"
+"""Families of which the formula does not hold: a decoder that reads more positions than it is given, or writes several
+times; attention that is not of every query to every key."""
+STACKED = [
+    name
+    for name in TEXTS
+    if not isinstance(find_preset(name)(), RecurrentSeq2SeqConfig) and not name.startswith(OTHERWISE)
+]
 """Presets of stacks of blocks, of which there is a formula."""
 
 
