@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.padded import Padded, split_padded
-from flax_transformer.nn import BlockConfig, Precision
+from flax_transformer.nn import Precision, TransformerBlockConfig
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
@@ -21,7 +21,7 @@ from flax_transformer.ops import Mask
 class AttentionPoolConfig:
     """A head without outputs of its own: attention from one learned query, and a feed-forward layer."""
 
-    block: BlockConfig
+    block: TransformerBlockConfig
     """What these are, and the norm before the feed-forward layer."""
 
     def __post_init__(self):

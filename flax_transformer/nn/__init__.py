@@ -5,7 +5,8 @@ from flax_transformer.nn.attention import AttentionConfig as AttentionConfig
 from flax_transformer.nn.attention import CrossAttentionConfig as CrossAttentionConfig
 from flax_transformer.nn.block import Block as Block
 from flax_transformer.nn.block import BlockConfig as BlockConfig
-from flax_transformer.nn.block import transformer_block as transformer_block
+from flax_transformer.nn.block import Sublayer as Sublayer
+from flax_transformer.nn.block import SublayersConfig as SublayersConfig
 from flax_transformer.nn.cache import Caches as Caches
 from flax_transformer.nn.cache import KVCache as KVCache
 from flax_transformer.nn.cache import LayerCache as LayerCache
@@ -34,7 +35,6 @@ from flax_transformer.nn.feature_extractor import FeatureExtractorConfig as Feat
 from flax_transformer.nn.feedforward import FeedForward as FeedForward
 from flax_transformer.nn.feedforward import FeedForwardConfig as FeedForwardConfig
 from flax_transformer.nn.grid import Grid as Grid
-from flax_transformer.nn.grid import GridBlock as GridBlock
 from flax_transformer.nn.grid import GridBlockConfig as GridBlockConfig
 from flax_transformer.nn.grid_bias import GridAttention as GridAttention
 from flax_transformer.nn.grid_bias import GridAttentionConfig as GridAttentionConfig
@@ -67,6 +67,8 @@ from flax_transformer.nn.stack import unstack as unstack
 from flax_transformer.nn.summary import summary as summary
 from flax_transformer.nn.talking_heads import TalkingAttention as TalkingAttention
 from flax_transformer.nn.talking_heads import TalkingConfig as TalkingConfig
+from flax_transformer.nn.transformer_block import TransformerBlockConfig as TransformerBlockConfig
+from flax_transformer.nn.transformer_block import transformer_block as transformer_block
 from flax_transformer.nn.trunk import StageConfig as StageConfig
 from flax_transformer.nn.trunk import Trunk as Trunk
 from flax_transformer.nn.trunk import TrunkConfig as TrunkConfig

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,8 @@ class AttentionConfig:
     """Types of parameters and of what is computed."""
 
     memory, optional = None, False  # for attention to a memory, a `CrossAttentionConfig` has fields
+    takes = "mask", "bias", "positions"  # of a block's arguments: see `Sublayer`
+    takes_of_memory = "memory", "mask"
 
     def __post_init__(self):
         check_fields(self)
@@ -96,6 +99,15 @@ class AttentionConfig:
     def resolved_out_bias(self) -> bool:
         """Whether the output layer has a bias, resolved."""
         return bool(self.bias) if self.out_bias is None else self.out_bias
+
+    @classmethod
+    def like(cls, other: "AttentionConfig", **changes: Any) -> Self:
+        """Make a config of this kind with the fields that `other` shares with every kind of attention.
+
+        Args:
+          changes: values of other fields, or in place of these.
+        """
+        return cls(**{**{field.name: getattr(other, field.name) for field in fields(AttentionConfig)}, **changes})
 
     def resolved(self) -> "AttentionConfig":
         """Spell out what None stands for, so that layers that are the same are equal."""

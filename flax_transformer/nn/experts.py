@@ -176,15 +176,23 @@ def _expert(expert: FeedForward, x: Array, key: PRNGKeyArray | None) -> Array:
 
 
 def observed(
-    sublayer: Any, x: Array, *, real: Callable[[], Array | None], key: PRNGKeyArray | None = None
+    sublayer: Any,
+    x: Array,
+    *,
+    real: Callable[[], Array | None],
+    key: PRNGKeyArray | None = None,
+    **arguments: Any,
 ) -> tuple[Array, dict[str, Array]]:
     """Apply a sublayer; give what it tells beside, nothing where it has no `observe`.
 
     Args:
       real: gives which positions are no padding, for a sublayer that has.
+      arguments: what else the sublayer is given.
     """
     observe = getattr(sublayer, "observe", None)
-    return (sublayer(x, key=key), {}) if observe is None else observe(x, real=real(), key=key)
+    if observe is None:
+        return sublayer(x, key=key, **arguments), {}
+    return observe(x, real=real(), key=key, **arguments)
 
 
 def with_experts(config: Any, experts: int, **options: Any) -> Any:

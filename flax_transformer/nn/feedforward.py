@@ -39,6 +39,8 @@ class FeedForwardConfig:
     precision: Precision = Precision()
     """Types of parameters and of what is computed."""
 
+    takes = ()  # of a block's arguments: see `Sublayer`
+
     def __post_init__(self):
         check_fields(self)
         check_at_least(self, 1, "embed", "inner")

@@ -3,20 +3,15 @@
 Axes: B batch, T positions, D width.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
-from flax_transformer.nn.check import check_hidden, check_widths
-from flax_transformer.nn.config import check_fields
+from flax_transformer.nn.block import Sublayer, SublayersConfig
 from flax_transformer.nn.feedforward import FeedForwardConfig
-from flax_transformer.nn.module import Module
-from flax_transformer.nn.residual import Residual, ResidualConfig
+from flax_transformer.nn.residual import ResidualConfig
 
 
 @jax.tree_util.register_static
@@ -38,67 +33,19 @@ def check_grid(x: Float[Array, "*B T D"], grid: Grid, before: int = 0) -> None:
 
 
 @frozen
-class GridBlockConfig:
+class GridBlockConfig(SublayersConfig):
     """Attention on a grid and a feed-forward layer, a residual around each."""
 
     attention: Any
-    """A config with `embed` (D) and `build(rngs)`, which makes a sublayer `f(x, *, grid, key=None)`: `WindowConfig`,
-    `GridAttentionConfig`, `SpatialReductionConfig`."""
+    """A config whose layer is given the `grid`, as `Sublayer.layer` says: `WindowConfig`, `GridAttentionConfig`,
+    `SpatialReductionConfig`."""
     feedforward: FeedForwardConfig
     """The feed-forward layer."""
     residual: ResidualConfig
     """Around each sublayer: norm, dropout, drop-path."""
 
-    def __post_init__(self):
-        check_fields(self)
-        if missing := [name for name in ("embed", "build") if not hasattr(self.attention, name)]:
-            kind = type(self.attention).__name__
-            raise ValueError(f"attention must be a config of a sublayer, got {kind}, which has no {', '.join(missing)}")
-        check_widths(attention=self.attention.embed, feedforward=self.feedforward.embed, residual=self.residual.embed)
-
     @property
-    def embed(self) -> int:
-        """D, the width of the residual stream."""
-        return self.residual.embed
-
-    def build(self, rngs: nnx.Rngs) -> "GridBlock":
-        """Make the block."""
-        return GridBlock(self, rngs=rngs)
-
-
-class GridBlock(Module):
-    """One layer of an encoder of images."""
-
-    def __init__(self, cfg: GridBlockConfig, *, rngs: nnx.Rngs):
-        self.cfg = cfg
-        self.attention = cfg.attention.build(rngs)
-        self.attention_residual = Residual(cfg.residual, rngs=rngs)
-        self.feedforward = cfg.feedforward.build(rngs)
-        self.feedforward_residual = Residual(cfg.residual, rngs=rngs)
-
-    def __call__(
-        self,
-        x: Float[Array, "*B T D"],
-        *,
-        grid: Grid,
-        drop_path: Float[Array, ""] | float | None = None,
-        key: PRNGKeyArray | None = None,
-        **others: Any,
-    ) -> Float[Array, "*B T D"]:
-        """Apply the block.
-
-        Args:
-          grid: where the positions are.
-          drop_path: how often a row does without a sublayer, in place of what the config says.
-          key: for dropout; None means none.
-          others: what else attention of this kind takes.
-
-        Raises:
-          ValueError: shapes that do not fit.
-        """
-        check_hidden(x, self.cfg.embed)
-        keys = (None, None) if key is None else jax.random.split(key)
-        x = checkpoint_name(x, "hidden_states")
-        attend = partial(self.attention, grid=grid, **others)
-        x = self.attention_residual(x, attend, key=keys[0], drop_path=drop_path)
-        return self.feedforward_residual(x, self.feedforward, key=keys[1], drop_path=drop_path)
+    def sublayers(self) -> tuple[Sublayer, ...]:
+        """In the order in which they are applied."""
+        attention = Sublayer("attention", self.attention, self.residual)
+        return attention, Sublayer("feedforward", self.feedforward, self.residual)

@@ -96,6 +96,8 @@ class GridAttentionConfig:
     relative: GridBiasConfig | None = None
     """None: there are none, but those that it may be given."""
 
+    takes = "grid", "bias", "mask"
+
     def __post_init__(self):
         check_fields(self)
         if self.relative is not None and self.relative.heads != self.attention.heads:

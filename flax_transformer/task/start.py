@@ -14,7 +14,7 @@ from flax_transformer.hub.processor.open import Unreadable, open_image_processor
 from flax_transformer.hub.processor.tokenizer import HubTokenizer
 from flax_transformer.hub.registry import find_architecture, find_family, find_uses
 from flax_transformer.models.head import HeadConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig
+from flax_transformer.nn import EmbeddingConfig, TransformerBlockConfig
 from flax_transformer.nn.config import configs_in
 from flax_transformer.task.seq2seq_tokenizer import Seq2SeqTokenizer, seq2seq_tokenizer
 from flax_transformer.task.spec import Spec
@@ -192,7 +192,7 @@ def _letters(spec: Spec) -> dict[str, Any]:
 
 def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
     """Spell rates of dropout as the checkpoint's config.json does."""
-    block, head = _first(like, BlockConfig), _first(like, HeadConfig)
+    block, head = _first(like, TransformerBlockConfig), _first(like, HeadConfig)
     rates = {}
     if block is not None:
         dropout = (block.feedforward_residual or block.residual).dropout

@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="biases must be of N=2 heads, got 3"):
         GridAttentionConfig(attention=LIKE.attention, relative=GridBiasConfig(grid=(2, 2), heads=3))
     with pytest.raises(
-        ValueError, match="attention must be a config of a sublayer, got int, which has no embed, build"
+        ValueError, match="attention must be a config of a sublayer, got int, which has no embed, takes, build"
     ):
         GridBlockConfig(attention=3, feedforward=LIKE.feedforward, residual=LIKE.residual)
     with pytest.raises(ValueError, match="biases are of query, key, value, got out"):

@@ -29,12 +29,12 @@ BLOCK = transformer_block(embed=8, heads=2, inner=8)
 @pytest.mark.parametrize(
     ("module", "cfg", "words"),
     [
-        (Attention, BLOCK, "Attention is made from an AttentionConfig, got BlockConfig"),
+        (Attention, BLOCK, "Attention is made from an AttentionConfig, got TransformerBlockConfig"),
         (FeedForward, BLOCK.attention, "FeedForward is made from a FeedForwardConfig, got AttentionConfig"),
-        (Residual, BLOCK, "Residual is made from a ResidualConfig, got BlockConfig"),
-        (Block, None, "Block is made from a BlockConfig, got None"),
+        (Residual, BLOCK, "Residual is made from a ResidualConfig, got TransformerBlockConfig"),
+        (Block, None, "Block is made from a SublayersConfig, got None"),
         (Embedding, 30, "Embedding is made from an EmbeddingConfig, got 30"),
-        (Trunk, BLOCK, "Trunk is made from a TrunkConfig, got BlockConfig"),
+        (Trunk, BLOCK, "Trunk is made from a TrunkConfig, got TransformerBlockConfig"),
         (Encoder, TrunkConfig(block=BLOCK), "Encoder is made from an EncoderConfig, got TrunkConfig"),
     ],
 )

@@ -175,5 +175,5 @@ def test_parts_of_a_block_have_one_width_and_names_that_exist():
         replace(BLOCK, residual=replace(BLOCK.residual, embed=4))
     with pytest.raises(ValueError, match=r"no part of a block has iner; they have .*'inner'"):
         transformer_block(embed=8, heads=2, iner=12)
-    with pytest.raises(ValueError, match="BlockConfig has no field iner, at any depth; nearest: inner"):
+    with pytest.raises(ValueError, match="TransformerBlockConfig has no field iner, at any depth; nearest: inner"):
         with_fields(BLOCK, iner=12)

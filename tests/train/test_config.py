@@ -72,7 +72,7 @@ def test_values_are_validated_on_the_way():
     data = to_json(transformer_block(embed=8, heads=2, inner=16))
     with pytest.raises(ValueError, match="heads must divide the model width, got D=8, N=3"):
         from_json({**data, "attention": {**data["attention"], "heads": 3}})
-    with pytest.raises(ValueError, match=r"BlockConfig has no field depht; it has attention, .*residual"):
+    with pytest.raises(ValueError, match=r"TransformerBlockConfig has no field depht; it has attention, .*residual"):
         from_json({**data, "depht": 3})
     with pytest.raises(ValueError, match="must be a dataclass"):
         from_json({"type": data["attention"]["attend"]["function"]})

@@ -9,13 +9,13 @@ from flax_transformer.models.causal import CausalConfig
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.multimodal.towers import TwoTowersConfig
 from flax_transformer.models.vision.vit import ViTConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, PatchConfig, Precision, transformer_block
+from flax_transformer.nn import EmbeddingConfig, PatchConfig, Precision, TransformerBlockConfig, transformer_block
 
 FLOAT32 = Precision()
 EPS = 1e-5
 
 
-def _block(embed: int, heads: int, depth: int, precision: Precision, dropout: float = 0.0) -> BlockConfig:
+def _block(embed: int, heads: int, depth: int, precision: Precision, dropout: float = 0.0) -> TransformerBlockConfig:
     return transformer_block(
         embed=embed, heads=heads, inner=4 * embed, norm_eps=EPS, norm_position="pre", activation="quick_gelu",
         dropout=dropout, init_std=0.02, residual_init_std=0.02 / math.sqrt(2 * depth), precision=precision,

@@ -17,7 +17,7 @@ from flax_transformer.models.encoder import EncoderConfig
 from flax_transformer.models.preset import module_of
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.vision.vit import ViTConfig
-from flax_transformer.nn import BlockConfig, Embedding, EmbeddingConfig
+from flax_transformer.nn import Embedding, EmbeddingConfig, TransformerBlockConfig
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
@@ -46,7 +46,7 @@ class GroundedConfig:
         return self.text.embedding
 
     @property
-    def block(self) -> BlockConfig:
+    def block(self) -> TransformerBlockConfig:
         """One of those that give the output."""
         return self.text.block
 

@@ -19,7 +19,7 @@ from flax_transformer.models.answer_head import AnswerScores, answering
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLM, MaskedLMConfig
 from flax_transformer.models.protocol import Described
 from flax_transformer.models.text.bert import bert_base_uncased
-from flax_transformer.nn import BlockConfig, Precision, Trunk, TrunkConfig, make_norm
+from flax_transformer.nn import Precision, TransformerBlockConfig, Trunk, TrunkConfig, make_norm
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.linear import Linear, initializer
@@ -36,7 +36,7 @@ FLOAT32 = Precision()
 class CrossBlockConfig:
     """A block in which two sides look at each other, and then each at itself."""
 
-    block: BlockConfig
+    block: TransformerBlockConfig
     """Of either side: self-attention and feed-forward, each side's own."""
 
     @property

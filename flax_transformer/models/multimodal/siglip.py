@@ -7,13 +7,13 @@ from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.multimodal.towers import TwoTowersConfig
 from flax_transformer.models.pool import AttentionPoolConfig
 from flax_transformer.models.vision.vit import ViTConfig
-from flax_transformer.nn import BlockConfig, EmbeddingConfig, PatchConfig, Precision, transformer_block
+from flax_transformer.nn import EmbeddingConfig, PatchConfig, Precision, TransformerBlockConfig, transformer_block
 
 FLOAT32 = Precision()
 EPS = 1e-6
 
 
-def _block(embed: int, heads: int, inner: int, precision: Precision) -> BlockConfig:
+def _block(embed: int, heads: int, inner: int, precision: Precision) -> TransformerBlockConfig:
     return transformer_block(
         embed=embed, heads=heads, inner=inner, norm_eps=EPS, norm_position="pre", activation="gelu_tanh",
         precision=precision,

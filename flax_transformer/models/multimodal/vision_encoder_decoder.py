@@ -33,7 +33,7 @@ def captioner(encoder: Any, words: CausalConfig, **output: Any) -> Seq2SeqConfig
 
 def text_reader(encoder: Any, words: CausalConfig) -> Seq2SeqConfig:
     """Let a language model look at images as `captioner` does, but at states as wide as the encoder's (TrOCR)."""
-    cross = CrossAttentionConfig(**vars(words.block.attention), memory=width_of(encoder))
+    cross = CrossAttentionConfig.like(words.block.attention, memory=width_of(encoder))
     return _looking(encoder, words, cross, {})
 
 

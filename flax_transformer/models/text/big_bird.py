@@ -5,6 +5,7 @@ A preset is the model that is pre-trained on masked tokens and next sentences; a
 Axes: B batch, T positions, N heads, D width, L layers; W blocks, M = W − 2 of which see R drawn blocks each.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -26,11 +27,11 @@ from flax_transformer.nn import (
     Precision,
     Residual,
     ResidualConfig,
+    transformer_block,
 )
 from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
-from flax_transformer.nn.sparse_block import sparse_block
 from flax_transformer.ops import Mask, dropout
 from flax_transformer.ops.block_sparse import block_sparse_attention, draw_blocks, least_blocks
 from flax_transformer.ops.float32 import wide
@@ -52,6 +53,8 @@ class BlockSparseConfig(AttentionConfig):
     drawn: Literal["training", "always"] = "training"
     """When blocks are drawn. The published models see drawn blocks in training alone, which a call with a `key` is, and
     else the first block so many times more."""
+
+    takes = "mask", "drawn"
 
     def __post_init__(self):
         super().__post_init__()
@@ -218,15 +221,16 @@ def span_head(encoder: EncoderConfig) -> ClassifierConfig:
 def _big_bird(
     vocab: int, *, embed: int, heads: int, depth: int, dropout: float, precision: Precision
 ) -> MaskedLMConfig:
+    plain = transformer_block(
+        embed=embed, heads=heads, inner=4 * embed, norm_eps=1e-12, activation="gelu_tanh", dropout=dropout,
+        attention_dropout=dropout, init_std=0.02, precision=precision,
+    )  # fmt: skip
     encoder = BigBirdConfig(
         embedding=EmbeddingConfig(
             vocab=vocab, embed=embed, position="learned", max_length=4096, types=2, norm=1e-12, scaled=False,
             dropout=dropout, init_std=0.02, precision=precision,
         ),
-        block=sparse_block(
-            BlockSparseConfig, embed=embed, heads=heads, inner=4 * embed, norm_eps=1e-12, activation="gelu_tanh",
-            dropout=dropout, attention_dropout=dropout, init_std=0.02, precision=precision,
-        ),
+        block=replace(plain, attention=BlockSparseConfig.like(plain.attention)),
         depth=depth,
     )  # fmt: skip
     return MaskedLMConfig(encoder=encoder, next_sentence=True)

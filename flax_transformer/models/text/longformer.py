@@ -6,6 +6,8 @@ are those of `with_head(preset.encoder, outputs=0, pool="first", dense="tanh")`,
 Axes: B batch, T positions, G global tokens, N heads, H head width, D width.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,12 +16,11 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.encoder import Encoder, EncoderConfig, MaskedLMConfig
-from flax_transformer.nn import Attention, AttentionConfig, Cycle, EmbeddingConfig, Precision
+from flax_transformer.nn import Attention, AttentionConfig, Cycle, EmbeddingConfig, Precision, transformer_block
 from flax_transformer.nn.check import check_ids
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.nn.linear import LinearGeneral, Product, initializer
 from flax_transformer.nn.module import Module
-from flax_transformer.nn.sparse_block import sparse_block
 from flax_transformer.ops import Dropout, Mask
 from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.ops.sliding import sliding_attention
@@ -31,6 +32,8 @@ FLOAT32 = Precision()
 @frozen
 class GlobalAttentionConfig(AttentionConfig):
     """Attention in the window of its mask, beside global tokens that have projections of their own."""
+
+    takes = "mask", "global_places"
 
     def __post_init__(self):
         super().__post_init__()
@@ -260,15 +263,16 @@ def longformer_encoder(
     Args:
       windows: of each layer in turn.
     """
+    plain = transformer_block(
+        embed=embed, heads=heads, inner=4 * embed, activation="gelu", dropout=dropout, attention_dropout=dropout,
+        init_std=0.02, precision=precision,
+    )  # fmt: skip
     return LongformerConfig(
         embedding=EmbeddingConfig(
             vocab=vocab, embed=embed, position="learned", max_length=max_length, offset=2, types=1, norm=1e-5,
             scaled=False, dropout=dropout, init_std=0.02, precision=precision,
         ),
-        block=sparse_block(
-            GlobalAttentionConfig, embed=embed, heads=heads, inner=4 * embed, activation="gelu", dropout=dropout,
-            attention_dropout=dropout, init_std=0.02, precision=precision,
-        ),
+        block=replace(plain, attention=GlobalAttentionConfig.like(plain.attention)),
         depth=depth,
         windows=windows,
     )  # fmt: skip

@@ -32,7 +32,7 @@ def nystromformer_512(
             vocab=vocab, embed=768, position="learned", max_length=510, offset=2, types=2, norm=1e-5, scaled=False,
             dropout=dropout, init_std=0.02, precision=precision,
         ),
-        block=replace(plain, attention=NystromConfig(**{**vars(plain.attention), "attend": attend, "window": 65})),
+        block=replace(plain, attention=NystromConfig.like(plain.attention, attend=attend, window=65)),
         depth=12,
     )  # fmt: skip
     return MaskedLMConfig(encoder=encoder)

@@ -7,27 +7,26 @@ for each place and a column for each frame.
 Axes: B batch, T the token and P·I others, P places, I frames, D width.
 """
 
-from functools import partial
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.nn.attention import Attention, AttentionConfig
-from flax_transformer.nn.block import Block, BlockConfig
+from flax_transformer.nn.block import Sublayer, SublayersConfig
 from flax_transformer.nn.check import check_hidden
+from flax_transformer.nn.feedforward import FeedForwardConfig
 from flax_transformer.nn.grid import Grid, check_grid
 from flax_transformer.nn.linear import Linear, Product, initializer
-from flax_transformer.nn.residual import Residual
+from flax_transformer.nn.residual import ResidualConfig
+from flax_transformer.nn.transformer_block import TransformerBlockConfig
 
 
 @frozen
 class TimeAttentionConfig(AttentionConfig):
     """Attention of every place to itself in all frames, and a linear layer after it."""
+
+    takes = ("grid",)
 
     def build(self, rngs: nnx.Rngs) -> "TimeAttention":
         """Make the layer."""
@@ -67,6 +66,8 @@ class TimeAttention(Attention):
 class SpaceAttentionConfig(AttentionConfig):
     """Attention of the places of every frame, and of the token, to each other."""
 
+    takes = ("grid",)
+
     def build(self, rngs: nnx.Rngs) -> "SpaceAttention":
         """Make the layer."""
         return SpaceAttention(self, rngs=rngs)
@@ -94,65 +95,31 @@ class SpaceAttention(Attention):
 
 
 @frozen
-class DividedBlockConfig(BlockConfig):
+class DividedBlockConfig(SublayersConfig):
     """A block of time attention, space attention and feed-forward; `divided_block` makes it of a plain one."""
 
     attention: SpaceAttentionConfig
     """Attention within a frame."""
     time: TimeAttentionConfig
     """Attention between frames, at the same position."""
+    feedforward: FeedForwardConfig
+    """The feed-forward layer."""
+    residual: ResidualConfig
+    """Around each sublayer."""
 
-    def plain(self) -> BlockConfig:
+    @property
+    def sublayers(self) -> tuple[Sublayer, ...]:
+        """In the order in which they are applied."""
+        names = "time", "attention", "feedforward"
+        return tuple(Sublayer(name, getattr(self, name), self.residual) for name in names)
+
+    def plain(self) -> TransformerBlockConfig:
         """Return the block whose attention is not divided."""
-        fields = {name: value for name, value in vars(self).items() if name != "time"}
-        return BlockConfig(**{**fields, "attention": AttentionConfig(**vars(self.attention))})
-
-    def build(self, rngs: nnx.Rngs) -> "DividedBlock":
-        """Make the block."""
-        return DividedBlock(self, rngs=rngs)
+        attention = AttentionConfig.like(self.attention)
+        return TransformerBlockConfig(attention=attention, feedforward=self.feedforward, residual=self.residual)
 
 
-def divided_block(plain: BlockConfig) -> DividedBlockConfig:
+def divided_block(plain: TransformerBlockConfig) -> DividedBlockConfig:
     """Divide the attention of a block of self-attention and feed-forward."""
-    fields = dict(vars(plain.attention))
-    space, time = SpaceAttentionConfig(**fields), TimeAttentionConfig(**fields)
-    return DividedBlockConfig(**{**vars(plain), "attention": space, "time": time})
-
-
-class DividedBlock(Block):
-    """One layer of an encoder of clips."""
-
-    def __init__(self, cfg: DividedBlockConfig, *, rngs: nnx.Rngs):
-        super().__init__(cfg, rngs=rngs)
-        self.time = cfg.time.build(rngs)
-        self.time_residual = Residual(cfg.residual, rngs=rngs)
-
-    def __call__(
-        self,
-        x: Float[Array, "*B T D"],
-        *,
-        grid: Grid,
-        drop_path: Float[Array, ""] | float | None = None,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B T D"]:
-        """Apply the block.
-
-        Args:
-          grid: places and frames.
-          drop_path: how often a row does without a sublayer, in place of what the config says.
-          key: for dropout; None means none.
-
-        Raises:
-          ValueError: shapes that do not fit.
-        """
-        check_hidden(x, self.cfg.embed)
-        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
-        x = checkpoint_name(x, "hidden_states")
-        layers: tuple[tuple[Residual, Any], ...] = (
-            (self.time_residual, partial(self.time, grid=grid)),
-            (self.attention_residual, partial(self.attention, grid=grid)),
-            (self.feedforward_residual, self.feedforward),
-        )
-        for (residual, layer), each in zip(layers, keys, strict=True):
-            x = residual(x, layer, key=each, drop_path=drop_path)
-        return x
+    space, time = SpaceAttentionConfig.like(plain.attention), TimeAttentionConfig.like(plain.attention)
+    return DividedBlockConfig(attention=space, time=time, feedforward=plain.feedforward, residual=plain.residual)

@@ -20,7 +20,7 @@ from flax_transformer.models.example import ReadsClips
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.video.vivit import ViViT, ViViTConfig, vivit_encoder
 from flax_transformer.models.vision.vit import FLOAT32
-from flax_transformer.nn import BlockConfig, Precision, StageConfig, Trunk, make_norm, with_fields
+from flax_transformer.nn import Precision, StageConfig, TransformerBlockConfig, Trunk, make_norm, with_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import sinusoidal, widen
@@ -176,7 +176,7 @@ def videomae_encoder(
     return VideoMAEEncoderConfig(**{**vars(like), **told})
 
 
-def _block(like: BlockConfig) -> BlockConfig:
+def _block(like: TransformerBlockConfig) -> TransformerBlockConfig:
     """Give a block whose keys have no biases."""
     attention = replace(like.attention, bias=("query", "value"), out_bias=True)
     return with_fields(replace(like, attention=attention), norm_eps=1e-12, activation="gelu")

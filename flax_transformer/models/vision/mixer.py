@@ -7,24 +7,24 @@ Axes: B batch, H W height and width in pixels, C channels, P patches, D width.
 from dataclasses import replace
 from typing import Any
 
-import jax
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
 from flax_transformer.models.example import ReadsImages
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.nn import (
+    FeedForward,
     FeedForwardConfig,
     PatchConfig,
     Precision,
-    Residual,
     ResidualConfig,
+    Sublayer,
+    SublayersConfig,
     Trunk,
     TrunkConfig,
 )
-from flax_transformer.nn.check import check_hidden, check_widths
+from flax_transformer.nn.check import check_widths
 from flax_transformer.nn.config import check_fields
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask
@@ -34,10 +34,30 @@ FLOAT32 = Precision()
 
 
 @frozen
-class MixerBlockConfig:
+class TokenMixingConfig(FeedForwardConfig):
+    """A feed-forward layer over patches, of which there are `embed`, the same for every channel."""
+
+    def build(self, rngs: nnx.Rngs) -> "TokenMixing":
+        """Make the layer."""
+        return TokenMixing(self, rngs=rngs)
+
+
+class TokenMixing(FeedForward):
+    """A feed-forward layer whose positions are channels."""
+
+    def __init__(self, cfg: TokenMixingConfig, *, rngs: nnx.Rngs):
+        super().__init__(cfg, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "*B P D"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B P D"]:
+        """Apply to every channel alike; `key` is for activation dropout."""
+        return super().__call__(x.swapaxes(-1, -2), key=key).swapaxes(-1, -2)
+
+
+@frozen
+class MixerBlockConfig(SublayersConfig):
     """Two feed-forward layers, one over patches and one over channels, a residual around each."""
 
-    tokens: FeedForwardConfig
+    tokens: TokenMixingConfig
     """Over patches: its width is P."""
     feedforward: FeedForwardConfig
     """The feed-forward layer."""
@@ -49,43 +69,9 @@ class MixerBlockConfig:
         check_widths(feedforward=self.feedforward.embed, residual=self.residual.embed)
 
     @property
-    def embed(self) -> int:
-        """D, the width of the residual stream."""
-        return self.residual.embed
-
-    def build(self, rngs: nnx.Rngs) -> "MixerBlock":
-        """Make the block."""
-        return MixerBlock(self, rngs=rngs)
-
-
-class MixerBlock(Module):
-    """One layer of a mixer."""
-
-    def __init__(self, cfg: MixerBlockConfig, *, rngs: nnx.Rngs):
-        self.cfg = cfg
-        self.tokens, self.tokens_residual = cfg.tokens.build(rngs), Residual(cfg.residual, rngs=rngs)
-        self.feedforward, self.feedforward_residual = cfg.feedforward.build(rngs), Residual(cfg.residual, rngs=rngs)
-
-    def __call__(
-        self,
-        x: Float[Array, "*B P D"],
-        *,
-        drop_path: Float[Array, ""] | float | None = None,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "*B P D"]:
-        """Apply the block; `drop_path` is how often a row does without a sublayer, in place of what the config says.
-
-        Raises:
-          ValueError: shapes that do not fit.
-        """
-        check_hidden(x, self.cfg.embed)
-        keys = (None, None) if key is None else jax.random.split(key)
-        x = checkpoint_name(x, "hidden_states")
-        x = self.tokens_residual(x, self._mix, key=keys[0], drop_path=drop_path)
-        return self.feedforward_residual(x, self.feedforward, key=keys[1], drop_path=drop_path)
-
-    def _mix(self, x: Float[Array, "*B P D"], *, key: PRNGKeyArray | None) -> Float[Array, "*B P D"]:
-        return self.tokens(x.swapaxes(-1, -2), key=key).swapaxes(-1, -2)
+    def sublayers(self) -> tuple[Sublayer, ...]:
+        """In the order in which they are applied."""
+        return tuple(Sublayer(name, getattr(self, name), self.residual) for name in ("tokens", "feedforward"))
 
 
 @frozen
@@ -169,8 +155,8 @@ def mixer(
     patches = PatchConfig(embed=embed, image=(image, image), patch=(patch, patch), precision=precision)
     rows, columns = patches.grid
     mix, channels = (
-        FeedForwardConfig(embed=width, inner=size, activation="gelu", precision=precision)
-        for width, size in ((rows * columns, tokens), (embed, inner))
+        kind(embed=width, inner=size, activation="gelu", precision=precision)
+        for kind, width, size in ((TokenMixingConfig, rows * columns, tokens), (FeedForwardConfig, embed, inner))
     )
     residual = ResidualConfig(embed=embed, norm_eps=1e-6, norm_position="pre", precision=precision)
     block = MixerBlockConfig(tokens=mix, feedforward=channels, residual=residual)

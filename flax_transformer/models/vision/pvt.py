@@ -19,7 +19,6 @@ from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.patch_attention import PatchAttention, Tiles, by_stack
 from flax_transformer.models.vision.spatial_reduction import SpatialReductionConfig
 from flax_transformer.nn import (
-    BlockConfig,
     Grid,
     GridAttentionConfig,
     GridBlockConfig,
@@ -27,6 +26,7 @@ from flax_transformer.nn import (
     PerLayer,
     Precision,
     StageConfig,
+    TransformerBlockConfig,
     Trunk,
     make_norm,
     transformer_block,
@@ -48,7 +48,7 @@ class PVTConfig:
 
     patches: PatchConfig
     """Of the first stage."""
-    first: BlockConfig
+    first: TransformerBlockConfig
     """The blocks of the first stage; those of others are like them in all that is not said below."""
     widths: tuple[int, ...]
     """D."""

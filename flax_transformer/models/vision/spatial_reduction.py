@@ -28,6 +28,8 @@ class SpatialReductionConfig:
     norm_eps: float = 1e-6
     """Of the LayerNorm after it."""
 
+    takes = ("grid",)
+
     def __post_init__(self):
         check_fields(self)
         check_at_least(self, 0, "norm_eps")

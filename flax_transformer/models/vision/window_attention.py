@@ -33,6 +33,8 @@ class WindowConfig:
     """Rows and columns of a window. A grid that has no more of either is cut into windows as long as its shorter side,
     which nothing shifts."""
 
+    takes = "grid", "shift"
+
     def __post_init__(self):
         check_fields(self)
         check_at_least(self, 1, "size")
