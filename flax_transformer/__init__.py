@@ -13,6 +13,7 @@ __all__ = [
     "decode",
     "hub",
     "launch",
+    "metric",
     "models",
     "nn",
     "objective",

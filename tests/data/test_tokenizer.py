@@ -97,7 +97,8 @@ def test_a_saved_tokenizer_loads_unchanged(tmp_path, tokenizer):
 @pytest.mark.rotates
 def test_training_is_the_same_in_every_process():
     code = (
-        "from flax_transformer.data.text import *; p = numbers(400); t = [*p.sources, *p.targets];"
+        "from flax_transformer.data.synthetic import numbers; from flax_transformer.data.text import *;"
+        "p = numbers(400); t = [*p.sources, *p.targets];"
         "print(train_word_bpe(t, merges=150).fingerprint(), train_byte_bpe(t, vocab_size=400).fingerprint())"
     )
     for _ in range(2):
