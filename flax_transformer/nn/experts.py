@@ -76,7 +76,7 @@ class Experts(Module):
         expert, kinds = cfg.expert, cfg.precision.dtypes
         self.cfg = cfg
         self.router = Linear(
-            cfg.embed, cfg.experts, use_bias=False, kernel_init=initializer(cfg), dot_general=Product("router"),
+            cfg.embed, cfg.experts, use_bias=False, kernel_init=initializer(cfg), dot_general=Product(),
             rngs=rngs, **kinds | {"dtype": jnp.promote_types(kinds["dtype"], jnp.float32)},
         )  # fmt: skip
         keys = jax.random.split(rngs.params(), cfg.experts)

@@ -61,6 +61,7 @@ class FeedForward(Module):
             return Linear(
                 inputs,
                 outputs,
+                axes=None,
                 use_bias=cfg.bias,
                 kernel_init=initializer(cfg, residual=residual),
                 dot_general=Product(layer),

@@ -61,8 +61,26 @@ def flat_dot_general(
     return y.reshape(*x.shape[:rest], *outputs)
 
 
+def axes_metadata(axes: Axes) -> dict[str, Any]:
+    """Return the metadata by which a parameter says its logical axes: `nnx.Param(x, **axes_metadata(axes))`."""
+    return {"out_sharding": axes, "eager_sharding": False}
+
+
+def _metadata(axes: Axes | None, inputs: int) -> dict[str, dict]:
+    """Return the metadata of a kernel and of its bias; None: the sharding table knows them by name."""
+    if axes is None:
+        return {}
+    return {"kernel_metadata": axes_metadata(axes), "bias_metadata": axes_metadata((None,) * len(axes[inputs:]))}
+
+
 class Linear(nnx.Linear):
-    """Flax's, but the bias is added, and its gradient summed, in float32."""
+    """Flax's, but the bias is added, and its gradient summed, in float32.
+
+    Its kernel says its logical `axes`; None leaves them to the sharding table, by name.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, axes: Axes | None = ("embed", None), **options: Any):
+        super().__init__(inputs, outputs, **_metadata(axes, 1), **options)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Multiply the last axis."""
@@ -70,7 +88,11 @@ class Linear(nnx.Linear):
 
 
 class LinearGeneral(nnx.LinearGeneral):
-    """Flax's, but the bias is added, and its gradient summed, in float32."""
+    """Flax's, but the bias is added, and its gradient summed, in float32; `axes` as `Linear`'s."""
+
+    def __init__(self, inputs: Any, outputs: Any, *, axes: Axes | None = None, **options: Any):
+        count = 1 if isinstance(inputs, int) else len(inputs)
+        super().__init__(inputs, outputs, **_metadata(axes, count), **options)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Multiply as many of the last axes as there are inputs."""
@@ -132,14 +154,15 @@ class Product:
     compiler gathers kernels of three axes once more, in another layout.
     """
 
-    layer: str
-    """Whose kernel it is, by the last part of its path; the sharding table must have a rule for it."""
+    layer: str | Axes = ("embed", None)
+    """The kernel's logical axes, or whose kernel it is by the last part of its path, which the sharding table knows."""
 
     def __call__(self, x: jax.Array, kernel: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
         """Multiply; the arguments are those of `jax.lax.dot_general`."""
         if not mesh_axes("embed"):
             return flat_dot_general(x, kernel, *args, **kwargs)
-        axes = logical_axes(f"{self.layer}.kernel", kernel.ndim)
+        named = isinstance(self.layer, str)
+        axes = logical_axes(f"{self.layer}.kernel", kernel.ndim) if named else self.layer
         return _multiply(_Times(axes, args, (*kwargs.items(),)), x, kernel)
 
 

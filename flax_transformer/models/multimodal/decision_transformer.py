@@ -21,12 +21,13 @@ from flax_transformer.models.protocol import Described
 from flax_transformer.nn import Precision, Trunk, TrunkConfig, transformer_block
 from flax_transformer.nn.check import check_hidden
 from flax_transformer.nn.config import check_at_least, check_rates
-from flax_transformer.nn.linear import Linear, initializer
+from flax_transformer.nn.linear import Linear, axes_metadata, initializer
 from flax_transformer.nn.module import Module
 from flax_transformer.nn.norm import make_norm
 from flax_transformer.ops import Mask, dropout, lookup, widen
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
+from flax_transformer.parallel.sharding import Axes
 
 FLOAT32 = Precision()
 
@@ -103,17 +104,21 @@ class DecisionTransformer(Module):
         like, D = cfg.block.feedforward, cfg.block.embed
         dtypes = like.precision.dtypes
 
-        def linear(inputs: int, outputs: int) -> Linear:
-            return Linear(inputs, outputs, kernel_init=initializer(like), rngs=rngs, **dtypes)
+        def linear(inputs: int, outputs: int, axes: Axes) -> Linear:
+            return Linear(inputs, outputs, axes=axes, kernel_init=initializer(like), rngs=rngs, **dtypes)
 
         table = nnx.initializers.normal(0.02 if like.init_std is None else like.init_std)
         self.cfg = cfg
-        self.returns, self.states, self.actions = linear(1, D), linear(cfg.states, D), linear(cfg.actions, D)
-        self.time = nnx.Embed(cfg.times, D, embedding_init=table, rngs=rngs, **dtypes)
+        widths = 1, cfg.states, cfg.actions
+        self.returns, self.states, self.actions = (linear(width, D, (None, "embed")) for width in widths)
+        self.time = nnx.Embed(
+            cfg.times, D, embedding_init=table, embedding_metadata=axes_metadata((None, "embed")), rngs=rngs, **dtypes
+        )
         self.position = nnx.Embed(cfg.positions, D, embedding_init=table, rngs=rngs, **dtypes)
         self.norm = make_norm("layer", D, eps=1e-5, precision=like.precision, rngs=rngs)
         self.trunk = Trunk(cfg, causal=True, rngs=rngs)
-        self.action, self.state, self.left = linear(D, cfg.actions), linear(D, cfg.states), linear(D, 1)
+        widths = cfg.actions, cfg.states, 1
+        self.action, self.state, self.left = (linear(D, width, ("embed", None)) for width in widths)
 
     def hidden_states(
         self,

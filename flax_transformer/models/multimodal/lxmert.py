@@ -232,7 +232,10 @@ class RegionEmbedding(Module):
         like = cfg.block.feedforward
         self.cfg = cfg
         for name, width in (("feature", cfg.features), ("place", cfg.places)):
-            layer = Linear(width, like.embed, kernel_init=initializer(like), rngs=rngs, **like.precision.dtypes)
+            layer = Linear(
+                width, like.embed, axes=(None, "embed"), kernel_init=initializer(like), rngs=rngs,
+                **like.precision.dtypes,
+            )  # fmt: skip
             setattr(self, name, layer)
             setattr(self, f"{name}_norm", cfg.block.residual.make_norm(rngs))
 

@@ -20,6 +20,7 @@ from flax_transformer.models.seq2seq import Seq2SeqConfig
 from flax_transformer.models.text.transformer import FLOAT32, transformer_base, transformer_tiny
 from flax_transformer.nn import PerLayer, Precision
 from flax_transformer.nn.config import check_at_least
+from flax_transformer.nn.linear import axes_metadata
 from flax_transformer.ops import Mask, lookup, multiply_rows, widen
 
 SURELY_NOT = -1e9
@@ -66,7 +67,10 @@ class ConditionalMasked(NonAutoregressive):
         super().__init__(cfg, rngs=rngs)
         init = nnx.initializers.normal(cfg.embedding.width**-0.5)
         kinds = cfg.embedding.precision.dtypes
-        self.length = nnx.Embed(cfg.longest + 1, cfg.embedding.width, embedding_init=init, rngs=rngs, **kinds)
+        self.length = nnx.Embed(
+            cfg.longest + 1, cfg.embedding.width, embedding_init=init,
+            embedding_metadata=axes_metadata((None, "embed")), rngs=rngs, **kinds,
+        )  # fmt: skip
 
     def encode(
         self, source: Int[Array, "*B S"], lengths: Int[Array, "*B"] | None = None, *, key: PRNGKeyArray | None = None

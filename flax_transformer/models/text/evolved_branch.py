@@ -72,7 +72,7 @@ class Separable(Module):
             init_std=math.sqrt(2 / (window * (channels + 1))), precision=precision,
         ).build(rngs)  # fmt: skip
         self.project = Linear(
-            channels, features, kernel_init=_xavier, dot_general=Product("project"), rngs=rngs, **precision.dtypes
+            channels, features, kernel_init=_xavier, dot_general=Product(), rngs=rngs, **precision.dtypes
         )
 
     def __call__(self, x: Float[Array, "*B W C"]) -> Float[Array, "*B T D"]:
@@ -246,5 +246,5 @@ def _widened(x: Array, width: int) -> Array:
 
 def _linear(cfg: GateConfig | BranchesConfig, inputs: int, outputs: int, name: str, rngs: nnx.Rngs) -> Linear:
     return Linear(
-        inputs, outputs, kernel_init=_xavier, dot_general=Product(name), rngs=rngs, **cfg.precision.dtypes
+        inputs, outputs, axes=None, kernel_init=_xavier, dot_general=Product(name), rngs=rngs, **cfg.precision.dtypes
     )  # fmt: skip

@@ -39,7 +39,7 @@ class TimeAttention(Attention):
     def __init__(self, cfg: TimeAttentionConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
         self.dense = Linear(
-            cfg.embed, cfg.embed, kernel_init=initializer(cfg), dot_general=Product("dense"), rngs=rngs,
+            cfg.embed, cfg.embed, kernel_init=initializer(cfg), dot_general=Product(), rngs=rngs,
             **cfg.precision.dtypes,
         )  # fmt: skip
 

@@ -49,6 +49,10 @@ class TubeletConfig(PatchConfig):
         return Tubelets(self, rngs=rngs)
 
 
+AXES = None, None, None, None, "embed"
+"""The logical axes of the kernel."""
+
+
 class Tubelets(Module):
     """Clips in, a row of vectors out: time by time, and of each time line by line."""
 
@@ -56,7 +60,7 @@ class Tubelets(Module):
         self.cfg = cfg
         self.tubelet = LinearGeneral(
             (cfg.span, *cfg.patch, cfg.channels), cfg.embed, axis=(-4, -3, -2, -1), use_bias=cfg.bias,
-            kernel_init=initializer(cfg), dot_general=Product("tubelet"), rngs=rngs, **cfg.precision.dtypes,
+            axes=AXES, kernel_init=initializer(cfg), dot_general=Product(AXES), rngs=rngs, **cfg.precision.dtypes,
         )  # fmt: skip
 
     def __call__(self, clips: Float[Array, "*B I H W C"]) -> Float[Array, "*B P D"]:

@@ -237,7 +237,7 @@ class Detr(ReadsImages, Module):
 
 def _linear(cfg: DetrConfig, outputs: int, rngs: nnx.Rngs) -> Linear:
     kinds = {"dtype": wide(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
-    return Linear(cfg.embed, outputs, dot_general=Product("dense"), rngs=rngs, **kinds)
+    return Linear(cfg.embed, outputs, dot_general=Product(), rngs=rngs, **kinds)
 
 
 class BoxHead(Module):

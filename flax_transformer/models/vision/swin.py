@@ -57,7 +57,7 @@ class PatchMerging(Module):
         self.norm = make_norm("layer", 4 * cfg.embed, eps=NORM_EPS, precision=cfg.precision, rngs=rngs)
         self.project = Linear(
             4 * cfg.embed, 2 * cfg.embed, use_bias=False, kernel_init=initializer(cfg),
-            dot_general=Product("project"), rngs=rngs, **cfg.precision.dtypes,
+            dot_general=Product(), rngs=rngs, **cfg.precision.dtypes,
         )  # fmt: skip
 
     def __call__(self, x: Float[Array, "*B T D"], grid: Grid) -> Float[Array, "*B M 2*D"]:
