@@ -25,12 +25,12 @@ from flax_transformer.data.image import (
     Erase,
     Flip,
     ImageRows,
+    ImageSplit,
     ImageStream,
     InMemoryImages,
     InMemoryRows,
     MixupCutmix,
     Normalise,
-    Pictures,
     RandAugment,
     RandomResizedCrop,
     Resize,
@@ -60,7 +60,7 @@ def measure(call: Callable[[], object], images: int, rounds: int) -> dict:
 def small(rounds: int) -> dict[str, dict]:
     draw = np.random.default_rng(0)
     pixels = draw.integers(0, 256, (8192, 32, 32, 3), np.uint8)
-    pictures = Pictures(InMemoryImages(pixels), draw.integers(0, 10, 8192).astype(np.int32))
+    pictures = ImageSplit(InMemoryImages(pixels), draw.integers(0, 10, 8192).astype(np.int32))
     rows = InMemoryRows(pictures, 0)
     numbers = np.arange(128)
     batch = rows.read(numbers)

@@ -38,7 +38,7 @@ from flax_transformer.models.vision.swin import swin_encoder
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import BatchStatistics, LabelLoss
-from flax_transformer.task.classification import PictureLabels
+from flax_transformer.task.classification import ImageLabels
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import Augment
@@ -54,7 +54,7 @@ def experiment(family: str, backbone: Any, pool: str, **changes: Any) -> Recipe:
         data=LabelledImageData(),
         examples=LabelledImages(augment=Augment(shift=2, flip=0.5)),
         objective=LabelLoss(label_smoothing=0.1),
-        evaluators=(PictureLabels(),),
+        evaluators=(ImageLabels(),),
         optimizer=muon_cosine(1e-2),
         train=TrainConfig(steps=300, log_every=50, eval_every=150, checkpoint_every=150, ema=0.99),
     )  # fmt: skip

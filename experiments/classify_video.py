@@ -34,7 +34,7 @@ from flax_transformer.models.video.timesformer import timesformer_encoder
 from flax_transformer.models.video.vivit import vivit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import LabelLoss
-from flax_transformer.task.classification import PictureLabels
+from flax_transformer.task.classification import ImageLabels
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.video_classification import LabelledSkeletons, LabelledVideos
@@ -52,7 +52,7 @@ def experiment(family: str, backbone: Any, **changes: Any) -> Recipe:
         data=VideoData(),
         examples=LabelledVideos(),
         objective=LabelLoss(label_smoothing=0.1),
-        evaluators=(PictureLabels(),),
+        evaluators=(ImageLabels(),),
         optimizer=muon_cosine(1e-2),
         train=TrainConfig(steps=1000, log_every=100, eval_every=250, checkpoint_every=250, ema=0.99),
     )  # fmt: skip

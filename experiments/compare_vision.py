@@ -47,7 +47,7 @@ class Comparison:
     """The images."""
     models: tuple[str, ...] = tuple(NAMES)
     """Names of `classify_images.py`."""
-    pictures: tuple[int, ...] = (1_000, 5_000, 60_000)
+    images: tuple[int, ...] = (1_000, 5_000, 60_000)
     """Training images of a run; of more than there are, all."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """What runs begin from."""
@@ -61,7 +61,7 @@ def experiments(asked: Comparison) -> dict[str, Recipe]:
     """Return the recipe of every run by the name of its folder."""
     found = {}
     available = len(asked.data.open().splits["train"])
-    counts = {number: min(number, available) for number in asked.pictures}
+    counts = {number: min(number, available) for number in asked.images}
     for model in asked.models:
         recipe = replace(find_experiment(RECIPES, model), data=asked.data)
         recipe = replace(recipe, examples=replace(recipe.examples, rows=asked.rows))

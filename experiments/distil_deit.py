@@ -21,7 +21,7 @@ from flax_transformer.models.vision.deit import DistilledConfig
 from flax_transformer.models.vision.vit import vit_encoder
 from flax_transformer.nn import with_fields
 from flax_transformer.objective import DistilLoss
-from flax_transformer.task.classification import PictureLabels
+from flax_transformer.task.classification import ImageLabels
 from flax_transformer.task.distillation import TaughtImages
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.image_input import Augment
@@ -43,7 +43,7 @@ def experiment(family: str, model: Any, objective: DistilLoss) -> Recipe:
         data=LabelledImageData(),
         examples=TaughtImages(augment=Augment(shift=2, flip=0.5)),
         objective=objective,
-        evaluators=(PictureLabels(),),
+        evaluators=(ImageLabels(),),
         optimizer=muon_cosine(1e-2),
         train=TrainConfig(steps=400, log_every=50, eval_every=200, checkpoint_every=200, ema=0.99),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from flax_transformer.data.synthetic import LabelledImageData
 from flax_transformer.objective import LabelLoss
-from flax_transformer.task.classification import PictureLabels
+from flax_transformer.task.classification import ImageLabels
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.image_classification import LabelledImages
 from flax_transformer.task.image_input import Augment
@@ -32,7 +32,7 @@ WHOLE = Recipe(
     data=LabelledImageData(),
     examples=LabelledImages(rows=32, keep=0.875, augment=Augment(area=0.3, flip=0.5)),
     objective=LabelLoss(label_smoothing=0.1),
-    evaluators=(PictureLabels(),),
+    evaluators=(ImageLabels(),),
     optimizer=OptimizerConfig(
         name="adamw", learning_rate=1e-4, schedule=ScheduleConfig(name="cosine", warmup=50), b2=0.999, eps=1e-8,
         weight_decay=0.05, clip_norm=1.0, trainable=r"^(?!.*\.(mean|var)$)",

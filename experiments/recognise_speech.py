@@ -43,8 +43,8 @@ from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config
 from flax_transformer.models.speech.whisper import whisper_tiny
 from flax_transformer.nn import FeatureExtractorConfig, transformer_block, with_fields
 from flax_transformer.objective import CTCLoss, LabelLoss, TokenLoss
-from flax_transformer.task.audio_classification import LabelledSounds, SoundAugment
-from flax_transformer.task.classification import SoundLabels
+from flax_transformer.task.audio_classification import AudioAugment, LabelledAudio
+from flax_transformer.task.classification import AudioLabels
 from flax_transformer.task.experiment import launch
 from flax_transformer.task.recipe import Recipe
 from flax_transformer.task.speech_recognition import SpokenLetters, SpokenTexts, Transcripts
@@ -87,7 +87,7 @@ def experiment(**parts: Any) -> Recipe:
 
 
 SHORT = SpokenStringConfig(most=2, longest=0.1, seconds=1.0)
-CHANGES = SoundAugment(speed=0.03, gain=6.0, noise=0.1)
+CHANGES = AudioAugment(speed=0.03, gain=6.0, noise=0.1)
 
 FINETUNE = {
     "model": StartConfig(),
@@ -100,11 +100,11 @@ EXPERIMENTS = {
         model=with_head(whisper(128, 4).encoder, outputs=10, pool="mean", dense="identity", dense_width=128),
         family="whisper",
         data=AudioData(),
-        examples=LabelledSounds(
-            rows=64, augment=SoundAugment(speed=0.03, shift=0.3, gain=6.0, noise=0.1, times=2, bands=1)
+        examples=LabelledAudio(
+            rows=64, augment=AudioAugment(speed=0.03, shift=0.3, gain=6.0, noise=0.1, times=2, bands=1)
         ),
         objective=LabelLoss(label_smoothing=0.1),
-        evaluators=(SoundLabels(),),
+        evaluators=(AudioLabels(),),
     ),
     "ctc": experiment(
         model=wav2vec2(64, 2),
@@ -124,9 +124,9 @@ EXPERIMENTS = {
     ),
     "finetune_digits": experiment(
         data=AudioData(),
-        examples=LabelledSounds(rows=16),
+        examples=LabelledAudio(rows=16),
         objective=LabelLoss(),
-        evaluators=(SoundLabels(),),
+        evaluators=(AudioLabels(),),
         **FINETUNE,
     ),
     "finetune_ctc": experiment(

@@ -123,14 +123,14 @@ plt.show()
 
 # %%
 for run in comparison.runs:
-    picture = run.pictures[0]
+    picture = run.text_attention[0]
     print(f"{run.name}: {picture.source} → {picture.output}")
 
 # %%
-attention_figure(comparison.runs[0].pictures[0].maps[-1])
+attention_figure(comparison.runs[0].text_attention[0].maps[-1])
 
 # %%
-attention_figure(comparison.runs[1].pictures[0].maps[-1])
+attention_figure(comparison.runs[1].text_attention[0].maps[-1])
 
 # %% [markdown]
 # What each made of the same sentences, where they differ:

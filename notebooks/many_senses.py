@@ -202,15 +202,15 @@ image_attention_figure(attention, layer=-1, query=1)
 # `experiments/classify_video.py` trains both, and the same model of one frame beside them.
 
 # %%
-clips = MovingShapes(train=8, held_out=1, size=32, length=6).open()
+videos = MovingShapes(train=8, held_out=1, size=32, length=6).open()
 figure, axes = plt.subplots(2, 6, figsize=(6.6, 2.6))
 for row, number in zip(axes, (0, 1), strict=True):
-    row[0].set_ylabel(clips.classes[clips.splits["train"].labels[number]])
-    for ax, frame in zip(row, clips.splits["train"].clips.pixels[number], strict=True):
+    row[0].set_ylabel(videos.classes[videos.splits["train"].labels[number]])
+    for ax, frame in zip(row, videos.splits["train"].videos.pixels[number], strict=True):
         ax.imshow(frame)
         ax.set(xticks=[], yticks=[])
 
-film = seen(clips.splits["train"].clips.pixels[:1])
+film = seen(videos.splits["train"].videos.pixels[:1])
 for name, divided in {"all with all": False, "time, then space": True}.items():
     encoder = with_fields(timesformer_encoder("tiny", frames=6, image=32, patch=8, divided=divided), **SMALL, inner=96)
     look = jax.jit(capture(lambda model, film: model.hidden_states(film), "attention_weights"))
@@ -228,7 +228,7 @@ for name, divided in {"all with all": False, "time, then space": True}.items():
 tones = TouchTones()
 figure, axes = plt.subplots(1, 3, figsize=(8, 1.9), sharey=True)
 for ax, digit in zip(axes, (1, 5, 9), strict=True):
-    frames = log_mel(tones.sound(0, digit, 0), bins=40, window=256, hop=80, rate=tones.rate)
+    frames = log_mel(tones.waveform(0, digit, 0), bins=40, window=256, hop=80, rate=tones.rate)
     ax.imshow(frames, origin="lower", aspect="auto", cmap="magma")
     ax.set(title=f"key {digit}", xlabel="frame")
 _ = axes[0].set_ylabel("mel bin")

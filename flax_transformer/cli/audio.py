@@ -51,8 +51,8 @@ def transcribe(
     how = {"language": language, "task": task, "timestamps": timestamps, "num_beams": num_beams}
     run(pretrained, [], **how)  # refuses what cannot write speech down
     with Refused() as refuse:
-        for (name,), sounds in read_several(names, partial(read_audio, pretrained), refuse, rows=1):
-            (found,) = run(pretrained, sounds, **how)
+        for (name,), audio in read_several(names, partial(read_audio, pretrained), refuse, rows=1):
+            (found,) = run(pretrained, audio, **how)
             head = f"{name}\t" if len(names) > 1 else ""
             lines = [f"{head}{_line(found.text)}"]
             if timestamps:

@@ -46,7 +46,7 @@ def classify(
     lines, seconds = _pairs(lines, by_tabs=not texts) if pair else (lines, None)
     pretrained = open_checkpoint(checkpoint, revision=revision)
     reads = pretrained.architecture.inputs.reads
-    if among or {"images", "clips", "sound"} & {*reads}:
+    if among or {"images", "videos", "audio"} & {*reads}:
         if pair:
             raise ValueError(f"pairs are of texts, the checkpoint reads {' and '.join(reads)}")
         return _classify_files(pretrained, lines, among, jsonl=jsonl)
@@ -80,12 +80,12 @@ def _classify_files(pretrained, names: list[str], among: tuple[str, ...], *, jso
     from flax_transformer.task.embedding import choose
     from flax_transformer.task.image_classification import classify_images
     from flax_transformer.task.image_input import read_image
-    from flax_transformer.task.video_classification import classify_videos, read_clip
+    from flax_transformer.task.video_classification import classify_videos, read_video
 
     known = {
         "images": (read_image, classify_images),
-        "clips": (read_clip, classify_videos),
-        "sound": (read_audio, classify_audio),
+        "videos": (read_video, classify_videos),
+        "audio": (read_audio, classify_audio),
     }
     read, run = next((known[each] for each in known if each in pretrained.architecture.inputs.reads), known["images"])
     run = (lambda model, things: choose(model, things, among)) if among else run

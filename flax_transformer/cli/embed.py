@@ -75,8 +75,8 @@ def _vectors(pretrained, names: list[str], refuse: Refused, *, seen: bool, pooli
         yield from zip(names, run(pretrained, names, pooling, normalise=normalise), strict=True)
         return
     embed_images(pretrained, [])  # refuses what cannot
-    for files, pictures in read_several(names, partial(read_image, pretrained), refuse):
-        vectors = embed_images(pretrained, pictures)
+    for files, images in read_several(names, partial(read_image, pretrained), refuse):
+        vectors = embed_images(pretrained, images)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) if normalise else vectors
         yield from zip(files, vectors, strict=True)
 

@@ -19,7 +19,7 @@ Files = Annotated[tuple[str, ...], tyro.conf.Positional]
 
 def caption(
     checkpoint: Folder,
-    pictures: Files = (),
+    images: Files = (),
     /,
     max_new_tokens: int | None = None,
     num_beams: int = 4,
@@ -41,14 +41,14 @@ def caption(
     from flax_transformer.task.image_input import read_image
 
     keep_programs()
-    names = list(pictures) or read_lines()
+    names = list(images) or read_lines()
     if not names:
         return
     pretrained, settings = open_checkpoint(checkpoint, revision=revision), {"num_beams": num_beams}
     run(pretrained, [], max_new_tokens=max_new_tokens, **settings)  # refuses what cannot write captions
     with Refused() as refuse:
-        for files, images in read_several(names, partial(read_image, pretrained), refuse):
-            found = run(pretrained, images, max_new_tokens=max_new_tokens, **settings)
+        for files, decoded in read_several(names, partial(read_image, pretrained), refuse):
+            found = run(pretrained, decoded, max_new_tokens=max_new_tokens, **settings)
             for name, text in zip(files, found, strict=True):
                 line = f"{name}\t{text}" if len(names) > 1 else text
                 put({"file": name, "caption": text}, line, jsonl=jsonl)
@@ -56,7 +56,7 @@ def caption(
 
 def ask(
     checkpoint: Folder,
-    picture: Annotated[Path, tyro.conf.Positional],
+    image: Annotated[Path, tyro.conf.Positional],
     questions: Annotated[tuple[str, ...], tyro.conf.Positional],
     /,
     top: int = 5,
@@ -79,17 +79,17 @@ def ask(
     if top < 1:
         raise ValueError(f"top must be at least 1, got {top}")
     keep_programs()
-    found = run(open_checkpoint(checkpoint, revision=revision), picture, questions)
+    found = run(open_checkpoint(checkpoint, revision=revision), image, questions)
     for question, answers in zip(questions, found, strict=True):
         title = [question] if len(questions) > 1 else []
         lines = [f"{each.probability:.4f}\t{each.name}" for each in answers[:top]]
-        record = {"file": str(picture), "question": question, "answers": list(map(asdict, answers[:top]))}
+        record = {"file": str(image), "question": question, "answers": list(map(asdict, answers[:top]))}
         put(record, *title, *lines, jsonl=jsonl)
 
 
 def detect(
     checkpoint: Folder,
-    pictures: Files = (),
+    images: Files = (),
     /,
     output: Path | None = None,
     threshold: float = 0.5,
@@ -115,7 +115,7 @@ def detect(
     from flax_transformer.task.image_input import read_image
 
     keep_programs()
-    names = list(pictures) or read_lines()
+    names = list(images) or read_lines()
     if not names:
         return
     pretrained = open_checkpoint(checkpoint, revision=revision)

@@ -136,7 +136,7 @@ def visible(attention_mask: Int[Array, "*B T"] | None) -> Mask | None:
     return None if attention_mask is None else Mask(dense=(attention_mask != 0)[..., None, None, :])
 
 
-def pictures(inputs: Inputs) -> Float[Array, "B *I H W C"]:
+def images_of(inputs: Inputs) -> Float[Array, "B *I H W C"]:
     """Return images as models of this package take them, channels last; [B, I, H, W, C] where a row has several."""
     return jnp.moveaxis(inputs.pixel_values, -3, -1)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxtyping import Array, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, pictures, split_keys, visible
+from flax_transformer.hub.call import ModelOutput, images_of, split_keys, visible
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.registration import Architecture
@@ -20,7 +20,7 @@ def image_to_text(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: 
     """Return logits of the token after each of the target, as VisionEncoderDecoderModel does."""
     keys, encoder = split_keys(key), model.encoder
     projected = isinstance(encoder, Classifier)
-    states = (encoder.backbone if projected else encoder)(pictures(inputs), key=keys[0])
+    states = (encoder.backbone if projected else encoder)(images_of(inputs), key=keys[0])
     memory = encoder.head(states).astype(states.dtype) if projected else states
     mask = visible(inputs.decoder_attention_mask)
     hidden = model.decode(inputs.decoder_input_ids, memory, mask=mask, key=keys[1])

@@ -9,9 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, pictures, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of, split_keys
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import PICTURES, Inputs
+from flax_transformer.hub.inputs import IMAGES, Inputs
 from flax_transformer.hub.registration import Architecture
 
 
@@ -27,12 +27,12 @@ def stages_of(seen: dict[str, list[Array]], output: ModelOutput) -> dict[str, tu
 
 def of_maps(architecture: Architecture) -> Architecture:
     """Let an architecture be given images, and its layers be stages of feature maps."""
-    return replace(architecture, inputs=PICTURES, layers=stages_of)
+    return replace(architecture, inputs=IMAGES, layers=stages_of)
 
 
 def map_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Classify by the mean of the last feature map."""
     keys = split_keys(key)
-    found = model.backbone.feature_map(pictures(inputs), key=keys[0])
+    found = model.backbone.feature_map(images_of(inputs), key=keys[0])
     hidden = found.reshape(*found.shape[:-3], -1, found.shape[-1])
     return ModelOutput(logits=model.head(hidden, key=keys[1]), last_hidden_state=channels_first(found))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from flax_transformer.hub.call import pictures, visible
+from flax_transformer.hub.call import images_of, visible
 from flax_transformer.hub.check import check_pixels
 from flax_transformer.hub.inputs import Inputs
 from flax_transformer.hub.settings import Settings
@@ -127,7 +127,7 @@ def read_images(pretrained: Any, given: Given) -> Any:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values, got none")
     inputs = Inputs(pixel_values=jnp.asarray(given[2]))
     check_pixels(inputs, pretrained.config)
-    return pictures(inputs)
+    return images_of(inputs)
 
 
 def _words(pretrained: Any, given: Given) -> None:

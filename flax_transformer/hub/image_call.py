@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, pictures, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of, split_keys
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs, Signature
 
@@ -38,7 +38,7 @@ LAYERS = {"marks": ("hidden_states", "trunk_output"), "layers": plain_layers}
 def hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "B T D"]:
     """Run an encoder of images, some patches of which may be masked."""
     masked = {} if inputs.bool_masked_pos is None else {"masked": inputs.bool_masked_pos.astype(bool)}
-    return model.hidden_states(pictures(inputs), **masked, key=key)
+    return model.hidden_states(images_of(inputs), **masked, key=key)
 
 
 def image_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
@@ -80,14 +80,14 @@ def two_headed(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fie
 
 def autoencoder_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Encode the patches that noise leaves, as ViTMAEModel does, which draws some where it is given none."""
-    found = model.encode(pictures(inputs), inputs.noise, key=key)
+    found = model.encode(images_of(inputs), inputs.noise, key=key)
     return ModelOutput(last_hidden_state=found.hidden, mask=found.masked.astype(jnp.float32), ids_restore=found.places)
 
 
 def autoencoder(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Give back the pixels of all patches, as ViTMAEForPreTraining does."""
     keys = split_keys(key)
-    found = model.encode(pictures(inputs), inputs.noise, key=keys[0])
+    found = model.encode(images_of(inputs), inputs.noise, key=keys[0])
     return ModelOutput(
         logits=model.output(model.decode(found, key=keys[1])), mask=found.masked.astype(jnp.float32),
         ids_restore=found.places, last_hidden_state=found.hidden,

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, encoder_hidden, pictures, split_keys, visible
+from flax_transformer.hub.call import ModelOutput, encoder_hidden, images_of, split_keys, visible
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import plain_layers
 from flax_transformer.hub.inputs import Inputs
@@ -27,7 +27,7 @@ WRITTEN = {"marks": ("hidden_states", "trunk_output"), "layers": last_stack}
 
 def prefixed_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states of images and of the tokens after them, as GitModel does."""
-    seen, images = inputs.attention_mask, pictures(inputs)
+    seen, images = inputs.attention_mask, images_of(inputs)
     if seen is not None:
         before = model.cfg.vision.patches.grid_of(*images.shape[-3:-1])
         count = before[0] * before[1] + len(model.cfg.vision.tokens)
@@ -45,14 +45,14 @@ def prefixed_lm(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fi
 
 def normed_image(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states and what the head makes of the first, which is normalised twice, as BlipVisionModel does."""
-    hidden = tower.hidden_states(pictures(inputs), key=key)
+    hidden = tower.hidden_states(images_of(inputs), key=key)
     return ModelOutput(last_hidden_state=tower.head.norm(hidden), pooler_output=tower.head.pool(hidden))
 
 
 def captioner(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return logits of the token after each, and an image's states, as BlipForConditionalGeneration does."""
     keys = split_keys(key)
-    states = model.encode(pictures(inputs), key=keys[0])
+    states = model.encode(images_of(inputs), key=keys[0])
     hidden = model.decode(inputs.input_ids, states, mask=visible(inputs.attention_mask), key=keys[1])
     return ModelOutput(logits=model.output(hidden).logits(), image_embeds=states, last_hidden_state=states)
 
@@ -61,7 +61,7 @@ def answerer(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Field
     """Return logits of an answer's tokens and an image's states; BlipForQuestionAnswering gives the latter."""
     keys, seen = split_keys(key), visible(inputs.attention_mask)
     first = split_keys(keys[0])
-    states = model.encoder.vision(pictures(inputs), key=first[0])
+    states = model.encoder.vision(images_of(inputs), key=first[0])
     memory = model.encoder.text(inputs.input_ids, states, mask=seen, key=first[1])
     mask = visible(inputs.decoder_attention_mask)
     hidden = model.decode(inputs.decoder_input_ids, memory, seen, mask=mask, key=keys[1])
@@ -77,7 +77,7 @@ def retriever(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fiel
     keys, text, states, image = split_keys(key), None, None, None
     reader, seen = model.encoder, visible(inputs.attention_mask)
     if inputs.pixel_values is not None:  # first, as the layers that are asked for are images'
-        states = reader.vision(pictures(inputs), key=keys[1])
+        states = reader.vision(images_of(inputs), key=keys[1])
         image = unit(model.vision_head(states))
     if inputs.input_ids is not None:
         text = unit(model.text_head(reader.text(inputs.input_ids, mask=seen, key=keys[0])))

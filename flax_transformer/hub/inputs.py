@@ -82,7 +82,7 @@ HINTS = {
 """What to do instead, of words that `transformers` has."""
 NAMES = tuple(each.name for each in dataclasses.fields(Inputs))
 MODALITIES = {
-    "input_ids": "text", "pixel_values": "images", "input_features": "sound", "input_values": "sound",
+    "input_ids": "text", "pixel_values": "images", "input_features": "audio", "input_values": "audio",
     "states": "trajectories", "visual_feats": "regions",
 }  # fmt: skip
 """What a model reads, by the input that it needs for it, in a word for people."""
@@ -122,7 +122,7 @@ class Signature:
     def reads(self) -> tuple[str, ...]:
         """What the model reads: text, images, clips, sound."""
         if self.colours or self.frames:
-            return ("images",) if self.colours else ("clips",)
+            return ("images",) if self.colours else ("videos",)
         return tuple(MODALITIES[name] for name in self.needs if name in MODALITIES)
 
     def named(self, given: tuple[Any, ...], others: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,13 +165,13 @@ class Signature:
 TEXT = Signature(("input_ids",), ("attention_mask", "token_type_ids", "position_ids"))
 LONG_TEXT = Signature(TEXT.needs, (*TEXT.takes, "global_attention_mask"))
 TEXT_TO_TEXT = Signature(("input_ids",), ("attention_mask", "decoder_input_ids", "decoder_attention_mask"))
-PICTURES = Signature(("pixel_values",))
-CLIPS = Signature(PICTURES.needs, frames=True)
-TOWERS = Signature((*TEXT.needs, *PICTURES.needs), ("attention_mask", "position_ids"), either=True)
+IMAGES = Signature(("pixel_values",))
+VIDEOS = Signature(IMAGES.needs, frames=True)
+TOWERS = Signature((*TEXT.needs, *IMAGES.needs), ("attention_mask", "position_ids"), either=True)
 PADDED_TOWERS = Signature(TOWERS.needs, TOWERS.takes, either=True, padded=True)
-SOUND = Signature(("input_features",), ("attention_mask",), order=("input_features",))
+AUDIO = Signature(("input_features",), ("attention_mask",), order=("input_features",))
 SAMPLES = Signature(("input_values",), ("attention_mask",))
-SOUND_TO_TEXT = Signature(
+AUDIO_TO_TEXT = Signature(
     ("input_features", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask"),
     order=("input_features", "attention_mask", "decoder_input_ids", "decoder_attention_mask"),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from flax_transformer.ops.resample import (
     resample_positions,
     resample_relative_bias,
 )
-from flax_transformer.ops.resample_clip import resample_clip_positions
+from flax_transformer.ops.resample_video import resample_video_positions
 
 GridOf = Callable[[Fields], tuple[int, int]]
 """Rows and columns of patches, by config.json."""
@@ -36,13 +36,13 @@ def fitted_positions(grid: GridOf, kernel: Kernel = bicubic) -> Callable[..., np
     return fit
 
 
-def fitted_clip_positions(grid: Callable[[Fields], tuple[int, int, int]]) -> Callable[..., np.ndarray]:
+def fitted_video_positions(grid: Callable[[Fields], tuple[int, int, int]]) -> Callable[..., np.ndarray]:
     """Resample positions [1, P, D] of tubelets; what is before them, of tokens, stays."""
 
     def fit(tensor: np.ndarray, before: Any, after: Any) -> np.ndarray:
         old = grid(before)
         tokens = tensor.shape[-2] - math.prod(old)
-        return np.asarray(resample_clip_positions(jnp.asarray(tensor[0]), grid(after), tokens=tokens, grid=old))[None]
+        return np.asarray(resample_video_positions(jnp.asarray(tensor[0]), grid(after), tokens=tokens, grid=old))[None]
 
     return fit
 

@@ -175,7 +175,7 @@ class Pretrained:
         """Generate token ids: see `hub.generate.generate`, and `hub.speech.generate` for models that read sound."""
         from flax_transformer.hub import generate, speech
 
-        chosen = speech if "sound" in self.architecture.inputs.reads else generate
+        chosen = speech if "audio" in self.architecture.inputs.reads else generate
         return chosen.generate(self, *inputs, **settings)
 
 

@@ -26,7 +26,7 @@ from flax_transformer.listing import listed
 FRAME = 0.01
 """Seconds from one frame to the next."""
 
-Sounds = Float[Array | np.ndarray, "B C T"]
+Spectrograms = Float[Array | np.ndarray, "B C T"]
 Seen = Int[Array | np.ndarray, "B T"] | None
 
 
@@ -55,7 +55,7 @@ class Speech:
 
 def generate(
     pretrained: Any,
-    input_features: Sounds,
+    input_features: Spectrograms,
     attention_mask: Seen = None,
     *,
     language: str | Sequence[str] | None = None,
@@ -87,7 +87,7 @@ def generate(
 
 def segments(
     pretrained: Any,
-    input_features: Sounds,
+    input_features: Spectrograms,
     attention_mask: Seen = None,
     how: Speech = Speech(),
     settings: Mapping[str, Any] | None = None,
@@ -172,7 +172,7 @@ def cut(
     return pieces, width if closed else (tokens[start - 2] - begin) * stride or width
 
 
-def begin(pretrained: Any, window: Sounds, how: Speech, settings: Settings) -> Int[np.ndarray, "B P"]:
+def begin(pretrained: Any, window: Spectrograms, how: Speech, settings: Settings) -> Int[np.ndarray, "B P"]:
     """Return the tokens that each sound's text begins with: start, language, task, and whether there are no times.
 
     A checkpoint's `forced_decoder_ids` hold where neither language nor task is said. A language that nobody says is the
@@ -241,7 +241,7 @@ def _asked(how: Speech) -> tuple[tuple[str, Any], ...]:
 
 
 def detect_language(
-    pretrained: Any, window: Sounds, languages: Mapping[str, int], settings: Settings
+    pretrained: Any, window: Spectrograms, languages: Mapping[str, int], settings: Settings
 ) -> Int[np.ndarray, "B"]:
     """Return the token of the most probable language of each sound, by its first window."""
     ids = np.full((len(window), 1), settings.decoder_start_token_id, np.int32)
@@ -308,7 +308,7 @@ def _new_tokens(chosen: Settings, begun: int, positions: int) -> int:
 def _checked(pretrained: Any, features: Any, mask: Any, chosen: Settings) -> tuple[np.ndarray, np.ndarray]:
     """Return frames, and where each sound ends."""
     name, known = pretrained.config["architectures"][0], pretrained.architecture
-    if "respond" not in known.uses or "sound" not in known.inputs.reads:
+    if "respond" not in known.uses or "audio" not in known.inputs.reads:
         raise ValueError(f"a {name} writes no text: it is no model of speech to text")
     if chosen.do_sample or chosen.num_return_sequences > 1 or not chosen.ends:
         raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, causal_hidden, encoder_hidden, pictures, split_keys
+from flax_transformer.hub.call import ModelOutput, causal_hidden, encoder_hidden, images_of, split_keys
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import plain_layers
 from flax_transformer.hub.inputs import Inputs
@@ -52,7 +52,7 @@ def text_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fie
 def image_tower(tower: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states and what the head makes of the first, as CLIPVisionModel does."""
     keys = split_keys(key)
-    hidden = tower.hidden_states(pictures(inputs), key=keys[0])
+    hidden = tower.hidden_states(images_of(inputs), key=keys[0])
     return ModelOutput(last_hidden_state=hidden, pooler_output=tower.head(hidden, key=keys[1]))
 
 

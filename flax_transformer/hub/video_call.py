@@ -15,13 +15,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from flax_transformer.hub.call import ModelOutput, split_keys
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import plain_layers
-from flax_transformer.hub.inputs import CLIPS, Inputs, Signature
+from flax_transformer.hub.inputs import VIDEOS, Inputs, Signature
 
-MASKED_CLIPS = Signature(("pixel_values", "bool_masked_pos"), frames=True)
-MASKABLE_CLIPS = Signature(CLIPS.needs, ("bool_masked_pos",), frames=True)
+MASKED_VIDEOS = Signature(("pixel_values", "bool_masked_pos"), frames=True)
+MASKABLE_VIDEOS = Signature(VIDEOS.needs, ("bool_masked_pos",), frames=True)
 
 
-def clips(inputs: Inputs) -> Float[Array, "B I H W C"]:
+def videos(inputs: Inputs) -> Float[Array, "B I H W C"]:
     """Return clips as models of this package take them, channels last."""
     return jnp.moveaxis(inputs.pixel_values, 2, -1)
 
@@ -48,30 +48,30 @@ def keep_patches(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     return {**inputs, "kept_patches": visible}
 
 
-def pooled_clip(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def pooled_video(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states and what the head makes of them, if there is a pooler, as VivitModel does."""
     keys = split_keys(key)
-    states = model.hidden_states(clips(inputs), key=keys[0])
+    states = model.hidden_states(videos(inputs), key=keys[0])
     pooled = model.head(states, key=keys[1]) if fields.flag("has_pooler", True) else None
     return ModelOutput(last_hidden_state=states, pooler_output=pooled)
 
 
-def clip_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def video_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Classify clips."""
     keys = split_keys(key)
-    states = model.hidden_states(clips(inputs), key=keys[0])
+    states = model.hidden_states(videos(inputs), key=keys[0])
     return ModelOutput(logits=model.output(states, key=keys[1]), last_hidden_state=states)
 
 
 def by_frame(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states, as TimesformerModel does: without attention over time those of all frames, a row each."""
-    return ModelOutput(last_hidden_state=_flat(model.encode(clips(inputs), key=key)))
+    return ModelOutput(last_hidden_state=_flat(model.encode(videos(inputs), key=key)))
 
 
 def frame_classifier(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Classify clips as TimesformerForVideoClassification does: without attention over time a row for each frame."""
     keys = split_keys(key)
-    states = _flat(model.backbone.encode(clips(inputs), key=keys[0]))
+    states = _flat(model.backbone.encode(videos(inputs), key=keys[0]))
     return ModelOutput(logits=model.output(states, key=keys[1]), last_hidden_state=states)
 
 
@@ -90,16 +90,16 @@ def _rows(values: Float[Array, "L ..."], axes: int) -> Float[Array, "L R ..."]:
     return values.reshape(values.shape[0], -1, *values.shape[-axes:])
 
 
-def encoded_clip(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def encoded_video(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Encode the tubelets that a mask leaves, or all, as VideoMAEModel does."""
-    return ModelOutput(last_hidden_state=model.encode(clips(inputs), inputs.kept_patches, key=key))
+    return ModelOutput(last_hidden_state=model.encode(videos(inputs), inputs.kept_patches, key=key))
 
 
 def restored_clip(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Give back the pixels of masked tubelets, as VideoMAEForPreTraining does."""
     keys, visible = split_keys(key), inputs.kept_patches
     masked = jnp.argsort(inputs.bool_masked_pos != 0, axis=-1, stable=True)[:, visible.shape[-1] :]
-    states = model.encoder.encode(clips(inputs), visible, key=keys[0])
+    states = model.encoder.encode(videos(inputs), visible, key=keys[0])
     return ModelOutput(
         logits=model.output(model.decode(states, visible, masked, key=keys[1])), last_hidden_state=states
     )

@@ -115,10 +115,10 @@ def _match(found: Objects, truth: Objects) -> _Matched:
     return _Matched(np.asarray(found["scores"]), hits, ignored, (~unasked[:, 0]).sum(-1))
 
 
-def _curves(pictures: Sequence[_Matched]) -> Float[np.ndarray, "A T R"]:
+def _curves(images: Sequence[_Matched]) -> Float[np.ndarray, "A T R"]:
     """Return the precision at each level of recall: the best that there is there or beyond; NaN without objects."""
-    scores, hits, ignored = (np.concatenate(each, axis=-1) for each in list(zip(*pictures, strict=True))[:3])
-    count = np.sum([each.count for each in pictures], axis=0)[:, None, None]
+    scores, hits, ignored = (np.concatenate(each, axis=-1) for each in list(zip(*images, strict=True))[:3])
+    count = np.sum([each.count for each in images], axis=0)[:, None, None]
     order = np.argsort(-scores, kind="stable")
     right, wrong = (
         np.cumsum(each[..., order] & ~ignored[..., order], axis=-1, dtype=np.float64) for each in (hits, ~hits)

@@ -75,13 +75,13 @@ def cider(said: Sequence[Sequence[str]], known: Sequence[Sequence[Sequence[str]]
       said: the words of each image's caption.
       known: those of its references.
     """
-    pictures: Counter[tuple[str, ...]] = Counter()
+    documents: Counter[tuple[str, ...]] = Counter()
     for each in known:
-        pictures.update({gram for text in each for gram in _grams(text)})
+        documents.update({gram for text in each for gram in _grams(text)})
     scores = []
     for text, texts in zip(said, known, strict=True):
-        one = _weighed(text, pictures, len(known))
-        others = [_weighed(other, pictures, len(known)) for other in texts]
+        one = _weighed(text, documents, len(known))
+        others = [_weighed(other, documents, len(known)) for other in texts]
         falls = [math.exp(-((_length(text) - _length(other)) ** 2) / (2 * SIGMA**2)) for other in texts]
         similarities = [fall * sum(map(_cosine, one, other)) for fall, other in zip(falls, others, strict=True)]
         scores.append(10 * sum(similarities) / len(similarities) / ORDERS)
@@ -98,11 +98,11 @@ def _length(text: Sequence[str]) -> int:
     return max(len(text) - 1, 0)
 
 
-def _weighed(text: Sequence[str], pictures: Counter, count: int) -> list[Vector]:
+def _weighed(text: Sequence[str], documents: Counter, count: int) -> list[Vector]:
     """Weigh the n-grams of a text by how few images have them: a vector for each n."""
     found: list[Vector] = [{} for _ in range(ORDERS)]
     for gram, times in Counter(_grams(text)).items():
-        found[len(gram) - 1][gram] = times * (math.log(count) - math.log(max(pictures[gram], 1)))
+        found[len(gram) - 1][gram] = times * (math.log(count) - math.log(max(documents[gram], 1)))
     return found
 
 

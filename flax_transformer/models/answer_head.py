@@ -35,7 +35,7 @@ class AnswerHeadConfig:
     """E, answers."""
     inner: int
     """Width of the layer between."""
-    pictures: int | None = None
+    images: int | None = None
     """I, images of a text, each with hidden states of its own, whose pooled ones are put side by side; None: one
     image, without an axis of its own."""
     norm_last: bool = False
@@ -53,7 +53,7 @@ class AnswerHeadConfig:
 
     def __post_init__(self):
         check_fields(self)
-        check_at_least(self, 1, "embed", "classes", "inner", "pictures")
+        check_at_least(self, 1, "embed", "classes", "inner", "images")
         check_at_least(self, 0, "eps", "init_std")
         check_rates(self, "dropout")
 
@@ -81,7 +81,7 @@ class AnswerScores(Module):
         kinds = {"dtype": wide(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
         kinds["kernel_init"] = nnx.initializers.normal(cfg.init_std)
         self.cfg = cfg
-        self.dense = Linear(cfg.embed * (cfg.pictures or 1), cfg.inner, rngs=rngs, **kinds)
+        self.dense = Linear(cfg.embed * (cfg.images or 1), cfg.inner, rngs=rngs, **kinds)
         whole = replace(cfg.precision, compute=str(kinds["dtype"]))
         self.norm = make_norm("layer", cfg.inner, eps=cfg.eps, precision=whole, rngs=rngs)
         self.output = Linear(cfg.inner, cfg.classes, rngs=rngs, **kinds)
@@ -107,15 +107,15 @@ class AnswerHead(Module):
           ValueError: hidden states of another number of images.
         """
         check_hidden(hidden, self.cfg.embed, "hidden")
-        pooled, pictures = self.pooler(hidden), self.cfg.pictures
-        if pictures is not None:
-            if hidden.ndim < 3 or hidden.shape[-3] != pictures:
-                raise ValueError(f"hidden states must be of {pictures} images a text, got shape {hidden.shape}")
+        pooled, images = self.pooler(hidden), self.cfg.images
+        if images is not None:
+            if hidden.ndim < 3 or hidden.shape[-3] != images:
+                raise ValueError(f"hidden states must be of {images} images a text, got shape {hidden.shape}")
             pooled = pooled.reshape(*pooled.shape[:-2], -1)
         return self.scores(pooled, key=key)
 
 
-def answering(backbone: Any, answers: int, *, pictures: int | None = None, **options: Any) -> ClassifierConfig:
+def answering(backbone: Any, answers: int, *, images: int | None = None, **options: Any) -> ClassifierConfig:
     """Put a head that answers on a backbone, with its width, start and precision.
 
     Args:
@@ -123,6 +123,6 @@ def answering(backbone: Any, answers: int, *, pictures: int | None = None, **opt
     """
     like = backbone.block.feedforward
     start = {} if like.init_std is None else {"init_std": like.init_std}
-    given = {"inner": 2 * like.embed if pictures is None else pictures * like.embed, **start, **options}
-    head = AnswerHeadConfig(embed=like.embed, classes=answers, pictures=pictures, precision=like.precision, **given)
+    given = {"inner": 2 * like.embed if images is None else images * like.embed, **start, **options}
+    head = AnswerHeadConfig(embed=like.embed, classes=answers, images=images, precision=like.precision, **given)
     return ClassifierConfig(backbone=backbone, head=head)

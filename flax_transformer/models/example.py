@@ -60,7 +60,7 @@ class ReadsImages:
         return Described({"rows": rows, "height": height, "width": width}, rows, "images")
 
 
-class ReadsClips(ReadsImages):
+class ReadsVideos(ReadsImages):
     """What models of clips have in common as `Measurable`s; configs have `patches` of an image, and `frames`."""
 
     @classmethod
@@ -68,10 +68,10 @@ class ReadsClips(ReadsImages):
         """Make a batch of B clips [I, H, W, C], as the model is made for."""
         frames = getattr(config, "frames", None) or config.patches.frames
         shape = (rows, frames, *config.patches.image, config.patches.channels)
-        return {"inputs": {"clips": np.random.default_rng(0).standard_normal(shape, dtype=np.float32)}}
+        return {"inputs": {"videos": np.random.default_rng(0).standard_normal(shape, dtype=np.float32)}}
 
     @classmethod
     def describe_batch(cls, config: Any, batch: dict[str, Any]) -> Described:
         """Count B clips."""
-        rows, frames, height, width, _ = batch["inputs"]["clips"].shape
-        return Described({"rows": rows, "frames": frames, "height": height, "width": width}, rows, "clips")
+        rows, frames, height, width, _ = batch["inputs"]["videos"].shape
+        return Described({"rows": rows, "frames": frames, "height": height, "width": width}, rows, "videos")

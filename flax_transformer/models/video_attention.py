@@ -10,7 +10,7 @@ from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Til
 from flax_transformer.nn import Grid
 
 
-def over_film(
+def over_frames(
     name: str,
     weights: Float[np.ndarray, "L N T T"] | None,
     numbers: Int[np.ndarray, "I R C"],
@@ -40,7 +40,7 @@ def over_times(
 ) -> PatchAttention:
     """Say how much tokens and times look at tokens and times: the mean of what looks, the sum of what is looked at.
 
-    Arguments as `over_film`'s.
+    Arguments as `over_frames`'s.
 
     >>> over_times(np.full((1, 1, 4, 4), 0.25), np.arange(4).reshape(2, 1, 2), (1, 1), ()).weights[0, 0].tolist()
     [[0.5, 0.5], [0.5, 0.5]]

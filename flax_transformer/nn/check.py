@@ -36,11 +36,11 @@ def check_images(images: Any, channels: int) -> None:
         raise ValueError(f"images must be [*B, H, W, C] with C={channels} channels, got shape {images.shape}")
 
 
-def check_videos(clips: Any, channels: int) -> None:
+def check_videos(videos: Any, channels: int) -> None:
     """Raise ValueError unless these are clips [*B, I, H, W, C] in floating point."""
-    if getattr(clips, "ndim", 0) < 4:
-        raise ValueError(f"clips must be [*B, I, H, W, C], got shape {jnp.shape(clips)}")
-    check_images(clips, channels)
+    if getattr(videos, "ndim", 0) < 4:
+        raise ValueError(f"clips must be [*B, I, H, W, C], got shape {jnp.shape(videos)}")
+    check_images(videos, channels)
 
 
 def check_widths(**widths: int) -> None:

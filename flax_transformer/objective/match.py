@@ -50,14 +50,14 @@ class MatchLoss(ContrastiveLoss):
         same = same_pairs(batch, scores)
         total, metrics = self.over(scores, present, same)
         others = present[:, None] & present & ~same
-        pictures, texts = hard_negatives(scores, others, keys[1]), hard_negatives(scores.T, others, keys[2])
+        images, texts = hard_negatives(scores, others, keys[1]), hard_negatives(scores.T, others, keys[2])
         there = others.any(axis=1)
-        pairs = [(None, None, present, 1), (None, pictures, there, 0), (texts, None, there, 0)]
+        pairs = [(None, None, present, 1), (None, images, there, 0), (texts, None, there, 0)]
         loss = count = right = jnp.zeros((), jnp.float32)
-        for number, (text, picture, which, belongs) in enumerate(pairs):
+        for number, (text, image, which, belongs) in enumerate(pairs):
             tokens, lengths = (_picked(inputs.get(name), text) for name in ("tokens", "lengths"))
             own = None if key is None else jax.random.fold_in(keys[3], number)
-            logits = model.match(tokens, _picked(seen.states, picture), lengths=lengths, key=own)
+            logits = model.match(tokens, _picked(seen.states, image), lengths=lengths, key=own)
             log_probabilities = jax.nn.log_softmax(logits)
             loss -= jnp.sum(jnp.where(which, log_probabilities[:, belongs], 0.0))
             right += jnp.sum(which & is_right(logits, jnp.full(len(which), belongs)))

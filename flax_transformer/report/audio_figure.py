@@ -13,7 +13,7 @@ INCHES, DOTS = (7.0, 150)
 """Of an image's width, and pixels an inch."""
 
 
-def sound_figure(
+def audio_figure(
     frames: Float[np.ndarray, "C I"],
     seconds: float,
     rows: Sequence[str] = (),

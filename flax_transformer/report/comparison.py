@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import last_parts, listed
 from flax_transformer.report.image_attention import ImageAttention
-from flax_transformer.report.page import Picture
+from flax_transformer.report.page import TextAttention
 from flax_transformer.report.run import is_number
 from flax_transformer.train.progress import percent
 from flax_transformer.train.time_budget import CPU, SPEED, TOTAL, counted
@@ -51,7 +51,7 @@ class ComparedRun:
     parameters: int | None = None
     flops: int | None = None
     """Model FLOPs of a step."""
-    pictures: Sequence[Picture] = ()
+    text_attention: Sequence[TextAttention] = ()
     images: Sequence[ImageAttention] = ()
     notes: tuple[str, ...] = ()
     """What the reader must know, a sentence each."""

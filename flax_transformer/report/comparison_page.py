@@ -288,10 +288,10 @@ def _sample(sample: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _attention(groups: Sequence[Group], notes: list[str]) -> list[dict[str, Any]]:
     """Put images of one sentence together, one a group; None for a group that has none of it."""
-    sources = dict.fromkeys(picture.source for group in groups for picture in group.first.pictures)
+    sources = dict.fromkeys(picture.source for group in groups for picture in group.first.text_attention)
     room, kept = WEIGHTS, []
     for source in sources:
-        of = [next((p for p in group.first.pictures if p.source == source), None) for group in groups]
+        of = [next((p for p in group.first.text_attention if p.source == source), None) for group in groups]
         room -= 2 * sum(maps.weights.size for picture in of if picture for maps in picture.maps)
         if room < 0 and kept:
             notes.append("Attention of some sentences is left out, to keep the page small.")

@@ -48,7 +48,7 @@ PIXELS = 6_000_000
 
 
 @dataclass(frozen=True)
-class Picture:
+class TextAttention:
     """The attention of one sentence."""
 
     source: str
@@ -72,7 +72,7 @@ class Report:
     data URL, as `report.sample` says."""
     confusion: Mapping[str, Any] | None = None
     """Of a classifier: names of `classes`, and `counts` of samples by true class, then by the class told."""
-    pictures: Sequence[Picture] | None = None
+    text_attention: Sequence[TextAttention] | None = None
     images: Sequence[ImageAttention] | None = None
     """Attention over images."""
     profile: Sequence[Operation] | None = None
@@ -93,7 +93,7 @@ def render(report: Report) -> str:
         "units": _units(report.records or ()),
         **_all_samples(report.samples, notes),
         "confusion": report.confusion,
-        "pictures": None if report.pictures is None else _pictures(report.pictures, notes),
+        "pictures": None if report.text_attention is None else _text_attention(report.text_attention, notes),
         "seen": None if report.images is None else _seen(report.images, notes),
         "colours": COLOURS.tolist() if report.images else None,
         "profile": None if report.profile is None else _profile(report.profile),
@@ -186,7 +186,7 @@ def _all_samples(samples: Sequence[Mapping[str, Any]] | None, notes: list[str]) 
     texts = [sample for sample in samples if "picture" not in sample and not isinstance(sample.get("scores"), Mapping)]
     images, room = [], PIXELS
     for sample in (each for each in samples if "picture" in each or isinstance(each.get("scores"), Mapping)):
-        if (room := room - len(sample.get("picture") or "") - len(sample.get("sound") or "")) > 0:
+        if (room := room - len(sample.get("picture") or "") - len(sample.get("audio") or "")) > 0:
             images.append(image_sample(sample))
     if left := len(samples) - len(texts) - len(images):
         notes.append(f"Images of samples left out, to keep the page small: {left:,}.")
@@ -221,9 +221,9 @@ def _confidence(sample: Mapping[str, Any]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _pictures(pictures: Sequence[Picture], notes: list[str]) -> list[dict]:
+def _text_attention(text_attention: Sequence[TextAttention], notes: list[str]) -> list[dict]:
     kept, room = [], WEIGHTS
-    for picture in pictures:
+    for picture in text_attention:
         size = 2 * sum(maps.weights.size for maps in picture.maps)
         if size > room and kept:
             notes.append("Attention of some samples is left out, to keep the page small.")

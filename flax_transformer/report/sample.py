@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-PICTURES = "samples"
+SAMPLES = "samples"
 """Folder of a run's that has the images of its samples."""
 CONFUSION = "confusion.json"
 """File of a run's folder that counts the samples of each class by the class predicted."""
 LONGEST = 512
 """Pixels that an image's longer side has at most, unless it is asked for larger."""
-NAME = re.compile(PICTURES + r"/[\w.-]{1,100}\.(png|wav)", re.ASCII)
+NAME = re.compile(SAMPLES + r"/[\w.-]{1,100}\.(png|wav)", re.ASCII)
 KINDS = {"png": ("image/png", b"\x89PNG\r\n\x1a\n"), "wav": ("audio/wav", b"RIFF")}
 """Of files, by their suffixes: their media types, and what they begin with."""
 
@@ -76,7 +76,7 @@ def save_image(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> st
     import PIL.Image
     import PIL.ImageOps
 
-    place = f"{PICTURES}/{name}.png"
+    place = f"{SAMPLES}/{name}.png"
     if not NAME.fullmatch(place):
         raise ValueError(f"the name of an image must be of letters, digits, '-' and '_', got {name!r}")
     if isinstance(pixels, np.ndarray):
@@ -84,7 +84,7 @@ def save_image(root: Path, name: str, pixels: Any, longest: int = LONGEST) -> st
     image = pixels if pixels.mode in ("L", "RGB") else pixels.convert("RGB")
     if max(image.size) > longest:
         image = PIL.ImageOps.contain(image, (longest, longest))
-    (root / PICTURES).mkdir(exist_ok=True)
+    (root / SAMPLES).mkdir(exist_ok=True)
     image.save(root / place, optimize=True)
     return place
 
@@ -98,8 +98,8 @@ def save_audio(root: Path, name: str, samples: Float[np.ndarray, "T"], rate: int
       samples: between -1 and 1.
       rate: samples a second.
     """
-    place = f"{PICTURES}/{name}.wav"
-    (root / PICTURES).mkdir(exist_ok=True)
+    place = f"{SAMPLES}/{name}.wav"
+    (root / SAMPLES).mkdir(exist_ok=True)
     with wave.open(str(root / place), "wb") as file:
         file.setparams((1, 2, rate, 0, "NONE", ""))
         file.writeframes(np.round(np.clip(samples, -1, 1) * 32_767).astype("<i2").tobytes())
@@ -150,7 +150,7 @@ def read_confusion(root: Path) -> dict[str, Any] | None:
 def image_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a page shows of a sample with an image or probabilities: what is of the right kind of its fields."""
     texts = {name: str(sample[name]) for name in ("source", "target", "hypothesis", "caption") if name in sample}
-    heard = {"sound": sample["sound"]} if isinstance(sample.get("sound"), str) else {}
+    heard = {"audio": sample["audio"]} if isinstance(sample.get("audio"), str) else {}
     heard |= {"wide": True} if sample.get("wide") is True else {}
     shown = {"picture": sample.get("picture"), **heard, **texts, "score": _number(sample.get("score"))}
     if isinstance(scores := sample.get("scores"), Mapping):

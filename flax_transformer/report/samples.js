@@ -102,12 +102,12 @@ function pictureCard(sample, hue) {
   if (sample.scores) lines.push(h("div", { className: "chances" }, ...sample.scores.flatMap(([name, value]) => [h("span", { textContent: name, title: name }),
     h("i", { style: `width: ${Math.max(1, 100 * (value ?? 0)).toFixed(1)}%` }), h("b", { textContent: value === null ? "–" : value.toFixed(2) })])));
   if (sample.caption) add(sample.caption);
-  if (sample.sound) lines.push(h("audio", { controls: true, preload: "none", src: sample.sound }));
+  if (sample.audio) lines.push(h("audio", { controls: true, preload: "none", src: sample.audio }));
   if (sample.source && sample.picture) add(sample.source, "label");
   const wide = sample.wide || (!sample.size && sample.hypothesis === undefined);
   return h("div", { className: `card picture${wide ? " wide" : sample.size || !sample.picture ? " large" : ""}` }, frame, ...lines);
 }
-const thingsOf = (all) => (all.some((one) => one.sound) ? "sounds" : all.every((one) => !one.picture) ? "texts" : "images");
+const thingsOf = (all) => (all.some((one) => one.audio) ? "recordings" : all.every((one) => !one.picture) ? "texts" : "images");
 function images() {
   if (!data.images) return;
   const all = data.images, told = all.filter((one) => one.hypothesis !== undefined && one.target !== undefined && !one.size), found = all.filter((one) => one.size);

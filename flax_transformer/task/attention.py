@@ -16,7 +16,7 @@ from flax_transformer.models.protocol import EncoderDecoder
 from flax_transformer.ops import capture
 from flax_transformer.ops.capture import marks
 from flax_transformer.parallel import MeshConfig, make_mesh
-from flax_transformer.report import AttentionMaps, Picture
+from flax_transformer.report import AttentionMaps, TextAttention
 from flax_transformer.task.translator import Search, Translator, padded_length
 
 SEES_ALL = "Rows: the generated token; columns: the tokens of the last pass that it attends to, before and after it."
@@ -124,7 +124,7 @@ def attention_maps(translator: Translator, source: Sequence[int], target: Sequen
     )
 
 
-def draw(translator: Translator, source: str, tokens: Sequence[str]) -> Picture:
+def draw(translator: Translator, source: str, tokens: Sequence[str]) -> TextAttention:
     """Make the image of a sentence and its translation, the latter as a `Hypothesis` has it.
 
     Raises:
@@ -135,10 +135,10 @@ def draw(translator: Translator, source: str, tokens: Sequence[str]) -> Picture:
     known = [tokenizer.inner.token_to_id(token) for token in tokens]
     if None in known:
         raise ValueError(f"the vocabulary must hold every token of a translation, got {tokens[known.index(None)]!r}")
-    return Picture(source, tokenizer.decode([known])[0], attention_maps(translator, ids, known))
+    return TextAttention(source, tokenizer.decode([known])[0], attention_maps(translator, ids, known))
 
 
-def draw_sentence(translator: Translator, sentence: str, search: Search) -> tuple[Picture, dict]:
+def draw_sentence(translator: Translator, sentence: str, search: Search) -> tuple[TextAttention, dict]:
     """Translate a sentence; give its image, and the translation as a sample with readable tokens.
 
     Raises:

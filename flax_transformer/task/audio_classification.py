@@ -49,7 +49,7 @@ HOP = 100
 
 
 @frozen
-class SoundAugment:
+class AudioAugment:
     """What is changed in training sounds at random; at 0 nothing is."""
 
     speed: float = 0.0
@@ -112,14 +112,14 @@ class Features:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldSounds:
+class HeldAudio:
     """Held-out sounds, and how a model hears them."""
 
     items: Sequence[Any]
     transforms: tuple[Transform, ...]
     processor: AudioProcessor
 
-    what: ClassVar[str] = "sounds"
+    what: ClassVar[str] = "recordings"
 
     @property
     def labels(self) -> Int[np.ndarray, " B"]:
@@ -142,7 +142,7 @@ class AudioExamples:
     rate: int | None = None
     """Samples a second that it hears; sounds at others are resampled. None: the checkpoint's that training begins with,
     or as the first training sound has."""
-    augment: SoundAugment = SoundAugment()
+    augment: AudioAugment = AudioAugment()
     """What is changed in training sounds."""
     memory: int = 1024
     """MiB of sounds at most that are decoded once and held in memory; more are decoded when they are needed."""
@@ -180,9 +180,9 @@ class AudioExamples:
         found = data.open()
         if found.kind != kind:
             raise ValueError(f"the sounds must have {kind}, they have {found.kind}")
-        for split, sounds in found.splits.items() if kind == "classes" else ():
-            check_classes(sounds.known["label"], found.classes, f"{split} sounds")
-        counts = ", ".join(f"{len(sounds):,} {split}" for split, sounds in found.splits.items())
+        for split, audio in found.splits.items() if kind == "classes" else ():
+            check_classes(audio.known["label"], found.classes, f"{split} sounds")
+        counts = ", ".join(f"{len(audio):,} {split}" for split, audio in found.splits.items())
         print(f"sounds: {counts}" + (f"; {len(found.classes):,} classes" if found.classes else ""), flush=True)
         rate = self.rate or found.splits["train"].rate
         return prepared(found, rate, self.seconds, self.memory << 20, cut=cut), rate
@@ -214,13 +214,13 @@ class AudioExamples:
         return {
             "batches": stream(shuffled(found.splits["train"], *train, seed=context.seed), collate, self.rows),
             **once,
-            "held": HeldSounds(found.splits["test"], held, processor),
+            "held": HeldAudio(found.splits["test"], held, processor),
             "processor": processor,
         }
 
 
 @frozen
-class LabelledSounds(AudioExamples):
+class LabelledAudio(AudioExamples):
     """Lay out the log-mel spectrum of a sound a row, of so many seconds: silence behind it, what is beyond left out;
     its samples, where training begins with a checkpoint that hears these."""
 
@@ -228,12 +228,12 @@ class LabelledSounds(AudioExamples):
     """Mel bins."""
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the sounds; held out are the test's `HeldSounds`.
+        """Open the sounds; held out are the test's `HeldAudio`.
 
         Args:
           data: has `open()`, which gives a `AudioSet` of classes.
         """
-        known = context.sound
+        known = context.audio_processor
         return self._settled(known, context.init, *HEARD)._open(data, context, known)
 
     def _open(self, data: Any, context: Context, known: AudioProcessor | None) -> Opened:
@@ -243,7 +243,7 @@ class LabelledSounds(AudioExamples):
         collate = SpectrogramRows() if frames else WaveformRows(samples=self.seconds * rate)
         return Opened(
             spec=Spec(
-                uses=("classify",), classes=found.classes, sizes=frame_sizes(self.seconds, self.bins), sound=True
+                uses=("classify",), classes=found.classes, sizes=frame_sizes(self.seconds, self.bins), audio=True
             ),
             fields=named_classes(found.classes),
             **self._laid_out(found, context, collate, processor),
@@ -269,12 +269,12 @@ def prepared(found: AudioSet, rate: int, seconds: int, limit: int, *, cut: bool)
             continue
         size = 0
         for index in range(len(items)):
-            length, own = items.sounds.size(index)
+            length, own = items.files.size(index)
             others, long = others + (own != rate), long + (length > seconds * own)
             if length > seconds * own and not cut:
                 raise ValueError(
                     f"a sound must not be longer than the model hears, {seconds} seconds, got {length / own:.1f} in "
-                    f"{items.sounds.name(index)}"
+                    f"{items.files.name(index)}"
                 )
             size += 4 * length * rate // own
         if size <= limit:
@@ -315,12 +315,12 @@ def frame_sizes(seconds: int, bins: int) -> Mapping[str, int]:
 
 
 def classify_audio(
-    pretrained: Pretrained, sounds: Sequence[Any], *, sampling_rate: int | None = None
+    pretrained: Pretrained, audio: Sequence[Any], *, sampling_rate: int | None = None
 ) -> list[list[Label]]:
     """Tell what sounds are, one after another.
 
     Args:
-      sounds: files, bytes of files, `data.audio.Waveform`s, or arrays of samples; what is beyond the model's window is
+      audio: files, bytes of files, `data.audio.Waveform`s, or arrays of samples; what is beyond the model's window is
         left out.
       sampling_rate: of arrays; the model's own by default.
 
@@ -330,12 +330,12 @@ def classify_audio(
     Raises:
       ValueError: a checkpoint of another kind or without a feature extractor, no such file, or what is no sound.
     """
-    require_use(pretrained, "classify", "sound")
+    require_use(pretrained, "classify", "audio")
     processor, found = audio_processor_of(pretrained), []
-    for sound in sounds:
-        if isinstance(sound, str | os.PathLike):
-            file_of(pretrained, sound, "sounds")
-        logits = pretrained(**processor(sound, sampling_rate=sampling_rate)).logits
+    for waveform in audio:
+        if isinstance(waveform, str | os.PathLike):
+            file_of(pretrained, waveform, "recordings")
+        logits = pretrained(**processor(waveform, sampling_rate=sampling_rate)).logits
         found += ranked(pretrained, np.asarray(logits.astype(np.float32)))
     return found
 
@@ -346,4 +346,4 @@ def read_audio(pretrained: Pretrained, file: str | os.PathLike) -> Waveform:
     Raises:
       ValueError: no such file, or one that is no sound.
     """
-    return decode_audio(file_of(pretrained, file, "sounds"))
+    return decode_audio(file_of(pretrained, file, "recordings"))

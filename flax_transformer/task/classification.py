@@ -71,7 +71,7 @@ class ShownLabels(Evaluator):
     """Most frequent mistakes shown on the terminal."""
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
-        """Write what is seen of one into the run's folder; give what a sample has of it: `picture`, `source`."""
+        """Write what is seen of one into the run's folder; give what a sample has of it: `image`, `source`."""
         raise NotImplementedError
 
     def __call__(self, finished: Finished) -> Shown:
@@ -101,7 +101,7 @@ class ShownLabels(Evaluator):
 
 
 @frozen
-class PictureLabels(ShownLabels):
+class ImageLabels(ShownLabels):
     """Classify the test images or clips: `HeldImages`, `HeldClips`, `HeldSkeletons`."""
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
@@ -114,15 +114,15 @@ class PictureLabels(ShownLabels):
 
 
 @frozen
-class SoundLabels(ShownLabels):
+class AudioLabels(ShownLabels):
     """Classify the test sounds, which are `HeldSounds`."""
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the spectrum as the model hears it, and the sound."""
         heard = held[index]
-        picture = save_image(root, str(index), spectrum_image(heard["frames"].T))
-        sound = save_audio(root, str(index), heard["samples"], held.processor.rate)
-        return {"picture": picture, "sound": sound, "source": heard["name"]}
+        image = save_image(root, str(index), spectrum_image(heard["frames"].T))
+        waveform = save_audio(root, str(index), heard["samples"], held.processor.rate)
+        return {"picture": image, "audio": waveform, "source": heard["name"]}
 
 
 def telling(truth: np.ndarray, probabilities: Float[np.ndarray, "B E"]) -> np.ndarray:

@@ -14,7 +14,7 @@ from flax_transformer.report.run import read_records
 from flax_transformer.task.checkpoint import open_checkpoint
 from flax_transformer.task.report import draw_samples
 from flax_transformer.task.run import EXPORT, MODEL, open_run, read_model_config
-from flax_transformer.task.translation import DRAWN, PICTURES, has_tokens
+from flax_transformer.task.translation import DRAWN, SHOWN, has_tokens
 from flax_transformer.train.checkpoint import CheckpointError
 from flax_transformer.train.folder import FolderError, RunFolder, read_experiment
 from flax_transformer.train.state import parameter_count
@@ -113,7 +113,7 @@ def _drawn(runs: Sequence[ComparedRun], folders: Mapping[str, RunFolder]) -> lis
     of = {run.name: {sample_key(sample): sample for sample in run.samples} for run in first}
     keys = [key for key in matched([run.samples for run in first]) if all(key in each for each in of.values() if each)]
     fitting = [key for key in keys if all(_fits(each[key]) for each in of.values() if each)]
-    chosen = fitting[:: max(len(fitting) // PICTURES, 1)][:PICTURES]
+    chosen = fitting[:: max(len(fitting) // SHOWN, 1)][:SHOWN]
     drawn = {run.name: _draw(run, folders[run.name], [of[run.name][key] for key in chosen]) for run in first if chosen}
     return [drawn.get(run.name, run) for run in runs]
 
@@ -128,18 +128,18 @@ def _draw(run: ComparedRun, folder: RunFolder, samples: Sequence[Mapping[str, An
     """Draw what a run's model attends to in samples of it; where that cannot be, say why."""
     if not samples:
         return run
-    pictures, images, notes = [], [], []
+    text_attention, images, notes = [], [], []
     try:
         evaluators = [each for each in getattr(read_experiment(folder), "evaluators", ()) if each.draws]
         if evaluators:
             opened = open_run(folder.root)
             for evaluator in evaluators:
-                made, why = evaluator.pictures(opened.model, opened.tokenizer, samples)
-                pictures, notes = [*pictures, *made], [*notes, *why]
+                made, why = evaluator.text_attention(opened.model, opened.tokenizer, samples)
+                text_attention, notes = [*text_attention, *made], [*notes, *why]
         elif any((folder.root / EXPORT).glob("*.safetensors")):
             made, seen, notes = draw_samples(open_checkpoint(str(folder.root)), samples)
-            pictures, images = made or (), seen or ()
+            text_attention, images = made or (), seen or ()
     except (FolderError, CheckpointError, ValueError, OSError) as error:
         notes = [f"no attention is shown: {error}."]
     said = tuple(f"{run.name}: {note[:1].lower()}{note[1:]}" for note in notes)
-    return replace(run, pictures=tuple(pictures), images=tuple(images), notes=(*run.notes, *said))
+    return replace(run, text_attention=tuple(text_attention), images=tuple(images), notes=(*run.notes, *said))

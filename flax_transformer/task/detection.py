@@ -113,7 +113,7 @@ class DetectionImages:
             validation=partial(once, found.splits["validation"], *fixed),
             test=partial(once, found.splits["test"], *fixed),
             held=HeldImages(
-                pictures=found.splits["test"], transforms=fixed, normalise=normalise, class_ids=found.class_ids
+                images=found.splits["test"], transforms=fixed, normalise=normalise, class_ids=found.class_ids
             ),
             processor=self._processor(normalise),
             fields=named_classes(found.classes),
@@ -188,7 +188,7 @@ class DetectionEvaluator(Evaluator):
 
     def __call__(self, finished: Finished) -> Shown:
         """Test the model."""
-        opened, scenes, names = finished.opened, finished.opened.held.pictures, finished.opened.spec.classes
+        opened, scenes, names = finished.opened, finished.opened.held.images, finished.opened.spec.classes
         metrics = tested(finished.objective, finished.model, opened.test())
         found = [each for batch in opened.test() for each in _found(finished.model, batch)]
         precision = average_precision(found, [each.truth() for each in scenes.objects])

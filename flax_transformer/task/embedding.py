@@ -80,9 +80,9 @@ def choose(pretrained: Pretrained, files: Sequence[File | Any], texts: Sequence[
     said = embed_texts(pretrained, texts)
     if not files:
         return []
-    pictures = _unit(embed_images(pretrained, files))
+    images = _unit(embed_images(pretrained, files))
     scale = float(np.exp(np.asarray(pretrained.model.log_scale[...], np.float32)))
-    logits = scale * pictures @ said.T
+    logits = scale * images @ said.T
     probabilities = np.exp(logits - logits.max(1, keepdims=True))
     probabilities /= probabilities.sum(1, keepdims=True)
     return [[Label(texts[i], float(row[i])) for i in np.argsort(-row, kind="stable")] for row in probabilities]
@@ -138,8 +138,8 @@ def indexed(
         raise ValueError(f"{index} has the vectors of another checkpoint; delete it, or name another file by --index")
     kept = {} if known is None else {name: row for name, stamp, row in known[1] if stamps.get(name) == stamp}
     fresh = [name for name in stamps if name not in kept]
-    for paths, pictures in read_several([root / name for name in fresh], partial(read_image, pretrained), refuse):
-        found = _unit(embed_images(pretrained, pictures))
+    for paths, images in read_several([root / name for name in fresh], partial(read_image, pretrained), refuse):
+        found = _unit(embed_images(pretrained, images))
         kept |= {path.relative_to(root).as_posix(): row for path, row in zip(paths, found, strict=True)}
     stamps = {name: stamp for name, stamp in stamps.items() if name in kept}
     if not kept:

@@ -82,7 +82,7 @@ class Evaluator:
         """Return what the reader of a run's test metrics must know; nothing by default."""
         return []
 
-    def pictures(self, model: Any, tokenizer: Any, samples: Sequence[dict]) -> tuple[list, list[str]]:
+    def text_attention(self, model: Any, tokenizer: Any, samples: Sequence[dict]) -> tuple[list, list[str]]:
         """Draw some samples for the report, and say why where that cannot be; nothing by default."""
         return [], []
 

@@ -25,7 +25,7 @@ from flax_transformer.task.captioning import room
 from flax_transformer.task.checkpoint import image_processor_of, open_checkpoint, tokenizer_of
 from flax_transformer.task.classification import label_names
 from flax_transformer.task.detection import THRESHOLD
-from flax_transformer.task.video_classification import read_clip
+from flax_transformer.task.video_classification import read_video
 
 WORDS = 24
 """Tokens of a caption that is drawn, at most."""
@@ -36,20 +36,20 @@ def draw_file(name: str | Path, file: str | Path, text: str = "") -> tuple[Image
 
     Args:
       name: as `open_checkpoint` takes it.
-      file: of an image, or a clip as `read_clip` takes it.
+      file: of an image, or a clip as `read_video` takes it.
       text: for a model that reads one with the image.
 
     Raises:
       FileNotFoundError, FolderError, CheckpointError: what cannot be opened.
-      ValueError: as `draw_image`, `draw_clip`, `read_clip`, or what cannot be opened.
+      ValueError: as `draw_image`, `draw_video`, `read_video`, or what cannot be opened.
     """
     pretrained = open_checkpoint(str(name))
-    if "clips" in pretrained.architecture.inputs.reads:
-        return draw_clip(pretrained, read_clip(pretrained, file), Path(file).name)
+    if "videos" in pretrained.architecture.inputs.reads:
+        return draw_video(pretrained, read_video(pretrained, file), Path(file).name)
     return draw_image(pretrained, file, Path(file).name, text)
 
 
-def draw_clip(pretrained: Pretrained, frames: Sequence[Any], source: str = "") -> tuple[ImageAttention, list[str]]:
+def draw_video(pretrained: Pretrained, frames: Sequence[Any], source: str = "") -> tuple[ImageAttention, list[str]]:
     """Lay what every head looks at over a film of a clip, its frames side by side, and say what is too much for that.
 
     Args:
@@ -61,14 +61,14 @@ def draw_clip(pretrained: Pretrained, frames: Sequence[Any], source: str = "") -
     """
     name, known = pretrained.config["architectures"][0], pretrained.architecture
     model = getattr(pretrained.model, "backbone", pretrained.model)
-    if "clips" not in known.inputs.reads:
+    if "videos" not in known.inputs.reads:
         raise ValueError(f"a {name} reads {' and '.join(known.inputs.reads)}, it was given clips")
     if not known.inputs.takes_alone("pixel_values"):
         raise ValueError(f"attention over a clip is drawn where a model needs nothing else, a {name} needs a mask")
     processor = image_processor_of(pretrained)
     given = Inputs(**processor(list(frames)))
     output, found = _looked(pretrained, given)
-    laid = model.over_clip(found, *given.pixel_values.shape[1:2], *given.pixel_values.shape[-2:])
+    laid = model.over_video(found, *given.pixel_values.shape[1:2], *given.pixel_values.shape[-2:])
     span = getattr(model.cfg.patches, "span", 1)
     shown = [processor.shown(frame) for frame in list(frames)[::span][: len(frames) // span]]
     pixels = np.concatenate(shown, axis=1)

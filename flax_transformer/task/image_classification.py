@@ -15,11 +15,11 @@ from flax_transformer.data.image import (
     DecodedRows,
     ImageRows,
     ImageSet,
+    ImageSplit,
     ImageStream,
     InMemoryRows,
     MixupCutmix,
     Normalise,
-    Pictures,
     each_image_once,
     load_images,
 )
@@ -69,26 +69,26 @@ class LabelledImages(Sized):
             batches=self._stream(found.splits["train"], shape, normalise, context.seed, classes=len(found.classes)),
             validation=partial(once, *held["validation"]),
             test=partial(once, *held["test"]),
-            held=HeldImages(pictures=found.splits["test"], transforms=fixed, normalise=normalise),
+            held=HeldImages(images=found.splits["test"], transforms=fixed, normalise=normalise),
             processor=processor_of(fixed, normalise),
             fields=named_classes(found.classes),
         )
 
-    def _held(self, pictures: Pictures, fixed: tuple[Transform, ...]) -> tuple[Any, ...]:
-        kept = load_images(pictures, *fixed, limit=self.memory << 20)
-        return (pictures, *fixed) if kept is None else (kept,)
+    def _held(self, images: ImageSplit, fixed: tuple[Transform, ...]) -> tuple[Any, ...]:
+        kept = load_images(images, *fixed, limit=self.memory << 20)
+        return (images, *fixed) if kept is None else (kept,)
 
     def _stream(
-        self, pictures: Pictures, shape: tuple[int, int, int], normalise: Normalise, seed: int, *told: Any, classes: int
+        self, images: ImageSplit, shape: tuple[int, int, int], normalise: Normalise, seed: int, *told: Any, classes: int
     ) -> ImageStream:
         """Stream images to train on; `told` changes batches after all else."""
-        pictures, *fixed = self._held(pictures, () if self.augment.area else self._fixed())
+        images, *fixed = self._held(images, () if self.augment.area else self._fixed())
         each = (*fixed, *self.augment.examples(shape[:2], self.resample))
         before, after = self.augment.batches(classes)
-        if each or not hasattr(pictures.images, "pixels"):
-            source: Any = DecodedRows(shuffled(pictures, *each, seed=seed), ImageRows())
+        if each or not hasattr(images.images, "pixels"):
+            source: Any = DecodedRows(shuffled(images, *each, seed=seed), ImageRows())
         else:
-            source = InMemoryRows(pictures, seed)
+            source = InMemoryRows(images, seed)
         pairs = any(isinstance(change, MixupCutmix) for change in after)
         return image_stream(source, *before, normalise, *after, *told, rows=self.rows, seed=seed, pairs=pairs)
 

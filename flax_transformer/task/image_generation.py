@@ -17,8 +17,8 @@ from flax_transformer.data.identity import digest, name_function
 from flax_transformer.data.image import (
     DecodedRows,
     ImageRows,
+    ImageSplit,
     InMemoryRows,
-    Pictures,
     Resize,
     ShiftFlip,
     each_image_once,
@@ -39,7 +39,7 @@ PALETTE = "palette.json"
 """File of a run's folder that has its colours."""
 
 
-PICTURES, PIXELS = 1 << 12, 1 << 18
+IMAGES, PIXELS = 1 << 12, 1 << 18
 """Images, and pixels of them, that colours are found by."""
 
 
@@ -47,7 +47,7 @@ PICTURES, PIXELS = 1 << 12, 1 << 18
 class HeldPixels:
     """Images before they become sequences."""
 
-    pictures: Mapping[str, tuple[Any, ...]]
+    images: Mapping[str, tuple[Any, ...]]
     """Those of each split, then the transforms that make them one size."""
     palette: Palette
     rows: int
@@ -55,10 +55,10 @@ class HeldPixels:
 
     def batches(self, split: str, most: int | None = None) -> Iterator[Arrays]:
         """Return batches of `images`, in bytes, and the numbers of their classes: each once, or so many at random."""
-        pictures, *fixed = self.pictures[split]
-        if most is not None and most < len(pictures):
-            pictures = pictures.take(np.random.default_rng(0).permutation(len(pictures))[:most])
-        return each_image_once(pictures, *fixed, rows=self.rows, collate=ImageRows())
+        images, *fixed = self.images[split]
+        if most is not None and most < len(images):
+            images = images.take(np.random.default_rng(0).permutation(len(images))[:most])
+        return each_image_once(images, *fixed, rows=self.rows, collate=ImageRows())
 
 
 @frozen
@@ -97,7 +97,7 @@ class PixelSequences:
         found = opened(data, "classes")
         height, width, channels = shape_of(found, self.size)
         fixed = () if self.size is None else (Resize(size=(height, width), resample=self.resample),)
-        held = {split: _held(pictures, fixed, self.memory << 20) for split, pictures in found.splits.items()}
+        held = {split: _held(images, fixed, self.memory << 20) for split, images in found.splits.items()}
         if (known := context.processor) is not None:
             palette = checkpoint_palette(known, (height, width), channels)
         else:
@@ -114,7 +114,7 @@ class PixelSequences:
             ),
             validation=partial(once, *held["validation"], normalise=told),
             test=partial(once, *held["test"], normalise=told),
-            held=HeldPixels(pictures=held, palette=palette, rows=rows),
+            held=HeldPixels(images=held, palette=palette, rows=rows),
             processor=palette_processor(palette, (height, width), self.resample),
         )
 
@@ -129,17 +129,17 @@ def palette_processor(palette: Palette, size: tuple[int, int], resample: Resampl
     })  # fmt: skip
 
 
-def _held(pictures: Pictures, fixed: tuple[Any, ...], limit: int) -> tuple[Any, ...]:
+def _held(images: ImageSplit, fixed: tuple[Any, ...], limit: int) -> tuple[Any, ...]:
     """Return images and what is to be done to them: nothing where memory holds them as they will be."""
-    kept = load_images(pictures, *fixed, limit=limit)
-    return (pictures, *fixed) if kept is None else (kept,)
+    kept = load_images(images, *fixed, limit=limit)
+    return (images, *fixed) if kept is None else (kept,)
 
 
-def _rows(pictures: Pictures, *fixed: Any, seed: int) -> Any:
+def _rows(images: ImageSplit, *fixed: Any, seed: int) -> Any:
     """Return rows to train on, in random order."""
-    if fixed or not hasattr(pictures.images, "pixels"):
-        return DecodedRows(shuffled(pictures, *fixed, seed=seed), ImageRows())
-    return InMemoryRows(pictures, seed)
+    if fixed or not hasattr(images.images, "pixels"):
+        return DecodedRows(shuffled(images, *fixed, seed=seed), ImageRows())
+    return InMemoryRows(images, seed)
 
 
 def checkpoint_palette(processor: ImageProcessor, size: tuple[int, int], channels: int) -> Palette:
@@ -160,13 +160,13 @@ def checkpoint_palette(processor: ImageProcessor, size: tuple[int, int], channel
 
 def _palette(path: Path, train: tuple[Any, ...], colours: int, seed: int) -> Palette:
     """Load the run's colours, or find them in some training images and keep them."""
-    pictures, *fixed = train
-    found_in = digest(pictures.fingerprint, *map(name_function, fixed), f"{colours} {seed}")
+    images, *fixed = train
+    found_in = digest(images.fingerprint, *map(name_function, fixed), f"{colours} {seed}")
     known = json.loads(path.read_text()) if path.is_file() else {}
     if known.get("found_in") == found_in:
         return Palette(colours=tuple(map(tuple, known["colours"])))
     rng = np.random.default_rng(seed)
-    kept = load_images(pictures.take(rng.permutation(len(pictures))[:PICTURES]), *fixed)
+    kept = load_images(images.take(rng.permutation(len(images))[:IMAGES]), *fixed)
     if kept is None:
         raise ValueError("images must be small and of one size to be sequences; say a size to resize them to")
     pixels = kept.images.pixels.reshape(-1, kept.images.pixels.shape[-1])
@@ -295,13 +295,13 @@ GREY = 127
 CAPTION = "the half that is given, completions of it, and the image itself"
 
 
-def strip(pictures: UInt8[np.ndarray, "R B H W C"], *, edge: int = 64, gap: int = 2) -> UInt8[np.ndarray, "_ _ C"]:
+def strip(images: UInt8[np.ndarray, "R B H W C"], *, edge: int = 64, gap: int = 2) -> UInt8[np.ndarray, "_ _ C"]:
     """Lay R rows of images on a white page, each pixel a square, so large that sides have `edge` pixels or more."""
-    scale = -(-edge // max(pictures.shape[2:4]))
-    pictures = pictures.repeat(scale, axis=2).repeat(scale, axis=3)
-    R, B, H, W, C = pictures.shape
+    scale = -(-edge // max(images.shape[2:4]))
+    images = images.repeat(scale, axis=2).repeat(scale, axis=3)
+    R, B, H, W, C = images.shape
     page = np.full((R, H + gap, B, W + gap, C), 255, np.uint8)
-    page[:, :H, :, :W] = pictures.transpose(0, 2, 1, 3, 4)
+    page[:, :H, :, :W] = images.transpose(0, 2, 1, 3, 4)
     return page.reshape(R * (H + gap), B * (W + gap), C)[:-gap, :-gap]
 
 

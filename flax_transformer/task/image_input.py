@@ -14,10 +14,10 @@ from flax_transformer.data.image import (
     ColourJitter,
     Erase,
     ImageSet,
+    ImageSplit,
     ImageStream,
     MixupCutmix,
     Normalise,
-    Pictures,
     RandAugment,
     RandomResizedCrop,
     Resize,
@@ -39,7 +39,7 @@ from flax_transformer.task.opened import Context, check_rows
 class HeldImages:
     """Held-out images, and how a model sees them."""
 
-    pictures: Pictures | Scenes
+    images: ImageSplit | Scenes
     transforms: tuple[Transform, ...]
     """Before they are laid out."""
     normalise: Normalise
@@ -51,15 +51,15 @@ class HeldImages:
     @property
     def labels(self) -> Int[np.ndarray, " B"]:
         """The numbers of their classes."""
-        return self.pictures.labels
+        return self.images.labels
 
     def name(self, index: int) -> str:
         """Say where an image comes from."""
-        return self.pictures.images.name(index)
+        return self.images.images.name(index)
 
     def seen(self, index: int) -> Any:
         """Return an image in the size in which a model sees it, of Pillow."""
-        return Chain(self.transforms)(self.pictures[index], np.random.default_rng(0))["image"]
+        return Chain(self.transforms)(self.images[index], np.random.default_rng(0))["image"]
 
     def told(self, index: int) -> dict[str, Any]:
         """Say what else a report must know of how it is shown."""
@@ -194,13 +194,13 @@ def shape_of(found: ImageSet, size: int | None) -> tuple[int, int, int]:
         return size, size, found.channels
     first = found.splits["train"].images
     known = first.size(0)
-    for pictures in found.splits.values():
-        for i in range(len(pictures.images)):
-            if (other := pictures.images.size(i)) != known:
+    for images in found.splits.values():
+        for i in range(len(images.images)):
+            if (other := images.images.size(i)) != known:
                 one, two = (f"{width} × {height}" for width, height in (known, other))
                 raise ValueError(
                     f"images must have one size, or get it by --size: {first.name(0)} has {one}, "
-                    f"{pictures.images.name(i)} {two}"
+                    f"{images.images.name(i)} {two}"
                 )
     width, height = known
     return height, width, found.channels

@@ -14,12 +14,12 @@ import numpy as np
 from flax_transformer.data.audio.open import LINES as SPEECH
 from flax_transformer.data.folder import open_folders
 from flax_transformer.data.image.coco import find_coco, open_coco
-from flax_transformer.data.image.open import PICTURES
+from flax_transformer.data.image.open import IMAGE_FILES
 from flax_transformer.data.image.text import LINES as CAPTIONS
 from flax_transformer.data.json_line import open_json_lines
 from flax_transformer.data.synthetic import AudioData
 from flax_transformer.data.text.plain import read_text
-from flax_transformer.data.video.folder import CLIPS
+from flax_transformer.data.video.folder import VIDEOS
 from flax_transformer.hub import Pretrained
 from flax_transformer.hub.processor.detection import post_process_object_detection
 from flax_transformer.hub.registration import USES
@@ -35,7 +35,7 @@ from flax_transformer.task.image_classification import classify_images
 from flax_transformer.task.image_input import read_image
 from flax_transformer.task.speech_recognition import transcribe
 from flax_transformer.task.text_classification import classify
-from flax_transformer.task.video_classification import classify_videos, read_clip
+from flax_transformer.task.video_classification import classify_videos, read_video
 
 Metrics = dict[str, float | int | str]
 
@@ -67,7 +67,7 @@ def measure(pretrained: Pretrained, data: Path, split: str | None = None, refuse
         return _objects(pretrained, _folder(data), split, refuse)
     if "classify" in uses and "text" not in reads:
         return _class_folders(pretrained, _folder(data), split, refuse)
-    if "sound" in reads and uses & {"transcribe", "respond"}:
+    if "audio" in reads and uses & {"transcribe", "respond"}:
         return _speech(pretrained, _folder(data), split, refuse)
     if "images" in reads and uses & {"continue", "respond"}:
         return _captions(pretrained, _folder(data), split, refuse)
@@ -172,14 +172,14 @@ def _texts(pretrained: Pretrained, path: Path) -> Metrics:
 
 def _class_folders(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
     reads = pretrained.architecture.inputs.reads
-    if "sound" in reads:
+    if "audio" in reads:
         sets, classes = AudioData(root=str(data)).found()
-        found = {name: (each.sounds.root, each.sounds.names, each.known["label"]) for name, each in sets.items()}
+        found = {name: (each.files.root, each.files.names, each.known["label"]) for name, each in sets.items()}
         read, run = read_audio, classify_audio
     else:
-        sets, classes = open_folders(data, CLIPS if "clips" in reads else PICTURES)
+        sets, classes = open_folders(data, VIDEOS if "videos" in reads else IMAGE_FILES)
         found = {name: tuple(each) for name, each in sets.items()}
-        read, run = (read_clip, classify_videos) if "clips" in reads else (read_image, classify_images)
+        read, run = (read_video, classify_videos) if "videos" in reads else (read_image, classify_images)
     chosen, (root, names, labels) = _split(found, data, split)
     numbers = _numbers(pretrained, classes, _classes(pretrained))
     truth_of = {root / name: numbers[label] for name, label in zip(names, labels.tolist(), strict=True)}
@@ -204,14 +204,14 @@ def _written(
 
 def _speech(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
     chosen, said = _lines(data, SPEECH, split)
-    write = lambda sounds: [each.text for each in transcribe(pretrained, sounds)]  # noqa: E731
+    write = lambda audio: [each.text for each in transcribe(pretrained, audio)]  # noqa: E731
     found = dict(_written(pretrained, said, read_audio, write, refuse))
     references, heard = [said[file][0] for file in found], [*found.values()]
     if not found:
         raise ValueError(f"{data} must have a sound that can be read, got none")
     same = sum(one == other for one, other in zip(references, heard, strict=True))
     rates = {"wer": 100 * word_edits(references, heard).rate, "cer": 100 * letter_edits(references, heard).rate}
-    return {**rates, "exact_match": 100 * same / len(heard), "sounds": len(heard), "split": chosen}
+    return {**rates, "exact_match": 100 * same / len(heard), "recordings": len(heard), "split": chosen}
 
 
 def _captions(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:

@@ -93,7 +93,7 @@ class Context:
         return start_seq2seq(self.init, language, task) if self.init else None
 
     @property
-    def sound(self) -> AudioProcessor | None:
+    def audio_processor(self) -> AudioProcessor | None:
         """The feature extractor of that checkpoint; None for a new model."""
         return start_audio(self.init) if self.init else None
 

@@ -11,9 +11,9 @@ from flax_transformer.hub import Pretrained
 from flax_transformer.listing import without_folders
 from flax_transformer.report import (
     ImageAttention,
-    Picture,
     Report,
     Scale,
+    TextAttention,
     image_attention_figure,
     read_run,
     save_attention,
@@ -22,7 +22,7 @@ from flax_transformer.report import (
 from flax_transformer.report.sample import from_sheet
 from flax_transformer.task.attention import LONGEST, spell, token_ids
 from flax_transformer.task.checkpoint import image_processor_of, open_checkpoint
-from flax_transformer.task.image_attention import draw_clip, draw_image, layout_of, reads_both
+from flax_transformer.task.image_attention import draw_image, draw_video, layout_of, reads_both
 from flax_transformer.task.run import EXPORT, open_run
 from flax_transformer.task.text_attention import draw_texts
 from flax_transformer.task.translation import has_tokens
@@ -57,16 +57,16 @@ def write_report(
     """
     report = read_run(folder)
     samples = report.samples if samples is None else samples
-    facts, pictures, images, reasons = {}, None, None, []
+    facts, text_attention, images, reasons = {}, None, None, []
     if model is not None:
         facts = {"parameters": f"{parameter_count(model):,}"}
         facts |= {} if tokenizer is None else {"vocabulary": f"{tokenizer.vocab_size:,}"}
         for evaluator in evaluators:
             if evaluator.draws:
-                drawn, why = evaluator.pictures(model, tokenizer, samples or ())
-                pictures, reasons = [*(pictures or ()), *drawn], [*reasons, *why]
-    if pretrained is not None and pictures is None:
-        pictures, images, reasons = draw_samples(pretrained, samples or ())
+                drawn, why = evaluator.text_attention(model, tokenizer, samples or ())
+                text_attention, reasons = [*(text_attention or ()), *drawn], [*reasons, *why]
+    if pretrained is not None and text_attention is None:
+        text_attention, images, reasons = draw_samples(pretrained, samples or ())
     tested = [record for record in report.records or () if record["split"] == "test"]
     said = [note for evaluator in evaluators for note in (evaluator.notes(tested[-1]) if tested else ())]
     folders = _folders(folder, report.config)
@@ -74,7 +74,7 @@ def write_report(
     report = replace(
         report, facts={**report.facts, **facts},
         notes=without_folders((*report.notes, *notes, *reasons, *said), folders),
-        samples=without_folders(readable, folders), pictures=pictures, images=images,
+        samples=without_folders(readable, folders), text_attention=text_attention, images=images,
         headline=next((each.metric for each in evaluators if each.metric), report.headline),
     )  # fmt: skip
     return write_page(folder.report, report)
@@ -135,7 +135,7 @@ def _finished(folder: RunFolder) -> dict[str, Any]:
 
 
 def write_attention(
-    picture: Picture, sample: dict, output: Path, *, run: str = "", layer: int | None = None
+    picture: TextAttention, sample: dict, output: Path, *, run: str = "", layer: int | None = None
 ) -> list[Path]:
     """Write the attention of one sentence: a page of every layer, and PNGs of one.
 
@@ -160,7 +160,7 @@ def write_attention(
     )
     output.mkdir(parents=True, exist_ok=True)
     report = Report(
-        title="Attention", facts={"run": run} if run else {}, notes=notes, samples=[sample], pictures=[picture]
+        title="Attention", facts={"run": run} if run else {}, notes=notes, samples=[sample], text_attention=[picture]
     )
     paths = [write_page(output / "attention.html", report)]
     for maps in picture.maps:
@@ -220,7 +220,7 @@ COUNT = 3
 
 def draw_samples(
     pretrained: Pretrained, samples: Sequence[dict[str, Any]]
-) -> tuple[list[Picture] | None, list[ImageAttention] | None, list[str]]:
+) -> tuple[list[TextAttention] | None, list[ImageAttention] | None, list[str]]:
     """Draw the attention of a few samples, evenly spread over those that fit.
 
     Args:
@@ -233,7 +233,7 @@ def draw_samples(
     texts = images = None
     notes: list[str] = []
     try:
-        if "clips" in pretrained.architecture.inputs.reads:
+        if "videos" in pretrained.architecture.inputs.reads:
             films = [each for each in samples if each.get("picture") and each.get("frames")]
             drawn = [_draw_clip(pretrained, each) for each in _spread(films)] if pretrained.processor else []
             images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
@@ -266,7 +266,7 @@ def _draw(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttentio
 
 def _draw_clip(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttention, list[str]]:
     frames = from_sheet(_decoded(pretrained, sample["picture"]), sample["frames"])
-    return draw_clip(_as_it_is(pretrained, frames[0]), frames, str(sample.get("source", "")))
+    return draw_video(_as_it_is(pretrained, frames[0]), frames, str(sample.get("source", "")))
 
 
 def _decoded(pretrained: Pretrained, url: str) -> Any:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flax_transformer.data.examples import Arrays, Chain
 from flax_transformer.data.identity import name_function
-from flax_transformer.data.image import ImageRows, Pictures, each_image_once
+from flax_transformer.data.image import ImageRows, ImageSplit, each_image_once
 from flax_transformer.data.image.batch import Draw
 from flax_transformer.data.image.stream import order
 from flax_transformer.frozen import frozen
@@ -41,9 +41,9 @@ class HeldMatches:
     """Of each side, what a half is by its number: a text, or an image of Pillow's as the model sees it."""
 
 
-def numbered(images: Any) -> Pictures:
+def numbered(images: Any) -> ImageSplit:
     """Return images by their numbers in place of classes."""
-    return Pictures(images, np.arange(len(images), dtype=np.int32))
+    return ImageSplit(images, np.arange(len(images), dtype=np.int32))
 
 
 def only(batch: Mapping[str, Any], name: str, called: str | None = None) -> Arrays:
@@ -129,18 +129,18 @@ class PairRows:
     def identity(self) -> dict[str, Any]:
         """Name images, transforms and order."""
         changes = [[name_function(each) for each in (*fixed, *self.transforms)] for _, *fixed in self.sides]
-        return {"data": [pictures.fingerprint for pictures, *_ in self.sides], "transforms": changes, "seed": self.seed}
+        return {"data": [images.fingerprint for images, *_ in self.sides], "transforms": changes, "seed": self.seed}
 
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
         """Pick rows."""
         examples = []
         for number in numbers.tolist():
             pair, half = divmod(number, 2)
-            pictures, *fixed = self.sides[half]
-            epoch, place = divmod(pair, len(pictures))
-            index = int(order(len(pictures), self.seed, epoch)[place])
+            images, *fixed = self.sides[half]
+            epoch, place = divmod(pair, len(images))
+            index = int(order(len(images), self.seed, epoch)[place])
             rng = np.random.default_rng((self.seed, number))
-            examples.append(Chain((*fixed, *self.transforms))(pictures[index], rng))
+            examples.append(Chain((*fixed, *self.transforms))(images[index], rng))
         return ImageRows()(examples)
 
 
@@ -211,12 +211,12 @@ class RetrievalEvaluator(Evaluator):
             order = np.argsort(-scores[number], kind="stable")
             best, right = order[: self.found], held.belong[number]
             query, show = held.show[0](number), held.show[1]
-            pictures = [(show(int(each)), bool(right[each])) for each in best]
+            images = [(show(int(each)), bool(right[each])) for each in best]
             if not isinstance(query, str):
-                pictures = [(query, None), *pictures]
+                images = [(query, None), *images]
             rank = int(best_ranks(scores[number : number + 1], right[None])[0]) + 1
             samples.append({
-                "picture": save_image(finished.folder.root, str(number), strip(pictures)),
+                "picture": save_image(finished.folder.root, str(number), strip(images)),
                 "source": query if isinstance(query, str) else f"{held.sides[0][:-1]} {number}, and what it finds",
                 "caption": f"the right one has rank {rank:,} of {len(order):,}",
             })  # fmt: skip
@@ -247,19 +247,19 @@ def best_ranks(scores: Float[np.ndarray, "F S"], right: Bool[np.ndarray, "F S"])
     return ((scores >= best) & ~right).sum(axis=1)
 
 
-def strip(pictures: Iterable[tuple[Any, bool | None]]) -> Any:
+def strip(images: Iterable[tuple[Any, bool | None]]) -> Any:
     """Put images of Pillow's in a row: green around right ones, red around wrong, a wide gap after a question."""
     import PIL.Image
 
-    pictures = list(pictures)
-    high = max(picture.height for picture, _ in pictures) + 2 * FRAME
+    images = list(images)
+    high = max(image.height for image, _ in images) + 2 * FRAME
     places, x = [], 0
-    for picture, right in pictures:
+    for image, right in images:
         places.append(x)
-        x += picture.width + 2 * FRAME + GAP * (4 if right is None else 1)
+        x += image.width + 2 * FRAME + GAP * (4 if right is None else 1)
     row = PIL.Image.new("RGB", (x - GAP, high), "white")
-    for (picture, right), x in zip(pictures, places, strict=True):
+    for (image, right), x in zip(images, places, strict=True):
         colour = {None: "white", True: (40, 160, 70), False: (215, 60, 50)}[right]
-        row.paste(colour, (x, 0, x + picture.width + 2 * FRAME, picture.height + 2 * FRAME))
-        row.paste(picture.convert("RGB"), (x + FRAME, FRAME))
+        row.paste(colour, (x, 0, x + image.width + 2 * FRAME, image.height + 2 * FRAME))
+        row.paste(image.convert("RGB"), (x + FRAME, FRAME))
     return row

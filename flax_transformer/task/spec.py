@@ -34,7 +34,7 @@ class Spec:
     """Of clips, where there are any."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Other sizes, by the names of a config's fields."""
-    sound: bool = False
+    audio: bool = False
     """Whether inputs are sounds."""
     letters: int | None = None
     """Tokens of a new vocabulary of letters, which needs a new head of a checkpoint's model."""

@@ -24,7 +24,7 @@ from flax_transformer.listing import listed
 from flax_transformer.metric.edit_distance import letter_edits, word_edits
 from flax_transformer.objective.objective import present_rows
 from flax_transformer.ops import Mask
-from flax_transformer.report.audio_figure import pixels_of, sound_figure
+from flax_transformer.report.audio_figure import audio_figure, pixels_of
 from flax_transformer.report.sample import save_audio, save_image
 from flax_transformer.task.attention import attention_weights, spell
 from flax_transformer.task.audio_classification import AudioExamples, frame_sizes, sampled, spectra
@@ -75,7 +75,7 @@ class SpokenLetters(AudioExamples):
         Args:
           data: has `open()`, which gives a `AudioSet` of texts.
         """
-        known = context.sound
+        known = context.audio_processor
         return self._settled(known, context.init, "input_values")._open(data, context, known)
 
     def _open(self, data: Any, context: Context, known: AudioProcessor | None) -> Opened:
@@ -91,7 +91,7 @@ class SpokenLetters(AudioExamples):
         roles = ("pad", "bos", "eos") if new and known is not None else ()
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=("transcribe",), sizes={"outputs": size}, letters=size if new else None, sound=True),
+            spec=Spec(uses=("transcribe",), sizes={"outputs": size}, letters=size if new else None, audio=True),
             objective={"blank": tokenizer.pad or 0},
             fields={f"{role}_token_id": getattr(tokenizer, role) for role in roles},
             **self._laid_out(found, context, collate, sampled(rate) if known is None else known, Spelled(tokenizer)),
@@ -118,7 +118,7 @@ class SpokenTexts(AudioExamples):
         Args:
           data: has `open()`, which gives a `AudioSet` of texts.
         """
-        known = context.sound
+        known = context.audio_processor
         settled = self._settled(known, context.init, "input_features")
         return settled._open(data, context) if known is None else settled._begin(data, context, known)
 
@@ -130,7 +130,7 @@ class SpokenTexts(AudioExamples):
         collate = SpeechSeq2SeqRows(tokens=length, start=tokenizer.bos, pad=tokenizer.pad)
         return Opened(
             tokenizer=tokenizer,
-            spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, length=length, sound=True),
+            spec=Spec(uses=("respond",), vocab=tokenizer.vocab_size, length=length, audio=True),
             **tokenizer.published,
             **self._laid_out(found, context, collate, known, Spelled(tokenizer.target, tokenizer.eos)),
         )
@@ -266,17 +266,17 @@ class Transcripts(Evaluator):
         """Draw what the model hears of a sound over time; give what a sample has of it."""
         held, root = finished.opened.held, finished.folder.root
         example = held[index]
-        sound = held.items[index]["sound"]
+        waveform = held.items[index]["audio"]
         rate, ends = held.processor.rate, len(example["samples"])
         show = self._letters if self.search is None else self._attention
         frames = spectra(rate, -(-ends // rate), 64)(example["samples"])["input_features"][0]
         names, shares, seconds, title = show(finished, example)
         steps = round(seconds * 100)
         frames = np.pad(frames, ((0, 0), (0, max(steps - frames.shape[1], 0))), constant_values=frames.min())[:, :steps]
-        picture = pixels_of(sound_figure(frames, seconds, names, shares, title))
+        image = pixels_of(audio_figure(frames, seconds, names, shares, title))
         return {
-            "picture": save_image(root, str(index), picture, WIDEST),
-            "sound": save_audio(root, str(index), sound.samples, sound.rate),
+            "picture": save_image(root, str(index), image, WIDEST),
+            "audio": save_audio(root, str(index), waveform.samples, waveform.rate),
             "wide": True,
         }
 
@@ -336,7 +336,7 @@ class Transcript:
 
 def transcribe(
     pretrained: Pretrained,
-    sounds: Sequence[Any],
+    audio: Sequence[Any],
     *,
     sampling_rate: int | None = None,
     language: str | None = None,
@@ -351,7 +351,7 @@ def transcribe(
     is, and gives the best letter of each; it has no language, task, times or settings.
 
     Args:
-      sounds: files, bytes of files, `data.audio.Waveform`s, or arrays of samples.
+      audio: files, bytes of files, `data.audio.Waveform`s, or arrays of samples.
       sampling_rate: of arrays; the model's own by default.
       language: spoken, as a code such as de; by default the most probable one.
       task: `transcribe`, or `translate` into English; by default the checkpoint's own.
@@ -364,7 +364,7 @@ def transcribe(
         or a task that the checkpoint does not know.
     """
     scores = "transcribe" in pretrained.architecture.uses
-    require_use(pretrained, "transcribe" if scores else "respond", "sound")
+    require_use(pretrained, "transcribe" if scores else "respond", "audio")
     processor, tokenizer = audio_processor_of(pretrained), pretrained.tokenizer
     if tokenizer is None:
         raise ValueError("text needs a tokenizer, the checkpoint has no tokenizer files")
@@ -376,7 +376,7 @@ def transcribe(
                 f"a {pretrained.config['architectures'][0]} gives the best letters and nothing else, got "
                 f"{', '.join(f'{name}={value!r}' for name, value in asked.items() if value)}"
             )
-        return [_letters(pretrained, sound, sampling_rate) for sound in sounds]
+        return [_letters(pretrained, waveform, sampling_rate) for waveform in audio]
     said = pretrained.generation or pretrained.config
     first = said.get("no_timestamps_token_id")
     how = Speech(language=language, task=task, return_timestamps=True if timestamps else None)
@@ -386,15 +386,15 @@ def transcribe(
         return tokenizer.decode(tokens).strip() if tokens else ""
 
     found = []
-    for sound in sounds:
-        frames = processor(sound, sampling_rate=sampling_rate, truncation=False)["input_features"]
+    for waveform in audio:
+        frames = processor(waveform, sampling_rate=sampling_rate, truncation=False)["input_features"]
         (pieces,) = segments(pretrained, frames, None, how, settings)
         spoken = (Spoken(float(piece.start), float(piece.end), spell([piece])) for piece in pieces)
         found.append(Transcript(spell(pieces), tuple(each for each in spoken if each.text) if timestamps else ()))
     return found
 
 
-def _letters(pretrained: Pretrained, sound: Any, rate: int | None) -> Transcript:
-    logits = pretrained(**pretrained.processor(sound, sampling_rate=rate)).logits[0]
+def _letters(pretrained: Pretrained, waveform: Any, rate: int | None) -> Transcript:
+    logits = pretrained(**pretrained.processor(waveform, sampling_rate=rate)).logits[0]
     tokens = collapse(np.asarray(logits.argmax(axis=-1)), blank=pretrained.config.integer("pad_token_id", 0))
     return Transcript(pretrained.tokenizer.decode(tokens).strip() if tokens else "")

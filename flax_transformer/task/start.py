@@ -148,13 +148,13 @@ def load_start(name: str, spec: Spec, like: Any, *, seed: int, keep: bool = Fals
       ValueError: a checkpoint whose family can do no such thing.
     """
     config = read_json(find_folder(name) / CONFIG)
-    changed = _rates(config, like) | _pictures(config, spec, name) | _letters(spec)
+    changed = _rates(config, like) | _images(config, spec, name) | _letters(spec)
     if spec.classes:
         changed |= {"num_labels": len(spec.classes), "id2label": None}
     able = find_uses(config.get("model_type"), *spec.uses)
     own = (config.get("architectures") or [None])[0]
     reads, given = find_architecture(able[0])[1].inputs.reads, "text" if spec.image is None else "images"
-    given = "sound" if spec.sound else given if spec.frames is None else "clips"
+    given = "audio" if spec.audio else given if spec.frames is None else "videos"
     if given not in reads:
         raise ValueError(f"the checkpoint {name} reads {' and '.join(reads)}, the data are {given}")
     lenient = hub.Lenient(
@@ -208,7 +208,7 @@ def _rates(config: dict[str, Any], like: Any) -> dict[str, float]:
     return rates
 
 
-def _pictures(config: dict[str, Any], spec: Spec, name: str) -> dict[str, Any]:
+def _images(config: dict[str, Any], spec: Spec, name: str) -> dict[str, Any]:
     """Spell the size of the data's images as the checkpoint's config.json does."""
     if spec.image is None:
         return {}

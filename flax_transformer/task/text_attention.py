@@ -12,7 +12,7 @@ import numpy as np
 
 from flax_transformer.hub import ModelOutput, Pretrained
 from flax_transformer.parallel import MeshConfig, make_mesh
-from flax_transformer.report import AttentionMaps, Picture
+from flax_transformer.report import AttentionMaps, TextAttention
 from flax_transformer.task.attention import KINDS, LONGEST, draw_sentence, spell
 from flax_transformer.task.checkpoint import open_checkpoint, positions_of, tokenizer_of
 from flax_transformer.task.run import open_translator
@@ -21,7 +21,7 @@ from flax_transformer.task.translation import translates
 SELF = "Rows: tokens; columns: the tokens that they attend to."
 
 
-def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
+def draw_text(name: str | Path, text: str) -> tuple[TextAttention, dict[str, Any]]:
     """Return the attention of any checkpoint or run on a text; a run that translates searches as its recipe says.
 
     Returns:
@@ -39,7 +39,7 @@ def draw_text(name: str | Path, text: str) -> tuple[Picture, dict[str, Any]]:
     return picture, {"source": text, **({"hypothesis": picture.output} if _answers(pretrained) else {})}
 
 
-def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None) -> Picture:
+def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None) -> TextAttention:
     """Make the image of a text that a checkpoint reads, with the special tokens it adds.
 
     It runs on the CPU by the `xla` backend, as only that one has the weights.
@@ -64,11 +64,11 @@ def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None
         given = {name: np.asarray(each)[None] if choices else each for name, each in inputs.items()}
         tokens = spell(tokenizer, source)
         weights = _stacked(_looked(pretrained, given), "attentions")
-        return Picture(text, "", (AttentionMaps("self", weights, tokens, tokens, caption=SELF),))
+        return TextAttention(text, "", (AttentionMaps("self", weights, tokens, tokens, caption=SELF),))
     return _both_sides(pretrained, text, inputs, written)
 
 
-def draw_texts(pretrained: Pretrained, texts: Sequence[str]) -> list[Picture]:
+def draw_texts(pretrained: Pretrained, texts: Sequence[str]) -> list[TextAttention]:
     """Make the images of some texts that a model with one side reads; of the first alone where none can be padded.
 
     Raises:
@@ -77,16 +77,18 @@ def draw_texts(pretrained: Pretrained, texts: Sequence[str]) -> list[Picture]:
     tokenizer = tokenizer_of(pretrained)
     inputs = tokenizer(texts if tokenizer.pad is not None else texts[:1])
     weights = np.stack(_looked(pretrained, inputs)["attentions"], axis=1).astype(np.float32)
-    pictures = []
+    text_attention = []
     for text, ids, seen, own in zip(texts, inputs["input_ids"], inputs["attention_mask"], weights, strict=False):
         places = np.flatnonzero(seen)
         tokens = spell(tokenizer, np.asarray(ids)[places].tolist())
         maps = AttentionMaps("self", own[:, :, places][..., places], tokens, tokens, caption=SELF)
-        pictures.append(Picture(text, "", (maps,)))
-    return pictures
+        text_attention.append(TextAttention(text, "", (maps,)))
+    return text_attention
 
 
-def _both_sides(pretrained: Pretrained, text: str, inputs: Mapping[str, Any], written: Sequence[int] | None) -> Picture:
+def _both_sides(
+    pretrained: Pretrained, text: str, inputs: Mapping[str, Any], written: Sequence[int] | None
+) -> TextAttention:
     source = inputs["input_ids"][0].tolist()
     tokenizer = tokenizer_of(pretrained)
     target = tokenizer.target or tokenizer
@@ -108,7 +110,7 @@ def _both_sides(pretrained: Pretrained, text: str, inputs: Mapping[str, Any], wr
         AttentionMaps(name, _stacked(output, field), sides[rows], sides[columns], caption=caption)
         for (name, caption), field, (rows, columns) in kinds
     )
-    return Picture(text, target.decode(written) if answers else "", maps)
+    return TextAttention(text, target.decode(written) if answers else "", maps)
 
 
 def _answers(pretrained: Pretrained) -> bool:

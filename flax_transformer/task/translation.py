@@ -16,7 +16,7 @@ from flax_transformer.hub.convert import is_orbax
 from flax_transformer.hub.file import CONFIG, read_json
 from flax_transformer.listing import listed, short_path
 from flax_transformer.metric.bleu import NO_BLEU, TranslationScores, score
-from flax_transformer.report import Picture
+from flax_transformer.report import TextAttention
 from flax_transformer.task.attention import draw
 from flax_transformer.task.checkpoint import open_checkpoint, require_use, tokenizer_of
 from flax_transformer.task.command import program
@@ -37,7 +37,7 @@ HEADLINES = {
 }
 
 
-PICTURES = 3
+SHOWN = 3
 """Sentences whose attention a report shows."""
 
 
@@ -96,7 +96,9 @@ class Translations(Evaluator):
         """Say why there is no BLEU where there is none."""
         return [] if "bleu" in metrics else [f"{NO_BLEU}."]
 
-    def pictures(self, model: Any, tokenizer: Any, samples: Sequence[dict]) -> tuple[list[Picture], list[str]]:
+    def text_attention(
+        self, model: Any, tokenizer: Any, samples: Sequence[dict]
+    ) -> tuple[list[TextAttention], list[str]]:
         """Draw the attention of a few samples, evenly spread over those that fit; say so where none can be drawn."""
         translator = Translator(model, tokenizer)
         fitting = [
@@ -109,9 +111,9 @@ class Translations(Evaluator):
         ]
         if samples and not fitting:
             return [], [f"No attention is shown: no sample has at most {DRAWN} tokens on both sides."]
-        every = max(len(fitting) // PICTURES, 1)
+        every = max(len(fitting) // SHOWN, 1)
         try:
-            return [draw(translator, s["source"], s["tokens"]) for s in fitting[::every][:PICTURES]], []
+            return [draw(translator, s["source"], s["tokens"]) for s in fitting[::every][:SHOWN]], []
         except ValueError as error:
             return [], [f"No attention is shown: {error}."]
 

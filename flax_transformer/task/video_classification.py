@@ -17,12 +17,12 @@ from flax_transformer.data.image.decode import MODES
 from flax_transformer.data.label import check_classes
 from flax_transformer.data.video import (
     ChannelsToFrames,
-    LabelledClips,
     PerFrame,
     SampleFrames,
     VideoFiles,
     VideoRows,
     VideoSet,
+    VideoSplit,
 )
 from flax_transformer.data.video.frame_sampling import check_frame_count, evenly_spaced_frames
 from flax_transformer.data.video.skeleton import CentreBody, MoveBody, PoseRows, ResampleFrames, Skeletons
@@ -37,27 +37,27 @@ from flax_transformer.task.spec import Spec
 
 
 @frozen
-class HeldClips:
+class HeldVideos:
     """Held-out clips, and how a model sees them."""
 
-    clips: LabelledClips
+    videos: VideoSplit
     transforms: tuple[Transform, ...]
     """Before they are laid out."""
 
-    what: ClassVar[str] = "clips"
+    what: ClassVar[str] = "videos"
 
     @property
     def labels(self) -> Int[np.ndarray, " B"]:
         """The numbers of their classes."""
-        return self.clips.labels
+        return self.videos.labels
 
     def name(self, index: int) -> str:
         """Say where a clip comes from."""
-        return self.clips.clips.name(index)
+        return self.videos.videos.name(index)
 
     def seen(self, index: int) -> Any:
         """Return the frames that a model sees in the size in which it sees them, on a sheet, of Pillow."""
-        return sheet(Chain(self.transforms)(self.clips[index], np.random.default_rng(0))["images"])
+        return sheet(Chain(self.transforms)(self.videos[index], np.random.default_rng(0))["images"])
 
     def told(self, index: int) -> dict[str, Any]:
         """Say how many frames are on the sheet."""
@@ -80,15 +80,15 @@ class LabelledVideos(Sized):
         SampleFrames(count=self.frames, least=self.least)
 
     def open(self, data: Any, context: Context) -> Opened:
-        """Open the clips; held out are the test's `HeldClips`.
+        """Open the clips; held out are the test's `HeldVideos`.
 
         Args:
           data: has `open()`, which gives a `VideoSet`.
         """
         found = data.open()
-        for split, clips in found.splits.items():
-            check_classes(clips.labels, found.classes, f"{split} clips")
-        counts = ", ".join(f"{len(clips):,} {split}" for split, clips in found.splits.items())
+        for split, videos in found.splits.items():
+            check_classes(videos.labels, found.classes, f"{split} clips")
+        counts = ", ".join(f"{len(videos):,} {split}" for split, videos in found.splits.items())
         print(f"clips: {counts}; {len(found.classes):,} classes", flush=True)
         return self._settled(context, found.channels)._open(found, context)
 
@@ -113,7 +113,7 @@ class LabelledVideos(Sized):
             ),
             validation=partial(once, found.splits["validation"], *fixed),
             test=partial(once, found.splits["test"], *fixed),
-            held=HeldClips(clips=found.splits["test"], transforms=fixed),
+            held=HeldVideos(videos=found.splits["test"], transforms=fixed),
             processor=processor_of([each.transform for each in fixed[1:]], normalise, "VideoMAE"),
             fields=named_classes(found.classes),
         )  # fmt: skip
@@ -146,16 +146,16 @@ def check_videos(found: VideoSet, frames: int, size: int | None) -> tuple[int, i
     known: tuple[str, int, int] | None = None
     for labelled in found.splits.values():
         for i in range(len(labelled)):
-            count, height, width = labelled.clips.size(i)
+            count, height, width = labelled.videos.size(i)
             try:
                 check_frame_count(count, frames)
             except ValueError as error:
-                raise ValueError(f"{labelled.clips.name(i)}: {error}; ask for fewer by --frames") from error
-            known = known or (labelled.clips.name(i), height, width)
+                raise ValueError(f"{labelled.videos.name(i)}: {error}; ask for fewer by --frames") from error
+            known = known or (labelled.videos.name(i), height, width)
             if size is None and known[1:] != (height, width):
                 raise ValueError(
                     f"clips must have one size, or get it by --size: {known[0]} has {known[2]} × {known[1]}, "
-                    f"{labelled.clips.name(i)} {width} × {height}"
+                    f"{labelled.videos.name(i)} {width} × {height}"
                 )
     return known[1:] if size is None else (size, size)
 
@@ -254,8 +254,8 @@ class LabelledSkeletons:
         return ResampleFrames(count=self.frames, least=self.least, warp=self.warp), CentreBody(), self.move
 
 
-def classify_videos(pretrained: Pretrained, clips: Sequence[str | os.PathLike | list[Any]]) -> list[list[Label]]:
-    """Tell what happens in clips: folders of frames, video files, or what `read_clip` gives of them.
+def classify_videos(pretrained: Pretrained, videos: Sequence[str | os.PathLike | list[Any]]) -> list[list[Label]]:
+    """Tell what happens in clips: folders of frames, video files, or what `read_video` gives of them.
 
     Returns:
       For each clip all classes, the most probable first, as `classify` gives them.
@@ -263,15 +263,15 @@ def classify_videos(pretrained: Pretrained, clips: Sequence[str | os.PathLike | 
     Raises:
       ValueError: a checkpoint of another kind or without an image processor, or what is no clip.
     """
-    require_use(pretrained, "classify", "clips")
+    require_use(pretrained, "classify", "videos")
     processor = image_processor_of(pretrained)
-    frames = (clip if isinstance(clip, list) else read_clip(pretrained, clip) for clip in clips)
+    frames = (clip if isinstance(clip, list) else read_video(pretrained, clip) for clip in videos)
     logits = [pretrained(**processor(each)).logits for each in frames]
-    by_clip = [np.asarray(each.astype(np.float32)).mean(axis=0) for each in logits]  # a row a frame without time
-    return ranked(pretrained, np.stack(by_clip)) if by_clip else []
+    by_video = [np.asarray(each.astype(np.float32)).mean(axis=0) for each in logits]  # a row a frame without time
+    return ranked(pretrained, np.stack(by_video)) if by_video else []
 
 
-def read_clip(pretrained: Pretrained, clip: str | os.PathLike) -> list[Any]:
+def read_video(pretrained: Pretrained, clip: str | os.PathLike) -> list[Any]:
     """Decode as many frames of a clip as the model sees, evenly spread, with as many channels as its frames have.
 
     Raises:

@@ -12,7 +12,14 @@ from jaxtyping import Bool, Float, Int
 from flax_transformer.data import shuffled
 from flax_transformer.data.examples import Arrays, Chain
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image import DecodedRows, ImageRows, Pictures, VisualQuestions, each_image_once, load_images
+from flax_transformer.data.image import (
+    DecodedRows,
+    ImageRows,
+    ImageSplit,
+    VisualQuestions,
+    each_image_once,
+    load_images,
+)
 from flax_transformer.data.image.batch import Draw, image_batch
 from flax_transformer.data.image.image_set import ImageSet, InMemoryImages
 from flax_transformer.data.image.stream import epoch_indices
@@ -152,10 +159,10 @@ class AskedImages(LabelledImages):
         }
 
         def once(split: str) -> Iterable[Arrays]:
-            pictures, *each = held_images(known.asked[split], fixed, settled.memory)
+            images, *each = held_images(known.asked[split], fixed, settled.memory)
             told = partial(_both, tell[split], normalise)
             return each_image_once(
-                pictures, *each, rows=context.held_rows(self.rows), collate=ImageRows(), normalise=told
+                images, *each, rows=context.held_rows(self.rows), collate=ImageRows(), normalise=told
             )
 
         before, after = settled.augment.batches(len(known.classes))
@@ -266,7 +273,7 @@ def held_images(asked: VisualQuestions, fixed: Sequence[Any], memory: int) -> tu
     Args:
       memory: MiB that they may take.
     """
-    numbered = Pictures(asked.images, np.arange(len(asked.images), dtype=np.int32))
+    numbered = ImageSplit(asked.images, np.arange(len(asked.images), dtype=np.int32))
     kept = load_images(numbered, *fixed, limit=memory << 20)
     return (asked, *fixed) if kept is None else (replace(asked, images=kept.images),)
 

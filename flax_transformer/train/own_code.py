@@ -151,11 +151,11 @@ def _read(record: Path) -> tuple[dict[str, dict[str, str]], list[str]]:
     data = parse_object(record.read_bytes(), record)
     modules, folders = data.get("modules"), data.get("path")
     fields = {"file", "sha256", "name"}
-    sound = isinstance(modules, dict) and all(
+    valid = isinstance(modules, dict) and all(
         isinstance(each, dict) and each.keys() == fields and all(isinstance(value, str) for value in each.values())
         for each in modules.values()
     )
-    if not sound or not isinstance(folders, list) or not all(isinstance(each, str) for each in folders):
+    if not valid or not isinstance(folders, list) or not all(isinstance(each, str) for each in folders):
         raise ValueError(f"{record} must say the file, sha256 and name of each module, and a list of folders as path")
     return modules, folders
 

@@ -13,7 +13,7 @@ from flax_transformer.bench.workload import Size, Workload
 from flax_transformer.hub.registry import families, find_family
 from flax_transformer.models.preset import abstract, find_preset
 from flax_transformer.objective import OBJECTIVES
-from tests.models.families import PICTURES, SOUNDS, TEXTS
+from tests.models.families import AUDIO_FILES, IMAGES, TEXTS
 from tests.shares import share
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -65,7 +65,7 @@ def test_every_preset_is_fed_trained_and_made_to_generate(name):
         assert decoded.tokens.shape == (2, 1, 8)
 
 
-@pytest.mark.parametrize("name", share(PICTURES, 0, of=3))
+@pytest.mark.parametrize("name", share(IMAGES, 0, of=3))
 def test_a_preset_of_every_family_of_pictures_is_fed_and_trained(name):
     work = find_target(name, Size(batch=2))
     model = abstract(find_preset(name)())
@@ -76,7 +76,7 @@ def test_a_preset_of_every_family_of_pictures_is_fed_and_trained(name):
         assert loss.shape == metrics["count"].shape == ()
 
 
-@pytest.mark.parametrize("name", SOUNDS)
+@pytest.mark.parametrize("name", AUDIO_FILES)
 def test_a_preset_of_every_family_of_sounds_is_fed_and_trained(name):
     work = find_target(name, SMALL)
     model = abstract(find_preset(name)())
@@ -149,7 +149,7 @@ def test_config_json_alone_makes_a_model_of_every_architecture(family, architect
     (tmp_path / "config.json").write_text(json.dumps({**fields, "architectures": [architecture]}))
     known = find_family({**fields, "architectures": [architecture]})[1]
     pictures = "pixel_values" in known.inputs.needs
-    alone = known.inputs.reads == ("sound",) and "decoder_input_ids" not in known.inputs.needs
+    alone = known.inputs.reads == ("audio",) and "decoder_input_ids" not in known.inputs.needs
     work = find_target(str(tmp_path), Size(batch=2) if pictures or alone else SMALL)
     counted = work.facts(work.programs).flops
     assert counted["forward"].model > 0
@@ -157,7 +157,7 @@ def test_config_json_alone_makes_a_model_of_every_architecture(family, architect
     assert {*rows} == {2}
     both = pictures or "regions" in known.inputs.reads
     if both or alone:
-        units = {("pictures",): "images", ("clips",): "clips", ("sound",): "sounds"}
+        units = {("pictures",): "images", ("videos",): "videos", ("audio",): "recordings"}
         expected = (64, "tokens") if "decode" in work.programs else (2, units.get(known.inputs.reads, "pairs"))
     else:
         expected = (16, "steps" if known.inputs.reads == ("trajectories",) else "tokens")

@@ -118,7 +118,7 @@ def found(self, hidden, key=None):
 TOKENS = {"output": lambda self, hidden, key=None: Scores((hidden @ self.w)[..., :E])}
 CLASSES = {"output": lambda self, hidden, key=None: rows(hidden @ self.w)[..., :E]}
 SENTENCES = {**TOKENS, "sentence": lambda self, hidden: rows(hidden @ self.w)[..., :2]}
-SOUNDS = {"memory_mask": lambda self, mask: mask}
+AUDIO_FILES = {"memory_mask": lambda self, mask: mask}
 TAUGHT = {
     **CLASSES,
     "both": lambda self, hidden: (rows(hidden @ self.w)[..., :E], rows(hidden @ self.w)[..., 1 : E + 1]),
@@ -176,7 +176,7 @@ OBJECTS = {
     },
     "weights": np.ones(B, np.float32),
 }
-SOUND = {"inputs": INPUTS, "labels": ORDER[:, :2], "weights": REAL[:, :2]}
+AUDIO = {"inputs": INPUTS, "labels": ORDER[:, :2], "weights": REAL[:, :2]}
 TEXTS = {
     "inputs": {"tokens": LABELS % 2, "x": SEEN, "lengths": INPUTS["lengths"]},
     "weights": np.ones(B, np.float32),
@@ -192,8 +192,8 @@ ROUTED = ("balance", "router_z", "dropped")
 CASES = {
     "ActionLoss": (ActionLoss(), {"output": acted}, POSITIONS),
     "BatchStatistics": (BatchStatistics(of=LabelLoss()), None, ROWS),
-    "CTCLoss": (CTCLoss(mean_tokens=True), SOUNDS, SOUND),
-    "CTCLoss of sounds without lengths": (CTCLoss(), SOUNDS, {**SOUND, "inputs": {"x": SEEN}}),
+    "CTCLoss": (CTCLoss(mean_tokens=True), AUDIO_FILES, AUDIO),
+    "CTCLoss of sounds without lengths": (CTCLoss(), AUDIO_FILES, {**AUDIO, "inputs": {"x": SEEN}}),
     "ContrastiveLoss": (ContrastiveLoss(), PAIRS, TEXTS),
     "DetectionLoss": (DetectionLoss(), {"output": found}, OBJECTS),
     "DetectionLoss of the last layer": (DetectionLoss(auxiliary=False), {"output": found}, OBJECTS),

@@ -5,7 +5,7 @@ import pytest
 
 from flax_transformer.data.audio.transform import CTCRows
 from flax_transformer.data.image import ImageSet, Objects, Scenes
-from flax_transformer.data.image.image_set import InMemoryImages, Pictures
+from flax_transformer.data.image.image_set import ImageSplit, InMemoryImages
 from flax_transformer.data.label import check_boxes, check_classes
 from flax_transformer.data.text.labelled import Labelled
 from flax_transformer.task.image_input import opened
@@ -41,7 +41,7 @@ class Texts:
 def test_a_number_of_no_class_is_refused(label, tmp_path):
     rule = f"numbers of the 2 classes, 0 to 1, got {label} in item 1 of"
     with pytest.raises(ValueError, match=rule):
-        opened(Set("classes", Pictures(IMAGES, np.array([1, label], np.int32))), "classes")
+        opened(Set("classes", ImageSplit(IMAGES, np.array([1, label], np.int32))), "classes")
     with pytest.raises(ValueError, match=rule):
         LabelledTexts().open(Texts(label), Context(folder=RunFolder(tmp_path)))
 

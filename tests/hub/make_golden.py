@@ -209,7 +209,7 @@ MODELS = {
 
 PATCHES = ("vit", "deit", "dinov2", "vit_mae", "swin", "beit", "pvt")
 PIXELS = ("resnet", "convnext", "detr")
-CLIPS = ("vivit", "timesformer", "videomae")
+VIDEOS = ("vivit", "timesformer", "videomae")
 TOWERS = ("clip", "siglip")
 """Of texts and of images."""
 CAPTIONERS = ("vision-encoder-decoder",)
@@ -229,7 +229,7 @@ def inputs(name: str, kind: str) -> dict[str, np.ndarray]:
     if name == "whisper":
         frames = random.normal(size=(2, 5, 14)).astype(np.float32)
         return {"input_features": frames, "decoder_input_ids": random.integers(4, 20, (2, 6))}
-    if name in CLIPS:
+    if name in VIDEOS:
         return {"pixel_values": random.normal(size=(2, 4, 1, 12, 12)).astype(np.float32)}
     if name in PIXELS + PATCHES:
         config = MODELS[name][1]
@@ -294,7 +294,7 @@ def make(name: str) -> None:
     if name == "vilt":  # the patches of an image in their order, and not shuffled
         torch.multinomial = lambda weights, count, replacement=False: torch.arange(int(count)) % len(weights)
     model = getattr(transformers, kind)(config).eval()
-    random_too = PIXELS + PATCHES + CLIPS + TOWERS + CAPTIONERS + BESIDE + ASKED
+    random_too = PIXELS + PATCHES + VIDEOS + TOWERS + CAPTIONERS + BESIDE + ASKED
     if name in random_too:  # what begins at 0, 1 or next to it says something too
         for each in (*model.parameters(), *model.buffers()):
             if each.is_floating_point() and (each.ndim == 1 or not each.any() or (name in PIXELS and each.ndim == 2)):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flax_transformer import hub
-from flax_transformer.hub.call import pictures
+from flax_transformer.hub.call import images_of
 from flax_transformer.hub.check import check_pixels
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.inputs import Inputs, Signature
@@ -157,8 +157,8 @@ def test_a_model_is_given_what_it_reads(opened):
         model(input_ids=np.ones((1, 3), int), decoder_input_ids=np.ones((1, 3), int))
     with pytest.raises(ValueError, match="a BertForPreTraining reads text, it was given images"):
         require_use(model, "fill", "images")
-    with pytest.raises(ValueError, match=r"inputs must be among input_ids, .*, got sound"):
-        Signature(("sound",))
+    with pytest.raises(ValueError, match=r"inputs must be among input_ids, .*, got audio"):
+        Signature(("audio",))
 
 
 @pytest.mark.parametrize(
@@ -181,4 +181,4 @@ def test_pictures_come_with_channels_last():
     pixels = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
     given = Inputs(pixel_values=jnp.asarray(pixels), pixel_mask=np.ones((2, 4, 5)))
     check_pixels(given, Fields.of({}))
-    np.testing.assert_array_equal(pictures(given), pixels.transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(images_of(given), pixels.transpose(0, 2, 3, 1))

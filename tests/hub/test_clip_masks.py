@@ -22,7 +22,7 @@ SIZES = {
     "depth": 1,
     "init_std": 0.5,
 }
-CLIPS = np.random.default_rng(0).standard_normal((2, 4, 3, 8, 8), dtype=np.float32)
+VIDEOS = np.random.default_rng(0).standard_normal((2, 4, 3, 8, 8), dtype=np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def masked(kept, count=8):
 def test_a_mask_of_tubes_is_what_noise_draws(autoencoder):
     noise = np.random.default_rng(0).random((2, 4), dtype=np.float32)
     kept, _ = tube_places(noise, 2, 1)
-    output = autoencoder(pixel_values=CLIPS, bool_masked_pos=masked(np.asarray(kept)))
+    output = autoencoder(pixel_values=VIDEOS, bool_masked_pos=masked(np.asarray(kept)))
     model = autoencoder.model
-    drawn = model.output(model.hidden_states(np.moveaxis(CLIPS, 2, -1), noise))
+    drawn = model.output(model.hidden_states(np.moveaxis(VIDEOS, 2, -1), noise))
     np.testing.assert_allclose(output.logits, drawn, atol=1e-5)
 
 
@@ -60,15 +60,15 @@ def test_a_mask_of_tubes_is_what_noise_draws(autoencoder):
 )
 def test_masks_that_do_not_fit_are_refused(autoencoder, mask, message):
     with pytest.raises(ValueError, match=message):
-        autoencoder(pixel_values=CLIPS, bool_masked_pos=mask)
+        autoencoder(pixel_values=VIDEOS, bool_masked_pos=mask)
 
 
 def test_a_mask_must_be_known_before_a_call_is_compiled(autoencoder):
     mask = masked([(1, 2)] * 2)
-    known = jax.jit(lambda clips: autoencoder(pixel_values=clips, bool_masked_pos=mask).logits)(CLIPS)
-    np.testing.assert_allclose(known, autoencoder(pixel_values=CLIPS, bool_masked_pos=mask).logits, atol=1e-5)
+    known = jax.jit(lambda videos: autoencoder(pixel_values=videos, bool_masked_pos=mask).logits)(VIDEOS)
+    np.testing.assert_allclose(known, autoencoder(pixel_values=VIDEOS, bool_masked_pos=mask).logits, atol=1e-5)
     with pytest.raises(ValueError, match=r"the shapes of a call depend on bool_masked_pos, .* got a traced one"):
-        jax.jit(lambda mask: autoencoder(pixel_values=CLIPS, bool_masked_pos=mask).logits)(mask)
+        jax.jit(lambda mask: autoencoder(pixel_values=VIDEOS, bool_masked_pos=mask).logits)(mask)
 
 
 @pytest.mark.parametrize("name", ["vivit", "timesformer", "videomae"])
@@ -82,12 +82,12 @@ def test_pictures_are_no_clips(name):
 @pytest.mark.rotates
 def test_positions_fit_another_number_of_frames_and_size(tmp_path):
     """Resampled when a checkpoint is read for them, as a model resamples them for clips of another size."""
-    clips = np.random.default_rng(0).standard_normal((1, 6, 1, 16, 20), dtype=np.float32)
+    videos = np.random.default_rng(0).standard_normal((1, 6, 1, 16, 20), dtype=np.float32)
     for name in ("vivit", "timesformer"):
         fitted = hub.load(
             GOLDEN / name, lenient=hub.Lenient(config={"num_frames": 6, "image_size": [16, 20]}, initialise=())
         )
         assert fitted.config["num_frames"] == 6
         np.testing.assert_allclose(
-            fitted(pixel_values=clips).logits, hub.load(GOLDEN / name)(pixel_values=clips).logits, atol=1e-5
+            fitted(pixel_values=videos).logits, hub.load(GOLDEN / name)(pixel_values=videos).logits, atol=1e-5
         )

@@ -190,9 +190,9 @@ def test_objects_are_those_of_transformers(threshold, sizes):
 def test_clips_are_the_same_bit_for_bit(name, size):
     clip = list(np.random.default_rng(0).integers(0, 256, (5, *size, 3), np.uint8))
     ours, expected = ImageProcessor.of(CONFIGS[name]), theirs(CONFIGS[name])
-    for clips, shape in ((clip, (1, 5)), ([clip[:3], clip[2:]], (2, 3)), (clip[0], (1, 1))):
-        found = attempt(ours, clips)
-        same(found, attempt(expected, clips), (name, size))
+    for videos, shape in ((clip, (1, 5)), ([clip[:3], clip[2:]], (2, 3)), (clip[0], (1, 1))):
+        found = attempt(ours, videos)
+        same(found, attempt(expected, videos), (name, size))
         assert found["pixel_values"].shape[:2] == shape
     drawn = [PIL.Image.fromarray(frame) for frame in clip]
     np.testing.assert_array_equal(ours(drawn)["pixel_values"], ours(np.stack(clip))["pixel_values"])

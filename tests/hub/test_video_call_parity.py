@@ -50,14 +50,14 @@ DECODER = {"decoder_hidden_size": 12, "decoder_num_hidden_layers": 2, "decoder_n
            "decoder_intermediate_size": 10}  # fmt: skip
 
 
-def clips(frames, size, channels=3, rows=2, seed=0):
+def videos(frames, size, channels=3, rows=2, seed=0):
     height, width = size if isinstance(size, list) else (size, size)
     return np.random.default_rng(seed).standard_normal((rows, frames, channels, height, width), dtype=np.float32)
 
 
 def sized(options, **changes):
     options = {**options, **changes}
-    return clips(options["num_frames"], options["image_size"], options.get("num_channels", 3))
+    return videos(options["num_frames"], options["image_size"], options.get("num_channels", 3))
 
 
 @pytest.mark.proves("vivit", "parity", "both classes and every layer")
@@ -119,7 +119,7 @@ def test_other_resolutions_of_a_vivit_are_transformers(tmp_path, size):
     """Whose own resampling takes the table for that of one time, a square."""
     model = make("VivitForVideoClassification", "VivitConfig", **{**VIVIT["plain"], "num_frames": 2}, num_labels=5)
     model.save_pretrained(tmp_path)
-    inputs = {"pixel_values": clips(2, size)}
+    inputs = {"pixel_values": videos(2, size)}
     expected = forward(model.eval(), {**inputs, "interpolate_pos_encoding": True})
     got = hub.load(tmp_path)(**inputs, output_hidden_states=True)
     for name, value in expected.items():
@@ -135,7 +135,7 @@ def test_other_sizes_of_a_timesformer_are_transformers(tmp_path, attention, fram
     options = {**TIMESFORMER["plain"], "attention_type": attention}
     model = make("TimesformerForVideoClassification", "TimesformerConfig", **options, num_labels=5)
     model.save_pretrained(tmp_path)
-    inputs = {"pixel_values": clips(frames, size)}
+    inputs = {"pixel_values": videos(frames, size)}
     expected = forward(model.eval(), inputs)
     got = hub.load(tmp_path)(**inputs, output_hidden_states=True)
     for name, value in expected.items():

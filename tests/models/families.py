@@ -24,13 +24,13 @@ PRESETS = (
 )  # fmt: skip
 TEXTS = [name for name, preset in presets().items() if ".text." in preset.__module__]
 """Presets of models that read text."""
-PICTURES = (
+IMAGES = (
     "vit_tiny_patch16", "deit_tiny_distilled", "dinov2_small", "mae_base", "beit_base_patch16", "swin_tiny", "pvt_tiny",
     "resnet18", "convnext_tiny", "mixer_small_patch32", "cct_2_3x2",
     "detr_resnet50",
 )  # fmt: skip
 """A preset of each family that reads images."""
-SOUNDS = ("whisper_tiny", "wav2vec2_base")
+AUDIO_FILES = ("whisper_tiny", "wav2vec2_base")
 """A preset of each family that reads sound."""
 
 

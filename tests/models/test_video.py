@@ -21,7 +21,7 @@ SIZES = {
     "videomae_pretraining": 94_210_944,
 }  # fmt: skip
 SMALL = {"embed": 8, "heads": 2, "inner": 12, "depth": 2, "init_std": 0.5}
-CLIPS = np.random.default_rng(0).standard_normal((2, 4, 8, 8, 3), dtype=np.float32)
+VIDEOS = np.random.default_rng(0).standard_normal((2, 4, 8, 8, 3), dtype=np.float32)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -49,13 +49,13 @@ MODELS = {
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_vmap_is_the_batch(make):
     model = make()
-    np.testing.assert_allclose(jax.vmap(model)(CLIPS), model(CLIPS), atol=1e-5)
+    np.testing.assert_allclose(jax.vmap(model)(VIDEOS), model(VIDEOS), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_only_without_time_the_order_of_frames_says_nothing(name):
     model = MODELS[name]()
-    moved = np.abs(model(CLIPS)[:, 0] - model(CLIPS[:, ::-1])[:, 0]).max()
+    moved = np.abs(model(VIDEOS)[:, 0] - model(VIDEOS[:, ::-1])[:, 0]).max()
     assert (moved < 1e-5) == (name == "space only")
 
 
@@ -64,7 +64,7 @@ def test_a_block_of_divided_attention_sees_a_place_in_time_and_then_a_frame():
     """After one block a patch knows its own place in all frames, and the other places of every frame."""
     config = with_fields(timesformer_encoder("base", frames=4, image=8, patch=4), **{**SMALL, "depth": 1})
     model = TimeSformer(config, rngs=nnx.Rngs(0))
-    x = jnp.asarray(model.embed(CLIPS[0]))
+    x = jnp.asarray(model.embed(VIDEOS[0]))
     block = jax.tree.map(lambda leaf: leaf[0], model.trunk.blocks)
     time = jax.jacobian(lambda x: block.time(x, grid=Grid(4, 4)).sum(-1))(x)
     space = jax.jacobian(lambda x: block.attention(x, grid=Grid(4, 4)).sum(-1))(x)
@@ -110,9 +110,9 @@ def test_what_is_masked_does_not_reach_the_encoder():
     model = VideoMAE(config, rngs=nnx.Rngs(0))
     noise = np.random.default_rng(0).random((2, 16), dtype=np.float32)
     kept, _ = tube_places(noise, 2, 2)
-    assert model.hidden_states(CLIPS, noise).shape == (2, 28, 8)
-    assert model.output(model.hidden_states(CLIPS, noise)).shape == (2, 28, 24)
-    slope = jax.grad(lambda clips: (model.hidden_states(clips, noise) ** 3).sum())(CLIPS)
+    assert model.hidden_states(VIDEOS, noise).shape == (2, 28, 8)
+    assert model.output(model.hidden_states(VIDEOS, noise)).shape == (2, 28, 24)
+    slope = jax.grad(lambda videos: (model.hidden_states(videos, noise) ** 3).sum())(VIDEOS)
     seen = np.abs(np.asarray(slope)).max(-1).reshape(2, 2, 2, 4, 2, 4, 2)
     places = seen.max((2, 4, 6)).reshape(2, 32)
     for row, own in zip(places, kept, strict=True):

@@ -76,20 +76,20 @@ def test_vmap_is_the_batch_and_jit_is_eager():
 @pytest.mark.rotates
 def test_several_pictures_are_seen_one_by_one_and_told_apart():
     model = build(with_fields(SMALL, kinds=4))
-    pictures = jnp.stack([IMAGES, IMAGES[::-1], IMAGES], axis=1)
-    found = model.hidden_states(TOKENS, images=pictures, lengths=LENGTHS)
+    images = jnp.stack([IMAGES, IMAGES[::-1], IMAGES], axis=1)
+    found = model.hidden_states(TOKENS, images=images, lengths=LENGTHS)
     assert found.shape == (2, 3, 5 + 1 + 12, 16)
     np.testing.assert_allclose(found[:, 0], model.hidden_states(TOKENS, images=IMAGES, lengths=LENGTHS), atol=1e-5)
     assert np.abs(found[:, 2] - found[:, 0]).max() > 1e-3
     with pytest.raises(ValueError, match="images of a text must be fewer than the kinds, got 3, 3 kinds"):
-        build(with_fields(SMALL, kinds=3)).hidden_states(TOKENS, images=pictures)
+        build(with_fields(SMALL, kinds=3)).hidden_states(TOKENS, images=images)
 
 
 @pytest.mark.rotates
-@pytest.mark.parametrize("pictures", [None, 2])
-def test_answers_are_learned(pictures):
-    model = Classifier(answering(with_fields(SMALL, kinds=3), 4, pictures=pictures), rngs=nnx.Rngs(0))
-    images = IMAGES if pictures is None else jnp.stack([IMAGES, IMAGES], axis=1)
+@pytest.mark.parametrize("count", [None, 2])
+def test_answers_are_learned(count):
+    model = Classifier(answering(with_fields(SMALL, kinds=3), 4, images=count), rngs=nnx.Rngs(0))
+    images = IMAGES if count is None else jnp.stack([IMAGES, IMAGES], axis=1)
     inputs = {"tokens": TOKENS, "lengths": LENGTHS, "images": images}
     batch = {"inputs": inputs, "labels": jnp.array([1, 3]), "weights": jnp.ones(2)}
     gradient = jax.grad(lambda model: LabelLoss()(model, batch)[0])(model)

@@ -8,7 +8,7 @@ from flax import nnx
 
 from flax_transformer.models.head import head_of
 from flax_transformer.models.preset import abstract, find_preset, module_of
-from flax_transformer.models.speech.classify import SoundClassifierConfig
+from flax_transformer.models.speech.classify import AudioClassifierConfig
 from flax_transformer.models.speech.wav2vec2 import PlaceConv, Wav2Vec2, wav2vec2_base, wav2vec2_large
 from flax_transformer.nn import ConvConfig, with_fields
 from flax_transformer.objective import CTCLoss
@@ -105,7 +105,7 @@ def test_what_cannot_be_is_refused(model):
 
 def told(**head):
     backbone = narrow(wav2vec2_large)
-    return SoundClassifierConfig(backbone=backbone, head=head_of(backbone, outputs=3, **head))
+    return AudioClassifierConfig(backbone=backbone, head=head_of(backbone, outputs=3, **head))
 
 
 @pytest.mark.rotates

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flax_transformer.atomic import write_file
-from flax_transformer.report import AttentionMaps, ImageAttention, ImageMaps, Picture, Tiling
+from flax_transformer.report import AttentionMaps, ImageAttention, ImageMaps, TextAttention, Tiling
 from flax_transformer.report.comparison import ComparedRun, Metric
 from flax_transformer.report.comparison_page import Comparison, comparison_table, matched, render_comparison
 
@@ -27,7 +27,7 @@ def records(scale=1.0, bleu=30.0, counts=True):
 
 def attended(rows=("ein", "·Hund"), layers=2):
     weights = np.full((layers, 2, len(rows), 2), 0.5, np.float32)
-    return Picture("a dog", " ".join(rows), (AttentionMaps("cross", weights, rows, ("a", "·dog")),))
+    return TextAttention("a dog", " ".join(rows), (AttentionMaps("cross", weights, rows, ("a", "·dog")),))
 
 
 def run(name, kind, seed=0, said="ein Hund", **changes):
@@ -41,9 +41,9 @@ def run(name, kind, seed=0, said="ein Hund", **changes):
 
 RUNS = (
     run("base", "Transformer"),
-    run("lstm-0", "Lstm", 0, "ein Haus", records=records(2.0, 20.0), pictures=[attended(("ein", "·Haus"), 1)]),
+    run("lstm-0", "Lstm", 0, "ein Haus", records=records(2.0, 20.0), text_attention=[attended(("ein", "·Haus"), 1)]),
     run("lstm-1", "Lstm", 1, "eine", records=records(2.2, 21.0)),
-    run("old", "Gru", records=records(1.5, 25.0, counts=False), flops=None, samples=[], pictures=[]),
+    run("old", "Gru", records=records(1.5, 25.0, counts=False), flops=None, samples=[], text_attention=[]),
 )
 COMPARISON = Comparison(runs=RUNS, metric=Metric("test", "bleu"))
 

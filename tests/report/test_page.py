@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flax_transformer.report import AttentionMaps, Picture, Report, render, write_page
+from flax_transformer.report import AttentionMaps, Report, TextAttention, render, write_page
 from flax_transformer.report.page import pack_maps
 from flax_transformer.train.profile import Operation
 
@@ -48,9 +48,9 @@ REPORT = Report(
     facts={"parameters": "1,234"},
     records=records(),
     samples=[sample(), sample(source="a cat", target="eine Katze", hypothesis="eine Katze", tokens=("eine", "·Katze"))],
-    pictures=[
-        Picture("a dog", "ein Hund", (maps("encoder self"), maps("cross"))),
-        Picture("a cat", "Katze", (maps(),)),
+    text_attention=[
+        TextAttention("a dog", "ein Hund", (maps("encoder self"), maps("cross"))),
+        TextAttention("a cat", "Katze", (maps(),)),
     ],
     config={"type": "here:Thing", "train": {"type": "there:TrainConfig", "steps": 400, "act": {"function": "m:relu"}}},
     headline="bleu",
@@ -76,7 +76,7 @@ def test_a_profile_is_shares_of_the_whole_and_the_longest_operations():
 
 
 def test_weights_are_kept_to_half_a_step_of_16_bits():
-    given = REPORT.pictures[0].maps[1]
+    given = REPORT.text_attention[0].maps[1]
     kept = data(render(REPORT))["pictures"][0]["maps"][1]
     values = np.frombuffer(base64.b64decode(kept["weights"]), "<u2").reshape(given.weights.shape) / 65535
     assert np.abs(values - given.weights).max() <= 0.5 / 65535 + 1e-7
@@ -131,9 +131,9 @@ def base_sized():
     """A page of the base model: 6 layers, 8 heads, sentences of 40 tokens, a long run."""
     long = tuple(f"·word{i}" for i in range(40))
     kinds = [maps(kind, 6, 8, long, long) for kind in ("encoder self", "decoder self", "cross")]
-    picture = Picture("a " * 40, "b " * 40, tuple(kinds))
+    picture = TextAttention("a " * 40, "b " * 40, tuple(kinds))
     samples = [sample(source="a " * 40, tokens=long, logprobs=(-0.1,) * 40)] * 3_000
-    return replace(REPORT, pictures=[picture] * 3, records=records(range(0, 100_000, 50)), samples=samples)
+    return replace(REPORT, text_attention=[picture] * 3, records=records(range(0, 100_000, 50)), samples=samples)
 
 
 def test_a_base_model_fits_in_three_megabytes():
@@ -142,7 +142,7 @@ def test_a_base_model_fits_in_three_megabytes():
 
 def test_pictures_beyond_the_budget_are_left_out_and_it_says_so():
     report = base_sized()
-    page = data(render(replace(report, pictures=report.pictures * 3)))
+    page = data(render(replace(report, text_attention=report.text_attention * 3)))
     assert 3 <= len(page["pictures"]) < 9
     assert any("left out" in note for note in page["notes"])
 
@@ -155,7 +155,7 @@ def nasty_report():
         notes=(NASTY,),
         records=[*records(), {"step": 1, "split": NASTY, NASTY: 1.0}],
         samples=[sample(source=NASTY, target=NASTY + "!", hypothesis=NASTY, tokens=texts)],
-        pictures=[Picture(NASTY, NASTY, (maps(NASTY, rows=texts, columns=texts[:2]),))],
+        text_attention=[TextAttention(NASTY, NASTY, (maps(NASTY, rows=texts, columns=texts[:2]),))],
         config={NASTY: NASTY, "inner": {NASTY: [NASTY], "type": NASTY}},
         headline=NASTY,
     )
@@ -205,7 +205,7 @@ def test_hovering_a_curve_gives_its_values(show):
 
 def test_hovering_a_heat_map_gives_the_weight(show):
     page = show(REPORT)
-    weights = REPORT.pictures[0].maps[1].weights
+    weights = REPORT.text_attention[0].maps[1].weights
     box = page.run("(() => { const c = document.querySelector('.map canvas'); c.scrollIntoView({block: 'center'});"
                    "const b = c.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })()")  # fmt: skip
     # The cells of a 3 × 2 map end at the canvas' lower right corner and are at most 40 pixels wide.
@@ -222,7 +222,7 @@ def test_the_overview_and_the_keys_choose(show):
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         page.press(key)
     tip = page.run("document.getElementById('tip').textContent")
-    assert tip == f"·Hund → ·dog\nweight {REPORT.pictures[0].maps[1].weights[0, 2, 1, 1]:.4f}"
+    assert tip == f"·Hund → ·dog\nweight {REPORT.text_attention[0].maps[1].weights[0, 2, 1, 1]:.4f}"
     page.click("[aria-label='layer 1, mean of heads']")
     assert "cross, layer 1, mean of heads" in page.text()
     page.run("document.querySelector('.chart svg').focus()")
@@ -349,7 +349,7 @@ def test_light_and_dark_follow_the_system(show, dark):
     assert (ground < ink) == dark
     assert abs(ground - ink) > 450
     corner = "document.querySelector('.heads canvas').getContext('2d').getImageData(0, 0, 1, 1).data[0]"
-    strong = REPORT.pictures[0].maps[1].weights[0, 0, 0, 0]
+    strong = REPORT.text_attention[0].maps[1].weights[0, 0, 0, 0]
     first, last = (26, 170) if dark else (255, 12)
     assert page.run(corner) == pytest.approx(first + (last - first) * np.sqrt(strong), abs=1)
 

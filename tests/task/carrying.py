@@ -22,7 +22,7 @@ except ModuleNotFoundError:  # a process of its own, started with the file alone
     import carriers
 
 
-class Pictures:
+class ImageSplit:
     """The batches of `carriers.images`, with a position."""
 
     def __init__(self):
@@ -52,7 +52,7 @@ class Carried(Experiment):
     def task(self, folder):
         init, method = carriers.KINDS[self.kind]
         game = self.kind == "game"
-        held_out = next(Pictures())
+        held_out = next(ImageSplit())
 
         def evaluate(model, step):
             if self.kind != "statistics":
@@ -68,7 +68,7 @@ class Carried(Experiment):
             init=init,
             objective=None if game else method,
             step=method if game else None,
-            batches=Pictures(),
+            batches=ImageSplit(),
             evaluate=evaluate,
             finish=finish,
         )

@@ -90,7 +90,7 @@ FILES = {
     "whisper": whisper_files,
     "wav2vec2": letter_files,
 }
-SOUNDS = {
+AUDIO_FILES = {
     "whisper": {
         "feature_extractor_type": "WhisperFeatureExtractor", "sampling_rate": RATE, "feature_size": 5,
         "chunk_length": 1, "hop_length": 100, "n_fft": 200,
@@ -135,8 +135,8 @@ def checkpoint(kind, folder, **config):
         shutil.copytree(GOLDEN / kind, folder, ignore=shutil.ignore_patterns("expected.npz"))
     for name, content in FILES[kind]().items():
         (folder / name).write_text(content)
-    if kind in SOUNDS:
-        AudioProcessor.of(SOUNDS[kind]).save(folder)
+    if kind in AUDIO_FILES:
+        AudioProcessor.of(AUDIO_FILES[kind]).save(folder)
     if kind in ("vision-encoder-decoder", "vit"):
         (folder / "preprocessor_config.json").write_text(json.dumps(IMAGES))
     for name in ("config.json", "generation_config.json"):

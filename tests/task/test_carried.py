@@ -7,7 +7,7 @@ import carrying
 import jax
 import numpy as np
 import pytest
-from carrying import EXPERIMENT, Pictures, carriers
+from carrying import EXPERIMENT, ImageSplit, carriers
 
 from flax_transformer.bench.run import benchmark
 from flax_transformer.bench.workload import Size
@@ -34,8 +34,8 @@ def test_a_run_ends_with_its_statistics_in_the_model(tmp_path, options):
     np.testing.assert_array_equal(saved["norm.mean"], mean)
     seen = records(tmp_path, "validation")
     if not options.get("average"):
-        logits = model(next(Pictures())["image"])
-        loss, _ = carriers.classified(logits, next(Pictures()))
+        logits = model(next(ImageSplit())["image"])
+        loss, _ = carriers.classified(logits, next(ImageSplit()))
         assert seen[-1]["loss"] == pytest.approx(float(loss) / 16, rel=1e-5)
     again = train(replace(EXPERIMENT, train=config), tmp_path)
     jax.tree.map(np.testing.assert_array_equal, again, model)
@@ -59,7 +59,7 @@ def test_a_step_of_ones_own_cuts_no_batches(tmp_path):
 
 def test_a_task_has_an_objective_or_a_step():
     with pytest.raises(ValueError, match="either an objective or its own step, got both or neither"):
-        Task(init=None, objective=None, batches=Pictures(), evaluate=lambda m, s: {}, finish=lambda m, w: None)
+        Task(init=None, objective=None, batches=ImageSplit(), evaluate=lambda m, s: {}, finish=lambda m, w: None)
 
 
 def test_what_is_carried_is_listed_where_it_lies(run):
@@ -80,7 +80,7 @@ def test_a_step_that_carries_is_measured():
 
 def test_a_new_model_with_batch_norms_needs_an_objective_that_carries_their_statistics():
     plain = lambda model, batch, *, key: carriers.classified(model(batch["image"]), batch)  # noqa: E731
-    task = Task(init=carriers.network, objective=plain, batches=Pictures(), evaluate=lambda m, s: {}, finish=print)
+    task = Task(init=carriers.network, objective=plain, batches=ImageSplit(), evaluate=lambda m, s: {}, finish=print)
     with pytest.raises(ValueError, match="must be trained by their batches' statistics, as by BatchStatistics"):
         begin_training(EXPERIMENT, task)
     begin_training(EXPERIMENT, replace(task, model=carriers.network(jax.random.key(0))))

@@ -44,11 +44,11 @@ def test_exports_see_pictures_as_the_model_was_trained_to(tmp_path, size):
     found.processor.save(tmp_path / "export")
     theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path / "export", backend="pil")
     batch = next(iter(found.test()))
-    pictures = [found.held.pictures.images[i] for i in range(len(found.held.pictures))]
-    expected = theirs(pictures, return_tensors="np")["pixel_values"]
-    got = np.moveaxis(batch["inputs"]["images"][: len(pictures)], -1, 1)
+    images = [found.held.images.images[i] for i in range(len(found.held.images))]
+    expected = theirs(images, return_tensors="np")["pixel_values"]
+    got = np.moveaxis(batch["inputs"]["images"][: len(images)], -1, 1)
     np.testing.assert_allclose(got, expected, atol=1e-6)
-    np.testing.assert_allclose(found.processor(pictures)["pixel_values"], expected, atol=1e-6)
+    np.testing.assert_allclose(found.processor(images)["pixel_values"], expected, atol=1e-6)
 
 
 @pytest.mark.proves("vit", "train", "[`finetune_image`](../experiments/finetune_image.py), at another resolution")

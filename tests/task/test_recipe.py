@@ -78,7 +78,7 @@ def test_every_preset_is_sized_by_the_data_and_by_nothing_else(name):
     assert sized(config, own) == config
 
 
-@pytest.mark.parametrize("name", share(families.PICTURES, 0, of=3))
+@pytest.mark.parametrize("name", share(families.IMAGES, 0, of=3))
 def test_every_preset_of_pictures_is_sized_by_the_data(name):
     config = find_preset(name)()
     spec = Spec(uses=("classify",), classes=("a", "b", "c"), image=(448, 448, 1))

@@ -90,7 +90,7 @@ def test_a_run_measures_what_it_hears_and_shows_it(kind, finished):
     folder, _ = finished
     test, shown = records(folder)[-1], samples(folder)
     assert test["split"] == "test"
-    assert all((folder / each[name]).is_file() for each in shown for name in ("picture", "sound"))
+    assert all((folder / each[name]).is_file() for each in shown for name in ("picture", "audio"))
     if kind == "digits":
         counts = json.loads((folder / "confusion.json").read_text())["counts"]
         assert np.sum(counts) == 50
@@ -108,7 +108,7 @@ def test_a_run_measures_what_it_hears_and_shows_it(kind, finished):
 def test_the_export_hears_what_the_run_heard(kind, finished):
     folder, _ = finished
     some = samples(folder)[:5]
-    assert heard(folder, kind, [each["sound"] for each in some]) == [each["hypothesis"] for each in some]
+    assert heard(folder, kind, [each["audio"] for each in some]) == [each["hypothesis"] for each in some]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, finished, tmp_path):
 
 def test_the_command_tells_what_the_function_does(kind, finished, run):
     folder, _ = finished
-    file = folder / samples(folder)[0]["sound"]
+    file = folder / samples(folder)[0]["audio"]
     code, out, err = run("classify" if kind == "digits" else "transcribe", folder, file)
     assert (code, err) == (0, "")
     (said,) = heard(folder, kind, [file])
@@ -142,7 +142,7 @@ def test_beams_find_what_the_export_finds_with_as_many(finished):
     opened = short("seq2seq", 4).examples.open(STRINGS, Context(folder=RunFolder(folder)))
     found = SimpleNamespace(opened=opened, model=trained)
     texts = list(Transcripts(search=Search(beams=3)).heard(found))
-    sounds = [opened.held.items[number]["sound"] for number in range(5)]
+    sounds = [opened.held.items[number]["audio"] for number in range(5)]
     assert texts == [each.text for each in transcribe(hub.load(folder / "export"), sounds, num_beams=3)]
 
 
@@ -153,7 +153,7 @@ def test_transformers_opens_the_export_and_hears_the_same(kind, finished):
     folder, _ = finished
     ours, place = hub.load(folder / "export"), folder / "export"
     extractor = transformers.AutoFeatureExtractor.from_pretrained(place)
-    sound = ours.processor.read(folder / samples(folder)[0]["sound"])
+    sound = ours.processor.read(folder / samples(folder)[0]["audio"])
     inputs = extractor(sound, sampling_rate=ours.processor.rate, return_tensors="pt")
     made = ours.processor(sound)
     for name, value in made.items():

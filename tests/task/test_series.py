@@ -39,7 +39,7 @@ def script():
 def test_a_series_trains_what_is_missing_and_joins_all(script, tmp_path, capsys):
     data = LabelledImageData(shapes=DrawnShapes(train=20, held_out=8, size=8))
     asked = script.Comparison(
-        workdir=str(tmp_path), data=data, models=("cct",), pictures=(8, 60_000), seeds=(0,), tera=1e-9, rows=4
+        workdir=str(tmp_path), data=data, models=("cct",), images=(8, 60_000), seeds=(0,), tera=1e-9, rows=4
     )
     script.compare(asked)
     assert capsys.readouterr().out.count("test accuracy") == 2

@@ -10,19 +10,19 @@ import pytest
 
 from flax_transformer.data.audio import SpeechData
 from flax_transformer.data.synthetic import AudioData, SpokenStringConfig, SpokenStringData, TouchTones
-from flax_transformer.task.audio_classification import LabelledSounds, SoundAugment
+from flax_transformer.task.audio_classification import AudioAugment, LabelledAudio
 from flax_transformer.task.opened import Context
 from flax_transformer.task.speech_recognition import SpokenLetters, SpokenTexts
 from flax_transformer.train.folder import RunFolder
 from tests.data.audio.test_sound_sources import lines, spoken, tone, write
 
-pytestmark = pytest.mark.proves("sounds", "batches resumed bit for bit, the same from any threads and processes")
+pytestmark = pytest.mark.proves("recordings", "batches resumed bit for bit, the same from any threads and processes")
 
 TONES = TouchTones(voices=2, takes=8)
 STRINGS = SpokenStringData(tones=TONES, how=SpokenStringConfig(most=2, seconds=1.0, longest=0.05), train=30, held_out=5)
-EVERYTHING = SoundAugment(speed=0.1, shift=0.2, gain=6.0, noise=0.2, times=2, bands=2)
+EVERYTHING = AudioAugment(speed=0.1, shift=0.2, gain=6.0, noise=0.2, times=2, bands=2)
 KINDS = {
-    "classes": (LabelledSounds(rows=4, bins=8, augment=EVERYTHING), AudioData(tones=TONES)),
+    "classes": (LabelledAudio(rows=4, bins=8, augment=EVERYTHING), AudioData(tones=TONES)),
     "letters": (SpokenLetters(rows=4, seconds=1, augment=replace(EVERYTHING, bands=0)), STRINGS),
     "texts": (SpokenTexts(rows=4, seconds=1, bins=8, augment=EVERYTHING), STRINGS),
 }
@@ -87,7 +87,7 @@ def test_every_held_out_sound_comes_once_without_chance(kind, tmp_path):
 
 def test_a_model_hears_what_the_exported_extractor_makes(kind, tmp_path):
     found = opened(kind, tmp_path)
-    (made,) = found.processor(found.held.items[0]["sound"])[found.processor.kind.name]
+    (made,) = found.processor(found.held.items[0]["audio"])[found.processor.kind.name]
     heard = found.held[0]["samples"] if kind == "letters" else found.held[0]["frames"].T
     np.testing.assert_array_equal(heard, made)
 
@@ -119,7 +119,7 @@ def test_other_rates_and_long_sounds_are_told(tmp_path, capsys):
     write(tmp_path / "7_ann_8.wav", tone(300, 8_000, 1.5))
     write(tmp_path / "7_ann_9.wav", np.stack([tone(300, 8_000, 0.2)] * 2, axis=1))
     write(tmp_path / "7_bob_k_8.wav", np.zeros(800))
-    found = LabelledSounds(rows=2, rate=8_000).open(AudioData(root=str(tmp_path)), context(tmp_path))
+    found = LabelledAudio(rows=2, rate=8_000).open(AudioData(root=str(tmp_path)), context(tmp_path))
     said = capsys.readouterr().out
     assert "1 sounds at another rate are resampled to 8,000 Hz" in said
     assert "1 sounds longer than 1 s are cut" in said
@@ -144,10 +144,10 @@ def test_what_cannot_be_learned_from_is_refused_by_name(tmp_path):
         refused(
             r"must not be longer than the model hears, 1 seconds, got 1\.4 in .*3\.wav", kind(seconds=1), data, tmp_path
         )
-    refused("the sounds must have classes, they have texts", LabelledSounds(), data, tmp_path)
+    refused("the sounds must have classes, they have texts", LabelledAudio(), data, tmp_path)
     refused("the sounds must have texts, they have classes", SpokenTexts(), AudioData(), tmp_path)
     refused(
-        "spectra take a rate that is a multiple of 200, got 11025", LabelledSounds(rate=11_025), AudioData(), tmp_path
+        "spectra take a rate that is a multiple of 200, got 11025", LabelledAudio(rate=11_025), AudioData(), tmp_path
     )
     (tmp_path / "5.wav").write_bytes(b"")
     refused(r"5\.wav must be a sound, it is empty", SpokenLetters(), data, tmp_path)
@@ -158,18 +158,18 @@ def test_what_cannot_be_learned_from_is_refused_by_name(tmp_path):
     bars = lines(tmp_path / "bars", *({"audio": f"{number}.wav", "text": "a|b"} for number in range(1, 5)))
     refused(r"none that is '\|', which stands for a space", SpokenLetters(), bars, tmp_path)
     with pytest.raises(ValueError, match=r"samples have no bands to mask, got augment\.bands=2"):
-        SpokenLetters(augment=SoundAugment(bands=2))
+        SpokenLetters(augment=AudioAugment(bands=2))
     with pytest.raises(ValueError, match="changes must not be negative, and of speed less than 1"):
-        SoundAugment(speed=1.0)
+        AudioAugment(speed=1.0)
     with pytest.raises(ValueError, match="rate must be at least 1000"):
-        LabelledSounds(rate=10)
+        LabelledAudio(rate=10)
 
 
 def test_sounds_that_memory_has_no_room_for_are_decoded_when_they_are_needed(tmp_path):
-    spoken(tmp_path / "sounds")
-    data = AudioData(root=str(tmp_path / "sounds"))
+    spoken(tmp_path / "recordings")
+    data = AudioData(root=str(tmp_path / "recordings"))
     held, read = (
-        LabelledSounds(rows=4, bins=8, memory=memory).open(data, context(tmp_path)) for memory in (1, 0)
+        LabelledAudio(rows=4, bins=8, memory=memory).open(data, context(tmp_path)) for memory in (1, 0)
     )  # fmt: skip
     same(list(held.test()), list(read.test()))
     same(batches(held.batches, 3), batches(read.batches, 3))

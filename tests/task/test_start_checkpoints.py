@@ -165,7 +165,7 @@ def test_the_export_writes_what_the_run_wrote(kind, finished):
         from flax_transformer.task.speech_recognition import transcribe
 
         how = {"language": "de"} if kind == "whisper" else {}
-        heard = transcribe(exported, [folder / each["sound"] for each in shown], **how)
+        heard = transcribe(exported, [folder / each["audio"] for each in shown], **how)
         assert [each.text for each in heard] == [each["hypothesis"] for each in shown]
     else:
         assert len(shown) > 1

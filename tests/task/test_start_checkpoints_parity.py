@@ -91,7 +91,7 @@ def test_they_write_what_the_run_wrote(kind, finished):
     ours, theirs = hub.load(folder / "export"), theirs_of(kind, folder / "export")
     for each in samples(folder):
         if kind == "whisper":
-            made = ours.processor(folder / each["sound"])["input_features"]
+            made = ours.processor(folder / each["audio"])["input_features"]
             tokens = theirs.generate(torch.tensor(made), language="de", task="transcribe").numpy()
             said = ours.tokenizer.decode(tokens[0])
         else:

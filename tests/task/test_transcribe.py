@@ -54,7 +54,7 @@ def whisper():
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder, draw = tmp_path_factory.mktemp("sounds"), np.random.default_rng(0)
+    folder, draw = tmp_path_factory.mktemp("recordings"), np.random.default_rng(0)
     for name, seconds in (("short", 0.7), ("long", 3.3)):
         (folder / f"{name}.wav").write_bytes(wav(draw.uniform(-0.5, 0.5, (int(RATE * seconds), 1)), rate=RATE))
     return folder

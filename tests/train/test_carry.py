@@ -49,7 +49,7 @@ pytestmark = pytest.mark.rotates
 STATISTICS = batch_statistics(observed)
 
 
-class Pictures:
+class ImageSplit:
     """The batches of `images`, with a position."""
 
     def __init__(self):
@@ -87,7 +87,7 @@ def fitted(kind, folder, steps, *, evaluate=lambda state, step: {"loss": 1.0}, *
     with Checkpoints(folder / "checkpoints", keep=config.keep) as checkpoints:
         writer, schedule = JsonLines(folder / "metrics.jsonl"), lambda step: 0.1
         return fit(
-            state, step, Pictures(), config, checkpoints=checkpoints, evaluation=Evaluation(evaluate),
+            state, step, ImageSplit(), config, checkpoints=checkpoints, evaluation=Evaluation(evaluate),
             reporting=Reporting(writer, schedule),
         )  # fmt: skip
 
@@ -395,7 +395,7 @@ def test_statistics_that_are_no_numbers_do_not_get_into_a_checkpoint(tmp_path):
         pytest.raises(NotFinite, match=r"what is carried stopped being finite at step 2; .* is none"),
     ):
         fit(
-            state, step, Pictures(), TrainConfig(steps=2, log_every=9), checkpoints=checkpoints,
+            state, step, ImageSplit(), TrainConfig(steps=2, log_every=9), checkpoints=checkpoints,
             evaluation=Evaluation(lambda state, step: {"loss": 1.0}),
             reporting=Reporting(JsonLines(tmp_path / "metrics.jsonl"), lambda step: 0.1),
         )  # fmt: skip

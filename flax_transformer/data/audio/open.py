@@ -13,21 +13,21 @@ from flax_transformer.data.json_line import SUFFIXES, JsonLineSchema, open_json_
 from flax_transformer.data.split import complete_splits, normal
 from flax_transformer.frozen import frozen
 
-SOUNDS = FileType(
-    one="sound",
-    many="sounds",
+AUDIO_FILES = FileType(
+    one="recording",
+    many="recordings",
     named=is_audio_name,
     forms="class folders, or sounds whose names say the class, as 3_theo_12.wav does",
 )
 
 
 LINES = JsonLineSchema(
-    one="sound",
+    one="recording",
     many="sounds and what is said in them",
     names=("audio", "file", "path", "audio_filepath"),
     said="what is said",
     texts=("text", "sentence", "transcript", "transcription"),
-    places=("", "audio", "clips", "wavs", "wav"),
+    places=("", "audio", "videos", "wavs", "wav"),
     several=False,
 )
 
@@ -96,7 +96,9 @@ def has_json_lines(root: str) -> bool:
     if not lines:
         return False
     told = {each.name for path in lines for each in read_json_lines(path, LINES)}
-    beside = next((name for name in SOUNDS.files(place) if NAME.fullmatch(normal(name)) and name not in told), None)
+    beside = next(
+        (name for name in AUDIO_FILES.files(place) if NAME.fullmatch(normal(name)) and name not in told), None
+    )
     if beside is not None:
         raise ValueError(
             f"JSON lines or names must say what is known of the sounds of {place}, both are there: {lines[0].name}, "
@@ -127,7 +129,9 @@ class SpeechData:
         }
         one_class = lambda each: np.zeros(len(each), np.int32)  # noqa: E731
         try:
-            splits = complete_splits(found, _names, one_class, share=self.holdout, seed=self.split_seed, what="sounds")
+            splits = complete_splits(
+                found, _names, one_class, share=self.holdout, seed=self.split_seed, what="recordings"
+            )
         except ValueError as error:
             raise ValueError(f"{self.root}: {error}") from error
         return AudioSet("texts", splits)
@@ -135,7 +139,7 @@ class SpeechData:
 
 def _names(recordings: Recordings) -> list[str]:
     """Name sounds by what does not depend on where their folder is."""
-    return [normal(Path(name).as_posix()) for name in recordings.sounds.names]
+    return [normal(Path(name).as_posix()) for name in recordings.files.names]
 
 
 def _tested(recordings: Recordings, where: str) -> dict[str, Recordings]:
@@ -149,6 +153,6 @@ def _tested(recordings: Recordings, where: str) -> dict[str, Recordings]:
     train, test = (recordings.take(np.flatnonzero(part)) for part in (~tested, tested))
     missing = set(np.unique(recordings.known["label"])) - set(np.unique(train.known["label"]))
     if missing:
-        name = test.sounds.name(int(np.flatnonzero(test.known["label"] == min(missing))[0]))
+        name = test.files.name(int(np.flatnonzero(test.known["label"] == min(missing))[0]))
         raise ValueError(f"every class must have recordings to train on, that of {name} has none")
     return {"train": train, "test": test}

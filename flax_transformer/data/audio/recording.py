@@ -22,7 +22,7 @@ THREADS = 4
 
 
 @runtime_checkable
-class Sounds(Protocol):
+class AudioSource(Protocol):
     """Sounds by number, decoded when they are asked for."""
 
     @property
@@ -54,13 +54,13 @@ class AudioFiles(NamedFiles):
     """Sounds that are files of a folder."""
 
     def __getitem__(self, index: int) -> Waveform:
-        sound, (length, rate) = decode_audio(self.root / self.names[index]), self.size(index)
-        if len(sound.samples) < length:
+        waveform, (length, rate) = decode_audio(self.root / self.names[index]), self.size(index)
+        if len(waveform.samples) < length:
             raise ValueError(
                 f"{self.name(index)} must have the {length:,} samples that it says, at {rate:,} Hz, it has "
-                f"{len(sound.samples):,}"
+                f"{len(waveform.samples):,}"
             )
-        return sound
+        return waveform
 
     def size(self, index: int) -> tuple[int, int]:
         """Return the samples of a sound and their rate, from its header."""
@@ -105,21 +105,21 @@ class InMemoryAudio:
 class Recordings(Sequence[Any]):
     """Sounds and what is known of each, by name: `label`, the number of its class, `text`, `speaker`, `take`."""
 
-    sounds: Sounds
+    files: AudioSource
     known: Mapping[str, Shaped[np.ndarray, " B"]]
 
     def __len__(self) -> int:
-        return len(self.sounds)
+        return len(self.files)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Decode one: `sound`, `name`, where it comes from, and what is known of it."""
+        """Decode one: `waveform`, `name`, where it comes from, and what is known of it."""
         known = {name: values[index].item() for name, values in self.known.items()}
-        return {"sound": self.sounds[index], "name": self.sounds.name(index), **known}
+        return {"audio": self.files[index], "name": self.files.name(index), **known}
 
     @property
     def rate(self) -> int:
         """Samples a second, of the first sound."""
-        return self.sounds.size(0)[1]
+        return self.files.size(0)[1]
 
     @property
     def texts(self) -> list[str]:
@@ -129,11 +129,11 @@ class Recordings(Sequence[Any]):
     @property
     def fingerprint(self) -> str:
         """Name which sounds they are and what is known of them."""
-        return digest(self.sounds.fingerprint, repr({name: values.tolist() for name, values in self.known.items()}))
+        return digest(self.files.fingerprint, repr({name: values.tolist() for name, values in self.known.items()}))
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Recordings":
         """Pick some."""
-        return Recordings(self.sounds.take(indices), {name: values[indices] for name, values in self.known.items()})
+        return Recordings(self.files.take(indices), {name: values[indices] for name, values in self.known.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,18 +186,18 @@ def load_audio(recordings: Recordings, rate: int) -> Recordings:
     Raises:
       ValueError: a sound that is damaged; names its file.
     """
-    sounds = recordings.sounds
-    if isinstance(sounds, InMemoryAudio) and sounds.rate == rate:
+    files = recordings.files
+    if isinstance(files, InMemoryAudio) and files.rate == rate:
         return recordings
 
     def read(index: int) -> np.ndarray:
-        sound = sounds[index]
-        return resample(sound.samples, sound.rate, rate)
+        waveform = files[index]
+        return resample(waveform.samples, waveform.rate, rate)
 
     with ThreadPoolExecutor(THREADS) as pool:
         try:
-            samples = list(pool.map(read, range(len(sounds))))
+            samples = list(pool.map(read, range(len(files))))
         finally:
             pool.shutdown(cancel_futures=True)
-    held = InMemoryAudio(samples, rate, [sounds.name(index) for index in range(len(sounds))])
-    return replace(recordings, sounds=held)
+    held = InMemoryAudio(samples, rate, [files.name(index) for index in range(len(files))])
+    return replace(recordings, files=held)

@@ -27,10 +27,10 @@ class ResampleAudio:
     rate: int
 
     def __call__(self, example: Example, rng: np.random.Generator) -> dict[str, Any]:
-        """Put `samples` in place of `sound`."""
-        sound = example["sound"]
-        rest = {name: value for name, value in example.items() if name != "sound"}
-        return {**rest, "samples": resample(sound.samples, sound.rate, self.rate)}
+        """Put `samples` in place of `waveform`."""
+        waveform = example["audio"]
+        rest = {name: value for name, value in example.items() if name != "audio"}
+        return {**rest, "samples": resample(waveform.samples, waveform.rate, self.rate)}
 
 
 @frozen

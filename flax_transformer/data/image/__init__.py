@@ -19,7 +19,7 @@ from flax_transformer.data.image.geometry import (
     Resize,
 )
 from flax_transformer.data.image.image_pair import ImagePairData, PairedImages
-from flax_transformer.data.image.image_set import Files, ImageSet, InMemoryImages, Objects, Pictures, Scenes
+from flax_transformer.data.image.image_set import Files, ImageSet, ImageSplit, InMemoryImages, Objects, Scenes
 from flax_transformer.data.image.open import ImageData, open_images
 from flax_transformer.data.image.stream import DecodedRows, ImageStream, InMemoryRows, each_image_once, load_images
 from flax_transformer.data.image.text import CaptionData, Captioned, QuestionData, VisualQuestions
@@ -38,6 +38,7 @@ __all__ = [
     "ImagePairData",
     "ImageRows",
     "ImageSet",
+    "ImageSplit",
     "ImageStream",
     "InMemoryImages",
     "InMemoryRows",
@@ -45,7 +46,6 @@ __all__ = [
     "Normalise",
     "Objects",
     "PairedImages",
-    "Pictures",
     "QuestionData",
     "RandAugment",
     "RandomApply",

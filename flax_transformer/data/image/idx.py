@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from flax_transformer.data.image.image_set import InMemoryImages, Pictures
+from flax_transformer.data.image.image_set import ImageSplit, InMemoryImages
 from flax_transformer.data.split import split_of
 from flax_transformer.listing import listed
 
@@ -41,7 +41,7 @@ def find_idx(root: Path) -> dict[str, dict[str, Path]]:
     return found
 
 
-def open_idx(found: dict[str, dict[str, Path]]) -> tuple[dict[str, Pictures], tuple[str, ...]]:
+def open_idx(found: dict[str, dict[str, Path]]) -> tuple[dict[str, ImageSplit], tuple[str, ...]]:
     """Read the images of all splits, and name the classes by their numbers, those that `train` has.
 
     Raises:
@@ -61,7 +61,7 @@ def open_idx(found: dict[str, dict[str, Path]]) -> tuple[dict[str, Pictures], tu
             path = found[split]["labels"]
             raise ValueError(f"all splits must have the same classes, {path} differs from train in {differ[0]}")
         origin = str(found[split]["images"])
-        splits[split] = Pictures(InMemoryImages(pixels, origin), np.searchsorted(numbers, labels).astype(np.int32))
+        splits[split] = ImageSplit(InMemoryImages(pixels, origin), np.searchsorted(numbers, labels).astype(np.int32))
     return splits, tuple(map(str, numbers))
 
 

@@ -102,7 +102,7 @@ class InMemoryImages:
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures(Sequence[Any]):
+class ImageSplit(Sequence[Any]):
     """Images and the numbers of their classes."""
 
     images: Images
@@ -122,7 +122,7 @@ class Pictures(Sequence[Any]):
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Pictures":
         """Pick some."""
-        return Pictures(self.images.take(indices), self.labels[indices])
+        return ImageSplit(self.images.take(indices), self.labels[indices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ class ImageSet:
     kind: Literal["classes", "boxes", "captions", "questions", "twins"]
     """What is known of each image."""
     splits: Mapping[str, Any]
-    """`train`, `validation` and `test`: `Pictures`, `Scenes`, `Captioned`, `VisualQuestions` or `PairedImages`."""
+    """`train`, `validation` and `test`: `ImageSplit`, `Scenes`, `Captioned`, `VisualQuestions` or `PairedImages`."""
     classes: tuple[str, ...] = ()
     channels: int = 3
     class_ids: tuple[int, ...] = ()

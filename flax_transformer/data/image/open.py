@@ -11,13 +11,13 @@ from flax_transformer.data.folder import FileType, has_class_folders, inner_fold
 from flax_transformer.data.image.coco import find_coco, open_coco
 from flax_transformer.data.image.decode import is_image_name
 from flax_transformer.data.image.idx import find_idx, open_idx
-from flax_transformer.data.image.image_set import Files, ImageSet, Pictures
+from flax_transformer.data.image.image_set import Files, ImageSet, ImageSplit
 from flax_transformer.data.image.tfds import TfdsImages, find_tfds, open_tfds
 from flax_transformer.data.split import complete_splits, normal, stratified_subset
 from flax_transformer.frozen import frozen
 from flax_transformer.listing import listed
 
-PICTURES = FileType(
+IMAGE_FILES = FileType(
     one="image",
     many="images",
     named=is_image_name,
@@ -77,7 +77,7 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
     root = Path(root).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"{root} must be a folder of images, there is none")
-    while not (forms := _forms(root)) and (inner := inner_folder(root, PICTURES)):
+    while not (forms := _forms(root)) and (inner := inner_folder(root, IMAGE_FILES)):
         root = inner
     if len(forms) > 1:
         raise ValueError(f"{root} must have images in one form, got {' and '.join(forms)}")
@@ -91,8 +91,8 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
             splits, classes = open_idx(found)
             channels = splits["train"].images.pixels.shape[-1]
         case _:
-            files, classes = open_folders(root, PICTURES)
-            splits = {split: Pictures(Files(each.root, each.names), each.labels) for split, each in files.items()}
+            files, classes = open_folders(root, IMAGE_FILES)
+            splits = {split: ImageSplit(Files(each.root, each.names), each.labels) for split, each in files.items()}
     if kind == "classes" and len(classes) < 2:
         raise ValueError(f"{root} must have images of at least two classes, got {', '.join(classes)}")
     try:
@@ -104,19 +104,19 @@ def open_images(root: str | os.PathLike, *, holdout: float = 0.1, seed: int = 0)
 
 def _forms(root: Path) -> dict[str, Any]:
     found = {"idx files": find_idx(root), "COCO annotations": find_coco(root), "TFDS features": find_tfds(root)}
-    if (found["idx files"] or found["TFDS features"]) and has_class_folders(root, PICTURES):
+    if (found["idx files"] or found["TFDS features"]) and has_class_folders(root, IMAGE_FILES):
         found["class folders"] = root
     return {name: each for name, each in found.items() if each}
 
 
-def _labels(pictures: Any) -> np.ndarray:
+def _labels(images: Any) -> np.ndarray:
     """Return each image's class; where there are boxes, all have one."""
-    return pictures.labels if isinstance(pictures, Pictures) else np.zeros(len(pictures), np.int32)
+    return images.labels if isinstance(images, ImageSplit) else np.zeros(len(images), np.int32)
 
 
-def _image_names(pictures: Any) -> list[str]:
+def _image_names(images: Any) -> list[str]:
     """Name images by what does not depend on where their folder is."""
-    images = pictures.images
-    if isinstance(images, Files):
-        return [normal(Path(name).as_posix()) for name in images.names]
-    return [str(index) for index in (images.indices if isinstance(images, TfdsImages) else range(len(images)))]
+    source = images.images
+    if isinstance(source, Files):
+        return [normal(Path(name).as_posix()) for name in source.names]
+    return [str(index) for index in (source.indices if isinstance(source, TfdsImages) else range(len(source)))]

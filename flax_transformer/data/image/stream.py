@@ -16,7 +16,7 @@ from jaxtyping import Int
 from flax_transformer.data.examples import Arrays, Chain, Collate, Examples, Transform
 from flax_transformer.data.identity import name_function
 from flax_transformer.data.image.batch import Augment, Draw, image_batch
-from flax_transformer.data.image.image_set import InMemoryImages, Pictures
+from flax_transformer.data.image.image_set import ImageSplit, InMemoryImages
 from flax_transformer.data.stream import Stream
 
 HELD_BYTES = 1 << 30
@@ -61,19 +61,19 @@ class DecodedRows:
 class InMemoryRows:
     """Rows picked from images in memory, all of them in random order, epoch after epoch."""
 
-    pictures: Pictures
+    images: ImageSplit
     seed: int
 
     @property
     def identity(self) -> dict[str, Any]:
         """Name images and order."""
-        return {"data": self.pictures.fingerprint, "seed": self.seed}
+        return {"data": self.images.fingerprint, "seed": self.seed}
 
     def read(self, numbers: Int[np.ndarray, " B"]) -> Arrays:
         """Pick rows."""
-        indices = epoch_indices(numbers, len(self.pictures), self.seed)
+        indices = epoch_indices(numbers, len(self.images), self.seed)
         weights = np.ones(len(numbers), np.float32)
-        return image_batch(self.pictures.images.pixels[indices], self.pictures.labels[indices], weights)
+        return image_batch(self.images.images.pixels[indices], self.images.labels[indices], weights)
 
 
 def epoch_indices(numbers: Int[np.ndarray, " B"], count: int, seed: int) -> Int[np.ndarray, " B"]:
@@ -126,23 +126,23 @@ class ImageStream(Stream):
         return batch
 
 
-def load_images(pictures: Pictures, *transforms: Transform, limit: int = HELD_BYTES) -> Pictures | None:
+def load_images(split: ImageSplit, *transforms: Transform, limit: int = HELD_BYTES) -> ImageSplit | None:
     """Decode all images once and hold them in memory; None if they are not of one size or take more than a limit.
 
     Args:
-      images: what to decode.
+      split: what to decode.
       transforms: what makes them one size, without random numbers.
       limit: bytes at most.
 
     Raises:
       ValueError: a damaged image, or one that a transform refuses; names it.
     """
-    if isinstance(pictures.images, InMemoryImages) and not transforms:
-        return pictures
-    change, rng, images = Chain(transforms), np.random.default_rng(0), pictures.images
+    if isinstance(split.images, InMemoryImages) and not transforms:
+        return split
+    change, rng, images = Chain(transforms), np.random.default_rng(0), split.images
 
     def read(index: int) -> np.ndarray:
-        return np.asarray(change(pictures[index], rng)["image"])
+        return np.asarray(change(split[index], rng)["image"])
 
     first = read(0)
     if first.nbytes * len(images) > limit:
@@ -165,7 +165,7 @@ def load_images(pictures: Pictures, *transforms: Transform, limit: int = HELD_BY
             pool.shutdown(cancel_futures=True)
     if not equal:
         return None
-    return Pictures(InMemoryImages(pixels[..., None] if pixels.ndim == 3 else pixels, images.name(0)), pictures.labels)
+    return ImageSplit(InMemoryImages(pixels[..., None] if pixels.ndim == 3 else pixels, images.name(0)), split.labels)
 
 
 def each_image_once(
@@ -178,7 +178,7 @@ def each_image_once(
     """Yield batches of every image once, in order; rows of the last that are left over have weight 0.
 
     Args:
-      items: what has examples by number, such as `Pictures`.
+      items: what has examples by number, such as `ImageSplit`.
       transforms: of examples, without random numbers.
       rows: images a batch.
       collate: lays out a batch.

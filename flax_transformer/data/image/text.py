@@ -111,12 +111,12 @@ def held_out(splits: Mapping[str, Any], holdout: float, seed: int) -> dict[str, 
     return complete_splits(splits, _names, _one_class, share=holdout, seed=seed)
 
 
-def _names(pictures: Any) -> list[str]:
-    return [normal(name) for name in pictures.images.names]
+def _names(images: Any) -> list[str]:
+    return [normal(name) for name in images.images.names]
 
 
-def _one_class(pictures: Any) -> Int[np.ndarray, " B"]:
-    return np.zeros(len(pictures.images), np.int32)
+def _one_class(images: Any) -> Int[np.ndarray, " B"]:
+    return np.zeros(len(images.images), np.int32)
 
 
 QUESTION_LINES = JsonLineSchema(
@@ -150,9 +150,9 @@ class VisualQuestions(Sequence[Any]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Decode one: `image`, Pillow's, and its name, `question`, `answers`, and its number as `label`."""
-        picture, said = int(self.of[index]), (self.questions[index], self.answers[index])
-        named = {"name": self.images.name(picture), "label": int(index)}
-        return {"image": self.images[picture], **dict(zip(("question", "answers"), said, strict=True)), **named}
+        image, said = int(self.of[index]), (self.questions[index], self.answers[index])
+        named = {"name": self.images.name(image), "label": int(index)}
+        return {"image": self.images[image], **dict(zip(("question", "answers"), said, strict=True)), **named}
 
     @cached_property
     def fingerprint(self) -> str:

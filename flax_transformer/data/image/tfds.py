@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from flax_transformer.data.image.decode import decode_image, image_size
-from flax_transformer.data.image.image_set import Objects, Pictures, Scenes
+from flax_transformer.data.image.image_set import ImageSplit, Objects, Scenes
 from flax_transformer.data.split import split_of
 from flax_transformer.data.tfds_metadata import first_line, refuse_code
 from flax_transformer.listing import listed
@@ -99,7 +99,7 @@ def open_tfds(folders: Sequence[Path]) -> tuple[Literal["classes", "boxes"], dic
         images = TfdsImages(
             source, image, origin, f"{builder.info.full_name} {name}", indices, 1 if channels == 1 else 3
         )
-        found[split] = _pictures(images, label) if boxes is None else _scenes(images, label, *boxes)
+        found[split] = _images(images, label) if boxes is None else _scenes(images, label, *boxes)
     if "train" not in found:
         raise ValueError(f"{folder} must have a split train, got {listed(splits)}")
     return "classes" if boxes is None else "boxes", found, classes, 1 if channels == 1 else 3
@@ -139,11 +139,11 @@ def _roles(features: Any, folder: Path) -> tuple[str, str, tuple[str, str] | Non
     raise ValueError(f"{folder} must have one feature of images, and classes or boxes, got {listed(features)}")
 
 
-def _pictures(images: TfdsImages, label: str) -> Pictures:
+def _images(images: TfdsImages, label: str) -> ImageSplit:
     labels = [read_record(images.source, index, images.origin)[label] for index in range(len(images))]
     if min(labels, default=0) < 0:
         raise ValueError(f"every record must have a class, got {min(labels)} in {images.name(int(np.argmin(labels)))}")
-    return Pictures(images, np.array(labels, np.int32))
+    return ImageSplit(images, np.array(labels, np.int32))
 
 
 def _scenes(images: TfdsImages, label: str, objects: str, box: str) -> Scenes:

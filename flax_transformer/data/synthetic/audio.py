@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from flax_transformer.data.audio.decode import Waveform
 from flax_transformer.data.audio.open import (
-    SOUNDS,
+    AUDIO_FILES,
     SpeechData,
     _names,
     _tested,
@@ -65,12 +65,12 @@ class TouchTones:
         """Make all: `label`, `speaker` and `take` of each are known."""
         every = [(v, d, t) for v in range(self.voices) for d in range(10) for t in range(self.takes)]
         voices, digits, takes = np.array(every).T
-        samples = [self.sound(*each) for each in every]
+        samples = [self.waveform(*each) for each in every]
         names = [f"tones of {digit} by voice {voice}, number {take}" for voice, digit, take in every]
         known = {"label": digits.astype(np.int32), "speaker": voices.astype(str), "take": takes}
         return Recordings(InMemoryAudio(samples, self.rate, names), known)
 
-    def sound(self, voice: int, digit: int, take: int) -> Float[np.ndarray, "T"]:
+    def waveform(self, voice: int, digit: int, take: int) -> Float[np.ndarray, "T"]:
         """Make one recording."""
         person = np.random.default_rng((self.tone_seed, voice))
         pitch, seconds = person.uniform(0.99, 1.01), person.uniform(0.2, 0.5)  # keys are a tenth apart
@@ -112,7 +112,7 @@ class AudioData:
         try:
             splits = complete_splits(
                 splits, _names, lambda each: each.known["label"], share=self.holdout, seed=self.split_seed,
-                what="sounds",
+                what="recordings",
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{self.root or 'tones'}: {error}") from error
@@ -127,11 +127,11 @@ class AudioData:
             raise FileNotFoundError(f"{root} must be a folder of sounds, there is none")
         if has_json_lines(str(root)):
             return read_labels(root)
-        while not SOUNDS.files(root) and len(below := folders_of(root)) == 1:  # as an unpacked archive has it
+        while not AUDIO_FILES.files(root) and len(below := folders_of(root)) == 1:  # as an unpacked archive has it
             (root,) = below.values()
-        if (named := SOUNDS.files(root)) and not folders_of(root):
+        if (named := AUDIO_FILES.files(root)) and not folders_of(root):
             return read_names(root, named)
-        files, classes = open_folders(root, SOUNDS)
+        files, classes = open_folders(root, AUDIO_FILES)
         found = {
             split: Recordings(AudioFiles(each.root, each.names), {"label": each.labels})
             for split, each in files.items()
@@ -182,19 +182,19 @@ class SpokenStrings(Sequence[Any]):
         return self.size
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Make one: `sound`, its `text`, and `name`, which says of which recordings it is made."""
+        """Make one: `waveform`, its `text`, and `name`, which says of which recordings it is made."""
         chosen, gaps = self._plan(range(self.size)[index])
-        sounds = self.recordings.sounds
+        files = self.recordings.files
         parts = [np.zeros(gaps[0], np.float32)]
         for number, gap in zip(chosen, gaps[1:], strict=True):
-            parts += [sounds[number].samples, np.zeros(gap, np.float32)]
-        name = " + ".join(sounds.name(number).rpartition("/")[2] for number in chosen)
-        return {"sound": Waveform(np.concatenate(parts), sounds.rate), "text": self._text(chosen), "name": name}
+            parts += [files[number].samples, np.zeros(gap, np.float32)]
+        name = " + ".join(files.name(number).rpartition("/")[2] for number in chosen)
+        return {"audio": Waveform(np.concatenate(parts), files.rate), "text": self._text(chosen), "name": name}
 
     @property
     def rate(self) -> int:
         """Samples a second."""
-        return self.recordings.sounds.rate
+        return self.recordings.files.rate
 
     @cached_property
     def texts(self) -> list[str]:
@@ -212,7 +212,7 @@ class SpokenStrings(Sequence[Any]):
         labels = rng.choice(sorted(said), rng.integers(self.how.least, self.how.most + 1)).tolist()
         chosen = [int(rng.choice(said[label])) for label in labels]
         gaps = (rng.uniform(self.how.shortest, self.how.longest, len(chosen) + 1) * self.rate).astype(int)
-        ends = gaps[0] + np.cumsum([self.recordings.sounds.size(number)[0] for number in chosen] + gaps[1:])
+        ends = gaps[0] + np.cumsum([self.recordings.files.size(number)[0] for number in chosen] + gaps[1:])
         count = max(int(np.sum(ends <= self.how.seconds * self.rate)), 1)
         return chosen[:count], gaps[: count + 1].tolist()
 
@@ -271,7 +271,7 @@ class SpokenStringData(AudioData):
                 f"sentences are made of recordings whose names say who speaks, as 3_theo_12.wav, those of {self.root} "
                 "lie in class folders"
             )
-        rate = first.sounds.size(0)[1]
+        rate = first.files.size(0)[1]
         spelled = dict(zip(map(str, range(10)), WORDS, strict=True)) if self.spelled else {}
         words = tuple(spelled.get(name, name) for name in found.classes)
         splits = {

@@ -15,7 +15,7 @@ from jaxtyping import Float, UInt8
 from flax_transformer.data.split import SPLITS
 from flax_transformer.data.synthetic.shape import SHAPES, draw_shape
 from flax_transformer.data.video.folder import VideoFolderData, VideoSet
-from flax_transformer.data.video.video_set import InMemoryVideos, LabelledClips
+from flax_transformer.data.video.video_set import InMemoryVideos, VideoSplit
 from flax_transformer.frozen import frozen
 
 ACTIONS = ("left", "right", "up", "down", "approach", "retreat", "clockwise", "anticlockwise")
@@ -58,7 +58,7 @@ class MovingShapes:
             count = self.train if split == "train" else self.held_out
             labels = rng.integers(len(ACTIONS), size=count).astype(np.int32)
             pixels = np.stack([self.draw(ACTIONS[label], rng) for label in labels])
-            splits[split] = LabelledClips(InMemoryVideos(pixels, f"drawn {split} clips"), labels)
+            splits[split] = VideoSplit(InMemoryVideos(pixels, f"drawn {split} clips"), labels)
         return VideoSet(splits, ACTIONS)
 
     def draw(self, action: str, rng: np.random.Generator) -> UInt8[np.ndarray, "I H W C"]:

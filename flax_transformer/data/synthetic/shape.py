@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from flax_transformer.data.identity import digest
-from flax_transformer.data.image.image_set import ImageSet, InMemoryImages, Objects, Pictures, Scenes
+from flax_transformer.data.image.image_set import ImageSet, ImageSplit, InMemoryImages, Objects, Scenes
 from flax_transformer.data.image.open import ImageData
 from flax_transformer.data.split import SPLITS
 from flax_transformer.frozen import frozen
@@ -80,7 +80,7 @@ class DrawnShapes:
             rng = np.random.default_rng((self.drawing_seed, number))
             labels = rng.integers(len(SHAPES), size=self.train if split == "train" else self.held_out).astype(np.int32)
             pixels = np.stack([self.draw(SHAPES[label], rng) for label in labels])
-            splits[split] = Pictures(InMemoryImages(pixels, f"drawn {split} images"), labels)
+            splits[split] = ImageSplit(InMemoryImages(pixels, f"drawn {split} images"), labels)
         return ImageSet("classes", splits, SHAPES)
 
     def draw(self, shape: str, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:

@@ -22,13 +22,12 @@ from flax_transformer.data.video.skeleton import (
     Skeletons,
     SkeletonSet,
 )
-from flax_transformer.data.video.video_set import InMemoryVideos, LabelledClips, VideoFiles
+from flax_transformer.data.video.video_set import InMemoryVideos, VideoFiles, VideoSplit
 
 __all__ = [
     "CentreBody",
     "ChannelsToFrames",
     "InMemoryVideos",
-    "LabelledClips",
     "MoveBody",
     "PerFrame",
     "PoseRows",
@@ -41,6 +40,7 @@ __all__ = [
     "VideoFolderData",
     "VideoRows",
     "VideoSet",
+    "VideoSplit",
     "evenly_spaced_frames",
     "open_videos",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flax_transformer.data.folder import FileType, folders_of, open_folders
 from flax_transformer.data.split import complete_splits, normal
-from flax_transformer.data.video.video_set import LabelledClips, VideoFiles, frame_files, is_video_name
+from flax_transformer.data.video.video_set import VideoFiles, VideoSplit, frame_files, is_video_name
 from flax_transformer.frozen import frozen
 
 
@@ -17,7 +17,7 @@ from flax_transformer.frozen import frozen
 class VideoSet:
     """Clips to train on and held-out ones."""
 
-    splits: Mapping[str, LabelledClips]
+    splits: Mapping[str, VideoSplit]
     """`train`, `validation` and `test`."""
     classes: tuple[str, ...]
     channels: int = 3
@@ -53,17 +53,17 @@ def open_videos(root: Path, *, holdout: float = 0.1, seed: int = 0) -> VideoSet:
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root} must be a folder of clips, there is none")
-    found, classes = open_folders(root, CLIPS)
-    splits = {split: LabelledClips(VideoFiles(each.root, each.names), each.labels) for split, each in found.items()}
+    found, classes = open_folders(root, VIDEOS)
+    splits = {split: VideoSplit(VideoFiles(each.root, each.names), each.labels) for split, each in found.items()}
     try:
-        whole = complete_splits(splits, _names, lambda clips: clips.labels, share=holdout, seed=seed, what="clips")
+        whole = complete_splits(splits, _names, lambda videos: videos.labels, share=holdout, seed=seed, what="videos")
     except ValueError as error:
         raise ValueError(f"{root}: {error}") from error
     return VideoSet(whole, classes)
 
 
-def _names(clips: LabelledClips) -> list[str]:
-    return [normal(Path(name).as_posix()) for name in clips.clips.names]
+def _names(videos: VideoSplit) -> list[str]:
+    return [normal(Path(name).as_posix()) for name in videos.videos.names]
 
 
 @frozen
@@ -82,4 +82,4 @@ class VideoFileType(FileType):
         return sorted(found, key=lambda path: normal(path.name))
 
 
-CLIPS = VideoFileType(one="clip", many="clips", named=is_video_name)
+VIDEOS = VideoFileType(one="video", many="videos", named=is_video_name)

@@ -133,5 +133,5 @@ class ChannelsToFrames:
         inputs = dict(batch["inputs"])
         images = inputs.pop("images")
         B, H, W, _ = images.shape
-        clips = np.moveaxis(images.reshape(B, H, W, -1, self.channels), 3, 1)
-        return {**batch, "inputs": {**inputs, "clips": np.ascontiguousarray(clips)}}
+        videos = np.moveaxis(images.reshape(B, H, W, -1, self.channels), 3, 1)
+        return {**batch, "inputs": {**inputs, "videos": np.ascontiguousarray(videos)}}

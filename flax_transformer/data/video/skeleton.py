@@ -128,7 +128,7 @@ class SkeletonData:
             raise ValueError(
                 f"actions must be at least two, each with a name, got {kinds.tolist()}, names {self.names}"
             )
-        whole = sound(frames)
+        whole = is_complete(frames)
         left = np.add.reduceat(whole.astype(np.int64), np.cumsum(lengths) - lengths)
         labels = np.searchsorted(kinds, action).astype(np.int32)
         names = [f"{origin}, sequence {number}" for number in range(len(lengths))]
@@ -144,7 +144,7 @@ class SkeletonData:
             ("validation",),
             share=self.holdout,
             seed=self.split_seed,
-            what="clips",
+            what="videos",
         )
         splits = {part: every.take(train[indices]) for part, indices in parts.items()}
         called = self.names or tuple(map(str, range(1, int(kinds.max()) + 1)))
@@ -176,7 +176,7 @@ def checked(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     return frames, *others
 
 
-def sound(frames: Float[np.ndarray, "N J 3"]) -> Bool[np.ndarray, " N"]:
+def is_complete(frames: Float[np.ndarray, "N J 3"]) -> Bool[np.ndarray, " N"]:
     """Tell frames that have a body: not all joints at zero, none beyond what coordinates can be.
 
     >>> sound(np.array([[[0.0, 0, 0]], [[1, 2, 3]], [[1, 2, 1e9]], [[1, np.nan, 3]]])).tolist()
@@ -291,10 +291,10 @@ class PoseRows:
     def __call__(self, examples: Sequence[Example | None]) -> Arrays:
         """Lay out one batch; a row without an example is zero and has weight 0."""
         shape = next(each["joints"].shape for each in examples if each is not None)
-        clips = np.zeros((len(examples), *shape[:2], 1, shape[2]), np.float32)
+        videos = np.zeros((len(examples), *shape[:2], 1, shape[2]), np.float32)
         for row, each in enumerate(examples):
             if each is not None:
-                clips[row, :, :, 0] = each["joints"]
+                videos[row, :, :, 0] = each["joints"]
         labels = np.array([0 if each is None else each["label"] for each in examples], np.int32)
         weights = np.array([each is not None for each in examples], np.float32)
-        return {"inputs": {"clips": clips}, "labels": labels, "weights": weights}
+        return {"inputs": {"videos": videos}, "labels": labels, "weights": weights}

@@ -24,7 +24,7 @@ from flax_transformer.data.split import normal
 
 
 @runtime_checkable
-class Clips(Protocol):
+class Videos(Protocol):
     """Clips by number."""
 
     @property
@@ -112,43 +112,43 @@ class VideoFiles(NamedFiles):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledClips(Sequence[Any]):
+class VideoSplit(Sequence[Any]):
     """Clips and the numbers of their classes."""
 
-    clips: Clips
+    videos: Videos
     labels: Int[np.ndarray, " B"]
 
     def __len__(self) -> int:
-        return len(self.clips)
+        return len(self.videos)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return one: its `frames`, to be read, `label`, and `name`, where it comes from."""
-        name = self.clips.name(index)
-        return {"frames": Frames(self.clips, index), "label": int(self.labels[index]), "name": name}
+        name = self.videos.name(index)
+        return {"frames": Frames(self.videos, index), "label": int(self.labels[index]), "name": name}
 
     @property
     def fingerprint(self) -> str:
         """Name which clips and classes they are."""
-        return digest(self.clips.fingerprint, self.labels.astype(np.int64))
+        return digest(self.videos.fingerprint, self.labels.astype(np.int64))
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "LabelledClips":
         """Pick some."""
-        return LabelledClips(self.clips.take(indices), self.labels[indices])
+        return VideoSplit(self.videos.take(indices), self.labels[indices])
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
     """The frames of one clip, not yet read."""
 
-    clips: Clips
+    videos: Videos
     index: int
 
     def __len__(self) -> int:
-        return self.clips.size(self.index)[0]
+        return self.videos.size(self.index)[0]
 
     def read(self, numbers: Sequence[int]) -> list[Any]:
         """Decode some."""
-        return self.clips.read(self.index, numbers)
+        return self.videos.read(self.index, numbers)
 
 
 def frame_files(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import settle_pooler
 from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, pooled_image
-from flax_transformer.hub.inputs import PICTURES
+from flax_transformer.hub.inputs import IMAGES
 from flax_transformer.hub.positions import fitted_biases
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear, norm, parameter
@@ -124,7 +124,7 @@ FAMILIES = {
             ),
             "BeitForImageClassification": Architecture(
                 _classifying, image_classifier, (*norm("head.norm", "beit.pooler.layernorm"), *vit.CLASSIFIER),
-                at="backbone.", ignored=LARGER[2:], uses=("classify",), inputs=PICTURES, **LAYERS,
+                at="backbone.", ignored=LARGER[2:], uses=("classify",), inputs=IMAGES, **LAYERS,
             ),
             "BeitForMaskedImageModeling": Architecture(
                 _naming, image_classifier, (*norm("head.norm", "layernorm"), *linear("head.output", "lm_head")),

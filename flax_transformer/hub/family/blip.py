@@ -11,7 +11,7 @@ from flax_transformer.hub.family.clip import BUFFERS, TOKENS
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS
 from flax_transformer.hub.image_text_call import answerer, captioner, normed_image, pooled_towers, retriever
-from flax_transformer.hub.inputs import PICTURES, TOWERS, Signature
+from flax_transformer.hub.inputs import IMAGES, TOWERS, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import (
@@ -143,7 +143,7 @@ def _grid(fields: Fields) -> tuple[int, int]:
     return VISION_CONFIG.read(own).patches.grid
 
 
-def _picture(ours: str, theirs: str, end: str = "trunk.norm") -> Table:
+def _vision(ours: str, theirs: str, end: str = "trunk.norm") -> Table:
     """Return the rows of a ViT's, whose last norm is at `end`."""
     layer, qkv = "encoder.layers.{}", tuple(f"trunk.blocks.attention.{part}" for part in ("query", "key", "value"))
     rows = (
@@ -163,10 +163,10 @@ def _picture(ours: str, theirs: str, end: str = "trunk.norm") -> Table:
 
 TEXT = (*bert.TABLE, *bert.CROSS)
 WRITER = (*as_decoder(under(TEXT, "", "text_decoder.bert.")), *under(bert.OUT, "", "text_decoder.cls.predictions."))
-READER = (*_picture("encoder.vision.", "vision_model."), *under(TEXT, "encoder.text.", "text_encoder."))
+READER = (*_vision("encoder.vision.", "vision_model."), *under(TEXT, "encoder.text.", "text_encoder."))
 POOLER = linear("head.dense", "pooler.dense")
 TEXT_ALONE = (*under(TEXT, "backbone.", ""), *POOLER)
-VISION_ALONE = _picture("backbone.", "", "head.norm")
+VISION_ALONE = _vision("backbone.", "", "head.norm")
 TABLES = {
     "towers": (
         *parameter("log_scale", "logit_scale"),
@@ -175,7 +175,7 @@ TABLES = {
         *under(VISION_ALONE, "vision.", "vision_model."),
         *linear("vision.head.output", "visual_projection"),
     ),
-    "captioner": (*_picture("encoder.", "vision_model."), *WRITER),
+    "captioner": (*_vision("encoder.", "vision_model."), *WRITER),
     "answerer": (*READER, *WRITER),
     "retriever": (
         *READER,
@@ -228,7 +228,7 @@ FAMILIES = {
         model_type="blip_vision_model",
         architectures={
             "BlipVisionModel": Architecture(
-                _vision_alone, normed_image, base=True, uses=("embed",), inputs=PICTURES, **LAYERS
+                _vision_alone, normed_image, base=True, uses=("embed",), inputs=IMAGES, **LAYERS
             ),
         },
         table=VISION_ALONE, write=lambda config: VISION_CONFIG.write(config.backbone), ignored=BUFFERS,

@@ -8,7 +8,7 @@ from flax_transformer.hub.family.vit import blocks
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier
 from flax_transformer.hub.image_call import LAYERS, image_classifier
-from flax_transformer.hub.inputs import PICTURES
+from flax_transformer.hub.inputs import IMAGES
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import conv, linear, norm, parameter
@@ -56,7 +56,7 @@ CLASSIFIER = classifier(CONFIG.read, image_classifier, HEAD, pool="weighted", us
 FAMILIES = {
     "cct": Family(
         model_type="cct",
-        architectures={"CCTForImageClassification": replace(CLASSIFIER, inputs=PICTURES, **LAYERS)},
+        architectures={"CCTForImageClassification": replace(CLASSIFIER, inputs=IMAGES, **LAYERS)},
         table=TABLE,
         write=CONFIG.write,
     )

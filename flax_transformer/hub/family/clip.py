@@ -7,7 +7,7 @@ from typing import Any
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS, image_classifier
-from flax_transformer.hub.inputs import PICTURES, TEXT, TOWERS, Signature
+from flax_transformer.hub.inputs import IMAGES, TEXT, TOWERS, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Table, TensorRow, conv, embedding, linear, norm, parameter, under
@@ -178,7 +178,7 @@ FAMILIES = {
             "CLIPModel": Architecture(read, two_towers, uses=("match",), inputs=TOWERS, **TOWER_LAYERS),
             "CLIPForImageClassification": Architecture(
                 classifying, image_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
-                inputs=PICTURES, **LAYERS,
+                inputs=IMAGES, **LAYERS,
             ),
         },
         table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",
@@ -189,6 +189,6 @@ FAMILIES = {
     ),
     "clip_vision_model": tower(
         "CLIPVisionModel", "vision_model", table=IMAGE_CONFIG, rows=IMAGE_TABLE, projection=PROJECTED["image"],
-        inputs=PICTURES, calls=(image_tower, image_projected),
+        inputs=IMAGES, calls=(image_tower, image_projected),
     ),
 }  # fmt: skip

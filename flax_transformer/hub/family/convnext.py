@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxtyping import PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, pictures, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of, split_keys
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.feature_map import channels_first, map_classifier, of_maps
 from flax_transformer.hub.fields import Fields
@@ -89,7 +89,7 @@ def classifying(fields: Fields) -> ClassifierConfig:
 def pooled_map(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return the last feature map, and its mean after a norm, as ConvNextModel does."""
     keys = split_keys(key)
-    found = model.backbone.feature_map(pictures(inputs), key=keys[0])
+    found = model.backbone.feature_map(images_of(inputs), key=keys[0])
     hidden = found.reshape(*found.shape[:-3], -1, found.shape[-1])
     return ModelOutput(last_hidden_state=channels_first(found), pooler_output=model.head(hidden, key=keys[1]))
 

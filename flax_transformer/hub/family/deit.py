@@ -7,7 +7,7 @@ from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import settle_pooler
 from flax_transformer.hub.image_call import LAYERS, two_headed
-from flax_transformer.hub.inputs import PICTURES
+from flax_transformer.hub.inputs import IMAGES
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import linear, parameter
 from flax_transformer.models.head import head_of
@@ -31,7 +31,7 @@ FAMILIES = {
             **vit.architectures(read, "DeiT"),
             "DeiTForImageClassificationWithTeacher": Architecture(
                 _distilled, two_headed, HEADS, at="backbone.", ignored=vit.LARGER, uses=("classify",),
-                inputs=PICTURES, **LAYERS,
+                inputs=IMAGES, **LAYERS,
             ),
         },
         table=(*vit.TABLE, *parameter("distillation_token", "embeddings.distillation_token", ones=1)),

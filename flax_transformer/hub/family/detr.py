@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, layers_of, pictures, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of, layers_of, split_keys
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import resnet
 from flax_transformer.hub.fields import Fields
@@ -191,7 +191,7 @@ def adopt(model: Any) -> Any:
 
 def hidden(model: Detr, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return hidden states of both sides."""
-    keys, images, mask = split_keys(key), pictures(inputs), inputs.pixel_mask
+    keys, images, mask = split_keys(key), images_of(inputs), inputs.pixel_mask
     mask = None if mask is None else mask != 0
     memory, *beside = model.encode(model.backbone.feature_map(images), images.shape[-3:-1], mask, key=keys[0])
     states = model.decode(memory, *beside, key=keys[1])

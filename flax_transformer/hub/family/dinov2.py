@@ -7,7 +7,7 @@ from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, image_model
-from flax_transformer.hub.inputs import PICTURES
+from flax_transformer.hub.inputs import IMAGES
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, linear, norm, parameter
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -79,7 +79,7 @@ FAMILIES = {
                 read, image_model, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=MASKABLE, **LAYERS
             ),
             "Dinov2ForImageClassification": Architecture(
-                _classifier, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=PICTURES,
+                _classifier, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=IMAGES,
                 **LAYERS,
             ),
         },

@@ -10,7 +10,7 @@ from flax_transformer.hub.family.clip import BUFFERS, blocks
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS, hidden
 from flax_transformer.hub.image_text_call import WRITTEN, prefixed_lm, prefixed_model
-from flax_transformer.hub.inputs import PICTURES, Inputs, Signature
+from flax_transformer.hub.inputs import IMAGES, Inputs, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, TensorRow, conv, linear, norm, parameter, under
@@ -114,7 +114,7 @@ FAMILIES = {
         model_type="git_vision_model",
         architectures={
             "GitVisionModel": Architecture(
-                IMAGE_CONFIG.read, _encoder, uses=("embed",), inputs=PICTURES, **LAYERS
+                IMAGE_CONFIG.read, _encoder, uses=("embed",), inputs=IMAGES, **LAYERS
             ),
         },
         table=IMAGE_TABLE, write=IMAGE_CONFIG.write, prefix="vision_model.", ignored=BUFFERS,

@@ -9,7 +9,7 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import classifier
 from flax_transformer.hub.image_call import image_classifier
-from flax_transformer.hub.inputs import PICTURES
+from flax_transformer.hub.inputs import IMAGES
 from flax_transformer.hub.registration import Family
 from flax_transformer.hub.table import conv, linear, norm
 from flax_transformer.models.vision.mixer import mixer
@@ -61,7 +61,7 @@ CLASSIFIER = classifier(CONFIG.read, image_classifier, linear("head.output", "he
 FAMILIES = {
     "mixer": Family(
         model_type="mixer",
-        architectures={"MixerForImageClassification": replace(CLASSIFIER, inputs=PICTURES)},
+        architectures={"MixerForImageClassification": replace(CLASSIFIER, inputs=IMAGES)},
         table=TABLE,
         write=CONFIG.write,
     )

@@ -11,7 +11,7 @@ from flax_transformer.hub.family import vit
 from flax_transformer.hub.family.swin import inner_width, ratio_of
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import hidden, image_classifier
-from flax_transformer.hub.inputs import PICTURES, Inputs
+from flax_transformer.hub.inputs import IMAGES, Inputs
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
@@ -122,10 +122,10 @@ FAMILIES = {
         model_type="pvt",
         architectures={
             "PvtModel": Architecture(
-                read, states, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=PICTURES, **LAYERS
+                read, states, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=IMAGES, **LAYERS
             ),
             "PvtForImageClassification": Architecture(
-                _classifying, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=PICTURES,
+                _classifying, image_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=IMAGES,
                 **LAYERS,
             ),
         },

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxtyping import PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, pictures
+from flax_transformer.hub.call import ModelOutput, images_of
 from flax_transformer.hub.config import ConfigTable, choice
 from flax_transformer.hub.feature_map import channels_first, map_classifier, of_maps
 from flax_transformer.hub.fields import Fields
@@ -59,7 +59,7 @@ def table(*, counted: bool) -> Table:
 
 def pooled_map(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Return the last feature map and its mean, as ResNetModel does."""
-    found = channels_first(model.feature_map(pictures(inputs), key=key))
+    found = channels_first(model.feature_map(images_of(inputs), key=key))
     return ModelOutput(last_hidden_state=found, pooler_output=found.mean((-2, -1), keepdims=True))
 
 

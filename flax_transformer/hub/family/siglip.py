@@ -9,7 +9,7 @@ from flax_transformer.hub.family import clip
 from flax_transformer.hub.family.clip import BUFFERS, TOKENS, blocks, classifier_rows, grid_of, write_images
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import image_classifier
-from flax_transformer.hub.inputs import PADDED_TOWERS, PICTURES, Signature
+from flax_transformer.hub.inputs import IMAGES, PADDED_TOWERS, Signature
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import VECTOR, Matrix, TensorRow, conv, embedding, linear, norm, parameter, under
@@ -115,11 +115,11 @@ FAMILIES = {
             ),
             "SiglipForImageClassification": Architecture(
                 classifying, image_classifier, classifier_rows(IMAGE_TABLE), ignored=UNREAD, uses=("classify",),
-                inputs=PICTURES, **ALONE,
+                inputs=IMAGES, **ALONE,
             ),
         },
         table=TABLE, write=write, ignored=BUFFERS, tokens="text_config",
     ),
     "siglip_text_model": _alone("Text", TEXT_CONFIG, TEXT_TABLE, last_tower, PADDED),
-    "siglip_vision_model": _alone("Vision", IMAGE_CONFIG, IMAGE_TABLE, image_tower, PICTURES),
+    "siglip_vision_model": _alone("Vision", IMAGE_CONFIG, IMAGE_TABLE, image_tower, IMAGES),
 }  # fmt: skip

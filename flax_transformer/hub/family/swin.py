@@ -9,7 +9,7 @@ from flax_transformer.hub.config import ConfigTable, choice, sides
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import MASKABLE, hidden, image_classifier, image_restorer
-from flax_transformer.hub.inputs import PICTURES, Inputs
+from flax_transformer.hub.inputs import IMAGES, Inputs
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
@@ -151,11 +151,11 @@ FAMILIES = {
         model_type="swin",
         architectures={
             "SwinModel": Architecture(
-                read, averaged, base=True, ignored=LARGER, uses=("embed",), inputs=PICTURES, **LAYERS
+                read, averaged, base=True, ignored=LARGER, uses=("embed",), inputs=IMAGES, **LAYERS
             ),
             "SwinForImageClassification": Architecture(
                 _classifying, image_classifier, vit.CLASSIFIER, at="backbone.", ignored=LARGER, uses=("classify",),
-                inputs=PICTURES, **LAYERS,
+                inputs=IMAGES, **LAYERS,
             ),
             "SwinForMaskedImageModeling": Architecture(
                 _restoring, image_restorer, vit.PIXELS, at="backbone.", ignored=LARGER[1:2], uses=("fill",),

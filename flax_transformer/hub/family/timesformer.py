@@ -8,7 +8,7 @@ from flax_transformer.hub.family import vit
 from flax_transformer.hub.family.vivit import read_start, said_start
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS
-from flax_transformer.hub.inputs import CLIPS
+from flax_transformer.hub.inputs import VIDEOS
 from flax_transformer.hub.positions import fitted_positions, fitted_times
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
@@ -16,7 +16,7 @@ from flax_transformer.hub.video_call import by_frame, frame_classifier, frame_la
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.video.timesformer import TimeSformerConfig, timesformer_base
 from flax_transformer.nn import with_fields
-from flax_transformer.ops.resample_clip import nearest
+from flax_transformer.ops.resample_video import nearest
 
 KINDS = {"divided_space_time": (True, True), "joint_space_time": (False, True), "space_only": (False, False)}
 """Whether attention over time and space are apart, and whether there is any over time, by `attention_type`."""
@@ -91,11 +91,11 @@ FAMILIES = {
         model_type="timesformer",
         architectures={
             "TimesformerModel": Architecture(
-                read, by_frame, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=CLIPS,
+                read, by_frame, base=True, ignored=(r"^classifier\.",), uses=("embed",), inputs=VIDEOS,
                 marks=LAYERS["marks"], layers=frame_layers,
             ),
             "TimesformerForVideoClassification": Architecture(
-                _classifying, frame_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=CLIPS,
+                _classifying, frame_classifier, vit.CLASSIFIER, at="backbone.", uses=("classify",), inputs=VIDEOS,
                 marks=LAYERS["marks"], layers=frame_layers,
             ),
         },

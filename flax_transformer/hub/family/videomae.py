@@ -12,16 +12,16 @@ from flax_transformer.hub.config import ConfigTable, choice
 from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.image_call import LAYERS, encoder_layers
-from flax_transformer.hub.inputs import CLIPS, Inputs
+from flax_transformer.hub.inputs import VIDEOS, Inputs
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
 from flax_transformer.hub.video_call import (
-    MASKABLE_CLIPS,
-    MASKED_CLIPS,
-    clip_classifier,
-    encoded_clip,
+    MASKABLE_VIDEOS,
+    MASKED_VIDEOS,
+    encoded_video,
     keep_patches,
     restored_clip,
+    video_classifier,
 )
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.video.videomae import VideoMAEConfig, videomae_pretraining
@@ -124,16 +124,16 @@ FAMILIES = {
         model_type="videomae",
         architectures={
             "VideoMAEModel": Architecture(
-                read, encoded_clip, base=True, ignored=LARGER, uses=("embed",), inputs=MASKABLE_CLIPS,
+                read, encoded_video, base=True, ignored=LARGER, uses=("embed",), inputs=MASKABLE_VIDEOS,
                 check=_check_mask, prepare=keep_patches, **LAYERS,
             ),
             "VideoMAEForVideoClassification": Architecture(
-                _classifying, clip_classifier, (*norm("head.norm", "fc_norm"), *vit.CLASSIFIER), at="backbone.",
-                ignored=LARGER[:3], uses=("classify",), inputs=CLIPS, **LAYERS,
+                _classifying, video_classifier, (*norm("head.norm", "fc_norm"), *vit.CLASSIFIER), at="backbone.",
+                ignored=LARGER[:3], uses=("classify",), inputs=VIDEOS, **LAYERS,
             ),
             "VideoMAEForPreTraining": Architecture(
                 _whole, restored_clip, HEAD, _write_decoder, at="encoder.", ignored=LARGER[3:], uses=("fill",),
-                inputs=MASKED_CLIPS, check=_check_mask, prepare=keep_patches, marks=LAYERS["marks"],
+                inputs=MASKED_VIDEOS, check=_check_mask, prepare=keep_patches, marks=LAYERS["marks"],
                 layers=encoder_layers,
             ),
         },

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from flax_transformer.hub.call import ModelOutput, pictures, split_keys
+from flax_transformer.hub.call import ModelOutput, images_of, split_keys
 from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.family import cct, vit
 from flax_transformer.hub.fields import Fields
@@ -108,7 +108,7 @@ def hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float
     """Run an encoder of texts and images."""
     mask, seen = inputs.attention_mask, inputs.pixel_mask
     return model(
-        inputs.input_ids, images=pictures(inputs), visible=None if mask is None else mask != 0,
+        inputs.input_ids, images=images_of(inputs), visible=None if mask is None else mask != 0,
         seen=None if seen is None else seen != 0, types=inputs.token_type_ids, key=key,
     )  # fmt: skip
 
@@ -167,8 +167,8 @@ def answered(fields: Fields) -> ClassifierConfig:
 
 def compared(fields: Fields) -> ClassifierConfig:
     """Put a head on the encoder that sees several images of a text."""
-    pictures = 2 if fields.get("num_images") == -1 else fields.integer("num_images", 2)  # -1: nothing is said
-    return answering(read(fields), fields.labels, pictures=pictures)
+    images = 2 if fields.get("num_images") == -1 else fields.integer("num_images", 2)  # -1: nothing is said
+    return answering(read(fields), fields.labels, images=images)
 
 
 BOTH = {"at": "backbone.", "inputs": GIVEN, "check": check, **LAYERS}
@@ -202,7 +202,7 @@ FAMILIES = {
             ),
             "ViltForImagesAndTextClassification": Architecture(
                 compared, classified, scores("vilt.pooler.dense", "classifier"),
-                lambda config: {"num_images": config.head.pictures}, ignored=HEADS, uses=("compare",),
+                lambda config: {"num_images": config.head.images}, ignored=HEADS, uses=("compare",),
                 **{**BOTH, "inputs": SEVERAL},
             ),
             "ViltForTokenClassification": _given(

@@ -10,7 +10,7 @@ import numpy as np
 from flax_transformer.hub.captioner import both_layers, image_to_text
 from flax_transformer.hub.config_diff import config_diff
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import PICTURES, Signature
+from flax_transformer.hub.inputs import IMAGES, Signature
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.registry import families
 from flax_transformer.hub.table import Table, TensorRow, linear, under
@@ -39,7 +39,7 @@ def _encoders() -> dict[str, tuple[Family, Architecture]]:
     """List the families that encode images into hidden states, and the class of each that is nearest to just that."""
     found = {}
     for kind, family in families().items():
-        able = [each for each in family.architectures.values() if each.inputs.needs == PICTURES.needs]
+        able = [each for each in family.architectures.values() if each.inputs.needs == IMAGES.needs]
         able = [each for each in able if {"embed", "classify"} & set(each.uses)]
         if able and family.composed is None:
             found[kind] = family, next((each for each in able if "embed" in each.uses), able[0])
@@ -126,7 +126,7 @@ def composed(fields: Fields) -> Family:
     )
 
 
-PICTURES_TO_TEXT = Signature(("pixel_values", "decoder_input_ids"), ("decoder_attention_mask",))
+IMAGES_TO_TEXT = Signature(("pixel_values", "decoder_input_ids"), ("decoder_attention_mask",))
 FAMILIES = {
     "vision-encoder-decoder": Family(
         model_type="vision-encoder-decoder",
@@ -136,7 +136,7 @@ FAMILIES = {
                 image_to_text,
                 base=True,
                 uses=("respond",),
-                inputs=PICTURES_TO_TEXT,
+                inputs=IMAGES_TO_TEXT,
                 ignored=(r"^encoder\.pooler\.", r"^encoder\.embeddings\.mask_token$"),
             )
         },

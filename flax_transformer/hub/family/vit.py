@@ -9,7 +9,7 @@ from flax_transformer.hub.config import ConfigTable, sides
 from flax_transformer.hub.fields import Fields, spelled
 from flax_transformer.hub.head import settle_pooler
 from flax_transformer.hub.image_call import LAYERS, MASKABLE, image_classifier, image_restorer, pooled_image
-from flax_transformer.hub.inputs import PICTURES
+from flax_transformer.hub.inputs import IMAGES
 from flax_transformer.hub.positions import fitted_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Table, conv, linear, norm, parameter
@@ -139,11 +139,11 @@ def architectures(read: Callable[[Fields], Any], kind: str) -> dict[str, Archite
     return {
         f"{kind}Model": Architecture(
             partial(pooled, read), pooled_image, POOLER, write_pooler, at="backbone.", base=True, ignored=LARGER,
-            uses=("embed",), inputs=PICTURES, **LAYERS,
+            uses=("embed",), inputs=IMAGES, **LAYERS,
         ),
         f"{kind}ForImageClassification": Architecture(
             partial(classifying, read), image_classifier, CLASSIFIER, at="backbone.", ignored=LARGER,
-            uses=("classify",), inputs=PICTURES, **LAYERS,
+            uses=("classify",), inputs=IMAGES, **LAYERS,
         ),
         f"{kind}ForMaskedImageModeling": Architecture(
             partial(restoring, read), image_restorer, PIXELS, lambda config: {"encoder_stride": config.stride},

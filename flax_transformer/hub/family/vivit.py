@@ -8,11 +8,11 @@ from flax_transformer.hub.family import vit
 from flax_transformer.hub.fields import Fields
 from flax_transformer.hub.head import settle_pooler
 from flax_transformer.hub.image_call import LAYERS
-from flax_transformer.hub.inputs import CLIPS
-from flax_transformer.hub.positions import fitted_clip_positions
+from flax_transformer.hub.inputs import VIDEOS
+from flax_transformer.hub.positions import fitted_video_positions
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import conv, norm, parameter
-from flax_transformer.hub.video_call import clip_classifier, pooled_clip
+from flax_transformer.hub.video_call import pooled_video, video_classifier
 from flax_transformer.models.video.vivit import ViViTConfig, vivit_base
 from flax_transformer.models.vision.vit import ViTConfig
 from flax_transformer.nn import with_fields
@@ -60,7 +60,7 @@ def _grid(fields: Fields) -> tuple[int, int, int]:
 
 TABLE = (
     *parameter("class_token", "embeddings.cls_token", ones=1),
-    *parameter("positions", "embeddings.position_embeddings", ones=1, fit=fitted_clip_positions(_grid)),
+    *parameter("positions", "embeddings.position_embeddings", ones=1, fit=fitted_video_positions(_grid)),
     *conv("patches.tubelet", "embeddings.patch_embeddings.projection"),
     *vit.blocks("trunk.blocks", "encoder.layer"),
     *norm("trunk.norm", "layernorm"),
@@ -71,12 +71,12 @@ FAMILIES = {
         model_type="vivit",
         architectures={
             "VivitModel": Architecture(
-                partial(vit.pooled, read), pooled_clip, vit.POOLER, vit.write_pooler, at="backbone.", base=True,
-                ignored=(r"^(vivit\.)?pooler\.", r"^classifier\."), uses=("embed",), inputs=CLIPS, **LAYERS,
+                partial(vit.pooled, read), pooled_video, vit.POOLER, vit.write_pooler, at="backbone.", base=True,
+                ignored=(r"^(vivit\.)?pooler\.", r"^classifier\."), uses=("embed",), inputs=VIDEOS, **LAYERS,
             ),
             "VivitForVideoClassification": Architecture(
-                partial(vit.classifying, read), clip_classifier, vit.CLASSIFIER, at="backbone.",
-                ignored=(r"^(vivit\.)?pooler\.",), uses=("classify",), inputs=CLIPS, **LAYERS,
+                partial(vit.classifying, read), video_classifier, vit.CLASSIFIER, at="backbone.",
+                ignored=(r"^(vivit\.)?pooler\.",), uses=("classify",), inputs=VIDEOS, **LAYERS,
             ),
         },
         table=TABLE,

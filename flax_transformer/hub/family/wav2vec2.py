@@ -11,7 +11,7 @@ from flax_transformer.hub.inputs import SAMPLES
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.table import Kernel, TensorRow, conv, linear, norm, parameter
 from flax_transformer.models.head import head_of
-from flax_transformer.models.speech.classify import SoundClassifierConfig
+from flax_transformer.models.speech.classify import AudioClassifierConfig
 from flax_transformer.models.speech.ctc import TranscriberConfig
 from flax_transformer.models.speech.wav2vec2 import Wav2Vec2Config, wav2vec2_base
 
@@ -78,11 +78,11 @@ def _said(config: TranscriberConfig) -> dict[str, Any]:
     return {"vocab_size": config.head.outputs, "final_dropout": config.head.dropout}
 
 
-def _classifier(fields: Fields) -> SoundClassifierConfig:
+def _classifier(fields: Fields) -> AudioClassifierConfig:
     fields.only(use_weighted_layer_sum=False)
     backbone, width = read(fields), fields.integer("classifier_proj_size", 256)
     head = head_of(backbone, outputs=fields.labels, pool="mean", dense="identity", dense_width=width)
-    return SoundClassifierConfig(backbone=backbone, head=head)
+    return AudioClassifierConfig(backbone=backbone, head=head)
 
 
 LAYER, PLACES = "encoder.layers.{}", "encoder.pos_conv_embed.conv"

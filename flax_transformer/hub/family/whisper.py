@@ -8,7 +8,7 @@ from flax_transformer.hub.call import seq2seq_lm, seq2seq_model
 from flax_transformer.hub.check import check_frames
 from flax_transformer.hub.config import ConfigTable
 from flax_transformer.hub.fields import Fields
-from flax_transformer.hub.inputs import SOUND, SOUND_TO_TEXT
+from flax_transformer.hub.inputs import AUDIO, AUDIO_TO_TEXT
 from flax_transformer.hub.registration import Architecture, Family
 from flax_transformer.hub.seq2seq_side import BOTH, SELF, side
 from flax_transformer.hub.table import Table, conv, embedding, linear, norm, parameter
@@ -93,7 +93,7 @@ TABLE = (
     *norm("decoder.norm", "decoder.layer_norm"),
 )
 HEAD = (*linear("head.dense", "projector"), *linear("head.output", "classifier"))
-BOTH_SIDES = {"inputs": SOUND_TO_TEXT, "check": check_frames}
+BOTH_SIDES = {"inputs": AUDIO_TO_TEXT, "check": check_frames}
 
 FAMILIES = {
     "whisper": Family(
@@ -104,7 +104,7 @@ FAMILIES = {
             "WhisperForAudioClassification": Architecture(
                 _classifier, audio_classifier, HEAD, lambda config: {"classifier_proj_size": config.head.dense_width},
                 at="backbone.", base=True, ignored=(r"^(model\.)?decoder\.", r"^proj_out\."), uses=("classify",),
-                inputs=SOUND, check=check_frames,
+                inputs=AUDIO, check=check_frames,
             ),
         },
         table=TABLE,

@@ -131,7 +131,7 @@ class AudioProcessor:
 
     def __call__(
         self,
-        sounds: Any,
+        audio: Any,
         *,
         sampling_rate: int | None = None,
         padding: str | None = None,
@@ -146,7 +146,7 @@ class AudioProcessor:
         two axes for several.
 
         Args:
-          sounds: one or a list: files, bytes of files, `Waveform`s, or arrays of samples between -1 and 1; whole
+          audio: one or a list: files, bytes of files, `Waveform`s, or arrays of samples between -1 and 1; whole
             numbers stand for these by their type.
           sampling_rate: of arrays, in samples a second; the model's own by default.
           padding: to the model's window, or the longest of the sounds; the window by default, where there is one.
@@ -166,8 +166,8 @@ class AudioProcessor:
         options, window = dict(self.options), self.kind.window(self.options)
         if return_attention_mask is not None:
             options["return_attention_mask"] = return_attention_mask
-        several = isinstance(sounds, list | tuple) and not isinstance(sounds, Waveform)
-        found = [self.read(each, sampling_rate) for each in (sounds if several else [sounds])]
+        several = isinstance(audio, list | tuple) and not isinstance(audio, Waveform)
+        found = [self.read(each, sampling_rate) for each in (audio if several else [audio])]
         if not found:
             raise ValueError("there must be at least one sound, got none")
         found = [samples[:window] if truncation else samples for samples in found]
@@ -186,23 +186,23 @@ class AudioProcessor:
             inputs["attention_mask"] = places[:, : inputs[self.kind.name].shape[-1]]
         return as_tensors(inputs, return_tensors)
 
-    def read(self, sound: Any, rate: int | None = None) -> Samples:
+    def read(self, waveform: Any, rate: int | None = None) -> Samples:
         """Return the samples of one sound at the model's rate; arguments and errors as in a call."""
-        if isinstance(sound, str | os.PathLike):
-            check_file(sound, "a sound")
-        if isinstance(sound, str | os.PathLike | bytes):
-            sound = decode_audio(sound)
-        if not isinstance(sound, Waveform):
-            samples = mono(np.asarray(sound))
+        if isinstance(waveform, str | os.PathLike):
+            check_file(waveform, "a sound")
+        if isinstance(waveform, str | os.PathLike | bytes):
+            waveform = decode_audio(waveform)
+        if not isinstance(waveform, Waveform):
+            samples = mono(np.asarray(waveform))
             if samples.size and (loudest := np.abs(samples).max()) > LOUDEST:
                 raise ValueError(
                     f"samples are floats between -1 and 1, or whole numbers of 8, 16 or 32 bits, got floats up to "
                     f"{loudest:.6g}; samples / 32768 are those of 16 bits"
                 )
-            sound = Waveform(samples, self.rate if rate is None else rate)
-        if not len(sound.samples):
+            waveform = Waveform(samples, self.rate if rate is None else rate)
+        if not len(waveform.samples):
             raise ValueError("a sound must have samples, got none")
-        return resample(sound.samples, sound.rate, self.rate)
+        return resample(waveform.samples, waveform.rate, self.rate)
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write the files that `transformers` reads, byte for byte those that it was read from, if any."""

@@ -22,16 +22,18 @@ def read_images(images: Any) -> list[Any]:
       FileNotFoundError: no such file.
       ValueError: no images at all, or what is none.
     """
-    found = list(_pictures(images))
+    found = list(_images(images))
     if not found:
         raise ValueError("there must be at least one image, got none")
     return found
 
 
-def split_videos(clips: Any) -> list[Any]:
+def split_videos(videos: Any) -> list[Any]:
     """Tell one clip, a list or array of images, from several."""
-    several = isinstance(clips, list | tuple) and clips and (isinstance(clips[0], list | tuple) or _axes(clips[0]) == 4)
-    return list(clips) if several or _axes(clips) == 5 else [clips]
+    several = (
+        isinstance(videos, list | tuple) and videos and (isinstance(videos[0], list | tuple) or _axes(videos[0]) == 4)
+    )
+    return list(videos) if several or _axes(videos) == 5 else [videos]
 
 
 def _axes(value: Any) -> int:
@@ -59,7 +61,7 @@ def read_pixels(image: Any, *, rgb: bool) -> Shaped[np.ndarray, "C H W"]:
     return _over_white(image) if rgb else image
 
 
-def _pictures(images: Any) -> Any:
+def _images(images: Any) -> Any:
     if isinstance(images, str | os.PathLike | bytes):
         if not isinstance(images, bytes):
             check_file(images, "an image")
@@ -70,7 +72,7 @@ def _pictures(images: Any) -> Any:
         yield images
     elif isinstance(images, list | tuple):
         for image in images:
-            yield from _pictures(image)
+            yield from _images(image)
     elif hasattr(images, "__array__"):
         yield from _arrays(np.asarray(images))
     else:

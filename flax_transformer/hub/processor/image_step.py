@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Shaped
 
-Picture = Shaped[np.ndarray, "C H W"]
+ImageArray = Shaped[np.ndarray, "C H W"]
 MAX_PIXELS = 2**24
 """Pixels that an image may have after it is resized: a thin one can become very long."""
 
@@ -24,7 +24,7 @@ class PillowResize:
     resample: int
     """Pillow's number of a filter: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming."""
 
-    def __call__(self, image: Picture) -> Shaped[np.ndarray, "C h w"]:
+    def __call__(self, image: ImageArray) -> Shaped[np.ndarray, "C h w"]:
         """Return the image in another size.
 
         Raises:
@@ -77,7 +77,7 @@ class CenterCrop:
     height: int
     width: int
 
-    def __call__(self, image: Picture) -> Shaped[np.ndarray, "C h w"]:
+    def __call__(self, image: ImageArray) -> Shaped[np.ndarray, "C h w"]:
         """Return the middle."""
         old, new = image.shape[1:], (self.height, self.width)
         begin = [(had - has) // 2 for had, has in zip(old, new, strict=True)]
@@ -97,7 +97,7 @@ class Rescale:
 
     factor: float
 
-    def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
+    def __call__(self, image: ImageArray) -> Float[np.ndarray, "C H W"]:
         """Return the products, rounded once."""
         return (image.astype(np.float64) * self.factor).astype(np.float32)
 
@@ -106,7 +106,7 @@ class Rescale:
 class Offset:
     """Take 1 away, after values are scaled to be from 0 to 2."""
 
-    def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
+    def __call__(self, image: ImageArray) -> Float[np.ndarray, "C H W"]:
         """Return the differences."""
         return image - np.float32(1)
 
@@ -118,7 +118,7 @@ class Normalize:
     mean: tuple[float, ...] | float
     std: tuple[float, ...] | float
 
-    def __call__(self, image: Picture) -> Float[np.ndarray, "C H W"]:
+    def __call__(self, image: ImageArray) -> Float[np.ndarray, "C H W"]:
         """Return the quotients.
 
         Raises:
@@ -223,7 +223,7 @@ def new_size(size: Mapping[str, int], height: int, width: int) -> tuple[int, int
     return (end, other) if height <= width else (other, end)
 
 
-def _is_share(image: Picture) -> bool:
+def _is_share(image: ImageArray) -> bool:
     """Return whether values are from 0 to 1 rather than bytes."""
     if image.dtype == np.uint8:
         return False

@@ -73,11 +73,11 @@ def clip_vision(
 
 def _clip(image: int, patch: int, vocab: int, precision: Precision, *, large: bool = False) -> TwoTowersConfig:
     text = {"embed": 768, "heads": 12} if large else {}
-    picture = {"embed": 1024, "heads": 16, "depth": 24} if large else {}
+    tower = {"embed": 1024, "heads": 16, "depth": 24} if large else {}
     width = 768 if large else 512
     return TwoTowersConfig(
         text=clip_text(width, vocab=vocab, precision=precision, **text),
-        vision=clip_vision(width, image=image, patch=patch, precision=precision, **picture),
+        vision=clip_vision(width, image=image, patch=patch, precision=precision, **tower),
     )
 
 

@@ -210,9 +210,9 @@ def git_vision(*, image: int, patch: int, **options: Any) -> ViTConfig:
     return replace(clip_vision(0, image=image, patch=patch, **options).backbone, norm="both")
 
 
-def _git(vocab: int, precision: Precision, *, patch: int, frames: int | None = None, **picture: int) -> PrefixedConfig:
+def _git(vocab: int, precision: Precision, *, patch: int, frames: int | None = None, **image: int) -> PrefixedConfig:
     return PrefixedConfig(
-        vision=git_vision(image=224, patch=patch, precision=precision, **picture),
+        vision=git_vision(image=224, patch=patch, precision=precision, **image),
         text=git_text(vocab=vocab, precision=precision),
         frames=frames,
     )

@@ -64,8 +64,8 @@ class Vilt(Encoder):
     def example_batch(cls, config: ViltConfig, rows: int, length: int | None = None) -> dict[str, Any]:
         """Make a batch of B rows of T tokens, each with a label, and an image each."""
         batch = super().example_batch(config, rows, min(length or 32, config.embedding.max_length))
-        pictures = ReadsImages.example_batch(config, rows)
-        return {**batch, "inputs": {**batch["inputs"], **pictures["inputs"]}}
+        images = ReadsImages.example_batch(config, rows)
+        return {**batch, "inputs": {**batch["inputs"], **images["inputs"]}}
 
     @classmethod
     def describe_batch(cls, config: ViltConfig, batch: dict[str, Any]) -> Described:
@@ -118,14 +118,14 @@ class Vilt(Encoder):
                 )
         text = self.embedding(tokens, positions=positions, types=types, key=keys[0])
         text = jnp.broadcast_to(text + self.kind[...][0], (*lead, *text.shape[-2:]))
-        picture, places = self.embed(images, seen, key=keys[1])
-        picture = picture + jnp.take(self.kind[...], kind, axis=0)
+        image, places = self.embed(images, seen, key=keys[1])
+        image = image + jnp.take(self.kind[...], kind, axis=0)
         mask = None
         if visible is not None or seen is not None:
             told = (jnp.ones(tokens.shape, bool) if visible is None else visible), places
             told = [jnp.broadcast_to(each, (*lead, each.shape[-1])) for each in told]
             mask = Mask(dense=jnp.concatenate(told, axis=-1)[..., None, None, :])
-        x = jnp.concatenate([text, picture], axis=-2).astype(self.cfg.patches.precision.residual)
+        x = jnp.concatenate([text, image], axis=-2).astype(self.cfg.patches.precision.residual)
         return self.trunk(constrain(x, "batch", "length", None), mask=mask, key=keys[2])
 
     def embed(

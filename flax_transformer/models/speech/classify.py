@@ -7,7 +7,7 @@ from flax_transformer.models.head import Classifier, ClassifierConfig
 
 
 @frozen
-class SoundClassifierConfig(ClassifierConfig):
+class AudioClassifierConfig(ClassifierConfig):
     """An encoder of samples, and a head on the mean of its positions."""
 
     def __post_init__(self):
@@ -15,8 +15,8 @@ class SoundClassifierConfig(ClassifierConfig):
             raise ValueError(f"a sound is told by the mean of all positions, got pool={self.head.pool!r}")
 
 
-class SoundClassifier(Classifier):
+class AudioClassifier(Classifier):
     """A classifier of sounds of several lengths: the mean is over the positions that come of sound."""
 
-    def __init__(self, cfg: SoundClassifierConfig, *, rngs: nnx.Rngs):
+    def __init__(self, cfg: AudioClassifierConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)

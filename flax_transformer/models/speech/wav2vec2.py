@@ -106,7 +106,7 @@ class Wav2Vec2(Module):
     def describe_batch(cls, config: Wav2Vec2Config, batch: dict[str, Any]) -> Described:
         """Count B sounds."""
         rows, length = batch["inputs"]["samples"].shape
-        return Described({"rows": rows, "length": config.front.frames(length)}, rows, "sounds")
+        return Described({"rows": rows, "length": config.front.frames(length)}, rows, "recordings")
 
     def __init__(self, cfg: Wav2Vec2Config, *, rngs: nnx.Rngs):
         residual, kinds = cfg.block.residual, cfg.front.precision.dtypes

@@ -95,7 +95,7 @@ class WhisperEncoder(Module):
     def describe_batch(cls, config: WhisperEncoderConfig, batch: dict[str, Any]) -> Described:
         """Count B sounds."""
         rows, frames, _ = batch["inputs"]["frames"].shape
-        return Described({"rows": rows, "frames": frames}, rows, "sounds")
+        return Described({"rows": rows, "frames": frames}, rows, "recordings")
 
     def __init__(self, cfg: WhisperEncoderConfig, *, rngs: nnx.Rngs):
         self.cfg = cfg

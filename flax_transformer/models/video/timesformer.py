@@ -15,18 +15,18 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.example import ReadsClips
+from flax_transformer.models.example import ReadsVideos
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.patch_attention import LARGEST, PatchAttention, Tiles
 from flax_transformer.models.video.divided_block import DividedBlockConfig, divided_block
-from flax_transformer.models.video_attention import over_film, over_times, space_alone, time_alone
+from flax_transformer.models.video_attention import over_frames, over_times, space_alone, time_alone
 from flax_transformer.models.vision.vit import FLOAT32, ViT, ViTConfig, vit_encoder
 from flax_transformer.nn import Grid, PatchConfig, Precision, with_fields
 from flax_transformer.nn.check import check_videos
 from flax_transformer.nn.config import check_at_least
 from flax_transformer.ops import dropout, resample, widen
 from flax_transformer.ops.resample import resample_positions
-from flax_transformer.ops.resample_clip import nearest
+from flax_transformer.ops.resample_video import nearest
 from flax_transformer.parallel import constrain
 
 
@@ -65,7 +65,7 @@ class TimeSformerConfig(ViTConfig):
         return TimeSformer(self, rngs=rngs)
 
 
-class TimeSformer(ReadsClips, ViT):
+class TimeSformer(ReadsVideos, ViT):
     """Hidden states of a clip's token, and of every patch in all frames, patch by patch."""
 
     layer_order = ("times", *ViT.layer_order)
@@ -79,7 +79,7 @@ class TimeSformer(ReadsClips, ViT):
             self.times = nnx.Param(values, out_sharding=(None, "embed"), eager_sharding=False)
 
     def embed(
-        self, clips: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
+        self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"] | Float[Array, "*B I T D"]:
         """Return what the trunk is given: the token and all patches, or those of every frame where there is no time.
 
@@ -89,13 +89,13 @@ class TimeSformer(ReadsClips, ViT):
         Raises:
           ValueError: shapes that do not fit.
         """
-        check_videos(clips, self.cfg.patches.channels)
+        check_videos(videos, self.cfg.patches.channels)
         keys = (None, None) if key is None else jax.random.split(key)
-        x = super().embed(clips, key=keys[0])
+        x = super().embed(videos, key=keys[0])
         if not self.cfg.time:
             return x
         token, patches = x[..., 0, :1, :], x[..., 1:, :].swapaxes(-3, -2)
-        patches = widen(patches) + self.times_of(clips.shape[-4])
+        patches = widen(patches) + self.times_of(videos.shape[-4])
         patches = dropout(patches.astype(token.dtype), self.cfg.dropout, keys[1])
         x = jnp.concatenate([token, patches.reshape(*token.shape[:-2], -1, token.shape[-1])], axis=-2)
         return constrain(x, "batch", "length", None)
@@ -111,7 +111,7 @@ class TimeSformer(ReadsClips, ViT):
         return resample(table[:, None], (frames, 1), kernel=nearest)[:, 0]
 
     def encode(
-        self, clips: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
+        self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"] | Float[Array, "*B I T D"]:
         """Encode clips: a token and all patches, or those of every frame by itself where there is no time.
 
@@ -122,26 +122,28 @@ class TimeSformer(ReadsClips, ViT):
           ValueError: as `embed`.
         """
         keys = (None, None) if key is None else jax.random.split(key)
-        x, cfg = self.embed(clips, key=keys[0]), self.cfg
-        frames, patches = clips.shape[-4], cfg.patches.grid_of(*clips.shape[-3:-1])
+        x, cfg = self.embed(videos, key=keys[0]), self.cfg
+        frames, patches = videos.shape[-4], cfg.patches.grid_of(*videos.shape[-3:-1])
         given = {"grid": Grid(patches[0] * patches[1], frames)} if cfg.divided else {}
         return self.trunk(x, key=keys[1], **given)
 
-    def __call__(self, clips: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
+    def __call__(
+        self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*B T D"]:
         """Encode clips of any size; where there is no time, to the mean over frames of what each is encoded to.
 
         Arguments and errors as `encode`'s.
         """
-        x = self.encode(clips, key=key)
+        x = self.encode(videos, key=key)
         return x if self.cfg.time else x.mean(axis=-3)
 
     def hidden_states(
-        self, clips: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
+        self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
-        return self(clips, key=key)
+        return self(videos, key=key)
 
-    def over_clip(self, found: Sequence[np.ndarray], frames: int, height: int, width: int) -> list[PatchAttention]:
+    def over_video(self, found: Sequence[np.ndarray], frames: int, height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one clip over a film of its frames."""
         cfg, found = self.cfg, list(found)
         rows, columns = cfg.patches.grid_of(height, width)
@@ -150,16 +152,16 @@ class TimeSformer(ReadsClips, ViT):
         few = (1 + numbers.size) ** 2 <= LARGEST
         if cfg.time and not cfg.divided:
             weights = stacked(found)[:, 0]
-            return [over_times(weights, *given), over_film("self", weights, *given)]
+            return [over_times(weights, *given), over_frames("self", weights, *given)]
         space = stacked(found[-1:] if len(found) < 3 else found[1::2] if cfg.divided else found)
         space = space.reshape(cfg.depth, frames, *space.shape[-3:])
-        laid = [over_film("space", space_alone(space) if few else None, *given)]
+        laid = [over_frames("space", space_alone(space) if few else None, *given)]
         if cfg.divided:
             time = stacked(found[:1] if len(found) < 3 else found[::2])
             time = time.reshape(cfg.depth, -1, *time.shape[-3:])
             tiles = Tiles(Grid(1, frames), (rows * cfg.patches.patch[0], columns * cfg.patches.patch[1]))
             times = PatchAttention("times", time.mean(1), tiles, tiles)
-            laid = [times, over_film("time", time_alone(time) if few else None, *given), *laid]
+            laid = [times, over_frames("time", time_alone(time) if few else None, *given), *laid]
         return laid
 
 

@@ -63,17 +63,17 @@ class Tubelets(Module):
             axes=AXES, kernel_init=initializer(cfg), dot_general=Product(AXES), rngs=rngs, **cfg.precision.dtypes,
         )  # fmt: skip
 
-    def __call__(self, clips: Float[Array, "*B I H W C"]) -> Float[Array, "*B P D"]:
+    def __call__(self, videos: Float[Array, "*B I H W C"]) -> Float[Array, "*B P D"]:
         """Embed the tubelets of clips, of any size.
 
         Raises:
           ValueError: shapes that do not fit.
         """
-        check_videos(clips, self.cfg.channels)
+        check_videos(videos, self.cfg.channels)
         (high, wide), span = self.cfg.patch, self.cfg.span
-        times, rows, columns = self.cfg.grid_of(*clips.shape[-4:-1])
+        times, rows, columns = self.cfg.grid_of(*videos.shape[-4:-1])
         x = rearrange(
-            clips[..., : times * span, : rows * high, : columns * wide, :],
+            videos[..., : times * span, : rows * high, : columns * wide, :],
             "... (i t) (r h) (c w) C -> ... (i r c) t h w C", t=span, h=high, w=wide,
         )  # fmt: skip
         return constrain(self.tubelet(x), "batch", "length", None)

@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.example import ReadsClips
+from flax_transformer.models.example import ReadsVideos
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.video.vivit import ViViT, ViViTConfig, vivit_encoder
 from flax_transformer.models.vision.vit import FLOAT32
@@ -51,7 +51,7 @@ class VideoMAEEncoder(ViViT):
         super().__init__(cfg, rngs=rngs)
 
     def encode(
-        self, clips: Float[Array, "*B I H W C"], visible: Int[Array, "*B T"] | None = None, *,
+        self, videos: Float[Array, "*B I H W C"], visible: Int[Array, "*B T"] | None = None, *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:  # fmt: skip
         """Encode some tubelets, which see no others.
@@ -61,7 +61,7 @@ class VideoMAEEncoder(ViViT):
           key: for dropout; None means none.
         """
         keys = (None, None) if key is None else jax.random.split(key)
-        x = self.embed(clips, key=keys[0])
+        x = self.embed(videos, key=keys[0])
         return self.trunk(x if visible is None else taken(x, visible), key=keys[1])
 
 
@@ -107,7 +107,7 @@ class VideoMAEConfig:
             raise ValueError(f"mask_ratio must be in (0, 1), got {self.mask_ratio}")
 
 
-class VideoMAE(ReadsClips, Module):
+class VideoMAE(ReadsVideos, Module):
     """Clips in, the pixels of masked tubelets out: `model.output(model.hidden_states(…))`."""
 
     layer_order = ("mask_token", Part("encoder"), "project", Part("decoder"), "norm", "output")
@@ -149,7 +149,7 @@ class VideoMAE(ReadsClips, Module):
         return self.norm(self.decoder(whole.astype(x.dtype), key=key)[..., visible.shape[-1] :, :])
 
     def hidden_states(
-        self, clips: Float[Array, "*B I H W C"], noise: Float[Array, "*B S"], *, key: PRNGKeyArray | None = None
+        self, videos: Float[Array, "*B I H W C"], noise: Float[Array, "*B S"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B M E"]:
         """Compute the decoder's hidden states of the tubelets that noise masks: see `tube_places`.
 
@@ -160,7 +160,7 @@ class VideoMAE(ReadsClips, Module):
         keys = (None, None) if key is None else jax.random.split(key)
         times, places = self.cfg.encoder.patches.grid[0], noise.shape[-1]
         visible, masked = tube_places(noise, times, max(1, places - int(self.cfg.mask_ratio * places)))
-        return self.decode(self.encoder.encode(clips, visible, key=keys[0]), visible, masked, key=keys[1])
+        return self.decode(self.encoder.encode(videos, visible, key=keys[0]), visible, masked, key=keys[1])
 
 
 def videomae_encoder(

@@ -17,15 +17,15 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flax_transformer.frozen import frozen
-from flax_transformer.models.example import ReadsClips
+from flax_transformer.models.example import ReadsVideos
 from flax_transformer.models.head import ClassifierConfig, with_head
 from flax_transformer.models.patch_attention import PatchAttention, by_stack
 from flax_transformer.models.video.tubelet import TubeletConfig
-from flax_transformer.models.video_attention import over_film, over_times
+from flax_transformer.models.video_attention import over_frames, over_times
 from flax_transformer.models.vision.vit import FLOAT32, SIZES, ViT, ViTConfig
 from flax_transformer.nn import Precision, transformer_block
 from flax_transformer.ops import Mask, sinusoidal, widen
-from flax_transformer.ops.resample_clip import resample_clip_positions
+from flax_transformer.ops.resample_video import resample_video_positions
 
 
 @frozen
@@ -47,13 +47,13 @@ class ViViTConfig(ViTConfig):
         return ViViT(self, rngs=rngs)
 
 
-class ViViT(ReadsClips, ViT):
+class ViViT(ReadsVideos, ViT):
     """Hidden states of a clip's tokens and tubelets, which all see each other."""
 
     def __init__(self, cfg: ViViTConfig, *, rngs: nnx.Rngs):
         super().__init__(cfg, rngs=rngs)
 
-    def embed(self, clips: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
+    def embed(self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
         """Return what the trunk is given: tokens and tubelets, with positions.
 
         Args:
@@ -62,12 +62,12 @@ class ViViT(ReadsClips, ViT):
         Raises:
           ValueError: shapes that do not fit.
         """
-        return self.placed(widen(self.patches(clips)), self.cfg.patches.grid_of(*clips.shape[-4:-1]), key)
+        return self.placed(widen(self.patches(videos)), self.cfg.patches.grid_of(*videos.shape[-4:-1]), key)
 
     def positions_of(self, times: int, rows: int, columns: int) -> Float[Array, "T D"] | None:
         """Return the positions of tokens and tubelets for a grid of tubelets, that of training or another.
 
-        The table is resampled for another one: see `resample_clip_positions`.
+        The table is resampled for another one: see `resample_video_positions`.
         """
         cfg, tokens = self.cfg, len(self.cfg.tokens)
         if cfg.position == "none":
@@ -77,11 +77,11 @@ class ViViT(ReadsClips, ViT):
             table = jnp.pad(sinusoidal(jnp.arange(count), cfg.patches.embed), ((tokens, 0), (0, 0)))
         else:
             table = widen(self.positions[...])
-        return resample_clip_positions(table, (times, rows, columns), tokens=tokens, grid=cfg.patches.grid)
+        return resample_video_positions(table, (times, rows, columns), tokens=tokens, grid=cfg.patches.grid)
 
     def __call__(
         self,
-        clips: Float[Array, "*B I H W C"],
+        videos: Float[Array, "*B I H W C"],
         *,
         mask: Mask | None = None,
         key: PRNGKeyArray | None = None,
@@ -96,20 +96,20 @@ class ViViT(ReadsClips, ViT):
           ValueError: as `embed`.
         """
         keys = (None, None) if key is None else jax.random.split(key)
-        return self.trunk(self.embed(clips, key=keys[0]), mask=mask, key=keys[1])
+        return self.trunk(self.embed(videos, key=keys[0]), mask=mask, key=keys[1])
 
     def hidden_states(
-        self, clips: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
+        self, videos: Float[Array, "*B I H W C"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch; arguments as in a call."""
-        return self(clips, key=key)
+        return self(videos, key=key)
 
-    def over_clip(self, found: Sequence[np.ndarray], frames: int, height: int, width: int) -> list[PatchAttention]:
+    def over_video(self, found: Sequence[np.ndarray], frames: int, height: int, width: int) -> list[PatchAttention]:
         """Lay out what `ops.capture(f, "attention_weights")` gives of one clip over a film of a frame of each time."""
         cfg = self.cfg
         (weights,), grid = by_stack(found, (cfg.depth,)), cfg.patches.grid_of(frames, height, width)
         given = weights[:, 0], np.arange(math.prod(grid)).reshape(grid), cfg.patches.patch, cfg.tokens
-        return [over_times(*given), over_film("self", *given)]
+        return [over_times(*given), over_frames("self", *given)]
 
 
 def vivit_encoder(

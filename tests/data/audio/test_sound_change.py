@@ -81,6 +81,6 @@ def test_masks_are_stretches_of_time_and_bands_of_the_mean():
 
 
 def test_a_sound_is_heard_at_the_rate_that_is_asked_for():
-    example = ResampleAudio(rate=4_000)({"sound": Waveform(SAMPLES, 8_000), "text": "a"}, np.random.default_rng(0))
+    example = ResampleAudio(rate=4_000)({"audio": Waveform(SAMPLES, 8_000), "text": "a"}, np.random.default_rng(0))
     assert example.keys() == {"samples", "text"}
     assert len(example["samples"]) == len(SAMPLES) // 2

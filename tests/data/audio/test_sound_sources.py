@@ -37,7 +37,7 @@ def test_names_say_class_speaker_and_number_and_the_first_five_are_the_test(tmp_
     assert set(found.splits["test"].known["take"]) == {0, 1, 2, 3, 4}
     assert set(found.splits["train"].known["take"]) <= {5, 6, 7}
     example = found.splits["test"][0]
-    assert example.keys() == {"sound", "name", "label", "speaker", "take"}
+    assert example.keys() == {"audio", "name", "label", "speaker", "take"}
     assert example["name"].endswith(f"{found.classes[example['label']]}_{example['speaker']}_{example['take']}.wav")
 
 
@@ -86,7 +86,8 @@ def test_what_a_folder_lacks_is_said(tmp_path):
     refused("the same classes, test and train differ in cow, dog", AudioData(root=str(tmp_path / "uneven")))
     write(tmp_path / "few" / "cat" / "1.wav")
     write(tmp_path / "few" / "dog" / "1.wav")
-    refused("a class must have at least 3 sounds for train, validation, test", AudioData(root=str(tmp_path / "few")))
+    few = AudioData(root=str(tmp_path / "few"))
+    refused("a class must have at least 3 recordings for train, validation, test", few)
 
 
 def lines(folder, *rows, name="train.jsonl"):
@@ -98,11 +99,11 @@ def lines(folder, *rows, name="train.jsonl"):
 def test_lines_tell_what_is_said(tmp_path):
     rows = [{"audio": f"{number}.wav", "text": f"number {number}"} for number in range(10)]
     for number in range(10):
-        write(tmp_path / "speech" / "clips" / f"{number}.wav")
+        write(tmp_path / "speech" / "videos" / f"{number}.wav")
     found = lines(tmp_path / "speech", *rows).open()
     assert (found.kind, [len(found.splits[split]) for split in SPLITS]) == ("texts", [8, 1, 1])
     for each in found.splits.values():
-        assert each.texts == [f"number {name.split('/')[1][0]}" for name in each.sounds.names]
+        assert each.texts == [f"number {name.split('/')[1][0]}" for name in each.files.names]
 
 
 def test_lines_are_read_wherever_sounds_may_be(tmp_path):
@@ -136,12 +137,12 @@ def test_lines_and_names_that_both_tell_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"audio": "1.wav", "text": ["a", "b"]}, r"line 2: the sound 1\.wav must have what is said, one text"),
+        ({"audio": "1.wav", "text": ["a", "b"]}, r"line 2: the recording 1\.wav must have what is said, one text"),
         ({"audio": "1.wav", "text": " "}, "one text that is not empty"),
-        ({"audio": "2.wav", "text": "a"}, r"line 2: the sound 2\.wav must be there"),
+        ({"audio": "2.wav", "text": "a"}, r"line 2: the recording 2\.wav must be there"),
         ({"audio": "../2.wav", "text": "a"}, "must lie within the folder"),
-        ({"text": "a"}, "line 2 must name its sound as audio, got None"),
-        ({"audio": "0.wav", "text": "a"}, r"the sounds must differ, got 0\.wav in lines 1 and 2"),
+        ({"text": "a"}, "line 2 must name its recording as audio, got None"),
+        ({"audio": "0.wav", "text": "a"}, r"the recordings must differ, got 0\.wav in lines 1 and 2"),
     ],
 )
 def test_a_line_that_says_nothing_is_named(tmp_path, row, message):
@@ -176,7 +177,7 @@ def test_generated_digits_are_the_tones_of_their_keys_and_always_the_same():
     other = AudioData(tones=TouchTones(voices=2, takes=7, tone_seed=1)).open()
     assert other.splits["train"].fingerprint != found.splits["train"].fingerprint
     for digit in range(10):
-        samples = tones.sound(0, digit, 0)
+        samples = tones.waveform(0, digit, 0)
         power = np.abs(np.fft.rfft(samples, 8_000))
         near = {hertz: power[round(hertz * 0.93) : round(hertz * 1.07)].max() for hertz in (*LOW, *HIGH)}
         low, high = max(LOW, key=near.get), max(HIGH, key=near.get)
@@ -194,17 +195,17 @@ def test_a_sentence_is_its_recordings_one_after_another(strings, tmp_path):
     found = strings.open()
     held = AudioData(root=str(tmp_path)).open()
     for split in SPLITS:
-        names = {name.rpartition("/")[2] for name in held.splits[split].sounds.names}
+        names = {name.rpartition("/")[2] for name in held.splits[split].files.names}
         for example in found.splits[split]:
             parts = example["name"].split(" + ")
             assert set(parts) <= names  # and so no recording of the test in training
             assert 2 <= len(parts) <= 4
             assert len({part[2:-6] for part in parts}) == 1  # one speaker
             assert example["text"] == " ".join({"3": "three", "7": "seven"}[part[0]] for part in parts)
-            samples, place = example["sound"].samples, 0
+            samples, place = example["audio"].samples, 0
             for part in parts:
-                (index,) = [i for i, name in enumerate(held.splits[split].sounds.names) if name.endswith(part)]
-                recording = held.splits[split][index]["sound"].samples
+                (index,) = [i for i, name in enumerate(held.splits[split].files.names) if name.endswith(part)]
+                recording = held.splits[split][index]["audio"].samples
                 gaps = [gap for gap in range(80, 401) if np.array_equal(
                     samples[place + gap : place + gap + len(recording)], recording)]  # fmt: skip
                 assert len(gaps) == 1
@@ -217,7 +218,7 @@ def test_a_sentence_is_its_recordings_one_after_another(strings, tmp_path):
 def test_sentences_are_a_function_of_seed_and_number(strings):
     first, again = strings.open().splits["train"], strings.open().splits["train"]
     for index in (7, 0, 39):
-        np.testing.assert_array_equal(first[index]["sound"].samples, again[index]["sound"].samples)
+        np.testing.assert_array_equal(first[index]["audio"].samples, again[index]["audio"].samples)
     assert first.fingerprint == again.fingerprint
     other = SpokenStringData(root=strings.root, how=strings.how, train=40, held_out=6, string_seed=1).open()
     assert other.splits["train"].fingerprint != first.fingerprint
@@ -227,7 +228,7 @@ def test_sentences_are_a_function_of_seed_and_number(strings):
 def test_words_that_would_make_a_sentence_too_long_are_left_out(strings):
     how = SpokenStringConfig(least=4, most=4, longest=0.02, seconds=0.3)
     found = SpokenStringData(root=strings.root, how=how, train=40, held_out=6).open().splits["train"]
-    lengths = [len(each["sound"].samples) for each in found]
+    lengths = [len(each["audio"].samples) for each in found]
     assert max(lengths) <= 2_400
     assert {len(each["text"].split()) for each in found} & {1, 2, 3}
     assert max(map(len, found.texts)) == len("seven seven seven seven")

@@ -16,12 +16,12 @@ from flax_transformer.data.image import (
     Erase,
     Flip,
     ImageRows,
+    ImageSplit,
     ImageStream,
     InMemoryImages,
     InMemoryRows,
     MixupCutmix,
     Normalise,
-    Pictures,
     RandAugment,
     RandomApply,
     RandomCrop,
@@ -221,7 +221,7 @@ def test_grey_pictures_are_held_as_they_are(tmp_path):
 
 def test_what_pictures_are_is_part_of_the_position(folder):
     train = load_images(open_images(folder).splits["train"])
-    other = Pictures(InMemoryImages(train.images.pixels ^ 1), train.labels)
+    other = ImageSplit(InMemoryImages(train.images.pixels ^ 1), train.labels)
     with pytest.raises(ValueError, match="data: saved"):
         ImageStream(InMemoryRows(other, 0), rows=4, seed=0).set_state(
             ImageStream(InMemoryRows(train, 0), rows=4, seed=0).get_state()

@@ -38,11 +38,11 @@ def root(tmp_path):
 def test_clips_of_class_folders_are_found_and_some_held_out(root):
     found = VideoFolderData(root=str(root), holdout=0.25).open()
     assert found.classes == ("jump", "run")
-    assert {split: len(clips) for split, clips in found.splits.items()} == {"train": 4, "validation": 2, "test": 2}
-    names = [clips.clips.name(i) for clips in found.splits.values() for i in range(len(clips))]
+    assert {split: len(videos) for split, videos in found.splits.items()} == {"train": 4, "validation": 2, "test": 2}
+    names = [videos.videos.name(i) for videos in found.splits.values() for i in range(len(videos))]
     assert len(set(names)) == 8
-    for clips in found.splits.values():
-        assert sorted(clips.labels.tolist()) == [0] * (len(clips) // 2) + [1] * (len(clips) // 2)
+    for videos in found.splits.values():
+        assert sorted(videos.labels.tolist()) == [0] * (len(videos) // 2) + [1] * (len(videos) // 2)
 
 
 def test_folders_of_splits_are_taken_as_they_are(tmp_path):
@@ -51,13 +51,13 @@ def test_folders_of_splits_are_taken_as_they_are(tmp_path):
             for clip in range(count):
                 write_clip(tmp_path / split / action / str(clip))
     found = VideoFolderData(root=str(tmp_path)).open()
-    assert {split: len(clips) for split, clips in found.splits.items()} == {"train": 6, "validation": 2, "test": 4}
+    assert {split: len(videos) for split, videos in found.splits.items()} == {"train": 6, "validation": 2, "test": 4}
 
 
 def test_frames_come_in_the_order_of_their_numbers(root):
-    clips = VideoFolderData(root=str(root)).open().splits["train"].clips
-    frames = clips.read(0, [0, 9, 10])
-    folder = clips.root / clips.names[0]
+    videos = VideoFolderData(root=str(root)).open().splits["train"].videos
+    frames = videos.read(0, [0, 9, 10])
+    folder = videos.root / videos.names[0]
     for frame, name in zip(frames, ("1", "10", "11"), strict=True):
         np.testing.assert_array_equal(np.asarray(frame), np.asarray(PIL.Image.open(folder / f"{name}.png")))
 
@@ -65,7 +65,7 @@ def test_frames_come_in_the_order_of_their_numbers(root):
 def test_another_clip_is_another_fingerprint(root):
     before = VideoFolderData(root=str(root)).open().splits["train"].fingerprint
     assert VideoFolderData(root=str(root)).open().splits["train"].fingerprint == before
-    name = VideoFolderData(root=str(root)).open().splits["train"].clips.name(0)
+    name = VideoFolderData(root=str(root)).open().splits["train"].videos.name(0)
     PIL.Image.new("RGB", (7, 9)).save(f"{name}/3.png")
     assert VideoFolderData(root=str(root)).open().splits["train"].fingerprint != before
 
@@ -94,18 +94,18 @@ def no_av(root):
 def test_a_clip_that_is_none_is_named(root, spoil):
     message = spoil(root)
     found = VideoFolderData(root=str(root), holdout=0.2).open()
-    every = [(clips.clips, i) for clips in found.splits.values() for i in range(len(clips))]
+    every = [(videos.videos, i) for videos in found.splits.values() for i in range(len(videos))]
     with pytest.raises(ValueError, match=message):
-        [clips.size(i) for clips, i in every]
+        [videos.size(i) for videos, i in every]
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda root: (root / "jump").rename(root.parent / "gone"), "at least two classes, got 1"),
-        (lambda root: (root / "walk").mkdir(), "walk must have at least one clip, as every class folder, got none"),
+        (lambda root: (root / "walk").mkdir(), "walk must have at least one video, as every class folder, got none"),
         (lambda root: PIL.Image.new("RGB", (2, 2)).save(root / "run" / "1.png"), "must have a folder for the frames"),
-        (lambda root: (root / "a.mp4").write_bytes(b""), "must have its clips in class folders, got a.mp4"),
+        (lambda root: (root / "a.mp4").write_bytes(b""), "must have its videos in class folders, got a.mp4"),
     ],
 )
 def test_folders_of_another_form_are_refused(root, tmp_path_factory, spoil, message):
@@ -134,9 +134,9 @@ def test_frames_by_chance_rise_lie_within_and_are_all_drawn(length):
 
 
 def test_a_clip_of_fewer_frames_than_are_asked_for_is_refused(root):
-    clips = VideoFolderData(root=str(root)).open().splits["train"]
+    videos = VideoFolderData(root=str(root)).open().splits["train"]
     with pytest.raises(ValueError, match="a clip must have the 12 frames that are asked for, it has 11"):
-        SampleFrames(count=12)(clips[0], RNG)
+        SampleFrames(count=12)(videos[0], RNG)
 
 
 def test_all_frames_of_a_clip_are_changed_alike():
@@ -152,11 +152,11 @@ def test_what_changes_batches_of_pictures_changes_clips_alike_in_all_frames():
     examples = [{"images": [PIL.Image.fromarray(frame) for frame in clip], "label": 1} for clip in frames]
     batch = VideoRows()([*examples, None])
     changed = ShiftFlip(pad=2, flip=0.5)(batch, Draw(np.random.default_rng(1), 3, np.arange(3)))
-    clips = ChannelsToFrames()(changed)["inputs"]["clips"]
-    assert clips.shape == (3, 5, 8, 8, 3)
-    np.testing.assert_array_equal(clips, np.broadcast_to(clips[:, :1], clips.shape))
-    np.testing.assert_array_equal(ChannelsToFrames()(batch)["inputs"]["clips"][:2], frames)
-    assert not (clips[:2] == frames).all()
+    videos = ChannelsToFrames()(changed)["inputs"]["videos"]
+    assert videos.shape == (3, 5, 8, 8, 3)
+    np.testing.assert_array_equal(videos, np.broadcast_to(videos[:, :1], videos.shape))
+    np.testing.assert_array_equal(ChannelsToFrames()(batch)["inputs"]["videos"][:2], frames)
+    assert not (videos[:2] == frames).all()
     assert batch["weights"].tolist() == [1, 1, 0]
 
 
@@ -172,9 +172,9 @@ def test_no_single_frame_shows_what_a_shape_does():
     shapes = MovingShapes(train=1, held_out=1, noise=0.0)
     first, last = [], []
     for action in ACTIONS:
-        clips = np.stack([shapes.draw(action, np.random.default_rng((7, i))) for i in range(300)])
-        ground = np.median(clips.reshape(300, -1, 3), axis=1)[:, None, None, None]
-        covered = (np.abs(clips.astype(int) - ground) > 20).any(-1)
+        videos = np.stack([shapes.draw(action, np.random.default_rng((7, i))) for i in range(300)])
+        ground = np.median(videos.reshape(300, -1, 3), axis=1)[:, None, None, None]
+        covered = (np.abs(videos.astype(int) - ground) > 20).any(-1)
         first.append(covered[:, 0].mean((0, 1)))
         last.append(covered[:, -1].mean((0, 1)))
     for shares in (np.array(first), np.array(last)):

@@ -123,6 +123,6 @@ def test_a_body_is_turned_as_a_whole_and_mirrored_with_its_sides():
 def test_joints_are_pixels_of_a_clip():
     example = {"joints": RNG.normal(size=(5, 4, 3)).astype(np.float32), "label": 3}
     batch = PoseRows()([example, None])
-    assert batch["inputs"]["clips"].shape == (2, 5, 4, 1, 3)
-    np.testing.assert_array_equal(batch["inputs"]["clips"][0, :, :, 0], example["joints"])
+    assert batch["inputs"]["videos"].shape == (2, 5, 4, 1, 3)
+    np.testing.assert_array_equal(batch["inputs"]["videos"][0, :, :, 0], example["joints"])
     assert (batch["labels"].tolist(), batch["weights"].tolist()) == ([3, 0], [1, 0])

@@ -24,7 +24,7 @@ def nearest(
     return np.eye(old, dtype=dtype)[first]
 
 
-def resample_clip_positions(
+def resample_video_positions(
     table: Float[Array, "P D"],
     size: tuple[int, int, int],
     *,
@@ -44,7 +44,7 @@ def resample_clip_positions(
     Raises:
       ValueError: positions that are not those of the grid.
 
-    >>> resample_clip_positions(jnp.arange(5.0)[:, None], (4, 1, 1), tokens=1, grid=(2, 1, 2), kernel=bilinear)[:, 0]
+    >>> resample_video_positions(jnp.arange(5.0)[:, None], (4, 1, 1), tokens=1, grid=(2, 1, 2), kernel=bilinear)[:, 0]
     Array([0. , 1.5, 2. , 3. , 3.5], dtype=float32)
     """
     if size == grid:
@@ -53,7 +53,7 @@ def resample_clip_positions(
     if table.shape[-2] != tokens + times * rows * columns:
         shape = f"{times} × {rows} × {columns}"
         raise ValueError(f"positions must be {tokens} and {shape} of patches, got {table.shape[-2]}")
-    pictures = resample(table[tokens:].reshape(times, rows, columns, -1), size[1:], kernel=kernel)
-    flat = pictures.reshape(times, size[1] * size[2], -1)
+    images = resample(table[tokens:].reshape(times, rows, columns, -1), size[1:], kernel=kernel)
+    flat = images.reshape(times, size[1] * size[2], -1)
     clip = resample(flat, (size[0], flat.shape[1]), kernel=bilinear)
     return jnp.concatenate([table[:tokens], clip.reshape(-1, table.shape[-1])])
