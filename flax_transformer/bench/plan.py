@@ -123,7 +123,7 @@ def plan(case: Case, say: Callable[[str], None] = lambda text: None, *, fresh: b
     """
     Topology.of(case.topology)
     say(f"compiling {case.target} for {case.topology}, if it has not been …")
-    return CompiledPlan(case=case, compiled=compile_case(case, kept_folder(), fresh=fresh))
+    return CompiledPlan(case=case, compiled=compile_case(case, cache_folder(), fresh=fresh))
 
 
 def compile(
@@ -148,10 +148,10 @@ def compile(
     """
     case = Case(target=name or getattr(function, "__name__", type(function).__name__), topology=topology)
     program, there = make_program(function, *arguments), Topology.of(topology)
-    return CompiledPlan(case=case, compiled=compile_program(case.target, program, there, kept_folder(), fresh=fresh))
+    return CompiledPlan(case=case, compiled=compile_program(case.target, program, there, cache_folder(), fresh=fresh))
 
 
-def kept_folder() -> Path:
+def cache_folder() -> Path:
     """Return the folder of what was compiled."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flax_transformer" / "plan"
 

@@ -84,7 +84,7 @@ def render(record: dict[str, Any]) -> str:
     leaves = ", ".join(str(program["leaves"]) for program in programs.values())
     parameters = "" if target["parameters"] is None else f"{target['parameters']:,} parameters, "
     notes = [f"  {name}: {note}" for name, program in programs.items() for note in program["flops_notes"]]
-    told = [f"{name}: {note}" for name, program in programs.items() for note in program["notes"]]
+    program_notes = [f"{name}: {note}" for name, program in programs.items() for note in program["notes"]]
     variables = record["environment"]["variables"]
     lines = [
         "",
@@ -99,7 +99,7 @@ def render(record: dict[str, Any]) -> str:
         *notes,
         f"MFU: FLOP/s as a share of {amount(record['peak']['flops'], 'FLOP/s')} ({record['peak']['source']})",
         f"cost of a call: a program that does nothing, given the same {leaves} arrays",
-        *told,
+        *program_notes,
         *_by_module(programs),
         *(line for name, program in programs.items() for line in _operations(name, program)),
         *causes,
@@ -120,12 +120,12 @@ def _by_module(programs: dict[str, dict]) -> list[str]:
     for _, found, _ in columns:
         for module, value in found.items():
             shares[module] += value / max(1, sum(found.values()))
-    told = [module for module, _ in shares.most_common(LINES)]
+    modules = [module for module, _ in shares.most_common(LINES)]
     rows = []
-    for module in told:
+    for module in modules:
         cells = [_share(found, found.get(module, 0), unit) for _, found, unit in columns]
         rows.append([module or OUTSIDE, *cells])
-    if rest := [module for module in shares if module not in told]:
+    if rest := [module for module in shares if module not in modules]:
         rows.append(
             [f"{len(rest)} more", *(_share(found, sum(found.get(m, 0) for m in rest), u) for _, found, u in columns)]
         )

@@ -50,7 +50,7 @@ def attention_said() -> Iterator[list[str]]:
     """Collect what attention says of its choices within a `with` block, each once."""
     said: list[str] = []
     level, handler = attention_log.level, logging.Handler()
-    handler.emit = lambda told: None if told.getMessage() in said else said.append(told.getMessage())
+    handler.emit = lambda facts: None if facts.getMessage() in said else said.append(facts.getMessage())
     attention_log.addHandler(handler)
     attention_log.setLevel(logging.INFO)
     try:
@@ -74,8 +74,8 @@ class Job:
     @property
     def target(self) -> dict[str, Any]:
         """What results have in common that can be compared."""
-        told = {name: getattr(self.facts, name) for name in ("name", "dtype", "shape", "parameters")}
-        return {**told, "mesh": {} if self.mesh is None else dict(self.mesh.shape)}
+        facts = {name: getattr(self.facts, name) for name in ("name", "dtype", "shape", "parameters")}
+        return {**facts, "mesh": {} if self.mesh is None else dict(self.mesh.shape)}
 
 
 def benchmark(

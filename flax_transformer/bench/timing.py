@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
 from flax_transformer.bench.memory import memory_by_module, out_of_memory_explained
-from flax_transformer.train.compilation import TOLD, Compilations, Watched
+from flax_transformer.train.compilation import MOST_CAUSES, Compilations, Watched
 from flax_transformer.train.profile import Profile, Tracing
 
 WARM_UP = 3
@@ -254,7 +254,7 @@ def _compile(program: Program) -> tuple[float, float, float, Any]:
 
 def _noted(watched: Watched, arguments: tuple, causes: list[str]) -> Any:
     result = watched(*arguments)
-    if watched.cause and len(causes) < TOLD:
+    if watched.cause and len(causes) < MOST_CAUSES:
         causes.append(watched.cause)
     return result
 

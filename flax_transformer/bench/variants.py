@@ -214,6 +214,8 @@ def render_variants(record: dict[str, Any]) -> str:
         *(f"  {name}: {f'from {at} on' if at else 'nowhere'}" for name, at in record["crossings"].items()),
     ]
     if errors := record["trained"]["errors"]:
-        told = (f"  {name}: {each if isinstance(each, str) else f'{each:.3f}'}" for name, each in errors.items())
-        lines += [f"error on trained heads, {record['trained']['length']} positions:", *told]
+        errors_by_name = (
+            f"  {name}: {each if isinstance(each, str) else f'{each:.3f}'}" for name, each in errors.items()
+        )
+        lines += [f"error on trained heads, {record['trained']['length']} positions:", *errors_by_name]
     return "\n".join(lines)

@@ -167,7 +167,7 @@ def check_disjoint(files: Mapping[str, Path], names: Mapping[str, list[str]], ki
 
 def _read(root: Path, path: Path, kind: JsonLineSchema) -> FileTexts:
     names: dict[str, int] = {}
-    told = []
+    texts_of_lines = []
     for number, where, name, said in read_json_lines(path, kind):
         texts = texts_of(said, kind.texts)
         if texts is None or (len(texts) > 1 and not kind.several):
@@ -177,5 +177,5 @@ def _read(root: Path, path: Path, kind: JsonLineSchema) -> FileTexts:
         if name in names:
             raise ValueError(f"{path}: the {kind.one}s must differ, got {name} in lines {names[name]} and {number}")
         names[name] = number
-        told.append(texts)
-    return FileTexts(root, find_files(root, path, names, kind), told)
+        texts_of_lines.append(texts)
+    return FileTexts(root, find_files(root, path, names, kind), texts_of_lines)

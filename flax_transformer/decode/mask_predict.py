@@ -83,7 +83,7 @@ def mask_predict(predict: Predict, lengths: Int[Array, "B W"], config: Parallel)
     rows = lengths.reshape(-1)
     real = jnp.arange(config.max_length) < rows[:, None]
 
-    def guess(tokens: Array) -> tuple[Array, Array]:
+    def fill(tokens: Array) -> tuple[Array, Array]:
         logits = predict(tokens, rows).astype(jnp.float32)
         norm = jax.nn.logsumexp(logits, axis=-1)
         allowed = logits.at[..., jnp.array(config.never)].set(-jnp.inf) if config.never else logits
@@ -97,13 +97,13 @@ def mask_predict(predict: Predict, lengths: Int[Array, "B W"], config: Parallel)
         order = jnp.argsort(jnp.where(real, logprobs, jnp.inf), axis=-1, stable=True)
         rank = jnp.argsort(order, axis=-1)
         masked = (rank < count[:, None]) & real
-        guessed, sure = guess(jnp.where(masked, config.mask, tokens))
-        return jnp.where(masked, guessed, tokens), jnp.where(masked, sure, logprobs)
+        predicted, sure = fill(jnp.where(masked, config.mask, tokens))
+        return jnp.where(masked, predicted, tokens), jnp.where(masked, sure, logprobs)
 
     def padded(tokens: Array) -> Array:
         return jnp.where(real, tokens, config.pad)
 
-    tokens, logprobs = guess(padded(jnp.full(real.shape, config.mask, jnp.int32)))
+    tokens, logprobs = fill(padded(jnp.full(real.shape, config.mask, jnp.int32)))
     tokens, logprobs = jax.lax.fori_loop(1, config.iterations, again, (padded(tokens), logprobs))
     return refuse_nan(_ranked(tokens, logprobs, lengths, config))
 

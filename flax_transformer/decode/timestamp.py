@@ -43,10 +43,10 @@ class Timestamps:
         after_time, closed = (t >= 1) & at(t - 1), (t < 2) | at(t - 2)
         logits = hide(logits, (token == self.begin - 1) | (after_time & closed & is_time))
         logits = hide(logits, after_time & ~closed & (token < self.end))
-        told = (tokens >= self.begin) & (jnp.arange(tokens.shape[1]) < t)
-        place = tokens.shape[1] - 1 - jnp.argmax(told[:, ::-1], axis=1)[:, None]
+        written = (tokens >= self.begin) & (jnp.arange(tokens.shape[1]) < t)
+        place = tokens.shape[1] - 1 - jnp.argmax(written[:, ::-1], axis=1)[:, None]
         last = jnp.take_along_axis(tokens, place, axis=1) + ~(after_time & ~closed)
-        logits = hide(logits, is_time & (token < jnp.where(told.any(1, keepdims=True), last, self.begin)))
+        logits = hide(logits, is_time & (token < jnp.where(written.any(1, keepdims=True), last, self.begin)))
         late = (token > self.begin + self.latest) if self.latest is not None else False
         logits = hide(logits, (t == 0) & (~is_time | late))
         times = jax.nn.logsumexp(hide(logits, ~is_time), axis=-1, keepdims=True)

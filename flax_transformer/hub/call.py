@@ -227,10 +227,10 @@ def causal_span(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fi
 
 def encoder_hidden(model: Any, inputs: Inputs, key: PRNGKeyArray | None = None) -> Float[Array, "*B T D"]:
     """Run an encoder."""
-    told = {} if inputs.global_places is None else {"global_places": inputs.global_places}
+    extra = {} if inputs.global_positions is None else {"global_positions": inputs.global_positions}
     return model(
         inputs.input_ids, mask=visible(inputs.attention_mask), types=inputs.token_type_ids,
-        positions=inputs.position_ids, key=key, **told,
+        positions=inputs.position_ids, key=key, **extra,
     )  # fmt: skip
 
 

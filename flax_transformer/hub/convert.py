@@ -103,9 +103,9 @@ def load_orbax(
 def _placed(model: Any, mesh: Mesh | None) -> Any:
     """Say of every parameter of an abstract model where it will be."""
     here = SingleDeviceSharding(jax.devices()[0])
-    places = jax.tree.map(lambda _: here, model) if mesh is None else tree_shardings(model, mesh)
+    shardings = jax.tree.map(lambda _: here, model) if mesh is None else tree_shardings(model, mesh)
     place = lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)  # noqa: E731
-    return jax.tree.map(place, model, places)
+    return jax.tree.map(place, model, shardings)
 
 
 def _dtype(leaves: Any) -> str:

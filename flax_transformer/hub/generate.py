@@ -168,8 +168,12 @@ def _prepare(pretrained: Any, given: Given, key: Any, settings: Mapping[str, Any
 
 def _said(pretrained: Any) -> tuple[Fields, Fields]:
     """Return config.json and generation_config.json as a class goes by them."""
-    told = pretrained.architecture.told
-    return (pretrained.config, pretrained.generation) if told is None else (told(pretrained.config), Fields("{}"))
+    generation_fields = pretrained.architecture.generation_fields
+    return (
+        (pretrained.config, pretrained.generation)
+        if generation_fields is None
+        else (generation_fields(pretrained.config), Fields("{}"))
+    )
 
 
 @jax.jit

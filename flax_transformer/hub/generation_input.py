@@ -164,7 +164,7 @@ def _answered(pretrained: Any, given: Given, settings: Settings) -> GenerationIn
     return GenerationInput(ids, mask, _begin(len(ids), _first(settings), on, ids.dtype))
 
 
-def _told(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
+def _image_words(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images alone."""
     if given[0] is not None or given[1] is not None:
         raise ValueError(f"a {name_of(pretrained)} goes by pixel_values alone, got others")
@@ -172,10 +172,10 @@ def _told(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     return GenerationInput(images, None, _begin(len(images), _first(settings)))
 
 
-def _told_on(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
+def _words_after_image(pretrained: Any, given: Given, settings: Settings) -> GenerationInput:
     """Read images and what texts begin with, with its marks: the start token takes the place of the first."""
     if given[0] is None:
-        return _told(pretrained, given, settings)
+        return _image_words(pretrained, given, settings)
     images = read_images(pretrained, given)
     ids, mask = read_tokens(pretrained, given)
     _same_rows(ids, images)
@@ -264,8 +264,8 @@ STARTS = {
     "continue": Start(_continued, **CONTINUE),
     "continue beside images": Start(_continued_beside, **CONTINUE),
     "respond": Start(_answered, _right, **RESPOND),
-    "respond to images": Start(_told, _as_it_is, **RESPOND),
-    "respond beside images": Start(_told_on, _as_it_is, **RESPOND),
+    "respond to images": Start(_image_words, _as_it_is, **RESPOND),
+    "respond beside images": Start(_words_after_image, _as_it_is, **RESPOND),
     "respond to questions": Start(_asked, _right, **RESPOND),
 }
 """By what an architecture can do, and from what."""

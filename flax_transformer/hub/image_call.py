@@ -81,7 +81,9 @@ def two_headed(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fie
 def autoencoder_model(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Encode the patches that noise leaves, as ViTMAEModel does, which draws some where it is given none."""
     found = model.encode(images_of(inputs), inputs.noise, key=key)
-    return ModelOutput(last_hidden_state=found.hidden, mask=found.masked.astype(jnp.float32), ids_restore=found.places)
+    return ModelOutput(
+        last_hidden_state=found.hidden, mask=found.masked.astype(jnp.float32), ids_restore=found.restore_order
+    )
 
 
 def autoencoder(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
@@ -90,5 +92,5 @@ def autoencoder(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fi
     found = model.encode(images_of(inputs), inputs.noise, key=keys[0])
     return ModelOutput(
         logits=model.output(model.decode(found, key=keys[1])), mask=found.masked.astype(jnp.float32),
-        ids_restore=found.places, last_hidden_state=found.hidden,
+        ids_restore=found.restore_order, last_hidden_state=found.hidden,
     )  # fmt: skip

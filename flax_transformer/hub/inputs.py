@@ -30,7 +30,7 @@ class Inputs:
     """Int [*B, T]."""
     global_attention_mask: Any = None
     """Int [*B, T]: 1 where a token sees all others, and they see it, of a model that sees windows."""
-    global_places: Any = None
+    global_positions: Any = None
     """Int [*B, G]: the positions of those, −1 where a row has fewer than others; a call finds them of the mask."""
     decoder_input_ids: Any = None
     """Int [B, T]."""

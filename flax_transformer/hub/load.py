@@ -109,8 +109,8 @@ def load(
     config = read_model(fields, folder)
     family, architecture = find_family(fields)
     stored = open_tensors(folder)
-    if family.settled is not None and (told := family.settled(fields, stored)) != fields:
-        fields, config = told, read_model(told, folder)
+    if family.settled is not None and (settled := family.settled(fields, stored)) != fields:
+        fields, config = settled, read_model(settled, folder)
     number = dtype or _common_dtype(stored)
     config = with_precision(config, compute=number, params=number)
     config = with_fields(config, **lenient.model) if lenient.model else config

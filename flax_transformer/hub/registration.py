@@ -73,9 +73,9 @@ class Architecture:
     """`layers(seen, output)`: hidden states and attention weights, by the names that its class has for them."""
     check: Callable[..., None] | None = None
     """`check(inputs, fields)` refuses what a call, which is compiled, cannot."""
-    told: Callable[[Fields], Fields] | None = None
-    """`told(fields)`: config.json as generation reads it, where a class has its marks elsewhere and reads no
-    generation_config.json."""
+    generation_fields: Callable[[Fields], Fields] | None = None
+    """`generation_fields(fields)`: config.json as generation reads it, where a class has its marks elsewhere and reads
+    no generation_config.json."""
     prepare: Callable[[Mapping[str, Any], Fields], Mapping[str, Any]] | None = None
     """`prepare(inputs by name, fields)`: the inputs with what a call, whose shapes are fixed, must know of their
     values."""

@@ -157,8 +157,8 @@ def cut(
     ends = [i + 1 for i in range(len(tokens) - 1) if is_time[i] and is_time[i + 1]]
     closed = is_time[-2:] == [False, True]
     if not ends:
-        told = [token for token in tokens if token >= begin]
-        last = told[-1] - begin if told and told[-1] != begin else int(width * FRAME / step)
+        times = [token for token in tokens if token >= begin]
+        last = times[-1] - begin if times and times[-1] != begin else int(width * FRAME / step)
         return [(0.0, last * step, tokens)], width
     if closed:
         ends.append(len(tokens))

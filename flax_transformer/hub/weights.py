@@ -157,22 +157,22 @@ def load_model(
       fresh: makes an initialised model, for parameters that no tensor has in their shape.
     """
     here = SingleDeviceSharding(jax.devices()[0])
-    places = jax.tree.map(lambda _: here, model) if mesh is None else tree_shardings(model, mesh)
-    abstract, places = dict(_leaves(model)), dict(_leaves(places))
+    shardings = jax.tree.map(lambda _: here, model) if mesh is None else tree_shardings(model, mesh)
+    abstract, shardings = dict(_leaves(model)), dict(_leaves(shardings))
     filled: dict[str, jax.Array] = {}
 
     def gather(entry: Entry) -> list[jax.Array]:
         read = lambda name: entry.row.layout.split(tensors[name].read(), entry.shapes)  # noqa: E731
-        return _gather(read, entry, [(abstract[path], places[path]) for path in entry.row.ours])
+        return _gather(read, entry, [(abstract[path], shardings[path]) for path in entry.row.ours])
 
     present = [entry for entry in entries if _fits(entry, entry.names[0], tensors)]
     # Copies of memory to memory run side by side; what goes elsewhere goes one at a time, to need little on the way.
-    with ThreadPoolExecutor(COPIES if all(map(_is_host, places.values())) else 1) as pool:
+    with ThreadPoolExecutor(COPIES if all(map(_is_host, shardings.values())) else 1) as pool:
         for entry, arrays in zip(present, pool.map(gather, present), strict=True):
             filled.update(zip(entry.row.ours, arrays, strict=True))
     if missing := [path for path in abstract if path not in filled]:
         make = lambda: {path: leaf for path, leaf in _leaves(fresh()) if path in missing}  # noqa: E731
-        filled |= jax.jit(make, out_shardings={path: places[path] for path in missing})()
+        filled |= jax.jit(make, out_shardings={path: shardings[path] for path in missing})()
     return jax.tree.unflatten(jax.tree.structure(model), [filled[path] for path in abstract])
 
 

@@ -31,9 +31,9 @@ def edits(reference: Sequence[Any], hypothesis: Sequence[Any]) -> Edits:
     above = [(place, place, 0, place) for place in range(len(hypothesis) + 1)]
     for row, said in enumerate(reference, 1):
         line = [(row, row, row, 0)]
-        for column, heard in enumerate(hypothesis, 1):
+        for column, token in enumerate(hypothesis, 1):
             errors, moved, deleted, inserted = above[column - 1]
-            aligned = (errors + (said != heard), moved, deleted, inserted)
+            aligned = (errors + (said != token), moved, deleted, inserted)
             errors, moved, deleted, inserted = above[column]
             without = (errors + 1, moved + 1, deleted + 1, inserted)
             errors, moved, deleted, inserted = line[-1]

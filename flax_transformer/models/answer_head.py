@@ -22,7 +22,7 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import dropout
 from flax_transformer.ops.activation import gelu
-from flax_transformer.ops.float32 import wide
+from flax_transformer.ops.float32 import at_least_float32
 
 
 @frozen
@@ -78,7 +78,7 @@ class AnswerScores(Module):
     """Scores of answers from pooled states."""
 
     def __init__(self, cfg: AnswerHeadConfig, *, rngs: nnx.Rngs):
-        kinds = {"dtype": wide(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
+        kinds = {"dtype": at_least_float32(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
         kinds["kernel_init"] = nnx.initializers.normal(cfg.init_std)
         self.cfg = cfg
         self.dense = Linear(cfg.embed * (cfg.images or 1), cfg.inner, rngs=rngs, **kinds)

@@ -175,9 +175,9 @@ class MaskedLM(OutputDense, ReadsTokens, Module):
     def example_batch(cls, config: MaskedLMConfig, rows: int, length: int | None = None) -> dict[str, Any]:
         """Make a batch of B rows of T tokens; every seventh is masked, about as many as BERT does."""
         batch = module_of(config.encoder).example_batch(config.encoder, rows, length)
-        places = np.tile(np.arange(0, batch["labels"].shape[1], 7, dtype=np.int32), (rows, 1))
-        chosen = {name: np.take_along_axis(batch[name], places, axis=1) for name in ("labels", "weights")}
-        return {**batch, **chosen, "places": places}
+        positions = np.tile(np.arange(0, batch["labels"].shape[1], 7, dtype=np.int32), (rows, 1))
+        chosen = {name: np.take_along_axis(batch[name], positions, axis=1) for name in ("labels", "weights")}
+        return {**batch, **chosen, "positions": positions}
 
     @classmethod
     def describe_batch(cls, config: MaskedLMConfig, batch: dict[str, Any]) -> Described:

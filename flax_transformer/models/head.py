@@ -23,7 +23,7 @@ from flax_transformer.nn.config import check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, activation, dropout, widen
-from flax_transformer.ops.float32 import wide
+from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.ops.routing import over_tokens
 from flax_transformer.order import Part
 
@@ -89,7 +89,7 @@ class Head(Module):
 
     def __init__(self, cfg: HeadConfig, *, rngs: nnx.Rngs):
         # Scores of few classes nearly cancel in the gradients of a batch, and cost next to nothing in float32.
-        kinds = {"dtype": wide(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
+        kinds = {"dtype": at_least_float32(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
         kinds["kernel_init"] = nnx.initializers.normal(cfg.init_std)
         self.cfg = cfg
         if cfg.norm is not None:

@@ -185,7 +185,7 @@ class Attention(Module):
     def _key_value(self, memory: Float[Array, "*B S W"]) -> tuple[Array, Array]:
         return self._normed("key", self.key(memory)), self.value(memory)
 
-    def _look(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Array, Array]:
+    def _memory_key_value(self, q: Array, memory: Array | Memory, mask: Mask | None) -> tuple[Array, Array]:
         """Return a memory's keys and values for these queries: one row for each, for all, or for the beams of each."""
         if not isinstance(memory, Memory):
             check_hidden(memory, self.cfg.memory_width, "memory")
@@ -268,7 +268,7 @@ class Attention(Module):
             q, k, v = self._placed(x, positions, 0)
         else:
             q = self._normed("query", self.query(x))
-            k, v = self._look(q, memory, mask)
+            k, v = self._memory_key_value(q, memory, mask)
         return self._attend(q, k, v, mask, bias, key)
 
     def extend(

@@ -60,8 +60,8 @@ def check_ids(what: str, ids: Any) -> None:
 def check_positions(positions: Any, model: Any) -> None:
     """Raise ValueError for positions given to a model whose config has no place for them."""
     rotary = getattr(getattr(model.block, "attention", None), "rotary", None)
-    told = {model.embedding.position, getattr(model, "position", "none")} != {"none"}
-    if positions is not None and not told and rotary is None:
+    positional = {model.embedding.position, getattr(model, "position", "none")} != {"none"}
+    if positions is not None and not positional and rotary is None:
         raise ValueError("positions serve embeddings or rotary attention, and the model has neither; got positions")
 
 
@@ -93,7 +93,7 @@ def check_single(kernel: Any, axes: int) -> None:
         )
 
 
-def check_kept(blocks: Any) -> None:
+def check_stateless(blocks: Any) -> None:
     """Raise ValueError where a block keeps what changes from call to call, which a pure function cannot."""
     leaves = jax.tree_util.tree_leaves_with_path(blocks, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     for path, leaf in leaves:

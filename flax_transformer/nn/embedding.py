@@ -26,7 +26,7 @@ from flax_transformer.ops import (
     widen,
 )
 from flax_transformer.ops.embedding_table import exchanged, sharing
-from flax_transformer.ops.float32 import wide
+from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.ops.mask_field import check_broadcast
 from flax_transformer.parallel import constrain
 
@@ -196,7 +196,9 @@ class Embedding(Module):
         if not hasattr(self, "columns"):
             return multiply_rows(self.rows, x)[..., : self.cfg.vocab]
         columns = self.columns[...].astype(x.dtype)
-        return flat_dot_general(x, columns, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=wide(x.dtype))
+        return flat_dot_general(
+            x, columns, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=at_least_float32(x.dtype)
+        )
 
     def for_decoding(self) -> "Embedding":
         """Copy with the table transposed beside it, as decoding on a CPU wants to multiply with it."""

@@ -114,12 +114,12 @@ class Experts(Module):
         logits = self.router(self._seen(x, keys[0]))
         chosen, weights = route(logits, self.cfg.active, normalized=self.cfg.normalized)
         real = None if real is None else jnp.broadcast_to(real, x.shape[:-1])
-        told = {"balance": balance_loss(logits, chosen, real), "router_z": router_z_loss(logits, real)}
+        aux = {"balance": balance_loss(logits, chosen, real), "router_z": router_z_loss(logits, real)}
         if self.cfg.capacity is None:
-            y, late = self._by_all(x, chosen, weights, keys[1]), jnp.zeros_like(told["balance"])
+            y, late = self._by_all(x, chosen, weights, keys[1]), jnp.zeros_like(aux["balance"])
         else:
             y, late = self._by_places(x, chosen, weights, real, keys[1])
-        return constrain(y.astype(x.dtype), "batch", "length", None), {**told, "dropped": late}
+        return constrain(y.astype(x.dtype), "batch", "length", None), {**aux, "dropped": late}
 
     def _seen(self, x: Array, key: PRNGKeyArray | None) -> Array:
         """Return what the router sees."""
@@ -153,7 +153,7 @@ class Experts(Module):
         """Run each expert, on rows of its own or all on the same; what splits experts splits nothing else inside."""
         keys = None if key is None else jax.random.split(key, self.cfg.experts)
         table = axis_to_mesh()
-        with axis_rules({name: _without(places, table["experts"]) for name, places in table.items()}):
+        with axis_rules({name: _without(axes, table["experts"]) for name, axes in table.items()}):
             return jax.vmap(_expert, in_axes=(0, axis, None if keys is None else 0))(self.experts, x, keys)
 
 
@@ -167,8 +167,8 @@ def _at_experts(x: Float[Array, "E *B Q D"], positions: str | None = None) -> Fl
     return constrain(x, *("experts", "batch")[: x.ndim - 2], positions, None)
 
 
-def _without(places: tuple[str, ...], taken: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(place for place in places if place not in taken)
+def _without(axes: tuple[str, ...], taken: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(place for place in axes if place not in taken)
 
 
 def _expert(expert: FeedForward, x: Array, key: PRNGKeyArray | None) -> Array:

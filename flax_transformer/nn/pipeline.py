@@ -22,7 +22,7 @@ from flax_transformer.parallel import constrain
 from flax_transformer.parallel.axis import auto_axes, mesh_axes, parts
 
 ROWS_AT_RANK = {
-    "lengths": 1, "offset": 1, "segments": 2, "positions": 2, "global_places": 2, "memory": 3, "dense": 4, "bias": 4,
+    "lengths": 1, "offset": 1, "segments": 2, "positions": 2, "memory": 3, "dense": 4, "bias": 4,
 }  # fmt: skip
 """Arguments of blocks, and fields of masks, that have a row for each of x when they have this many axes."""
 
@@ -57,7 +57,8 @@ def microbatch_count(rows: int, stages: int, parts: int = 1) -> int:
 
 def has_rows(name: str | None, leaf: Any, rows: int) -> bool:
     """Say whether an argument of this name is cut into microbatches along with x."""
-    return jnp.ndim(leaf) == ROWS_AT_RANK.get(name, -1) and leaf.shape[0] == rows
+    last = (name or "").rpartition("_")[2]  # so `global_positions` are positions, too
+    return jnp.ndim(leaf) == ROWS_AT_RANK.get(name, ROWS_AT_RANK.get(last, -1)) and leaf.shape[0] == rows
 
 
 def run_pipeline(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
-from flax_transformer.nn.check import check_depth, check_kept
+from flax_transformer.nn.check import check_depth, check_stateless
 from flax_transformer.nn.pipeline import pipeline_stages, run_pipeline
 from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.remat_name import ATTENDED
@@ -67,7 +67,7 @@ def init_stack(make: Callable[[nnx.Rngs], nnx.Module], depth: int, *, key: PRNGK
 
     def one(k: PRNGKeyArray) -> nnx.Module:
         block = make(nnx.Rngs(k))
-        check_kept(block)
+        check_stateless(block)
         return block
 
     return jax.vmap(one)(jax.random.split(key, depth))
@@ -290,7 +290,7 @@ class _Given:
     @classmethod
     def of(cls, blocks: Any, args: tuple, kwargs: dict) -> "_Given":
         """Take arguments apart, and raise ValueError for what is no stack, or has not an entry for each block."""
-        check_kept(blocks)
+        check_stateless(blocks)
         depth = stack_depth(blocks)
         given = cls(*jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=_is_per_layer))
         for value in given.sliced:

@@ -153,8 +153,8 @@ class Trunk(Module):
         Args:
           given: as in a call.
         """
-        x, told = observe_stack(self.blocks, x, *_given(memory), **self._options(x, key, given))
-        return self._end(x), told
+        x, aux = observe_stack(self.blocks, x, *_given(memory), **self._options(x, key, given))
+        return self._end(x), aux
 
     def _options(self, x: Array, key: PRNGKeyArray | None, given: dict[str, Any]) -> dict[str, Any]:
         """Say how the stack runs, and what its blocks are given."""

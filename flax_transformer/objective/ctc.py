@@ -84,8 +84,8 @@ class CTCLoss(Objective):
         begins = jnp.pad(labels[:, 1:] != labels[:, :-1], ((0, 0), (1, 0)), constant_values=True)
         places = jax.lax.cummax(jnp.where(begins, jnp.arange(1, labels.shape[1] + 1), 0), axis=1)
         losses = optax.ctc_loss(few, 1.0 - read, places, 1.0 - real)
-        blanks, shares = jnp.full(read.shape, self.blank), weights[:, None] * read
-        others = made.scores(blanks, shares)[0] - cross_entropy(few, jnp.zeros_like(blanks), shares)[0]
+        blanks, blank_weights = jnp.full(read.shape, self.blank), weights[:, None] * read
+        others = made.scores(blanks, blank_weights)[0] - cross_entropy(few, jnp.zeros_like(blanks), blank_weights)[0]
         losses = jnp.where(fault, jnp.nan, losses)
         return jnp.sum(jnp.where(weights > 0, weights * losses, 0.0)) + others
 

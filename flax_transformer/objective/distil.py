@@ -53,12 +53,12 @@ class DistilLoss(Objective):
             by_label = by_teacher = model.output(hidden, key=keys[1])
         labels, weights = batch["labels"], batch["weights"]
         hard = labels.argmax(-1) if labels.ndim == by_label.ndim else labels
-        told = self._of_labels(by_label, labels, weights)
+        label_loss = self._of_labels(by_label, labels, weights)
         taught = self._of_labels(by_teacher, labels, weights)
         if "teacher" in batch:
             taught = self.differ(by_teacher, jax.lax.stop_gradient(batch["teacher"]), weights)
         right = jnp.sum(is_right(by_label + by_teacher, hard) * weights)
-        loss = (1 - self.weight) * told + self.weight * taught
+        loss = (1 - self.weight) * label_loss + self.weight * taught
         return loss, {"count": jnp.sum(weights), "accuracy": right}
 
     def held_out(self, model: Any, batch: Batch) -> dict[str, jax.Array]:

@@ -37,19 +37,19 @@ class MaskPredictLoss(TokenLoss):
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over a batch."""
         model = own_tables(model)
-        hidden, masked, lengths = self.guessed(model, batch, key)
+        hidden, masked, lengths = self.predicted(model, batch, key)
         total, count, _ = self.scores(model, hidden, masked)
         return total + lengths.total, {"count": count, "length_loss": lengths}
 
     def held_out(self, model: Any, batch: Batch) -> dict[str, Any]:
         """Sum the loss of the first pass; `plain`, without smoothing, is what perplexity is made of."""
         model = own_tables(model)
-        hidden, masked, lengths = self.guessed(model, batch, None)
+        hidden, masked, lengths = self.predicted(model, batch, None)
         total, count, _ = self.scores(model, hidden, masked)
         plain = TokenLoss(chunk=self.chunk).scores(model, hidden, masked)[0]
         return {"loss": total + lengths.total, "plain": plain, "count": count, "length_loss": lengths}
 
-    def guessed(self, model: Any, batch: Batch, key: jax.Array | None) -> tuple[Array, Batch, Mean]:
+    def predicted(self, model: Any, batch: Batch, key: jax.Array | None) -> tuple[Array, Batch, Mean]:
         """Mask targets and read them.
 
         Returns:

@@ -43,8 +43,8 @@ class MaskedLoss(TokenLoss):
         rows = present_rows(batch).astype(jnp.float32)
         logits, labels = model.sentence(hidden), batch["next_sentence"]
         sentence = Mean(*cross_entropy(logits, labels, rows))
-        told = Mean(jnp.sum(is_right(logits, labels) * rows), sentence.count)
-        metrics |= {"masked_loss": total, "sentence_loss": sentence, "sentence_accuracy": told}
+        right_sentence = Mean(jnp.sum(is_right(logits, labels) * rows), sentence.count)
+        metrics |= {"masked_loss": total, "sentence_loss": sentence, "sentence_accuracy": right_sentence}
         return summed((Mean(total, count), sentence), **metrics)
 
     held_out = Objective.held_out

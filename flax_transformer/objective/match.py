@@ -62,9 +62,9 @@ class MatchLoss(ContrastiveLoss):
             loss -= jnp.sum(jnp.where(which, log_probabilities[:, belongs], 0.0))
             right += jnp.sum(which & is_right(logits, jnp.full(len(which), belongs)))
             count += jnp.sum(which)
-        told, found = Mean(loss, count), {"contrast_loss": total, "match_accuracy": Mean(right, count)}
-        terms = (Mean(total, metrics["count"]), told.scaled(self.weight))
-        return summed(terms, **metrics, **found, match_loss=told)
+        match_loss, found = Mean(loss, count), {"contrast_loss": total, "match_accuracy": Mean(right, count)}
+        terms = (Mean(total, metrics["count"]), match_loss.scaled(self.weight))
+        return summed(terms, **metrics, **found, match_loss=match_loss)
 
 
 def hard_negatives(

@@ -47,8 +47,8 @@ class PonderLoss(ObjectiveWrapper):
 
     def _observed(self, model: Any, batch: Batch, key: jax.Array | None) -> tuple[Any, jax.Array, dict[str, Mean]]:
         model = own_tables(model)
-        hidden, told = model.observe(**batch["inputs"], key=key)
-        leaves = jax.tree_util.tree_leaves_with_path(told)
+        hidden, aux = model.observe(**batch["inputs"], key=key)
+        leaves = jax.tree_util.tree_leaves_with_path(aux)
         found = {name: [leaf for path, leaf in leaves if path[-1].key == name] for name in self.metrics}
         if not all(found.values()):
             raise ValueError("PonderLoss needs a model whose positions halt, got one with a fixed number of steps")

@@ -38,15 +38,15 @@ class RouterLoss(ObjectiveWrapper):
     def __call__(self, model: Any, batch: Batch, *, key: jax.Array | None = None) -> Loss:
         """Sum the loss over a batch."""
         model = own_tables(model)
-        hidden, told = model.observe(**batch["inputs"], key=key)
-        if any(name not in told for name in self.metrics):
+        hidden, aux = model.observe(**batch["inputs"], key=key)
+        if any(name not in aux for name in self.metrics):
             raise ValueError(
                 f"RouterLoss needs blocks with experts, which tell {', '.join(self.metrics)}, got blocks that tell "
-                f"{', '.join(told) or 'nothing'}"
+                f"{', '.join(aux) or 'nothing'}"
             )
         loss, metrics = self.of(KnownStates(model, hidden), batch, key=key)
         rows = jnp.sum(batch["weights"], axis=tuple(range(1, batch["weights"].ndim)))
-        found = {name: Mean(jnp.sum(told[name].mean(0) * rows), rows.sum()) for name in self.metrics}
+        found = {name: Mean(jnp.sum(aux[name].mean(0) * rows), rows.sum()) for name in self.metrics}
         for name, factor in (("balance", self.balance), ("router_z", self.router_z)):
             loss, metrics = with_term(loss, metrics, found[name].scaled(factor))
         return loss, {**metrics, **found}

@@ -19,7 +19,7 @@ from flax_transformer.objective.objective import Batch, Loss, Objective
 class TokenLoss(Objective):
     """Sum the cross-entropy of labels [B, T], each as often as its weight says.
 
-    The model may be decoder-only, an encoder-decoder or a masked language model. With `places` [B, M] in the batch,
+    The model may be decoder-only, an encoder-decoder or a masked language model. With `positions` [B, M] in the batch,
     labels and weights are [B, M] too, and only the tokens at those places are looked at.
     """
 
@@ -68,8 +68,8 @@ class TokenLoss(Objective):
 
     def scores(self, model: Any, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Sum the loss, the weights, and the weights of right guesses, from hidden states of all positions."""
-        if "places" in batch:
-            places = jnp.where(batch["weights"] > 0, batch["places"], 0)  # what only fills up may lie anywhere
-            hidden = jnp.take_along_axis(hidden, places[..., None], axis=1)
+        if "positions" in batch:
+            positions = jnp.where(batch["weights"] > 0, batch["positions"], 0)  # what only fills up may lie anywhere
+            hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1)
         options = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss, "chunk": self.chunk}
         return model.output(hidden).scores(batch["labels"], batch["weights"], **options)

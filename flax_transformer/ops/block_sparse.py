@@ -83,14 +83,14 @@ def block_sparse_attention(
 def _inner(q: Array, k: Array, v: Array, drawn: Array, seen: Array, scale: float) -> Array:
     """Attend from all blocks but the first and last, [*B, N, M, C, H], to those that they see, [*B, N, W, C, H]."""
     *lead, N, W, C, H = k.shape
-    near = lambda x, axis: jnp.concatenate(  # noqa: E731
+    neighbours = lambda x, axis: jnp.concatenate(  # noqa: E731
         [jnp.take(x, np.arange(turn, turn + W - 2), axis=axis) for turn in range(3)], axis=axis + 1
     )
     pick = lambda x: x[..., np.arange(N)[:, None, None], drawn, :, :].reshape(*lead, N, W - 2, -1, H)  # noqa: E731
     both = lambda x: jnp.concatenate([x[..., 0, :, :], x[..., -1, :, :]], axis=-2)  # noqa: E731
     q = scaled(q, scale)
     scores = [
-        product("...nmch,...nmsh->...nmcs", q, near(k, -3)),
+        product("...nmch,...nmsh->...nmcs", q, neighbours(k, -3)),
         product("...nmch,...nsh->...nmcs", q, both(k)),
         product("...nmch,...nmsh->...nmcs", q, pick(k)),
     ]
@@ -99,7 +99,7 @@ def _inner(q: Array, k: Array, v: Array, drawn: Array, seen: Array, scale: float
     own[0, :C] = own[-1, -C:] = False
     ends = jnp.concatenate([seen[..., 0, :], seen[..., -1, :]], axis=-1)
     shown = [
-        (near(seen, -2) & own)[..., None, :, None, :],
+        (neighbours(seen, -2) & own)[..., None, :, None, :],
         ends[..., None, None, None, :],
         seen[..., drawn, :].reshape(*lead, N, W - 2, 1, -1),
     ]
@@ -107,7 +107,7 @@ def _inner(q: Array, k: Array, v: Array, drawn: Array, seen: Array, scale: float
     weights = masked_softmax(*(jnp.concatenate(each, axis=-1) for each in (scores, shown))).astype(v.dtype)
     near_weights, end_weights, picked = jnp.split(weights, (3 * C, 5 * C), axis=-1)
     return (
-        jnp.einsum("...nmcs,...nmsh->...nmch", near_weights, near(v, -3))
+        jnp.einsum("...nmcs,...nmsh->...nmch", near_weights, neighbours(v, -3))
         + jnp.einsum("...nmcs,...nsh->...nmch", end_weights, both(v))
         + jnp.einsum("...nmcs,...nmsh->...nmch", picked, pick(v))
     )

@@ -15,7 +15,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from flax_transformer.ops.dropout import Dropout
-from flax_transformer.ops.float32 import product, wide, widen, zeros
+from flax_transformer.ops.float32 import at_least_float32, product, widen, zeros
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.online_softmax import accumulate, accumulate_gradients, add_block, begin, finish
@@ -51,7 +51,7 @@ def blockwise_attention(
     visits = bands(mask, T, S, rows, columns)
     mask = fix_mask(mask or Mask(), T, S, rows, columns)
     if bias is not None:
-        bias = pad_block(pad_block(bias.astype(wide(q.dtype)), -2, rows), -1, columns)
+        bias = pad_block(pad_block(bias.astype(at_least_float32(q.dtype)), -2, rows), -1, columns)
     q = rearrange(pad_block(q, -3, rows), "... (i t) (K G) H -> i ... K G t H", t=rows, K=K)
     k, v = (rearrange(pad_block(x, -3, columns), "... (j s) K H -> j ... K s H", s=columns) for x in (k, v))
     out = _blockwise(scale, visits, q, k, v, mask, bias)

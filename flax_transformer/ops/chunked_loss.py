@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from flax_transformer.ops.eager_call import reused
 from flax_transformer.ops.embedding_table import by_device
-from flax_transformer.ops.float32 import product, wide, widen
+from flax_transformer.ops.float32 import at_least_float32, product, widen
 from flax_transformer.ops.linear_map import in_one_piece
 from flax_transformer.ops.loss import check_vocab, cross_entropy, weights_of
 from flax_transformer.parallel.explicit import implicit
@@ -70,7 +70,7 @@ def chunked_scores(
         raise ValueError(f"a chunk holds at least one token, got {chunk}")
     vocab = options.pop("vocab", None)
     check_vocab(embedding.shape[-2], vocab)
-    weights = weights_of(weights, labels, wide(jnp.result_type(hidden, embedding)))
+    weights = weights_of(weights, labels, at_least_float32(jnp.result_type(hidden, embedding)))
 
     def run(table, bias, labels, weights, hidden):
         settings = chunk, vocab, tuple(options.items())
@@ -122,7 +122,7 @@ def _chunked(settings, output, hidden, labels, weights):
 @partial(_chunked.defjvp, symbolic_zeros=True)
 def _derive(settings, given, changes):
     """Take the gradient where the loss is: its products with the changes are what differentiating costs later."""
-    sums, by = in_one_piece(_sums_and_slopes, given, settings=settings)
+    sums, by = in_one_piece(_sums_and_gradients, given, settings=settings)
     moved = zip(by, (*changes[0], changes[1], changes[3]), strict=True)
     # In the type of what changed, which is how long they are kept.
     terms = [
@@ -134,7 +134,7 @@ def _derive(settings, given, changes):
     return sums, (sum(terms, zero), zero)
 
 
-def _sums_and_slopes(given, *, settings):
+def _sums_and_gradients(given, *, settings):
     (chunk, vocab, options), (output, hidden, labels, weights) = settings, given
     embedding, bias = output
     slope = jax.value_and_grad(partial(_score, options=options), (0, 2), has_aux=True)

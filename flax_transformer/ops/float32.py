@@ -5,7 +5,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
-def wide(dtype: DTypeLike) -> jnp.dtype:
+def at_least_float32(dtype: DTypeLike) -> jnp.dtype:
     """Return the type to compute in, at least float32.
 
     >>> wide("bfloat16"), wide("float32")
@@ -21,7 +21,7 @@ def widen(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
     >>> widen(jnp.ones(2, jnp.float16)).dtype
     dtype('float32')
     """
-    return x.astype(wide(x.dtype))
+    return x.astype(at_least_float32(x.dtype))
 
 
 def scaled(x: Float[Array, "*B"], factor: float) -> Float[Array, "*B"]:
@@ -36,9 +36,9 @@ def scaled(x: Float[Array, "*B"], factor: float) -> Float[Array, "*B"]:
 
 def product(pattern: str, x: Array, y: Array) -> Array:
     """Multiply as `einsum` does; sums are float32 or more."""
-    return jnp.einsum(pattern, x, y, preferred_element_type=wide(jnp.result_type(x, y)))
+    return jnp.einsum(pattern, x, y, preferred_element_type=at_least_float32(jnp.result_type(x, y)))
 
 
 def zeros(x: Array) -> Array:
     """Make zeros in the shape of an array, to add up in: float32 or more."""
-    return jnp.zeros(x.shape, wide(x.dtype))
+    return jnp.zeros(x.shape, at_least_float32(x.dtype))

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
-from flax_transformer.ops.float32 import wide, widen
+from flax_transformer.ops.float32 import at_least_float32, widen
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -17,7 +17,7 @@ def float32_product(x: Float[Array, "..."], y: Float[Array, "..."], dimension_nu
     >>> float(float32_product(x, x / x, (((0,), (0,)), ((), ()))))
     1.001953125
     """
-    return jax.lax.dot_general(x, y, dimension_numbers, preferred_element_type=wide(x.dtype))
+    return jax.lax.dot_general(x, y, dimension_numbers, preferred_element_type=at_least_float32(x.dtype))
 
 
 @float32_product.defjvp

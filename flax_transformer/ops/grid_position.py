@@ -31,7 +31,7 @@ def sinusoidal_grid(rows: int, columns: int, width: int) -> Float[Array, "P D"]:
     return jnp.concatenate([sinusoidal_halves(column, width // 2), sinusoidal_halves(row, width // 2)], axis=-1)
 
 
-def sinusoidal_places(seen: Bool[Array, "*B I J"], width: int) -> Float[Array, "*B P D"]:
+def sinusoidal_visible_grid(seen: Bool[Array, "*B I J"], width: int) -> Float[Array, "*B P D"]:
     """Encode the places of a grid of which a part is an image, line by line: the row in the first half of the width.
 
     Rows and columns of the image are counted from 1 and scaled to end at 2π; sines and cosines take turns (Carion et

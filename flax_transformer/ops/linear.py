@@ -16,7 +16,7 @@ from einops import rearrange
 from jaxtyping import Array, Float
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.float32 import product, wide, widen
+from flax_transformer.ops.float32 import at_least_float32, product, widen
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.score_block import pad_block
 from flax_transformer.ops.variant import Variant
@@ -45,7 +45,7 @@ class LinearState(NamedTuple):
         values = self.values + jnp.einsum("...skf,...skh->...kfh", k, v.astype(k.dtype))
         return LinearState(values, self.features + k.sum(axis=-3))
 
-    def look(self, q: Float[Array, "*B T N F"]) -> tuple[Float[Array, "*B T N H"], Float[Array, "*B T N"]]:
+    def attend(self, q: Float[Array, "*B T N F"]) -> tuple[Float[Array, "*B T N H"], Float[Array, "*B T N"]]:
         """Return what features of queries see, and by how much to divide it."""
         q = rearrange(widen(q), "... T (K G) F -> ... T K G F", K=self.values.shape[-3])
         seen = jnp.einsum("...tkgf,...kfh->...tkgh", q, self.values)
@@ -77,7 +77,7 @@ def linear_step(
     [[3.0, 3.0]]
     """
     state = state.add(features(k)[..., None, :, :], v[..., None, :, :])
-    seen, total = state.look(features(q)[..., None, :, :])
+    seen, total = state.attend(features(q)[..., None, :, :])
     return _divide(seen, total)[..., 0, :, :].astype(q.dtype), state
 
 
@@ -102,11 +102,11 @@ def mix_features(
         k = jnp.where(real[..., None], k, 0)
         scales = None if scales is None else jnp.where(real, scales, LOWEST)
     start = LinearState.empty(q.shape[:-3], k.shape[-2], q.shape[-1], v.shape[-1])
-    start = jax.tree.map(lambda x: x.astype(wide(q.dtype)), start)
+    start = jax.tree.map(lambda x: x.astype(at_least_float32(q.dtype)), start)
     if mask.causal:
         return _mix_chunks(q, k, v, scales, start)
     k = k if scales is None else _times(k, scales - scales.max(axis=-2, keepdims=True))
-    return _divide(*start.add(k, v).look(q)).astype(v.dtype)
+    return _divide(*start.add(k, v).attend(q)).astype(v.dtype)
 
 
 def _mix_chunks(q: Array, k: Array, v: Array, scales: Array | None, start: LinearState) -> Array:
@@ -120,7 +120,7 @@ def _mix_chunks(q: Array, k: Array, v: Array, scales: Array | None, start: Linea
     @jax.checkpoint
     def chunk(carried: tuple, parts: list) -> tuple[tuple, Array]:
         (state, top), (q, k, v, *scales) = carried, parts
-        before, total = state.look(q)
+        before, total = state.attend(q)
         weights = jnp.where(past, _weights(q, k), 0)
         if scales:  # each position has its own largest key so far, which no later one changes
             tops = jnp.maximum(jax.lax.cummax(scales[0], axis=scales[0].ndim - 2), top[..., None, :])

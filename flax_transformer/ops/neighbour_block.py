@@ -54,7 +54,7 @@ def seen_by(mask: Mask, length: int, rows: Int[Array, "T"], columns: Int[Array, 
 
 def attend_neighbours(
     q: Float[Array, "*B T N H"],
-    near: tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]],
+    neighbours: tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]],
     seen: Bool[Array, "*#B #N T S"],
     scale: float,
     far: tuple[Float[Array, "*B I T K H"], Float[Array, "*B I T K H"]] | None = None,
@@ -63,12 +63,12 @@ def attend_neighbours(
     """Attend from a block of queries to keys that all of them may see, and to I keys of each query's own.
 
     Args:
-      near: keys and values.
+      neighbours: keys and values.
       seen: which of them each query sees.
       far: keys and values, of query t those at its own place in I blocks.
       far_seen: which of those.
     """
-    (k, v), K = near, near[0].shape[-2]
+    (k, v), K = neighbours, neighbours[0].shape[-2]
     q = rearrange(q, "... T (K G) H -> ... T K G H", K=K)
     scores = [product("...tkgh,...skh->...kgts", q, k)]
     if far is not None:

@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Array, Float, Int
 
 from flax_transformer.frozen import frozen
-from flax_transformer.ops.float32 import wide, widen
+from flax_transformer.ops.float32 import at_least_float32, widen
 from flax_transformer.ops.mask_field import check_broadcast
 
 WIDEST = 2**20
@@ -152,7 +152,7 @@ def rotary(
     if 2 * frequencies.shape[-1] != x.shape[-1]:
         raise ValueError(f"rotary needs H/2 frequencies, got {frequencies.shape[-1]} for H={x.shape[-1]}")
     check_broadcast("positions", positions.shape, x.shape[:-2])
-    angle = positions[..., None, None].astype(wide(x.dtype)) * frequencies
+    angle = positions[..., None, None].astype(at_least_float32(x.dtype)) * frequencies
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     a, b = jnp.split(widen(x), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)

@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from flax_transformer.ops.float32 import wide
+from flax_transformer.ops.float32 import at_least_float32
 
 Size = tuple[int, int]
 Number = np.floating | np.ndarray | float
@@ -80,7 +80,7 @@ def resample(
         raise ValueError(f"grids must have at least one point each way, got {grid.shape[-3:-1]} to {size}")
     if ratio is None and tuple(size) == grid.shape[-3:-1]:
         return grid
-    dtype = wide(grid.dtype)
+    dtype = at_least_float32(grid.dtype)
     ratios = ratio or (None, None)
     down, across = (
         jnp.asarray(kernel(old, new, each, dtype))

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from flax_transformer.ops.device_map import device_map
 from flax_transformer.ops.dropout import Dropout, counts_places
-from flax_transformer.ops.float32 import wide, widen
+from flax_transformer.ops.float32 import at_least_float32, widen
 from flax_transformer.ops.linear_map import in_one_piece, linear_map
 from flax_transformer.ops.mask import Mask
 from flax_transformer.ops.remat_name import attended
@@ -95,7 +95,7 @@ def ring_attention(
         "key": dropout.key if drop else None,
         "batch": at.get(0),
     }
-    bias = None if bias is None else _aligned(bias.astype(wide(q.dtype)), q.ndim)
+    bias = None if bias is None else _aligned(bias.astype(at_least_float32(q.dtype)), q.ndim)
     return _ring(plan, q, k, v, bias, {name: x for name, x in rest.items() if x is not None})
 
 

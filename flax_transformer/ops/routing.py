@@ -48,7 +48,7 @@ def route(
     return found, weights / weights.sum(-1, keepdims=True) if normalized else weights
 
 
-def places_of(T: Any, E: int, active: int, capacity: float) -> Any:
+def slots_of(T: Any, E: int, active: int, capacity: float) -> Any:
     """Count the places Q that an expert has for the tokens of a row: `capacity` times its even share, rounded up.
 
     Args:
@@ -92,11 +92,11 @@ def seats_of(
     ([0, 1, 2], 2)
     """
     T = chosen.shape[-2]
-    Q, places = places_of(T, E, active, capacity), place(chosen, E, real)
+    Q, slots = slots_of(T, E, active, capacity), place(chosen, E, real)
     if real is None:
-        return jnp.where(places < Q, chosen * Q + places, E * Q), Q
-    most = jnp.asarray(places_of(np.arange(T + 1), E, active, capacity), jnp.int32)[real.sum(-1)]
-    return jnp.where((places < most[..., None, None]) & real[..., None], chosen * Q + places, E * Q), Q
+        return jnp.where(slots < Q, chosen * Q + slots, E * Q), Q
+    most = jnp.asarray(slots_of(np.arange(T + 1), E, active, capacity), jnp.int32)[real.sum(-1)]
+    return jnp.where((slots < most[..., None, None]) & real[..., None], chosen * Q + slots, E * Q), Q
 
 
 def visitors(seats: Int[Array, "*B V"], count: int) -> Int[Array, "*B J"]:

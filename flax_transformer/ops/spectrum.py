@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flax_transformer.ops.float32 import wide
+from flax_transformer.ops.float32 import at_least_float32
 
 Either = Array | np.ndarray
 
@@ -20,7 +20,7 @@ def spectrum(weights: Float[Either, "*B T S"]) -> Float[Either, "*B R"]:
     [1.0, 1.0]
     """
     library = np if isinstance(weights, np.ndarray) else jnp
-    return library.linalg.svd(weights.astype(wide(weights.dtype)), compute_uv=False)
+    return library.linalg.svd(weights.astype(at_least_float32(weights.dtype)), compute_uv=False)
 
 
 def spectrum_rank(weights: Float[Either, "*B T S"], share: float = 0.9) -> Int[Either | np.integer, "*B"]:

@@ -41,7 +41,7 @@ class StridedAttention(PatternAttention):
         stride = min(self.stride or root(T), T)
         q, k, v = (to_blocks(x, stride) for x in (q, k, v))
         around = (1, 0) if mask.causal else (1, 1)
-        near = [with_neighbours(x, *around) for x in (k, v)]
+        neighbours = [with_neighbours(x, *around) for x in (k, v)]
         # Of every query those keys, a block apart each, that have its place in their block.
         far = [jnp.moveaxis(x, 0, -4) for x in (k, v)]
         places, blocks = jnp.arange(stride), jnp.arange(len(q))
@@ -55,4 +55,4 @@ class StridedAttention(PatternAttention):
             far_seen = seen_by(mask, T, rows, others) & (jnp.abs(blocks - i) > 1)
             return attend_neighbours(q, (k, v), seen, scale, tuple(far), far_seen)
 
-        return from_blocks(over_blocks(block, blocks, q, *near), T)
+        return from_blocks(over_blocks(block, blocks, q, *neighbours), T)

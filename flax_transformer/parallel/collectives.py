@@ -58,12 +58,12 @@ def collectives_of(program: Any) -> list[Collective]:
       program: what `jax.jit(f).lower(…).compile()` gives, or its text.
     """
     programs, entry = _parse(program if isinstance(program, str) else program.as_text())
-    found, told = [], set()
+    found, reported = [], set()
     for chain, each in _walk(programs, entry, 1) if entry else ():
         # A TPU overlaps a collective with others' work in a chain of fusions, each of which holds it.
-        if chain is None or chain not in told:
+        if chain is None or chain not in reported:
             found.append(each)
-        told.add(chain)
+        reported.add(chain)
     return found
 
 

@@ -110,14 +110,14 @@ def with_axes(model: Any, rules: Mapping[str, Axes]) -> Any:
         if pattern is None or not _is_variable(node):
             return node
         used.add(pattern)
-        told = jax.tree.map(lambda leaf: leaf, node)  # a node of its own
-        told.set_metadata(out_sharding=tuple(rules[pattern]), eager_sharding=False)
-        return told
+        marked = jax.tree.map(lambda leaf: leaf, node)  # a node of its own
+        marked.set_metadata(out_sharding=tuple(rules[pattern]), eager_sharding=False)
+        return marked
 
-    told = jax.tree_util.tree_map_with_path(tell, model, is_leaf=_is_variable)
+    marked = jax.tree_util.tree_map_with_path(tell, model, is_leaf=_is_variable)
     if unused := [pattern for pattern in rules if pattern not in used]:
         raise ValueError(f"a sharding rule must match a Flax variable of the model, got {', '.join(unused)}")
-    return told
+    return marked
 
 
 def _is_variable(node: Any) -> bool:
@@ -302,13 +302,13 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
         return x
     axes, table, names = axes[-x.ndim :], axis_to_mesh(), jax.sharding.get_abstract_mesh().axis_names
 
-    def told(axis: str | None, place: Place, size: int) -> bool:
+    def marked(axis: str | None, place: Place, size: int) -> bool:
         known = axis is None or any(part in names for part in table.get(axis, ()))
         return known and size % math.prod(sizes[part] for part in several(place)) == 0
 
     spec = [PartitionSpec.UNCONSTRAINED] * x.ndim
     for i, (axis, place, size) in enumerate(zip(axes, to_spec(axes, sizes), x.shape, strict=False)):
-        spec[i] = place if told(axis, place, size) else spec[i]
+        spec[i] = place if marked(axis, place, size) else spec[i]
     if all(place is PartitionSpec.UNCONSTRAINED for place in spec):
         return x
     if not isinstance(x, jax.core.Tracer) and not isinstance(x.sharding, NamedSharding):

@@ -217,12 +217,12 @@ def _curves(run: ComparedRun, notes: list[str]) -> dict[str, dict[str, Any]]:
         names = [name for name in names if not _is_cost(name) and name not in ("step", *UNSEEN, run.unit)]
         splits[split] = {
             "at": {axis: [short(values[at]) for at in rows] for axis, values in where.items()},
-            "of": {name: [_told(name, short(run.records[at].get(name))) for at in rows] for name in names},
+            "of": {name: [_shown(name, short(run.records[at].get(name))) for at in rows] for name in names},
         }
     return splits
 
 
-def _told(name: str, value: float | None) -> float | None:
+def _shown(name: str, value: float | None) -> float | None:
     return value if value is None else percent(name, value)
 
 

@@ -67,8 +67,8 @@ class CaptionedImages(LabelledImages):
         """
         begun = self._begin(data, context)
         padded = context.init != "" and context.inputs.padded
-        tell = partial(Told.marked, tokenizer=begun.tokenizer, length=self.length, padded=padded)
-        once = begun.told(tell, context.seed)
+        tell = partial(CaptionTokens.marked, tokenizer=begun.tokenizer, length=self.length, padded=padded)
+        once = begun.captions(tell, context.seed)
         test = begun.found.splits["test"]
         texts = list(dict.fromkeys(chain(*test.captions, begun.found.classes)))
         return begun.opened(
@@ -105,7 +105,7 @@ class ImageCaptions(CaptionedImages):
         begun = self._begin(data, context, context.seq2seq())
         tokenizer, test = begun.tokenizer, begun.found.splits["test"]
         make = Dictated.of if context.init else Dictated.marked
-        once = begun.told(partial(make, tokenizer=tokenizer, length=self.length), context.seed)
+        once = begun.captions(partial(make, tokenizer=tokenizer, length=self.length), context.seed)
         return begun.opened(
             once,
             uses=("respond",),
@@ -149,15 +149,15 @@ class _Begun(NamedTuple):
     rows: int
     """Of a batch of evaluation."""
 
-    def told(self, tell: Callable[[Any], "Told"], seed: int) -> dict[str, Any]:
+    def captions(self, tell: Callable[[Any], "Told"], seed: int) -> dict[str, Any]:
         """Return the stream to train on, and by the name of another split what gives its batches."""
         settled, found = self.settled, self.found
-        told = {split: tell(each.captions) for split, each in found.splits.items()}
+        captions = {split: tell(each.captions) for split, each in found.splits.items()}
         train = numbered(found.splits["train"].images)
-        stream = settled._stream(train, self.shape, self.normalise, seed, told["train"], classes=len(found.classes))
+        stream = settled._stream(train, self.shape, self.normalise, seed, captions["train"], classes=len(found.classes))
 
         def once(split: str, held: tuple[Any, ...]) -> Iterable[Arrays]:
-            change = partial(_both, told[split], self.normalise)
+            change = partial(_both, captions[split], self.normalise)
             return each_image_once(*held, rows=self.rows, collate=ImageRows(), normalise=change)
 
         held = {split: settled._held(numbered(found.splits[split].images), self.fixed) for split in HELD}
@@ -182,7 +182,7 @@ def captions_tokenizer(vocabulary: VocabularyConfig, folder: RunFolder, texts: I
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class CaptionTokens:
     """Put a caption beside each image of a batch, by the image's number; its first one where none is drawn."""
 
     tokens: Sequence[Sequence[Int[np.ndarray, "_"]]]
@@ -228,7 +228,7 @@ class Told:
 
 
 @dataclass(frozen=True, eq=False)
-class Dictated(Told):
+class Dictated(CaptionTokens):
     """Lay out images as the `source` of an encoder-decoder, and a caption of each as what it is to write."""
 
     @classmethod
@@ -240,21 +240,21 @@ class Dictated(Told):
 
     def __call__(self, batch: Arrays, draw: Draw | None = None) -> Arrays:
         """Return `source`, `target` [B, T-1], and as labels the token after each, where there is one."""
-        told = self.drawn(batch, draw)
-        tokens = told["tokens"]
-        there = np.arange(1, tokens.shape[1]) < told["lengths"][:, None]
+        captions = self.drawn(batch, draw)
+        tokens = captions["tokens"]
+        there = np.arange(1, tokens.shape[1]) < captions["lengths"][:, None]
         inputs = {"source": batch["inputs"]["images"], "target": tokens[:, :-1]}
         return {"inputs": inputs, "labels": tokens[:, 1:], "weights": there * batch["weights"][:, None]}
 
 
-def _both(told: Told, normalise: Normalise, batch: Arrays) -> Arrays:
-    return told(normalise(batch))
+def _both(captions: CaptionTokens, normalise: Normalise, batch: Arrays) -> Arrays:
+    return captions(normalise(batch))
 
 
-def _texts(told: Told, rows: int) -> Iterable[Arrays]:
-    for first in range(0, len(told.tokens), rows):
-        each = told.tokens[first : first + rows]
-        yield told.collate([*({"tokens": row, "labels": 0} for (row,) in each), *[None] * (rows - len(each))])
+def _texts(captions: CaptionTokens, rows: int) -> Iterable[Arrays]:
+    for first in range(0, len(captions.tokens), rows):
+        each = captions.tokens[first : first + rows]
+        yield captions.collate([*({"tokens": row, "labels": 0} for (row,) in each), *[None] * (rows - len(each))])
 
 
 SHUFFLED = "shuffled_"

@@ -109,7 +109,7 @@ class ImageLabels(ShownLabels):
         return {
             "picture": save_image(root, str(index), held.seen(index)),
             "source": held.name(index),
-            **held.told(index),
+            **held.facts(index),
         }
 
 

@@ -56,7 +56,7 @@ class TextLines(PlainText):
 class MaskedRows:
     """Lay out rows as `Rows` does, with the masked tokens of each at its first places: so many a row are predicted.
 
-    `places` [B, M] says where they are; `labels` and `weights` become [B, M].
+    `positions` [B, M] says where they are; `labels` and `weights` become [B, M].
 
     Raises:
       ValueError: a row with more of them.
@@ -72,9 +72,9 @@ class MaskedRows:
         counts = (batch["weights"] > 0).sum(axis=1)
         if counts.max() > self.most:
             raise ValueError(f"a row may have at most {self.most} masked tokens, got {counts.max()}")
-        places = np.argsort(-batch["weights"], axis=1, kind="stable")[:, : self.most].astype(np.int32)
-        chosen = {name: np.take_along_axis(batch[name], places, axis=1) for name in ("labels", "weights")}
-        return {**batch, **chosen, "places": places}
+        positions = np.argsort(-batch["weights"], axis=1, kind="stable")[:, : self.most].astype(np.int32)
+        chosen = {name: np.take_along_axis(batch[name], positions, axis=1) for name in ("labels", "weights")}
+        return {**batch, **chosen, "positions": positions}
 
 
 @frozen
@@ -186,8 +186,8 @@ class Guesses(Evaluator):
         metrics = tested(finished.objective, pretrained.model, finished.opened.test())
         length = next(iter(finished.opened.test()))["inputs"]["tokens"].shape[1]
         texts = [line for line in lines if len(line.split()) > 4] or lines
-        places = np.linspace(0, len(texts) - 1, self.count, dtype=int)
-        samples = [fill(pretrained, texts[int(place)], length) for place in places]
+        positions = np.linspace(0, len(texts) - 1, self.count, dtype=int)
+        samples = [fill(pretrained, texts[int(place)], length) for place in positions]
         said = [f"loss {metrics.get('masked_loss', metrics['loss']):.3f} a masked token",
                 f"{100 * metrics['masked_accuracy']:.1f} % of them guessed"]  # fmt: skip
         if "sentence_accuracy" in metrics:
@@ -224,7 +224,7 @@ def fill(pretrained: hub.Pretrained, text: str, length: int, top: int = 3) -> di
 
 
 @dataclass(frozen=True)
-class Guess:
+class FilledToken:
     """A token for a mask, how probable it is, and the text with it in place."""
 
     token: str
@@ -232,7 +232,7 @@ class Guess:
     text: str
 
 
-def fill_mask(pretrained: Pretrained, text: str, top: int = 5) -> list[list[Guess]]:
+def fill_mask(pretrained: Pretrained, text: str, top: int = 5) -> list[list[FilledToken]]:
     """Guess the masked tokens of a text.
 
     Args:
@@ -254,21 +254,21 @@ def fill_mask(pretrained: Pretrained, text: str, top: int = 5) -> list[list[Gues
         raise ValueError(f"top must be at least 1, got {top}")
     inputs = tokenizer([text])
     ids = inputs["input_ids"][0]
-    places = np.flatnonzero(ids == tokenizer.mask)
-    if not len(places):
+    positions = np.flatnonzero(ids == tokenizer.mask)
+    if not len(positions):
         raise ValueError(f"the text must have the mask token {tokenizer.tokens([tokenizer.mask])[0]}, got {text!r}")
     output = pretrained(**inputs)
     logits = output.prediction_logits if output.logits is None else output.logits
-    shares = np.asarray(jax.nn.softmax(logits[0, places].astype(np.float32)))
+    shares = np.asarray(jax.nn.softmax(logits[0, positions].astype(np.float32)))
     hidden = {tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.cls, tokenizer.sep}
     guesses = []
-    for place, share in zip(places, shares, strict=True):
+    for place, share in zip(positions, shares, strict=True):
         found = []
         for token in np.argsort(-share, kind="stable")[:top]:
             filled = [int(id) for id in np.where(np.arange(len(ids)) == place, token, ids)]
             kept = [id for i, id in enumerate(filled) if i == place or id not in hidden]
             (said,) = tokenizer.decode([kept], skip_special_tokens=False)
             (piece,) = tokenizer.decode([[int(token)]], skip_special_tokens=False)
-            found.append(Guess(piece.strip() or piece, float(share[token]), said.strip()))
+            found.append(FilledToken(piece.strip() or piece, float(share[token]), said.strip()))
         guesses.append(found)
     return guesses

@@ -72,7 +72,7 @@ def draw_video(pretrained: Pretrained, frames: Sequence[Any], source: str = "") 
     span = getattr(model.cfg.patches, "span", 1)
     shown = [processor.shown(frame) for frame in list(frames)[::span][: len(frames) // span]]
     pixels = np.concatenate(shown, axis=1)
-    return _drawn(source, pixels, laid, _told(pretrained, output)[0])
+    return _drawn(source, pixels, laid, _prediction(pretrained, output)[0])
 
 
 def layout_of(pretrained: Pretrained) -> Callable[[Sequence[np.ndarray], int, int], list[PatchAttention]] | None:
@@ -138,16 +138,18 @@ def draw_image(
         (reads,) = {"input_ids", "decoder_input_ids"} & set(known.inputs.needs)
         given = replace(given, **{reads: np.asarray(written[:-1])[None]})
     output, found = _looked(pretrained, given)
-    told, answers = _spelled(pretrained, written[1:]) if written else _told(pretrained, output)
+    prediction, answers = _spelled(pretrained, written[1:]) if written else _prediction(pretrained, output)
     laid = layout(found, *(pixels.shape[:2] if given.pixel_values is None else given.pixel_values.shape[-2:]))
     laid = [_answering(each, answers) for each in laid]
     if text:
         spelt = spell(pretrained.tokenizer, words["input_ids"][0].tolist())
         laid = [_worded(each, spelt) for each in laid]
-    return _drawn(source, pixels, laid, told)
+    return _drawn(source, pixels, laid, prediction)
 
 
-def _drawn(source: str, pixels: Any, laid: Sequence[PatchAttention], told: str) -> tuple[ImageAttention, list[str]]:
+def _drawn(
+    source: str, pixels: Any, laid: Sequence[PatchAttention], prediction: str
+) -> tuple[ImageAttention, list[str]]:
     """Draw what was laid out, and say what was not."""
     notes = [
         f"The attention of {each.name} is not drawn: {each.queries.grid} patches are too many."
@@ -161,7 +163,7 @@ def _drawn(source: str, pixels: Any, laid: Sequence[PatchAttention], told: str) 
     ]
     if not maps:
         raise ValueError(f"attention is drawn where a head has at most {LARGEST:,} weights, got more in every layer")
-    return ImageAttention(source, np.broadcast_to(pixels, (*pixels.shape[:2], 3)), tuple(maps), told), notes
+    return ImageAttention(source, np.broadcast_to(pixels, (*pixels.shape[:2], 3)), tuple(maps), prediction), notes
 
 
 def _looked(pretrained: Pretrained, given: Inputs) -> tuple[Any, list[np.ndarray]]:
@@ -198,7 +200,7 @@ def _spelled(pretrained: Pretrained, tokens: Sequence[int]) -> tuple[str, dict[i
     return write([*tokens]).strip(), {i: write([token]).strip() or "end" for i, token in enumerate(tokens)}
 
 
-def _told(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
+def _prediction(pretrained: Pretrained, logits: Any) -> tuple[str, dict[int, str]]:
     """Say what a model tells an image for, and name the answers of one that finds objects, the surest first."""
     uses = pretrained.architecture.uses
     if not {"classify", "detect", "ask"} & set(uses):

@@ -79,9 +79,15 @@ class LabelledImages(Sized):
         return (images, *fixed) if kept is None else (kept,)
 
     def _stream(
-        self, images: ImageSplit, shape: tuple[int, int, int], normalise: Normalise, seed: int, *told: Any, classes: int
+        self,
+        images: ImageSplit,
+        shape: tuple[int, int, int],
+        normalise: Normalise,
+        seed: int,
+        *changes: Any,
+        classes: int,
     ) -> ImageStream:
-        """Stream images to train on; `told` changes batches after all else."""
+        """Stream images to train on; `changes` changes batches after all else."""
         images, *fixed = self._held(images, () if self.augment.area else self._fixed())
         each = (*fixed, *self.augment.examples(shape[:2], self.resample))
         before, after = self.augment.batches(classes)
@@ -90,7 +96,7 @@ class LabelledImages(Sized):
         else:
             source = InMemoryRows(images, seed)
         pairs = any(isinstance(change, MixupCutmix) for change in after)
-        return image_stream(source, *before, normalise, *after, *told, rows=self.rows, seed=seed, pairs=pairs)
+        return image_stream(source, *before, normalise, *after, *changes, rows=self.rows, seed=seed, pairs=pairs)
 
 
 def classify_images(pretrained: Pretrained, files: Sequence[File | Any]) -> list[list[Label]]:

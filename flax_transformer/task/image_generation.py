@@ -103,17 +103,17 @@ class PixelSequences:
         else:
             palette = _palette(context.folder.root / PALETTE, held["train"], self.colours, context.seed)
         print(f"{len(palette)} colours, {height * width} pixels an image", flush=True)
-        told = PaletteRows(palette=palette)
+        palette_rows = PaletteRows(palette=palette)
         rows = context.held_rows(self.rows)
         once = partial(each_image_once, rows=rows, collate=ImageRows())
         flips = (ShiftFlip(pad=0, flip=self.flip),) if self.flip else ()
         return Opened(
             spec=Spec(uses=("continue",), vocab=len(palette) + 1, length=height * width),
             batches=image_stream(
-                _rows(*held["train"], seed=context.seed), *flips, told, rows=self.rows, seed=context.seed
+                _rows(*held["train"], seed=context.seed), *flips, palette_rows, rows=self.rows, seed=context.seed
             ),
-            validation=partial(once, *held["validation"], normalise=told),
-            test=partial(once, *held["test"], normalise=told),
+            validation=partial(once, *held["validation"], normalise=palette_rows),
+            test=partial(once, *held["test"], normalise=palette_rows),
             held=HeldPixels(images=held, palette=palette, rows=rows),
             processor=palette_processor(palette, (height, width), self.resample),
         )

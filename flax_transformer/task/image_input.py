@@ -61,7 +61,7 @@ class HeldImages:
         """Return an image in the size in which a model sees it, of Pillow."""
         return Chain(self.transforms)(self.images[index], np.random.default_rng(0))["image"]
 
-    def told(self, index: int) -> dict[str, Any]:
+    def facts(self, index: int) -> dict[str, Any]:
         """Say what else a report must know of how it is shown."""
         return {}
 

@@ -220,7 +220,7 @@ def _captions(pretrained: Pretrained, data: Path, split: str | None, refuse: Ref
     if not found:
         raise ValueError(f"{data} must have an image that can be read, got none")
     scores = caption_scores([*found.values()], [said[file] for file in found])
-    return {**scores, "pictures": len(found), "split": chosen}
+    return {**scores, "images": len(found), "split": chosen}
 
 
 def _objects(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:
@@ -239,7 +239,7 @@ def _objects(pretrained: Pretrained, data: Path, split: str | None, refuse: Refu
         there = objects[file].truth()
         truth.append({**there, "labels": numbers[there["labels"]]})
     precision = {name: 100 * value for name, value in average_precision(found, truth).items()}
-    return {**precision, "pictures": len(found), "split": chosen}
+    return {**precision, "images": len(found), "split": chosen}
 
 
 def _perplexity(pretrained: Pretrained, path: Path) -> Metrics:

@@ -192,9 +192,9 @@ class RetrievalEvaluator(Evaluator):
             shares = {k: float((ranks < k).mean()) for k in TOP}
             metrics |= {f"{name}_r{k}": share for k, share in shares.items()}
             one, other = held.sides if name == "forth" else held.sides[::-1]
-            told = [f"{100 * share:.2f} %" for share in shares.values()]
+            cells = [f"{100 * share:.2f} %" for share in shares.values()]
             table.append(
-                (f"{one} → {other}", f"{asked.sum():,} of {right.shape[1]:,}", *told, f"{np.median(ranks) + 1:g}")
+                (f"{one} → {other}", f"{asked.sum():,} of {right.shape[1]:,}", *cells, f"{np.median(ranks) + 1:g}")
             )
         metrics["recall"] = (metrics["forth_r1"] + metrics["back_r1"]) / 2
         head = ("test", "asked of", *(f"in {k}" for k in TOP), "median rank")

@@ -140,7 +140,7 @@ class SentencePairs:
     def open(self, data: Corpus, context: Context) -> Opened:
         """Read the corpus, learn or load the tokenizer, lay out the batches; held out are the test pairs."""
         try:
-            corpus = {split: _told(data.read(split), self.prefix) for split in ("train", "validation", "test")}
+            corpus = {split: _prefixed(data.read(split), self.prefix) for split in ("train", "validation", "test")}
         except RuntimeError as error:  # a data set that exists, but not here
             raise ValueError(str(error)) from error
         for split, pairs in corpus.items():
@@ -195,7 +195,7 @@ def _published(tokenizer: Tokenizer) -> dict[str, Any]:
     return {"published": HubTokenizer.of(tokenizer, single="$A </s>"), "fields": fields}
 
 
-def _told(pairs: PairSource, prefix: str) -> PairSource:
+def _prefixed(pairs: PairSource, prefix: str) -> PairSource:
     return PrefixedSources(pairs, prefix) if prefix else pairs
 
 

@@ -36,7 +36,7 @@ ROWS = 8
 class HeldStories:
     """Test questions in words, in the order of the batches' `index`, and the names of the tasks."""
 
-    told: Sequence[StoryQuestion]
+    questions: Sequence[StoryQuestion]
     tasks: tuple[str, ...]
 
 
@@ -151,7 +151,7 @@ class TaskErrors(Evaluator):
         samples = [
             {
                 "kind": held.tasks[task[i]],
-                "source": " ".join((*held.told[index[i]].facts, held.told[index[i]].question)),
+                "source": " ".join((*held.questions[index[i]].facts, held.questions[index[i]].question)),
                 "target": names[label[i]],
                 "hypothesis": names[predicted[i]],
             }

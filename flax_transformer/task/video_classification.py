@@ -59,7 +59,7 @@ class HeldVideos:
         """Return the frames that a model sees in the size in which it sees them, on a sheet, of Pillow."""
         return sheet(Chain(self.transforms)(self.videos[index], np.random.default_rng(0))["images"])
 
-    def told(self, index: int) -> dict[str, Any]:
+    def facts(self, index: int) -> dict[str, Any]:
         """Say how many frames are on the sheet."""
         return {"frames": self.transforms[0].count}
 
@@ -188,7 +188,7 @@ class HeldSkeletons:
         chosen = joints[evenly_spaced_frames(min(SHOWN, len(joints)), len(joints))]
         return sheet([dots(frame[:, :2]) for frame in chosen])
 
-    def told(self, index: int) -> dict[str, Any]:
+    def facts(self, index: int) -> dict[str, Any]:
         """Say nothing else."""
         return {}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 FOUND = "/jax/compilation_cache/cache_hits"
-TOLD = 4
+MOST_CAUSES = 4
 """Changes that are spelled out at most."""
 
 
@@ -91,9 +91,9 @@ class Causes:
         self._seen.append(given)
         if found is None:
             return None
-        more = f", and {len(found) - TOLD} more" if len(found) > TOLD else ""
+        more = f", and {len(found) - MOST_CAUSES} more" if len(found) > MOST_CAUSES else ""
         nothing = "nothing of its arguments: a setting of JAX has changed, or its caches were emptied"
-        return (", ".join(found[:TOLD]) + more) if found else nothing
+        return (", ".join(found[:MOST_CAUSES]) + more) if found else nothing
 
 
 class Watched:

@@ -124,7 +124,7 @@ def load_program(file: Path, lowered: jax.stages.Lowered) -> jax.stages.Compiled
         raise ValueError(f"a compiled program that is damaged, {' '.join(str(error).split())[:200]}: {file}") from error
 
 
-class KeptStep:
+class CachedStep:
     """A jitted training step whose programs, one for each shape of a batch, are kept in a folder."""
 
     def __init__(self, step: Callable, folder: Path, devices: Sequence[jax.Device]):

@@ -222,11 +222,11 @@ def adopt_state(
     abstract = jax.eval_shape(make, model, key)
     # Named, not left to default: a restored state is, and both must run the same compiled programs.
     one = SingleDeviceSharding(jax.devices()[0])
-    places = state_shardings(abstract, mesh) if mesh is not None else jax.tree.map(lambda _: one, abstract)
+    shardings = state_shardings(abstract, mesh) if mesh is not None else jax.tree.map(lambda _: one, abstract)
     model = jax.device_put(model, one if mesh is None else tree_shardings(model, mesh))
     with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
         # The model itself stays out of the program, which would copy it.
         rest = jax.jit(
-            lambda model, key: replace(make(model, key), model=None), out_shardings=replace(places, model=None)
+            lambda model, key: replace(make(model, key), model=None), out_shardings=replace(shardings, model=None)
         )
         return replace(rest(model, key), model=carry.trained(model))

@@ -163,10 +163,10 @@ class _Run:
         reporting: Reporting,
     ):
         meta: dict = {}
-        self.spent = TimeBudget()
+        self.budget = TimeBudget()
         newest = checkpoints.newest()
         if newest is not None:
-            with self.spent.on("saving"):
+            with self.budget.on("saving"):
                 state, meta = checkpoints.restore(state, newest)
             batches.set_state(meta["data"])
         self.state, self.step, self._batches, self._config = state, int(state.step), batches, config
@@ -186,10 +186,10 @@ class _Run:
         return self.step % every == 0 or self.step == self._config.steps
 
     def advance(self, train_step: Watched) -> None:
-        with self.spent.on("waiting"):
+        with self.budget.on("waiting"):
             batch = next(self._batches)
         self.state, metrics = train_step(self.state, batch)
-        self.spent.add("compiling", train_step.took)
+        self.budget.add("compiling", train_step.took)
         self.step += 1
         if train_step.cause:
             self.progress.say(f"step {self.step}: compiled again, {duration(train_step.took)}: {train_step.cause}")
@@ -218,11 +218,11 @@ class _Run:
             )
         if metrics:
             metrics["learning_rate"] = float(self._reporting.schedule(self.step - self.window.skipped - 1))
-            self._reporting.writer.write(self.step, "train", {**metrics, **self.window.counted, **self.spent.take()})
+            self._reporting.writer.write(self.step, "train", {**metrics, **self.window.counted, **self.budget.take()})
             self.progress.step(self.step, metrics)
 
     def validate(self) -> None:
-        with self.spent.on("evaluating"):
+        with self.budget.on("evaluating"):
             measured = self._measure(self.state, self.step)
         self._reporting.writer.write(self.step, "validation", measured)
         shown = "  ".join(f"{name} {spelled(name, value)}" for name, value in measured.items())
@@ -237,7 +237,7 @@ class _Run:
             "data": self._batches.get_state(), "patience": self.patience.saved(), "skipped": self.window.skipped
         }  # fmt: skip
         score = self.patience.best if self.is_best else None
-        with self.spent.on("saving"):
+        with self.budget.on("saving"):
             self._checkpoints.save(self.step, self.state, position, score=score)
 
     def finish(self) -> TrainState:

@@ -162,11 +162,11 @@ def state_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     else is carried, such as a discriminator, lies by the table where that has a rule which fits. All other arrays, such
     as adafactor's rows [L, D] and columns [L, N·H] of a kernel [L, D, N, H], or a queue, lie whole on every device.
     """
-    places = tree_shardings(state.model, mesh)
+    shardings = tree_shardings(state.model, mesh)
     whole = NamedSharding(mesh, PartitionSpec())
     by_tail: dict[tuple[str, tuple[int, ...]], NamedSharding] = {}
     for (path, leaf), place in zip(
-        jax.tree_util.tree_leaves_with_path(state.model), jax.tree.leaves(places), strict=True
+        jax.tree_util.tree_leaves_with_path(state.model), jax.tree.leaves(shardings), strict=True
     ):
         tails = _tails(path)
         for tail in tails[: max(len(tails) - 1, 1)]:  # a name alone, such as `kernel`, says too little
@@ -185,7 +185,7 @@ def state_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     rest = replace(state, model=None, carried=None)
     laid = jax.tree_util.tree_map_with_path(lambda path, leaf: place(path, leaf) or whole, rest)
     kept = jax.tree_util.tree_map_with_path(carried, state.carried, is_leaf=is_variable)
-    return replace(laid, model=places, carried=kept)
+    return replace(laid, model=shardings, carried=kept)
 
 
 def _tails(path: tuple) -> list[str]:

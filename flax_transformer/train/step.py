@@ -25,7 +25,7 @@ from flax_transformer.train.carry import (
     projection_of,
     statistics_fixed,
 )
-from flax_transformer.train.compiled_step import KeptStep
+from flax_transformer.train.compiled_step import CachedStep
 from flax_transformer.train.mean import Mean, means, reciprocal
 from flax_transformer.train.state import TrainState, moving_average, state_shardings
 
@@ -191,11 +191,11 @@ def laid_out(train_step: Step, state: Any, mesh: Mesh | None = None) -> Callable
     """
     if mesh is None:
         return jax.jit(train_step, donate_argnums=0)
-    places = state_shardings(state, mesh)
+    shardings = state_shardings(state, mesh)
     # No compiler options: what makes TPUs fetch parameters while they multiply v5e does by itself, and for others the
     # compiler warns of it.
-    given = places, batch_sharding(mesh)
-    return jax.jit(train_step, in_shardings=given, out_shardings=(places, None), donate_argnums=0)
+    given = shardings, batch_sharding(mesh)
+    return jax.jit(train_step, in_shardings=given, out_shardings=(shardings, None), donate_argnums=0)
 
 
 def jit_train_step(
@@ -210,7 +210,7 @@ def jit_train_step(
     """
     compiled = laid_out(train_step, state, mesh)
     if programs is not None:
-        compiled = KeptStep(compiled, programs, jax.devices()[:1] if mesh is None else list(mesh.devices.flat))
+        compiled = CachedStep(compiled, programs, jax.devices()[:1] if mesh is None else list(mesh.devices.flat))
     if mesh is None:
         return compiled
     rule, said = axis_to_mesh(), given_rules()

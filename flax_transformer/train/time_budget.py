@@ -74,7 +74,7 @@ def goodput(records: Sequence[Mapping[str, Any]]) -> str | None:
     if total <= 0:
         return None
     rest = ", ".join(
-        f"{100 * seconds / total:.1f} % {told}" for seconds, told in zip(parts, PARTS.values(), strict=True)
+        f"{100 * seconds / total:.1f} % {part}" for seconds, part in zip(parts, PARTS.values(), strict=True)
     )
     return f"{100 * (total - sum(parts)) / total:.1f} % of {duration(total)} in steps, {rest}"
 

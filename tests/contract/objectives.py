@@ -164,7 +164,7 @@ INPUTS = {"x": SEEN, "lengths": COUNTS.astype(np.int32)}
 POSITIONS = {"inputs": INPUTS, "labels": LABELS, "weights": REAL}
 ROWS = {"inputs": {"x": SEEN}, "labels": LABELS[:, 0], "weights": np.array([1, 0, 1, 1, 0.5, 1, 1, 1], np.float32)}
 PLACES = {
-    "inputs": INPUTS, "places": np.tile(np.arange(M, dtype=np.int32), (B, 1)), "labels": LABELS[:, :M],
+    "inputs": INPUTS, "positions": np.tile(np.arange(M, dtype=np.int32), (B, 1)), "labels": LABELS[:, :M],
     "weights": REAL[:, :M], "next_sentence": (COUNTS % 2).astype(np.int32),
 }  # fmt: skip
 OBJECTS = {

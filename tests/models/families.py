@@ -80,7 +80,7 @@ def batch(config, rows, length):
     elif isinstance(config, MaskedLMConfig):
         places = np.argsort(draw.random((rows, length)), axis=1)[:, : max(2, length // 7)].astype(np.int32)
         chosen = {name: np.take_along_axis(x, places, 1) for name, x in (("labels", labels), ("weights", real))}
-        made = {"inputs": {"tokens": tokens, "lengths": lengths}, "places": places, **chosen}
+        made = {"inputs": {"tokens": tokens, "lengths": lengths}, "positions": places, **chosen}
         if config.encoder.embedding.types:
             made["inputs"]["types"] = np.tile(
                 np.arange(length, dtype=np.int32) % config.encoder.embedding.types, (rows, 1)

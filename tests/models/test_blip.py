@@ -110,7 +110,8 @@ def test_masked_tokens_are_guessed_by_a_picture(given):
     tokens, images = given
     model = MaskedLM(MaskedLMConfig(encoder=READER), rngs=nnx.Rngs(0))
     batch = {
-        "inputs": {"tokens": tokens, "images": images, "lengths": jnp.array([T, 4])}, "places": jnp.array([[1, 3]] * 2),
+        "inputs": {"tokens": tokens, "images": images, "lengths": jnp.array([T, 4])},
+        "positions": jnp.array([[1, 3]] * 2),
         "labels": jnp.array([[5, 6], [7, 8]]), "weights": jnp.array([[1.0, 1.0], [1.0, 0.0]]),
     }  # fmt: skip
     (total, metrics), gradient = jax.value_and_grad(MaskedLoss(), has_aux=True)(model, batch)

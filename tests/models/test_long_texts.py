@@ -67,9 +67,9 @@ def test_a_token_is_seen_as_far_as_the_windows_of_all_layers_reach(long):
 
 def test_a_global_token_is_seen_by_all_and_sees_all(long):
     places = jnp.array([[15], [3]])
-    assert moved(long, 15, global_places=places) == list(range(30))
+    assert moved(long, 15, global_positions=places) == list(range(30))
     # The first layer brings a token to the global one, the second to all.
-    assert moved(long, 2, global_places=places) == list(range(30))
+    assert moved(long, 2, global_positions=places) == list(range(30))
 
 
 @pytest.mark.rotates
@@ -78,17 +78,17 @@ def test_leading_tokens_are_global_where_nobody_says(long):
     leading = jax.tree.unflatten(
         jax.tree.structure(nnx.eval_shape(lambda: Longformer(cfg, rngs=nnx.Rngs(0)))), jax.tree.leaves(long)
     )
-    said = long.hidden_states(TOKENS, global_places=jnp.zeros((1, 1), jnp.int32))
+    said = long.hidden_states(TOKENS, global_positions=jnp.zeros((1, 1), jnp.int32))
     np.testing.assert_array_equal(leading.hidden_states(TOKENS), said)
-    none = leading.hidden_states(TOKENS, global_places=jnp.full((1, 1), -1))
+    none = leading.hidden_states(TOKENS, global_positions=jnp.full((1, 1), -1))
     np.testing.assert_allclose(none, long.hidden_states(TOKENS), atol=1e-6)
 
 
 @pytest.mark.rotates
 def test_a_place_named_twice_counts_once_and_one_of_padding_never(long):
     lengths = jnp.array([30, 20])
-    once = long.hidden_states(TOKENS, lengths=lengths, global_places=jnp.array([[7, 9], [4, -1]]))
-    twice = long.hidden_states(TOKENS, lengths=lengths, global_places=jnp.array([[7, 9, 7], [4, 25, 4]]))
+    once = long.hidden_states(TOKENS, lengths=lengths, global_positions=jnp.array([[7, 9], [4, -1]]))
+    twice = long.hidden_states(TOKENS, lengths=lengths, global_positions=jnp.array([[7, 9, 7], [4, 25, 4]]))
     np.testing.assert_allclose(twice[0], once[0], atol=1e-6)
     np.testing.assert_allclose(twice[1, :20], once[1, :20], atol=1e-6)
 
@@ -124,8 +124,8 @@ def test_short_texts_are_attended_to_in_full(bird):
 
 def test_places_out_of_range_are_refused_or_poison_their_row(long):
     with pytest.raises(ValueError, match=r"in \[0, 30\), or -1 for none, got 3 to 30"):
-        long.hidden_states(TOKENS, global_places=jnp.array([[3], [30]]))
-    found = jax.jit(lambda at: long.hidden_states(TOKENS, global_places=at))(jnp.array([[3], [30]]))
+        long.hidden_states(TOKENS, global_positions=jnp.array([[3], [30]]))
+    found = jax.jit(lambda at: long.hidden_states(TOKENS, global_positions=at))(jnp.array([[3], [30]]))
     assert np.isfinite(found[0]).all()
     assert np.isnan(found[1]).all()
 

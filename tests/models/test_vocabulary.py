@@ -146,7 +146,7 @@ def test_logits_of_a_whole_batch_never_exist_at_once(name, chunk, there):
     """Of masked tokens, of a text and of a translation: not in training, unless a chunk has room for all of them."""
     config = families.family(name)
     batch = families.batch(config, 4, 16)
-    tokens = batch["places" if "places" in batch else "labels" if "labels" in batch else "source"].size
+    tokens = batch["positions" if "positions" in batch else "labels" if "labels" in batch else "source"].size
     step = jax.value_and_grad(lambda model: families.objective(config, chunk=chunk)(model, batch)[0])
     program = jax.jit(step).lower(jax.eval_shape(lambda: families.build(config))).as_text()
     sizes = {

@@ -97,8 +97,8 @@ WORDS = [
     (PLAIN, {"grid": Grid(1, 5)}, "no sublayer of the block takes grid; they take bias, mask, positions"),
     (PLAIN, {"shift": 1, "grid": Grid(1, 5)}, "takes grid, shift; they take bias"),
     (DIVIDED, {"mask": PADDED}, "takes mask; they take grid"),
-    (DETR, {"memory": jnp.zeros((2, 4, D)), "bias": 0}, "takes bias; they take mask, memory, .*memory_places, places"),
-    (DETR, {"places": jnp.zeros((5, D))}, "a block with cross-attention needs a memory, got none"),
+    (DETR, {"memory": jnp.zeros((2, 4, D)), "bias": 0}, "takes bias; they take mask, memory, .*position_embedding"),
+    (DETR, {"position_embedding": jnp.zeros((5, D))}, "a block with cross-attention needs a memory, got none"),
     (PLAIN, {"memory": jnp.zeros((2, 4, D))}, "a block without cross-attention takes no memory, got one"),
     (BlockConfig(sublayers=(Sublayer("mix", FEEDFORWARD, AROUND),)), {"mask": PADDED}, "takes mask; they take none"),
 ]  # fmt: skip

@@ -31,7 +31,7 @@ def hidden_batch():
     types = (np.arange(9) > 3).astype(np.int32)[None].repeat(3, 0)
     batch = {
         "inputs": {"tokens": draw.integers(4, V, (3, 9)).astype(np.int32), "lengths": LENGTHS, "types": types},
-        "places": np.array([[1, 5], [2, 0], [3, 4]], np.int32),
+        "positions": np.array([[1, 5], [2, 0], [3, 4]], np.int32),
         "labels": draw.integers(4, V, (3, 2)).astype(np.int32),
         "weights": np.array([[1, 1], [1, 0], [1, 1]], np.float32),
         "next_sentence": np.array([0, 1, 1], np.int32),
@@ -57,7 +57,7 @@ def test_the_loss_of_masked_tokens_is_optax_on_whole_logits():
     total, metrics = MaskedLoss()(GUESSER, batch)
     hidden = GUESSER.encoder(batch["inputs"]["tokens"], mask=Mask(lengths=LENGTHS), types=batch["inputs"]["types"])
     chosen = batch["weights"] > 0
-    logits = GUESSER.output(hidden).logits()[np.nonzero(chosen)[0], batch["places"][chosen]]
+    logits = GUESSER.output(hidden).logits()[np.nonzero(chosen)[0], batch["positions"][chosen]]
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"][chosen])
     sentence = GUESSER.sentence(hidden)
     others = optax.softmax_cross_entropy_with_integer_labels(sentence, batch["next_sentence"])

@@ -47,8 +47,8 @@ def test_one_loss_of_tokens_is_optax_on_whole_logits_for_every_family(name, opti
     batch.pop("next_sentence", None)
     total, metrics = jax.jit(TokenLoss(chunk=5, **options))(model, batch)
     hidden = model.hidden_states(**batch["inputs"])
-    if "places" in batch:
-        hidden = jnp.take_along_axis(hidden, batch["places"][..., None], axis=1)
+    if "positions" in batch:
+        hidden = jnp.take_along_axis(hidden, batch["positions"][..., None], axis=1)
     logits = model.output(hidden).logits()
     smoothed = optax.smooth_labels(jax.nn.one_hot(batch["labels"], families.V), options.get("label_smoothing", 0.0))
     losses = optax.softmax_cross_entropy(logits, smoothed)

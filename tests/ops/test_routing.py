@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_transformer.ops.routing import balance_loss, place, places_of, route, router_z_loss, seats_of, send, visitors
+from flax_transformer.ops.routing import balance_loss, place, route, router_z_loss, seats_of, send, slots_of, visitors
 
 
 def test_weights_are_those_of_the_likeliest_experts():
@@ -86,7 +86,7 @@ def test_an_even_router_is_the_best_and_one_expert_for_all_the_worst():
     ("T", "E", "active", "capacity", "Q"), [(16, 8, 2, 1.25, 5), (16, 4, 1, 1.0, 4), (3, 2, 2, 9.0, 3)]
 )
 def test_places_are_a_multiple_of_an_even_share_and_no_more_than_tokens(T, E, active, capacity, Q):
-    assert places_of(T, E, active, capacity) == Q
+    assert slots_of(T, E, active, capacity) == Q
 
 
 def test_more_experts_than_there_are_cannot_be_asked_for():

@@ -13,7 +13,7 @@ from flax_transformer.train.folder import RunFolder
 pytestmark = pytest.mark.proves("report", "images of samples, boxes, confusions")
 
 CLASSES = ("cat", "dog", "</script><img src=x onerror=\"document.title='broken'\">")
-TOLD = [(0, 0, 0.9), (0, 1, 0.4), (1, 0, 0.8), (2, 2, 0.3)]
+PREDICTED = [(0, 0, 0.9), (0, 1, 0.4), (1, 0, 0.8), (2, 2, 0.3)]
 """True class, class told, score."""
 FOUND = {
     "size": [20, 10],
@@ -34,9 +34,9 @@ def run(tmp_path):
     write([
         {"picture": save_image(tmp_path, str(i), pixels[i]), "source": f"image {i}", "target": CLASSES[true],
          "hypothesis": CLASSES[told], "score": score, "scores": {CLASSES[told]: score}}
-        for i, (true, told, score) in enumerate(TOLD)
+        for i, (true, told, score) in enumerate(PREDICTED)
     ], tmp_path)  # fmt: skip
-    truth, told, _ = zip(*TOLD, strict=True)
+    truth, told, _ = zip(*PREDICTED, strict=True)
     write_confusion(tmp_path, CLASSES, truth, told)
     return tmp_path
 

@@ -126,7 +126,7 @@ def test_masked_rows_put_masked_tokens_first_in_their_order():
         "tokens": np.array([1, 9, 9, 6, 2]), "labels": np.array([1, 5, 7, 6, 2]), "weights": np.array([0.0, 1, 1, 0, 0])
     }  # fmt: skip
     batch = MaskedRows(rows=Rows(length=6), most=3)([example, None])
-    assert batch["places"][0, :2].tolist() == [1, 2]
+    assert batch["positions"][0, :2].tolist() == [1, 2]
     assert batch["labels"][0, :2].tolist() == [5, 7]
     assert batch["weights"].tolist() == [[1, 1, 0], [0, 0, 0]]
     with pytest.raises(ValueError, match="at most 1 masked tokens, got 2"):

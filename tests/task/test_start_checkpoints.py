@@ -130,8 +130,8 @@ def test_training_begins_with_what_the_checkpoint_computes(finished, tmp_path):
         np.testing.assert_allclose(task.model.output(hidden), logits, rtol=1e-4, atol=1e-4)
         return
     logits = np.asarray(logits, np.float64)
-    if "places" in batch:
-        logits = np.take_along_axis(logits, batch["places"][..., None], axis=1)
+    if "positions" in batch:
+        logits = np.take_along_axis(logits, batch["positions"][..., None], axis=1)
     scores = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     losses = -np.take_along_axis(scores, np.asarray(batch["labels"])[..., None], -1)[..., 0]
     total, sums = task.objective(task.model, batch)

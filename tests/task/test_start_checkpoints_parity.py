@@ -50,9 +50,9 @@ def test_their_loss_of_a_batch_is_ours(kind, finished, tmp_path):
     task, checkpoint = recipe.task(RunFolder(tmp_path)), hub.load(recipe.init)
     theirs, batch = theirs_of(kind, recipe.init), next(task.batches)
     labels = np.where(batch["weights"] > 0, batch["labels"], -100)
-    if "places" in batch:
+    if "positions" in batch:
         whole = np.full(batch["inputs"]["tokens"].shape, -100)
-        np.put_along_axis(whole, batch["places"], labels, 1)
+        np.put_along_axis(whole, batch["positions"], labels, 1)
         labels = whole
     with torch.no_grad():
         if kind == "bert":

@@ -27,7 +27,7 @@ LINES = JsonLineSchema(
     names=("audio", "file", "path", "audio_filepath"),
     said="what is said",
     texts=("text", "sentence", "transcript", "transcription"),
-    places=("", "audio", "videos", "wavs", "wav"),
+    places=("", "audio", "clips", "wavs", "wav"),
     several=False,
 )
 
@@ -95,9 +95,9 @@ def has_json_lines(root: str) -> bool:
     lines = sorted(path for path in place.glob("*") if path.suffix in SUFFIXES) if root else []
     if not lines:
         return False
-    told = {each.name for path in lines for each in read_json_lines(path, LINES)}
+    mentioned = {each.name for path in lines for each in read_json_lines(path, LINES)}
     beside = next(
-        (name for name in AUDIO_FILES.files(place) if NAME.fullmatch(normal(name)) and name not in told), None
+        (name for name in AUDIO_FILES.files(place) if NAME.fullmatch(normal(name)) and name not in mentioned), None
     )
     if beside is not None:
         raise ValueError(

@@ -93,18 +93,18 @@ def find_palette(pixels: UInt8[np.ndarray, "N C"], colours: int, *, seed: int = 
         raise ValueError(f"colours must be at least 2, got {colours}")
     points, counts = np.unique(pixels, axis=0, return_counts=True)
     if len(points) <= colours:
-        return _ordered(_told(points))
+        return _ordered(_scaled(points))
     rng, centres = np.random.default_rng(seed), np.empty((0, points.shape[1]), np.float32)
     far = np.ones(len(points))
     for _ in range(colours):
         chosen = rng.choice(len(points), p=far * counts / np.sum(far * counts))
-        centres = np.concatenate([centres, _told(points[chosen : chosen + 1])])
-        distances = np.sum(np.square(_told(points) - centres[-1]), axis=1)
+        centres = np.concatenate([centres, _scaled(points[chosen : chosen + 1])])
+        distances = np.sum(np.square(_scaled(points) - centres[-1]), axis=1)
         far = distances if len(centres) == 1 else np.minimum(far, distances)
     for _ in range(rounds):
         nearest = _nearest(points, centres)
         mass = np.bincount(nearest, counts, colours)
-        means = [np.bincount(nearest, counts * channel, colours) for channel in _told(points).T]
+        means = [np.bincount(nearest, counts * channel, colours) for channel in _scaled(points).T]
         moved = np.where(mass[:, None] > 0, np.stack(means, 1) / np.maximum(mass, 1)[:, None], centres)
         if np.array_equal(moved.astype(np.float32), centres):
             break
@@ -112,7 +112,7 @@ def find_palette(pixels: UInt8[np.ndarray, "N C"], colours: int, *, seed: int = 
     return _ordered(centres)
 
 
-def _told(pixels: UInt8[np.ndarray, "N C"]) -> Float[np.ndarray, "N C"]:
+def _scaled(pixels: UInt8[np.ndarray, "N C"]) -> Float[np.ndarray, "N C"]:
     return pixels.astype(np.float32) / np.float32(HALF) - 1
 
 
@@ -124,7 +124,7 @@ def _ordered(centres: Float[np.ndarray, "V C"]) -> Palette:
 def _nearest(points: UInt8[np.ndarray, "N C"], colours: Float[np.ndarray, "V C"]) -> Int[np.ndarray, " N"]:
     """Number the nearest colour of every point, a piece of them at a time."""
     half = np.sum(np.square(colours), axis=1) / 2
-    found = [np.argmin(half - _told(piece) @ colours.T, axis=1) for piece in _pieces(points, len(colours))]
+    found = [np.argmin(half - _scaled(piece) @ colours.T, axis=1) for piece in _pieces(points, len(colours))]
     return np.concatenate(found).astype(np.int32)
 
 

@@ -157,8 +157,8 @@ class VisualQuestions(Sequence[Any]):
     @cached_property
     def fingerprint(self) -> str:
         """Name which images, questions and answers they are."""
-        told = json.dumps([list(self.questions), list(self.answers)])
-        return digest(self.images.fingerprint, self.of.astype(np.int64), told)
+        answer_texts = json.dumps([list(self.questions), list(self.answers)])
+        return digest(self.images.fingerprint, self.of.astype(np.int64), answer_texts)
 
     def take(self, indices: Int[np.ndarray, "_"]) -> "Asked":
         """Pick some images, with all questions about them."""
@@ -222,23 +222,23 @@ def _read(root: Path, path: Path, *, single: bool) -> VisualQuestions:
     numbers: dict[str, int] = {}
     of, questions, answers = [], [], []
     for number, where, name, said in read_json_lines(path, QUESTION_LINES):
-        asked, told = texts_of(said, QUESTION_LINES.texts), texts_of(said, ANSWERS)
+        asked, answer_texts = texts_of(said, QUESTION_LINES.texts), texts_of(said, ANSWERS)
         if asked is None or len(asked) > 1:
             raise ValueError(
                 f"{where}: the image {name} must have a question, a text, "
                 f"got {first_of(said, QUESTION_LINES.texts)!r:.60}"
             )
-        if told is None:
+        if answer_texts is None:
             raise ValueError(
                 f"{where}: the question {asked[0]!r:.60} must have answers, texts that are not empty, got "
                 f"{first_of(said, ANSWERS)!r:.60}"
             )
-        if single and len(told) > 1:
+        if single and len(answer_texts) > 1:
             continue
         lines.setdefault(name, number)
         of.append(numbers.setdefault(name, len(numbers)))
         questions.append(asked[0].strip())
-        answers.append(tuple(each.strip() for each in told))
+        answers.append(tuple(each.strip() for each in answer_texts))
     if not questions:
         raise ValueError(f"{path} must have questions of a single answer, got none")
     return VisualQuestions(

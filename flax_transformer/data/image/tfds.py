@@ -152,13 +152,13 @@ def _scenes(images: TfdsImages, label: str, objects: str, box: str) -> Scenes:
     for index in range(len(images)):
         record = read_record(images.source, index, images.origin)
         width, height = image_size(record[images.feature], name=images.name(index))
-        shares = np.array(record[objects][box], np.float32).reshape(-1, 4)
-        wrong = ~((shares[:, :2] < shares[:, 2:]).all(1) & (shares >= 0).all(1) & (shares <= 1).all(1))
+        relative = np.array(record[objects][box], np.float32).reshape(-1, 4)
+        wrong = ~((relative[:, :2] < relative[:, 2:]).all(1) & (relative >= 0).all(1) & (relative <= 1).all(1))
         if wrong.any():
             raise ValueError(
-                f"a box must have an area within the image, got {shares[wrong][0].tolist()} in {images.name(index)}"
+                f"a box must have an area within the image, got {relative[wrong][0].tolist()} in {images.name(index)}"
             )
-        boxes = shares[:, [1, 0, 3, 2]] * np.array([width, height, width, height], np.float32)
+        boxes = relative[:, [1, 0, 3, 2]] * np.array([width, height, width, height], np.float32)
         classes, areas = np.array(record[objects][label], np.int32).reshape(-1), record[objects].get("area")
         crowd = np.array(record[objects].get("is_crowd", [False] * len(boxes)), bool)
         found.append(Objects.from_annotations(boxes, classes, None if areas is None else np.array(areas, float), crowd))

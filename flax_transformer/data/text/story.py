@@ -231,9 +231,9 @@ def number_stories(
                 raise ValueError(
                     f"an answer must be one that a training question has, got {each.answer!r} of {each.question!r}"
                 )
-            told = each.facts[-most:]
+            recent = each.facts[-most:]
             begin = len(facts)
-            facts += map(number, told)
+            facts += map(number, recent)
             values = (begin, len(facts), number(each.question), answers[each.answer], task)
             for name, value in zip(rows, values, strict=True):
                 rows[name].append(value)

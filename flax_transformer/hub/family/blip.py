@@ -200,10 +200,12 @@ FAMILIES = {
         model_type="blip",
         architectures={
             "BlipForConditionalGeneration": Architecture(
-                _captioner, captioner, TABLES["captioner"], uses=("respond",), inputs=CAPTION, told=_marks, **ALONE
+                _captioner, captioner, TABLES["captioner"], uses=("respond",), inputs=CAPTION, generation_fields=_marks,
+                **ALONE,
             ),
             "BlipForQuestionAnswering": Architecture(
-                _answerer, answerer, TABLES["answerer"], uses=("respond",), inputs=ANSWER, told=_marks, **ALONE
+                _answerer, answerer, TABLES["answerer"], uses=("respond",), inputs=ANSWER, generation_fields=_marks,
+                **ALONE,
             ),
             "BlipModel": Architecture(
                 _towers, pooled_towers, TABLES["towers"], uses=("match",), inputs=TOWERS, **TOWER_LAYERS

@@ -62,7 +62,7 @@ CONFIG = replace(
 read = CONFIG.read
 
 
-def global_places(inputs: Mapping[str, Any], otherwise: np.ndarray | jax.Array | None = None) -> dict[str, Any]:
+def global_positions(inputs: Mapping[str, Any], otherwise: np.ndarray | jax.Array | None = None) -> dict[str, Any]:
     """Find the tokens that a mask makes global.
 
     Of a mask that is not known before a call is compiled all positions are looked at: the result is the same, the cost
@@ -81,16 +81,16 @@ def global_places(inputs: Mapping[str, Any], otherwise: np.ndarray | jax.Array |
     check_broadcast("global_attention_mask", np.shape(mask), shape)
     if isinstance(mask, jax.core.Tracer):
         at = jnp.where(mask != 0, jnp.arange(shape[-1]), -1)
-        return {**rest, "global_places": jnp.broadcast_to(at, shape)}
+        return {**rest, "global_positions": jnp.broadcast_to(at, shape)}
     chosen = np.broadcast_to(np.asarray(mask) != 0, shape)
     most = min(-(-max(int(chosen.sum(-1).max(initial=0)), 1) // STEP) * STEP, shape[-1])
     at = np.argsort(~chosen, axis=-1, kind="stable")[..., :most]
     real = np.take_along_axis(chosen, at, axis=-1)
-    return {**rest, "global_places": np.where(real, at, -1).astype(np.int32)}
+    return {**rest, "global_positions": np.where(real, at, -1).astype(np.int32)}
 
 
 def _given(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
-    return global_places(inputs)
+    return global_positions(inputs)
 
 
 def _leading(fields: Fields) -> LongformerConfig:
@@ -103,7 +103,7 @@ def _beside_marks(before: bool) -> Callable[[Mapping[str, Any], Fields], dict[st
 
     def prepare(inputs: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
         if "global_attention_mask" in inputs:
-            return global_places(inputs)
+            return global_positions(inputs)
         ids, mark = inputs["input_ids"], fields.integer("sep_token_id", 2)
         marks = (jnp if isinstance(ids, jax.core.Tracer) else np).asarray(ids) == mark
         if isinstance(marks, np.ndarray) and (marks.sum(-1) != 3).any():
@@ -113,7 +113,7 @@ def _beside_marks(before: bool) -> Callable[[Mapping[str, Any], Fields], dict[st
             )
         end = marks.argmax(-1)[..., None]
         at = np.arange(np.shape(ids)[-1])
-        return global_places(inputs, at < end if before else at > end + 1)
+        return global_positions(inputs, at < end if before else at > end + 1)
 
     return prepare
 

@@ -39,7 +39,7 @@ CONFIG = ConfigTable(
         "r_layers": "region_depth",
         "x_layers": "cross_depth",
         "visual_feat_dim": "features",
-        "visual_pos_dim": "places",
+        "visual_pos_dim": "box_values",
     },
     only=dict.fromkeys(LOSSES, True),
 )
@@ -143,11 +143,11 @@ def check(inputs: Inputs, fields: Fields) -> None:
       ValueError: says which.
     """
     rows, features = inputs.input_ids.shape[0], inputs.visual_feats
-    wide, places = fields.integer("visual_feat_dim", 2048), fields.integer("visual_pos_dim", 4)
+    wide, box_values = fields.integer("visual_feat_dim", 2048), fields.integer("visual_pos_dim", 4)
     if features.ndim != 3 or features.shape[0] != rows or features.shape[-1] != wide:
         raise ValueError(f"visual_feats must be [{rows}, R, {wide}], a row of regions a text, got {features.shape}")
-    if inputs.visual_pos.shape != (*features.shape[:2], places):
-        raise ValueError(f"visual_pos must be {[*features.shape[:2], places]}, got {list(inputs.visual_pos.shape)}")
+    if inputs.visual_pos.shape != (*features.shape[:2], box_values):
+        raise ValueError(f"visual_pos must be {[*features.shape[:2], box_values]}, got {list(inputs.visual_pos.shape)}")
     if inputs.visual_attention_mask is not None:
         check_broadcast("visual_attention_mask", inputs.visual_attention_mask.shape, features.shape[:2])
 

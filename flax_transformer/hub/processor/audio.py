@@ -58,9 +58,9 @@ def _samples(samples: Samples, padded: Padded, options: Options) -> np.ndarray:
     """Return samples of mean 0 and variance 1; padding counts where no mask tells the model of it."""
     if not options["do_normalize"]:
         return padded
-    heard = samples if options["return_attention_mask"] else padded
-    normed = (padded - heard.mean()) / np.sqrt(heard.var() + 1e-7)
-    normed[len(heard) :] = options["padding_value"]
+    measured = samples if options["return_attention_mask"] else padded
+    normed = (padded - measured.mean()) / np.sqrt(measured.var() + 1e-7)
+    normed[len(measured) :] = options["padding_value"]
     return normed
 
 

@@ -129,8 +129,8 @@ class Vocabulary:
             words: of ``__call__``, about one text.
         """
         if isinstance(texts, str):
-            told = {"padding": None, **words, "add_special_tokens": add_special_tokens is not False}
-            ids = self(texts, text_pair, return_tensors=return_tensors, **told)["input_ids"]
+            defaults = {"padding": None, **words, "add_special_tokens": add_special_tokens is not False}
+            ids = self(texts, text_pair, return_tensors=return_tensors, **defaults)["input_ids"]
             return ids[0].tolist() if return_tensors is None else ids
         if text_pair is not None or return_tensors is not None or words:
             got = ", ".join(

@@ -100,12 +100,12 @@ class LxmertConfig(EncoderConfig):
     """Blocks that join them."""
     features: int = 2_048
     """F."""
-    places: int = 4
+    box_values: int = 4
     """Numbers that say where a region is."""
 
     def __post_init__(self):
         super().__post_init__()
-        check_at_least(self, 1, "region_depth", "cross_depth", "features", "places")
+        check_at_least(self, 1, "region_depth", "cross_depth", "features", "box_values")
 
     def build(self, rngs: nnx.Rngs) -> "Lxmert":
         """Make the encoder."""
@@ -128,7 +128,7 @@ class Lxmert(Encoder):
         draw, count = np.random.default_rng(0), batch["labels"].shape[1]
         found = {
             "features": draw.standard_normal((rows, count, config.features), dtype=np.float32),
-            "boxes": draw.random((rows, count, config.places), dtype=np.float32),
+            "boxes": draw.random((rows, count, config.box_values), dtype=np.float32),
         }
         return {**batch, "inputs": {**batch["inputs"], **found}}
 
@@ -171,7 +171,7 @@ class Lxmert(Encoder):
           ValueError: regions of another width.
         """
         check_hidden(features, self.cfg.features, "features")
-        check_hidden(boxes, self.cfg.places, "boxes")
+        check_hidden(boxes, self.cfg.box_values, "boxes")
         keys = (None,) * 5 if key is None else jax.random.split(key, 5)
         sides = (tokens.shape, visible), (features.shape[:-1], seen)
         text, regions = (
@@ -231,7 +231,7 @@ class RegionEmbedding(Module):
     def __init__(self, cfg: LxmertConfig, *, rngs: nnx.Rngs):
         like = cfg.block.feedforward
         self.cfg = cfg
-        for name, width in (("feature", cfg.features), ("place", cfg.places)):
+        for name, width in (("feature", cfg.features), ("place", cfg.box_values)):
             layer = Linear(
                 width, like.embed, axes=(None, "embed"), kernel_init=initializer(like), rngs=rngs,
                 **like.precision.dtypes,

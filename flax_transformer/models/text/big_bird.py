@@ -34,7 +34,7 @@ from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout
 from flax_transformer.ops.block_sparse import block_sparse_attention, draw_blocks, least_blocks
-from flax_transformer.ops.float32 import wide
+from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.parallel import constrain
 
 FLOAT32 = Precision()
@@ -194,7 +194,7 @@ class SpanHead(Module):
 
     def __init__(self, cfg: SpanHeadConfig, *, rngs: nnx.Rngs):
         kinds = {
-            "dtype": wide(cfg.residual.precision.compute),
+            "dtype": at_least_float32(cfg.residual.precision.compute),
             "param_dtype": cfg.residual.precision.dtypes["param_dtype"],
         }
         self.cfg = cfg

@@ -33,7 +33,7 @@ FLOAT32 = Precision()
 class GlobalAttentionConfig(AttentionConfig):
     """Attention in the window of its mask, beside global tokens that have projections of their own."""
 
-    takes = "mask", "global_places"
+    takes = "mask", "global_positions"
 
     def __post_init__(self):
         super().__post_init__()
@@ -70,14 +70,14 @@ class GlobalAttention(Attention):
         x: Float[Array, "*B T D"],
         *,
         mask: Mask | None = None,
-        global_places: Int[Array, "*B G"] | None = None,
+        global_positions: Int[Array, "*B G"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
         """Attend.
 
         Args:
           mask: has the window, and says which keys are padding; nothing else.
-          global_places: positions of tokens that see everything and that all see; −1 where a row has fewer.
+          global_positions: positions of tokens that see everything and that all see; −1 where a row has fewer.
           key: for attention dropout; None means none.
 
         Raises:
@@ -90,10 +90,10 @@ class GlobalAttention(Attention):
         visible, keys = keys_seen(mask, (*lead, T)), (None, None) if key is None else jax.random.split(key)
         dropout = lambda key: Dropout(cfg.attention_dropout, key) if key is not None and cfg.attention_dropout else None  # noqa: E731
         q, k, v = self.query(x), self.key(x), self.value(x)
-        if global_places is None:
+        if global_positions is None:
             y = sliding_attention(q, k, v, visible, window=mask.window, scale=cfg.scale, dropout=dropout(keys[0]))
         else:
-            at, real, which, chosen = _found(global_places, visible, T)
+            at, real, which, chosen = _found(global_positions, visible, T)
             take = lambda x: jnp.take_along_axis(x, at[..., None, None], axis=-3)  # noqa: E731
             y = sliding_attention(
                 q, k, v, visible & ~chosen, (take(k), take(v), real), window=mask.window, scale=cfg.scale,
@@ -136,13 +136,13 @@ def keys_seen(mask: Mask | None, shape: tuple[int, ...]) -> Bool[Array, "*B T"]:
     return jnp.broadcast_to(seen if dense is None else seen & dense[..., 0, -1, :], shape)
 
 
-def _found(places: Array, visible: Array, T: int) -> tuple[Array, Array, Array, Array]:
+def _found(positions: Array, visible: Array, T: int) -> tuple[Array, Array, Array, Array]:
     """Return indices of global tokens, which of them count, and of each position whose it is and whether it is one.
 
     A place that is named twice counts once, one that is padding not at all.
     """
-    at = jnp.clip(places, 0, T - 1)
-    real = (places >= 0) & jnp.take_along_axis(visible, at, axis=-1)
+    at = jnp.clip(positions, 0, T - 1)
+    real = (positions >= 0) & jnp.take_along_axis(visible, at, axis=-1)
     match = real[..., None] & (at[..., None] == jnp.arange(T))
     which = jnp.argmax(match, axis=-2)
     real = real & (jnp.take_along_axis(which, at, axis=-1) == jnp.arange(at.shape[-1]))
@@ -188,7 +188,7 @@ class Longformer(Encoder):
         mask: Mask | None = None,
         types: Int[Array, "*#B T"] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
-        global_places: Int[Array, "*#B G"] | None = None,
+        global_positions: Int[Array, "*#B G"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
         """Encode tokens.
@@ -196,7 +196,7 @@ class Longformer(Encoder):
         Args:
           mask: which of them are padding.
           types, positions: as an `Encoder`'s.
-          global_places: positions of global tokens; −1 where a row has fewer than others. None: the leading ones.
+          global_positions: positions of global tokens; −1 where a row has fewer than others. None: the leading ones.
           key: for dropout; None means none.
 
         Raises:
@@ -204,12 +204,14 @@ class Longformer(Encoder):
             transform, NaN comes.
         """
         x, given = self._enter(tokens, None, types, positions, key)
-        if global_places is None and self.cfg.leading:
-            global_places = jnp.arange(min(self.cfg.leading, tokens.shape[-1]))
-        if global_places is not None:
-            wrong = _wrong(global_places, tokens.shape)
+        if global_positions is None and self.cfg.leading:
+            global_positions = jnp.arange(min(self.cfg.leading, tokens.shape[-1]))
+        if global_positions is not None:
+            wrong = _wrong(global_positions, tokens.shape)
             x = jnp.where(wrong[..., None, None], jnp.nan, x)
-            given["global_places"] = jnp.broadcast_to(global_places, (*tokens.shape[:-1], global_places.shape[-1]))
+            given["global_positions"] = jnp.broadcast_to(
+                global_positions, (*tokens.shape[:-1], global_positions.shape[-1])
+            )
         masks = tuple(Mask(window=window // 2) & mask for window in self.cfg.windows)
         return self.trunk(x, **{**given, "positions": None, "mask": masks[0] if len(masks) == 1 else Cycle(masks)})
 
@@ -220,29 +222,29 @@ class Longformer(Encoder):
         lengths: Int[Array, "*B"] | None = None,
         types: Int[Array, "*#B T"] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
-        global_places: Int[Array, "*#B G"] | None = None,
+        global_positions: Int[Array, "*#B G"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
         """Compute the last hidden states from the inputs of a batch.
 
         Args:
           lengths: of the rows; what comes after is padding, which nobody sees.
-          types, positions, global_places: as a call takes them.
+          types, positions, global_positions: as a call takes them.
           key: for dropout; None means none.
         """
         mask = None if lengths is None else Mask(lengths=lengths)
-        return self(tokens, mask=mask, types=types, positions=positions, global_places=global_places, key=key)
+        return self(tokens, mask=mask, types=types, positions=positions, global_positions=global_positions, key=key)
 
 
-def _wrong(places: Array, shape: tuple[int, ...]) -> Bool[Array, "*B"]:
+def _wrong(positions: Array, shape: tuple[int, ...]) -> Bool[Array, "*B"]:
     """Say which rows have places that they have not; raise where that is known already."""
-    check_ids("global_places", places)
-    check_broadcast("global_places", places.shape[:-1], shape[:-1])
-    wrong = ((places < -1) | (places >= shape[-1])).any(axis=-1)
+    check_ids("global_positions", positions)
+    check_broadcast("global_positions", positions.shape[:-1], shape[:-1])
+    wrong = ((positions < -1) | (positions >= shape[-1])).any(axis=-1)
     if not isinstance(wrong, jax.core.Tracer) and np.any(wrong):
         raise ValueError(
-            f"global_places must be positions of the text, in [0, {shape[-1]}), or -1 for none, got "
-            f"{int(places.min())} to {int(places.max())}"
+            f"global_positions must be positions of the text, in [0, {shape[-1]}), or -1 for none, got "
+            f"{int(positions.min())} to {int(positions.max())}"
         )
     return wrong
 

@@ -20,7 +20,7 @@ from flax_transformer.nn.config import Precision, check_at_least, check_fields
 from flax_transformer.nn.linear import Linear
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import dropout
-from flax_transformer.ops.float32 import wide
+from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.order import Layer, Order
 
 State = tuple[Float[Array, "*B H"], ...]
@@ -76,7 +76,7 @@ class Cell(Module):
 
     def init_state(self, *batch: int) -> State:
         """Begin with zeros, in float32 or more."""
-        zero = jnp.zeros((*batch, self.cfg.hidden), wide(self.cfg.precision.compute))
+        zero = jnp.zeros((*batch, self.cfg.hidden), at_least_float32(self.cfg.precision.compute))
         return (zero, zero) if self.cfg.cell == "lstm" else (zero,)
 
     def __call__(self, state: State, projected: Float[Array, "*B G"]) -> State:

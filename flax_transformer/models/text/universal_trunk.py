@@ -27,7 +27,7 @@ from flax_transformer.nn.pipeline import pipeline_stages
 from flax_transformer.nn.stack import apply_stack, extend_stack, map_stack
 from flax_transformer.nn.trunk import Trunk, TrunkConfig
 from flax_transformer.ops import Mask, widen
-from flax_transformer.ops.float32 import wide
+from flax_transformer.ops.float32 import at_least_float32
 from flax_transformer.order import Layer
 from flax_transformer.parallel import constrain
 from flax_transformer.parallel.axis import spelled
@@ -87,7 +87,7 @@ class Halting:
     @classmethod
     def begin(cls, x: Float[Array, "*B T D"]) -> "Halting":
         """Begin with hidden states."""
-        none = jnp.zeros(x.shape[:-1], wide(x.dtype))
+        none = jnp.zeros(x.shape[:-1], at_least_float32(x.dtype))
         return cls(x, jnp.zeros(x.shape, none.dtype), none, none, none)
 
     def advance(
@@ -131,7 +131,7 @@ class UniversalStep:
     ) -> Any:
         """Apply the block; x are hidden states, or `Halting`."""
         cfg, block, halt = trunk
-        state = block(self._told(x, where, cfg), *args, key=key, **given)
+        state = block(self._with_position(x, where, cfg), *args, key=key, **given)
         return self._after(x, state, cfg, halt)
 
     def extend(
@@ -142,10 +142,10 @@ class UniversalStep:
         A position that has halted writes, at every later step, the keys and values of the state that it halted with.
         """
         cfg, block, halt = trunk
-        state, cache = block.extend(self._told(x, where, cfg), cache, *args, **given)
+        state, cache = block.extend(self._with_position(x, where, cfg), cache, *args, **given)
         return self._after(x, state, cfg, halt), cache
 
-    def _told(self, x: Any, where: Array, cfg: "_Static") -> Array:
+    def _with_position(self, x: Any, where: Array, cfg: "_Static") -> Array:
         x = x.state if isinstance(x, Halting) else x
         if cfg.config.position == "none":
             return x
@@ -185,7 +185,7 @@ class UniversalTrunk(Trunk):
                 "bias_init": nnx.initializers.constant(cfg.halting.bias),
             }
             kinds = cfg.block.residual.precision.dtypes
-            kinds = kinds | {"dtype": wide(kinds["dtype"])}
+            kinds = kinds | {"dtype": at_least_float32(kinds["dtype"])}
             self.halt = Linear(cfg.block.embed, 1, rngs=rngs, **start, **kinds)
         if cfg.end_norm:
             self.norm = cfg.block.residual.make_norm(rngs)
@@ -246,12 +246,12 @@ class UniversalTrunk(Trunk):
         after = self._run(x, memory, mask, positions, key, others)
         if self.cfg.halting is None:
             return self._finish(after, x), {}
-        told = {"ponder": after.steps + after.rest, "steps": after.steps}
+        aux = {"ponder": after.steps + after.rest, "steps": after.steps}
         if not self.causal:
             lengths = None if mask is None else mask.lengths
             real = jnp.ones(x.shape[:-1]) if lengths is None else jnp.arange(x.shape[-2]) < lengths[..., None]
-            told = {name: jnp.sum(each * real, -1) / jnp.maximum(jnp.sum(real, -1), 1) for name, each in told.items()}
-        return self._finish(after, x), told
+            aux = {name: jnp.sum(each * real, -1) / jnp.maximum(jnp.sum(real, -1), 1) for name, each in aux.items()}
+        return self._finish(after, x), aux
 
     def _run(self, x: Array, memory: Any, mask: Any, positions: Any, key: Any, others: dict) -> Any:
         where = jnp.arange(x.shape[-2]) if positions is None else positions

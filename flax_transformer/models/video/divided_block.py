@@ -87,11 +87,11 @@ class SpaceAttention(Attention):
         check_grid(x, grid, 1)
         lead, D = x.shape[:-2], x.shape[-1]
         token = jnp.broadcast_to(x[..., None, :1, :], (*lead, grid.columns, 1, D))
-        places = x[..., 1:, :].reshape(*lead, *grid, D).swapaxes(-3, -2)
-        x = jnp.concatenate([token, places], axis=-2)
+        patches = x[..., 1:, :].reshape(*lead, *grid, D).swapaxes(-3, -2)
+        x = jnp.concatenate([token, patches], axis=-2)
         y = super().__call__(x, key=key)
-        token, places = y[..., 0, :].mean(axis=-2, keepdims=True), y[..., 1:, :].swapaxes(-3, -2)
-        return jnp.concatenate([token, places.reshape(*lead, -1, D)], axis=-2)
+        token, patches = y[..., 0, :].mean(axis=-2, keepdims=True), y[..., 1:, :].swapaxes(-3, -2)
+        return jnp.concatenate([token, patches.reshape(*lead, -1, D)], axis=-2)
 
 
 @frozen

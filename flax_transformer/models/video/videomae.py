@@ -65,9 +65,9 @@ class VideoMAEEncoder(ViViT):
         return self.trunk(x if visible is None else taken(x, visible), key=keys[1])
 
 
-def taken(x: Float[Array, "*B P D"], places: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
+def taken(x: Float[Array, "*B P D"], positions: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
     """Take some positions."""
-    return jnp.take_along_axis(x, places[..., None], axis=-2)
+    return jnp.take_along_axis(x, positions[..., None], axis=-2)
 
 
 def tube_places(noise: Float[Array, "*B S"], times: int, visible: int) -> tuple[Int[Array, "*B T"], Int[Array, "*B M"]]:
@@ -84,10 +84,10 @@ def tube_places(noise: Float[Array, "*B S"], times: int, visible: int) -> tuple[
     >>> [each.tolist() for each in tube_places(jnp.array([0.3, 0.1, 0.2]), 2, 1)]
     [[1, 4], [0, 2, 3, 5]]
     """
-    order, places = jnp.argsort(noise, axis=-1), noise.shape[-1]
+    order, positions = jnp.argsort(noise, axis=-1), noise.shape[-1]
     sides = jnp.sort(order[..., :visible], axis=-1), jnp.sort(order[..., visible:], axis=-1)
     return tuple(
-        (jnp.arange(times)[:, None] * places + side[..., None, :]).reshape(*side.shape[:-1], -1) for side in sides
+        (jnp.arange(times)[:, None] * positions + side[..., None, :]).reshape(*side.shape[:-1], -1) for side in sides
     )
 
 
@@ -158,8 +158,8 @@ class VideoMAE(ReadsVideos, Module):
           key: for dropout; None means none.
         """
         keys = (None, None) if key is None else jax.random.split(key)
-        times, places = self.cfg.encoder.patches.grid[0], noise.shape[-1]
-        visible, masked = tube_places(noise, times, max(1, places - int(self.cfg.mask_ratio * places)))
+        times, positions = self.cfg.encoder.patches.grid[0], noise.shape[-1]
+        visible, masked = tube_places(noise, times, max(1, positions - int(self.cfg.mask_ratio * positions)))
         return self.decode(self.encoder.encode(videos, visible, key=keys[0]), visible, masked, key=keys[1])
 
 
@@ -172,8 +172,8 @@ def videomae_encoder(
       options: other fields of `VideoMAEEncoderConfig`.
     """
     like = vivit_encoder(size, frames=frames, image=image, patch=patch, precision=precision)
-    told = {"tokens": (), "position": "sinusoidal", "norm": "none", "block": _block(like.block), **options}
-    return VideoMAEEncoderConfig(**{**vars(like), **told})
+    fields = {"tokens": (), "position": "sinusoidal", "norm": "none", "block": _block(like.block), **options}
+    return VideoMAEEncoderConfig(**{**vars(like), **fields})
 
 
 def _block(like: TransformerBlockConfig) -> TransformerBlockConfig:

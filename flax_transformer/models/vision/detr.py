@@ -26,8 +26,8 @@ from flax_transformer.nn.config import check_at_least, check_fields, check_rates
 from flax_transformer.nn.linear import Linear, Product
 from flax_transformer.nn.module import Module
 from flax_transformer.ops import Mask, dropout, widen
-from flax_transformer.ops.float32 import wide
-from flax_transformer.ops.grid_position import shrink_mask, sinusoidal_places
+from flax_transformer.ops.float32 import at_least_float32
+from flax_transformer.ops.grid_position import shrink_mask, sinusoidal_visible_grid
 from flax_transformer.order import Part
 from flax_transformer.parallel import constrain
 
@@ -180,29 +180,34 @@ class Detr(ReadsImages, Module):
             raise ValueError(f"mask must be {(*lead, *size)}, as the images are, got {mask.shape}")
         rows, columns = features.shape[-3:-1]
         seen = jnp.ones((rows, columns), bool) if mask is None else shrink_mask(mask != 0, rows, columns)
-        places = sinusoidal_places(seen, cfg.embed)
+        position_embedding = sinusoidal_visible_grid(seen, cfg.embed)
         visible = None if mask is None else Mask(dense=seen.reshape(*lead, 1, 1, -1))
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.project(features).reshape(*lead, rows * columns, cfg.embed)
         x = constrain(dropout(x, cfg.dropout, keys[0]), "batch", "length", None)
-        return self.encoder(x, mask=visible, places=places, key=keys[1]), places, visible
+        return (
+            self.encoder(x, mask=visible, position_embedding=position_embedding, key=keys[1]),
+            position_embedding,
+            visible,
+        )
 
     def decode(
         self,
         memory: Float[Array, "*B S D"],
-        places: Float[Array, "*#B S D"],
+        position_embedding: Float[Array, "*#B S D"],
         visible: Mask | None = None,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B L Q D"]:
         """Let the queries look at a memory; arguments as `encode` gives them."""
-        trunk, places = self.decoder, jnp.broadcast_to(places, memory.shape)
+        trunk, position_embedding = self.decoder, jnp.broadcast_to(position_embedding, memory.shape)
         mine = widen(self.queries[...])
         x = jnp.zeros((*memory.shape[:-2], *mine.shape), memory.dtype)
         rates = trunk.drop_rates(key)
         given = {"memory_mask": visible, "drop_path": rates}
         found = every_layer(
-            trunk.blocks, x, memory, places=mine, memory_places=places, key=key, unroll=trunk.cfg.unroll,
+            trunk.blocks, x, memory, position_embedding=mine, memory_position_embedding=position_embedding, key=key,
+            unroll=trunk.cfg.unroll,
             remat=trunk.cfg.remat, **{name: value for name, value in given.items() if value is not None},
         )  # fmt: skip
         return self.norm(jnp.moveaxis(found, 0, -3))
@@ -224,19 +229,19 @@ class Detr(ReadsImages, Module):
         First the encoder's, then what the queries of the decoder, which stand at no place, see of its memory.
         """
         cfg, stride = self.cfg, self.cfg.backbone.stride
-        places = Tiles(Grid(-(-height // stride), -(-width // stride)), (stride, stride))
+        position_embedding = Tiles(Grid(-(-height // stride), -(-width // stride)), (stride, stride))
         queries = Tiles(Grid(0, 0), (1, 1), tuple(f"query {i + 1}" for i in range(cfg.queries)))
         values = iter(found)
         (encoder,) = by_stack(values, (cfg.encoder.depth,))
         (decoder,) = by_stack(list(values)[1::2], (cfg.decoder.depth,))  # a layer's queries see each other first
         return [
-            PatchAttention("encoder", encoder[:, 0], places, places),
-            PatchAttention("decoder", decoder[:, 0], queries, places),
+            PatchAttention("encoder", encoder[:, 0], position_embedding, position_embedding),
+            PatchAttention("decoder", decoder[:, 0], queries, position_embedding),
         ]
 
 
 def _linear(cfg: DetrConfig, outputs: int, rngs: nnx.Rngs) -> Linear:
-    kinds = {"dtype": wide(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
+    kinds = {"dtype": at_least_float32(cfg.precision.compute), "param_dtype": jnp.dtype(cfg.precision.params)}
     return Linear(cfg.embed, outputs, dot_general=Product(), rngs=rngs, **kinds)
 
 

@@ -18,8 +18,8 @@ from flax_transformer.ops import Mask
 class DetrAttentionConfig(AttentionConfig):
     """Attention whose queries and keys have positions added."""
 
-    takes = "mask", "places"
-    takes_of_memory = "memory", "mask", "places", "memory_places"
+    takes = "mask", "position_embedding"
+    takes_of_memory = "memory", "mask", "position_embedding", "memory_position_embedding"
 
     def __post_init__(self):
         super().__post_init__()
@@ -39,8 +39,8 @@ class DetrAttention(Attention):
         x: Float[Array, "*B T D"],
         memory: Float[Array, "*B S D"] | None = None,
         *,
-        places: Float[Array, "*#B T D"],
-        memory_places: Float[Array, "*#B S D"] | None = None,
+        position_embedding: Float[Array, "*#B T D"],
+        memory_position_embedding: Float[Array, "*#B S D"] | None = None,
         mask: Mask | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "*B T D"]:
@@ -48,8 +48,8 @@ class DetrAttention(Attention):
 
         Args:
           memory: what to attend to; None is self-attention.
-          places: positions of x.
-          memory_places: those of the memory.
+          position_embedding: positions of x.
+          memory_position_embedding: those of the memory.
           mask: what each query may see.
           key: for attention dropout; None means none.
 
@@ -57,16 +57,17 @@ class DetrAttention(Attention):
           ValueError: shapes that do not fit.
         """
         self._check(x)
-        source, beside = (x, places) if memory is None else (memory, memory_places)
+        source, beside = (x, position_embedding) if memory is None else (memory, memory_position_embedding)
         check_hidden(source, self.cfg.embed, "memory")
-        q, k, v = self.query(x + places), self.key(source + beside), self.value(source)
+        q, k, v = self.query(x + position_embedding), self.key(source + beside), self.value(source)
         return self._attend(q, k, v, mask, None, key)
 
 
 def detr_block(**options: Any) -> TransformerBlockConfig:
     """Make a block's config as `transformer_block` does, of attention with added positions.
 
-    A call of the block takes `places`, and of one that attends to a memory `memory_places`, as `DetrAttention` does.
+    A call of the block takes `position_embedding`, and of one that attends to a memory `memory_position_embedding`, as
+    `DetrAttention` does.
     """
     plain = transformer_block(**options)
     attention = DetrAttentionConfig.like(plain.attention)

@@ -51,7 +51,7 @@ class Masked(NamedTuple):
     hidden: Float[Array, "*B T D"]
     masked: Bool[Array, "*B P"]
     """Which patches are not among them."""
-    places: Int[Array, "*B P"]
+    restore_order: Int[Array, "*B P"]
     """Where each patch is in the order in which the kept ones come first."""
 
 
@@ -74,14 +74,14 @@ class MAEEncoder(ViT):
         keys = (None, None) if key is None else jax.random.split(key)
         x = self.embed(images, key=keys[0])
         if noise is None:
-            places = jnp.broadcast_to(jnp.arange(x.shape[-2] - 1), (*x.shape[:-2], x.shape[-2] - 1))
-            return Masked(self.trunk(x, key=keys[1]), jnp.zeros(places.shape, bool), places)
+            restore_order = jnp.broadcast_to(jnp.arange(x.shape[-2] - 1), (*x.shape[:-2], x.shape[-2] - 1))
+            return Masked(self.trunk(x, key=keys[1]), jnp.zeros(restore_order.shape, bool), restore_order)
         kept = int((x.shape[-2] - 1) * (1 - self.cfg.mask_ratio))
         order = jnp.argsort(noise, axis=-1)
-        places = jnp.argsort(order, axis=-1)
+        restore_order = jnp.argsort(order, axis=-1)
         first = jnp.pad(order[..., :kept] + 1, [(0, 0)] * (order.ndim - 1) + [(1, 0)])
         x = self.trunk(jnp.take_along_axis(x, first[..., None], axis=-2), key=keys[1])
-        return Masked(x, places >= kept, places)
+        return Masked(x, restore_order >= kept, restore_order)
 
 
 @frozen
@@ -134,12 +134,12 @@ class MAE(ReadsImages, Module):
         """
         x = self.project(encoded.hidden)
         token, patches = jnp.split(x, [1], axis=-2)
-        P = encoded.places.shape[-1]
+        P = encoded.restore_order.shape[-1]
         rest = jnp.broadcast_to(
             self.mask_token[...].astype(x.dtype), (*x.shape[:-2], P - patches.shape[-2], x.shape[-1])
         )
         patches = jnp.concatenate([patches, rest], axis=-2)
-        patches = jnp.take_along_axis(patches, encoded.places[..., None], axis=-2)
+        patches = jnp.take_along_axis(patches, encoded.restore_order[..., None], axis=-2)
         x = widen(jnp.concatenate([token, patches], axis=-2)) + self._positions(P)
         x = self.decoder(x.astype(token.dtype), key=key)
         return x[..., 1:, :]
