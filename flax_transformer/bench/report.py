@@ -116,16 +116,16 @@ def _by_module(programs: dict[str, dict]) -> list[str]:
     columns = [column for column in columns if any(map(_is_module, column[1]))]
     if not columns:
         return []
-    shares = Counter()
+    counts_by_module = Counter()
     for _, found, _ in columns:
         for module, value in found.items():
-            shares[module] += value / max(1, sum(found.values()))
-    modules = [module for module, _ in shares.most_common(LINES)]
+            counts_by_module[module] += value / max(1, sum(found.values()))
+    modules = [module for module, _ in counts_by_module.most_common(LINES)]
     rows = []
     for module in modules:
         cells = [_share(found, found.get(module, 0), unit) for _, found, unit in columns]
         rows.append([module or OUTSIDE, *cells])
-    if rest := [module for module in shares if module not in modules]:
+    if rest := [module for module in counts_by_module if module not in modules]:
         rows.append(
             [f"{len(rest)} more", *(_share(found, sum(found.get(m, 0) for m in rest), u) for _, found, u in columns)]
         )

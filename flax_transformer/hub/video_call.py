@@ -95,7 +95,7 @@ def encoded_video(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: 
     return ModelOutput(last_hidden_state=model.encode(videos(inputs), inputs.kept_patches, key=key))
 
 
-def restored_clip(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
+def restored_video(model: Any, inputs: Inputs, key: PRNGKeyArray | None, fields: Fields) -> ModelOutput:
     """Give back the pixels of masked tubelets, as VideoMAEForPreTraining does."""
     keys, visible = split_keys(key), inputs.kept_patches
     masked = jnp.argsort(inputs.bool_masked_pos != 0, axis=-1, stable=True)[:, visible.shape[-1] :]

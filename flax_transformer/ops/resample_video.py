@@ -55,5 +55,5 @@ def resample_video_positions(
         raise ValueError(f"positions must be {tokens} and {shape} of patches, got {table.shape[-2]}")
     images = resample(table[tokens:].reshape(times, rows, columns, -1), size[1:], kernel=kernel)
     flat = images.reshape(times, size[1] * size[2], -1)
-    clip = resample(flat, (size[0], flat.shape[1]), kernel=bilinear)
-    return jnp.concatenate([table[:tokens], clip.reshape(-1, table.shape[-1])])
+    resampled = resample(flat, (size[0], flat.shape[1]), kernel=bilinear)
+    return jnp.concatenate([table[:tokens], resampled.reshape(-1, table.shape[-1])])

@@ -126,17 +126,17 @@ def end(code: int) -> None:
 def leave(code: int) -> None:
     """Exit with the others, once all have come here; what went wrong in one alone must `end` instead."""
     if jax.distributed.is_initialized():
-        meet("leave")
+        barrier("leave")
     sys.exit(code)
 
 
-def meet(name: str) -> None:
+def barrier(name: str) -> None:
     """Wait until every process is here."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
-def agreed(value: int) -> int:
+def broadcast_from_first(value: int) -> int:
     """Return the number that process 0 has."""
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
@@ -145,10 +145,10 @@ def agreed(value: int) -> int:
 def first(name: str) -> Iterator[None]:
     """Let process 0 go through the block before the others, who find what it has written."""
     if jax.process_index() > 0:
-        meet(name)
+        barrier(name)
     yield
     if jax.process_index() == 0:
-        meet(name)
+        barrier(name)
 
 
 def row_parts(mesh: Mesh | None) -> tuple[tuple[int, ...], int]:
@@ -182,7 +182,7 @@ def whole(tree: Any) -> Any:
     return jax.tree.map(gather, tree)
 
 
-def at_home(tree: Any) -> Any:
+def to_local_devices(tree: Any) -> Any:
     """Bring a tree gathered by `whole` onto this process's own devices, each array split where it can be."""
     devices = jax.local_devices()
     mesh = Mesh(np.asarray(devices), ("local",))

@@ -17,7 +17,7 @@ def audio_figure(
     frames: Float[np.ndarray, "C I"],
     seconds: float,
     rows: Sequence[str] = (),
-    shares: Float[np.ndarray, "R S"] | None = None,
+    probabilities: Float[np.ndarray, "R S"] | None = None,
     title: str = "",
 ) -> Any:
     """Draw the spectrum of a sound over time, and below it the weights of each row over time.
@@ -26,7 +26,7 @@ def audio_figure(
       frames: log-mel.
       seconds: how long frames and positions are together.
       rows: names of the rows.
-      shares: weights or probabilities, between 0 and 1; the darkest is the largest, which the title says.
+      probabilities: weights or probabilities, between 0 and 1; the darkest is the largest, which the title says.
       title: what the weights are.
 
     Returns:
@@ -37,10 +37,9 @@ def audio_figure(
     """
     from matplotlib.figure import Figure
 
-    if (0 if shares is None else len(shares)) != len(rows):
-        raise ValueError(
-            f"there must be a row of weights for each name, got {0 if shares is None else len(shares)} and {len(rows)}"
-        )
+    count = 0 if probabilities is None else len(probabilities)
+    if count != len(rows):
+        raise ValueError(f"there must be a row of weights for each name, got {count} and {len(rows)}")
     below = 0.16 * max(len(rows), 5) + 0.2 if rows else 0.0
     figure = Figure(figsize=(INCHES, 1.3 + below), dpi=DOTS, layout="constrained")
     heights = {"height_ratios": [1.3, below]} if rows else {}
@@ -49,13 +48,13 @@ def audio_figure(
     axes[0].set_ylabel("mel bins", fontsize=7)
     if rows:
         axes[1].imshow(
-            shares, aspect="auto", cmap="Blues", vmin=0, vmax=max(float(shares.max()), 1e-6), interpolation="nearest",
-            extent=(0, seconds, len(rows), 0),
+            probabilities, aspect="auto", cmap="Blues", vmin=0, vmax=max(float(probabilities.max()), 1e-6),
+            interpolation="nearest", extent=(0, seconds, len(rows), 0),
         )  # fmt: skip
         axes[1].set_yticks(np.arange(len(rows)) + 0.5, rows, fontsize=7)
         for label in axes[1].get_yticklabels():
             label.set_parse_math(False)  # a token may be "$"
-        axes[1].set_title(f"{title}, darkest {float(shares.max()):.3g}", fontsize=8)
+        axes[1].set_title(f"{title}, darkest {float(probabilities.max()):.3g}", fontsize=8)
     axes[-1].set_xlabel("seconds", fontsize=7)
     for each in axes:
         each.tick_params(labelsize=7, length=2)

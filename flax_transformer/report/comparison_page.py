@@ -246,8 +246,8 @@ def matched(samples: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple]:
 
 def sample_key(sample: Mapping[str, Any]) -> tuple:
     """Return what makes a sample the same in two runs: source, target, and its image."""
-    picture = sample.get("picture")
-    seen = hashlib.sha256(picture.encode()).hexdigest() if isinstance(picture, str) and "size" not in sample else ""
+    drawing = sample.get("picture")
+    seen = hashlib.sha256(drawing.encode()).hexdigest() if isinstance(drawing, str) and "size" not in sample else ""
     return str(sample.get("source", "")), str(sample.get("target", "")), seen
 
 
@@ -288,11 +288,11 @@ def _sample(sample: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _attention(groups: Sequence[Group], notes: list[str]) -> list[dict[str, Any]]:
     """Put images of one sentence together, one a group; None for a group that has none of it."""
-    sources = dict.fromkeys(picture.source for group in groups for picture in group.first.text_attention)
+    sources = dict.fromkeys(drawing.source for group in groups for drawing in group.first.text_attention)
     room, kept = WEIGHTS, []
     for source in sources:
         of = [next((p for p in group.first.text_attention if p.source == source), None) for group in groups]
-        room -= 2 * sum(maps.weights.size for picture in of if picture for maps in picture.maps)
+        room -= 2 * sum(maps.weights.size for drawing in of if drawing for maps in drawing.maps)
         if room < 0 and kept:
             notes.append("Attention of some sentences is left out, to keep the page small.")
             break

@@ -223,14 +223,14 @@ def _confidence(sample: Mapping[str, Any]) -> float:
 
 def _text_attention(text_attention: Sequence[TextAttention], notes: list[str]) -> list[dict]:
     kept, room = [], WEIGHTS
-    for picture in text_attention:
-        size = 2 * sum(maps.weights.size for maps in picture.maps)
+    for drawing in text_attention:
+        size = 2 * sum(maps.weights.size for maps in drawing.maps)
         if size > room and kept:
             notes.append("Attention of some samples is left out, to keep the page small.")
             break
         room -= size
         kept.append(
-            {"source": picture.source, "output": picture.output, "maps": [pack_maps(maps) for maps in picture.maps]}
+            {"source": drawing.source, "output": drawing.output, "maps": [pack_maps(maps) for maps in drawing.maps]}
         )
     return kept
 

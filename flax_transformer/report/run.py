@@ -27,13 +27,13 @@ def read_run(folder: RunFolder) -> Report:
     notes += _gaps(records)
     done = max((record["step"] for record in records if record["split"] == "train"), default=0)
     steps = config.get("train", {}).get("steps")
-    spent = goodput([record for record in records if record["split"] == "train"])
+    budget = goodput([record for record in records if record["split"] == "train"])
     finished = any(record["split"] == "test" for record in records)
     if not finished:
         notes.append(f"The run has not finished: it stands at step {done:,}{f' of {steps:,}' if steps else ''}.")
     return Report(
         title=folder.root.resolve().name,
-        facts={**_facts(config), "steps": f"{done:,}", **({} if spent is None else {"time": spent})},
+        facts={**_facts(config), "steps": f"{done:,}", **({} if budget is None else {"time": budget})},
         records=[{n: value for n, value in each.items() if n not in (*NAMES, counted(each))} for each in records],
         samples=samples if finished else [],  # an earlier end's samples are not this run's any more
         confusion=read_confusion(folder.root) if finished else None,

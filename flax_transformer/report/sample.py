@@ -150,9 +150,9 @@ def read_confusion(root: Path) -> dict[str, Any] | None:
 def image_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a page shows of a sample with an image or probabilities: what is of the right kind of its fields."""
     texts = {name: str(sample[name]) for name in ("source", "target", "hypothesis", "caption") if name in sample}
-    heard = {"audio": sample["audio"]} if isinstance(sample.get("audio"), str) else {}
-    heard |= {"wide": True} if sample.get("wide") is True else {}
-    shown = {"picture": sample.get("picture"), **heard, **texts, "score": _number(sample.get("score"))}
+    played = {"audio": sample["audio"]} if isinstance(sample.get("audio"), str) else {}
+    played |= {"wide": True} if sample.get("wide") is True else {}
+    shown = {"picture": sample.get("picture"), **played, **texts, "score": _number(sample.get("score"))}
     if isinstance(scores := sample.get("scores"), Mapping):
         shown["scores"] = [[str(name), _number(value)] for name, value in scores.items()][:5]
     size = _numbers(sample.get("size"), 2)

@@ -40,7 +40,7 @@ from flax_transformer.task.image_input import named_classes
 from flax_transformer.task.opened import Context, Opened, check_rows, stream
 from flax_transformer.task.spec import Spec
 
-HEARD = {"input_features": "spectra", "input_values": "samples"}
+READS = {"input_features": "spectra", "input_values": "samples"}
 """What a model hears, by the name of its input."""
 
 
@@ -166,9 +166,9 @@ class AudioExamples:
         if known is None:
             return self
         if known.kind.name not in makes:
-            hears = " or ".join(HEARD[each] for each in makes)
+            hears = " or ".join(READS[each] for each in makes)
             raise ValueError(
-                f"these examples are for a model that hears {hears}, {name} hears {HEARD[known.kind.name]}"
+                f"these examples are for a model that hears {hears}, {name} hears {READS[known.kind.name]}"
             )
         if self.rate not in (None, known.rate):
             raise ValueError(f"the checkpoint {name} hears {known.rate:,} samples a second, got rate={self.rate}")
@@ -234,7 +234,7 @@ class LabelledAudio(AudioExamples):
           data: has `open()`, which gives a `AudioSet` of classes.
         """
         known = context.audio_processor
-        return self._settled(known, context.init, *HEARD)._open(data, context, known)
+        return self._settled(known, context.init, *READS)._open(data, context, known)
 
     def _open(self, data: Any, context: Context, known: AudioProcessor | None) -> Opened:
         found, rate = self._opened(data, "classes", cut=True)

@@ -119,10 +119,10 @@ class AudioLabels(ShownLabels):
 
     def shown(self, root: Path, held: Any, index: int) -> dict[str, Any]:
         """Write the spectrum as the model hears it, and the sound."""
-        heard = held[index]
-        image = save_image(root, str(index), spectrum_image(heard["frames"].T))
-        waveform = save_audio(root, str(index), heard["samples"], held.processor.rate)
-        return {"picture": image, "audio": waveform, "source": heard["name"]}
+        example = held[index]
+        image = save_image(root, str(index), spectrum_image(example["frames"].T))
+        waveform = save_audio(root, str(index), example["samples"], held.processor.rate)
+        return {"picture": image, "audio": waveform, "source": example["name"]}
 
 
 def telling(truth: np.ndarray, probabilities: Float[np.ndarray, "B E"]) -> np.ndarray:
@@ -141,13 +141,13 @@ def class_probabilities(finished: Finished) -> Float[np.ndarray, "B E"]:
       ValueError: probabilities that are not finite.
     """
     batches = finished.opened.test()
-    probabilities = [np.asarray(_chances(finished.model, each))[each["weights"] > 0] for each in batches]
+    probabilities = [np.asarray(_batch_probabilities(finished.model, each))[each["weights"] > 0] for each in batches]
     check_finite("probabilities of classes", *probabilities)
     return np.concatenate(probabilities)
 
 
 @jax.jit
-def _chances(model: Any, batch: Any) -> Float[jax.Array, "B E"]:
+def _batch_probabilities(model: Any, batch: Any) -> Float[jax.Array, "B E"]:
     return jax.nn.softmax(model.output(model.hidden_states(**batch["inputs"])))
 
 

@@ -186,8 +186,8 @@ class Restorations(Evaluator):
                 f"loss_{name}": kind.loss, f"exact_match_{name}": found.exact_match, f"chrf_{name}": found.chrf,
                 f"copied_exact_match_{name}": copied.exact_match, f"copied_chrf_{name}": copied.chrf,
             }  # fmt: skip
-            shares = (f"{copied.exact_match:.1f} %", f"{found.exact_match:.1f} %")
-            rows.append((name, *shares, f"{copied.chrf:.1f}", f"{found.chrf:.1f}", f"{kind.loss:.4f}"))
+            rates = (f"{copied.exact_match:.1f} %", f"{found.exact_match:.1f} %")
+            rows.append((name, *rates, f"{copied.chrf:.1f}", f"{found.chrf:.1f}", f"{kind.loss:.4f}"))
         means = {
             name: sum(metrics[f"{name}_{kind}"] for kind in restored) / len(restored)
             for name in ("exact_match", "chrf", "copied_exact_match", "copied_chrf")

@@ -138,7 +138,7 @@ def train(experiment: Experiment, workdir: str | os.PathLike, *, profile: str = 
                 model = _fit(experiment, task, mesh, folder, checkpoints, writer, traced, kept)
                 if jax.process_index() == 0:
                     task.finish(model, writer)
-                multihost.meet("finished")
+                multihost.barrier("finished")
         return model
 
 
@@ -169,7 +169,7 @@ def _fit(
         reporting=Reporting(writer, schedule, task.unit, profile),
     )
     model = final_model(experiment, checkpoints, state, carry)
-    return multihost.at_home(multihost.whole(model)) if jax.process_count() > 1 else model
+    return multihost.to_local_devices(multihost.whole(model)) if jax.process_count() > 1 else model
 
 
 def begin_training(experiment: Experiment, task: Task, mesh: Any = None) -> tuple[TrainState, Carry, Step]:

@@ -259,10 +259,10 @@ def fill_mask(pretrained: Pretrained, text: str, top: int = 5) -> list[list[Fill
         raise ValueError(f"the text must have the mask token {tokenizer.tokens([tokenizer.mask])[0]}, got {text!r}")
     output = pretrained(**inputs)
     logits = output.prediction_logits if output.logits is None else output.logits
-    shares = np.asarray(jax.nn.softmax(logits[0, positions].astype(np.float32)))
+    probabilities = np.asarray(jax.nn.softmax(logits[0, positions].astype(np.float32)))
     hidden = {tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.cls, tokenizer.sep}
     guesses = []
-    for place, share in zip(positions, shares, strict=True):
+    for place, share in zip(positions, probabilities, strict=True):
         found = []
         for token in np.argsort(-share, kind="stable")[:top]:
             filled = [int(id) for id in np.where(np.arange(len(ids)) == place, token, ids)]

@@ -206,12 +206,15 @@ def _speech(pretrained: Pretrained, data: Path, split: str | None, refuse: Refus
     chosen, said = _lines(data, SPEECH, split)
     write = lambda audio: [each.text for each in transcribe(pretrained, audio)]  # noqa: E731
     found = dict(_written(pretrained, said, read_audio, write, refuse))
-    references, heard = [said[file][0] for file in found], [*found.values()]
+    references, transcripts = [said[file][0] for file in found], [*found.values()]
     if not found:
         raise ValueError(f"{data} must have a sound that can be read, got none")
-    same = sum(one == other for one, other in zip(references, heard, strict=True))
-    rates = {"wer": 100 * word_edits(references, heard).rate, "cer": 100 * letter_edits(references, heard).rate}
-    return {**rates, "exact_match": 100 * same / len(heard), "recordings": len(heard), "split": chosen}
+    same = sum(one == other for one, other in zip(references, transcripts, strict=True))
+    rates = {
+        "wer": 100 * word_edits(references, transcripts).rate,
+        "cer": 100 * letter_edits(references, transcripts).rate,
+    }
+    return {**rates, "exact_match": 100 * same / len(transcripts), "recordings": len(transcripts), "split": chosen}
 
 
 def _captions(pretrained: Pretrained, data: Path, split: str | None, refuse: Refuse | None) -> Metrics:

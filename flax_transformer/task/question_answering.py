@@ -101,10 +101,10 @@ def find_answers(
         below = sum(score >= empty for score, _, _ in ranked)
         ranked.insert(0 if wins else max(1, below), (empty, 0, 0))
     weights = np.exp(np.array([score for score, _, _ in ranked]) - max((score for score, _, _ in ranked), default=0.0))
-    shares = weights / weights.sum()
+    probabilities = weights / weights.sum()
     return [
         Answer(context[start:end], score, float(share), start, end)
-        for (score, start, end), share in zip(ranked, shares, strict=True)
+        for (score, start, end), share in zip(ranked, probabilities, strict=True)
     ]
 
 

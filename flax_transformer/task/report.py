@@ -135,7 +135,7 @@ def _finished(folder: RunFolder) -> dict[str, Any]:
 
 
 def write_attention(
-    picture: TextAttention, sample: dict, output: Path, *, run: str = "", layer: int | None = None
+    drawing: TextAttention, sample: dict, output: Path, *, run: str = "", layer: int | None = None
 ) -> list[Path]:
     """Write the attention of one sentence: a page of every layer, and PNGs of one.
 
@@ -152,7 +152,7 @@ def write_attention(
     Raises:
       ValueError: when there is no such layer.
     """
-    deepest = max(maps.weights.shape[0] for maps in picture.maps)
+    deepest = max(maps.weights.shape[0] for maps in drawing.maps)
     if layer is not None and not 1 <= layer <= deepest:
         raise ValueError(f"layer must be between 1 and {deepest}, got {layer}")
     notes = (
@@ -160,10 +160,10 @@ def write_attention(
     )
     output.mkdir(parents=True, exist_ok=True)
     report = Report(
-        title="Attention", facts={"run": run} if run else {}, notes=notes, samples=[sample], text_attention=[picture]
+        title="Attention", facts={"run": run} if run else {}, notes=notes, samples=[sample], text_attention=[drawing]
     )
     paths = [write_page(output / "attention.html", report)]
-    for maps in picture.maps:
+    for maps in drawing.maps:
         if layer is None or layer <= maps.weights.shape[0]:  # encoder and decoder may differ in depth
             paths.append(output / f"{maps.name.replace(' ', '-')}.png")
             save_attention(maps, paths[-1], layer=-1 if layer is None else layer - 1)
@@ -235,7 +235,7 @@ def draw_samples(
     try:
         if "videos" in pretrained.architecture.inputs.reads:
             films = [each for each in samples if each.get("picture") and each.get("frames")]
-            drawn = [_draw_clip(pretrained, each) for each in _spread(films)] if pretrained.processor else []
+            drawn = [_draw_video(pretrained, each) for each in _spread(films)] if pretrained.processor else []
             images, notes = [image for image, _ in drawn], list(dict.fromkeys(n for _, said in drawn for n in said))
         elif "images" in pretrained.architecture.inputs.reads:
             if layout_of(pretrained) is not None and pretrained.processor is not None:
@@ -264,7 +264,7 @@ def _draw(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttentio
     return draw_image(_as_it_is(pretrained, image), image, said, said if reads_both(pretrained) else "")
 
 
-def _draw_clip(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttention, list[str]]:
+def _draw_video(pretrained: Pretrained, sample: dict[str, Any]) -> tuple[ImageAttention, list[str]]:
     frames = from_sheet(_decoded(pretrained, sample["picture"]), sample["frames"])
     return draw_video(_as_it_is(pretrained, frames[0]), frames, str(sample.get("source", "")))
 

@@ -189,10 +189,10 @@ class RetrievalEvaluator(Evaluator):
         ):
             asked = right.any(axis=1)  # a text that tells no test image is there to be taken for another
             ranks = best_ranks(scores[asked], right[asked])
-            shares = {k: float((ranks < k).mean()) for k in TOP}
-            metrics |= {f"{name}_r{k}": share for k, share in shares.items()}
+            recalls = {k: float((ranks < k).mean()) for k in TOP}
+            metrics |= {f"{name}_r{k}": share for k, share in recalls.items()}
             one, other = held.sides if name == "forth" else held.sides[::-1]
-            cells = [f"{100 * share:.2f} %" for share in shares.values()]
+            cells = [f"{100 * share:.2f} %" for share in recalls.values()]
             table.append(
                 (f"{one} → {other}", f"{asked.sum():,} of {right.shape[1]:,}", *cells, f"{np.median(ranks) + 1:g}")
             )

@@ -212,7 +212,7 @@ class Transcripts(Evaluator):
         """Test the model."""
         opened = finished.opened
         metrics = tested(finished.objective, finished.model, opened.test())
-        hypotheses = list(self.heard(finished))
+        hypotheses = list(self.hypotheses_of(finished))
         items = opened.held.items
         examples = [items[index] for index in range(len(items))]
         references = [each["text"] for each in examples]
@@ -237,7 +237,7 @@ class Transcripts(Evaluator):
         )
         return Shown(metrics=metrics, samples=samples, lines=("", *shown, "", headline))
 
-    def heard(self, finished: Finished) -> Iterator[str]:
+    def hypotheses_of(self, finished: Finished) -> Iterator[str]:
         """Return what the model writes of each test sound."""
         opened, tokenizer = finished.opened, finished.opened.tokenizer
         model = finished.model if self.search is None else ready(finished.model)
@@ -270,10 +270,10 @@ class Transcripts(Evaluator):
         rate, ends = held.processor.rate, len(example["samples"])
         show = self._letters if self.search is None else self._attention
         frames = spectra(rate, -(-ends // rate), 64)(example["samples"])["input_features"][0]
-        names, shares, seconds, title = show(finished, example)
+        names, probabilities, seconds, title = show(finished, example)
         steps = round(seconds * 100)
         frames = np.pad(frames, ((0, 0), (0, max(steps - frames.shape[1], 0))), constant_values=frames.min())[:, :steps]
-        image = pixels_of(audio_figure(frames, seconds, names, shares, title))
+        image = pixels_of(audio_figure(frames, seconds, names, probabilities, title))
         return {
             "picture": save_image(root, str(index), image, WIDEST),
             "audio": save_audio(root, str(index), waveform.samples, waveform.rate),
@@ -284,12 +284,12 @@ class Transcripts(Evaluator):
         """Return the probability of each letter that is written, and of the blank, at every position."""
         samples = example["samples"][None]
         inputs = {"samples": samples, "lengths": np.array([samples.shape[1]], np.int32)}
-        shares = np.asarray(_shares(finished.model, inputs))[0]
+        probabilities = np.asarray(_shares(finished.model, inputs))[0]
         blank = finished.objective.blank
-        tokens = list(dict.fromkeys(collapse(shares.argmax(axis=1), blank)))
+        tokens = list(dict.fromkeys(collapse(probabilities.argmax(axis=1), blank)))
         names = [*finished.opened.tokenizer.tokens(tokens), "blank"]
         rate = finished.opened.held.processor.rate
-        return names, shares[:, [*tokens, blank]].T, samples.shape[1] / rate, "probability of each letter"
+        return names, probabilities[:, [*tokens, blank]].T, samples.shape[1] / rate, "probability of each letter"
 
     def _attention(self, finished: Finished, example: Example) -> tuple[list[str], np.ndarray, float, str]:
         """Return what each token that is written looks at, in the mean of the last layer's heads."""

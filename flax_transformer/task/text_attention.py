@@ -35,8 +35,8 @@ def draw_text(name: str | Path, text: str) -> tuple[TextAttention, dict[str, Any
         translator, search = open_translator(name)
         return draw_sentence(translator, text, search)
     pretrained = open_checkpoint(str(name))
-    picture = draw(pretrained, text)
-    return picture, {"source": text, **({"hypothesis": picture.output} if _answers(pretrained) else {})}
+    drawing = draw(pretrained, text)
+    return drawing, {"source": text, **({"hypothesis": drawing.output} if _answers(pretrained) else {})}
 
 
 def draw(pretrained: Pretrained, text: str, written: Sequence[int] | None = None) -> TextAttention:

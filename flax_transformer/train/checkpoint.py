@@ -20,7 +20,7 @@ import numpy as np
 
 from flax_transformer.atomic import write_file
 from flax_transformer.parallel import path_name
-from flax_transformer.parallel.multihost import agreed, whole
+from flax_transformer.parallel.multihost import broadcast_from_first, whole
 from flax_transformer.train.carry import NOTHING, Carry, alone
 
 
@@ -175,7 +175,7 @@ class Checkpoints:
           CheckpointError: when this process does not see it, as folders on a network may come late or not be shared.
         """
         steps = self.steps()
-        newest = agreed(steps[-1] if steps else -1)
+        newest = broadcast_from_first(steps[-1] if steps else -1)
         if newest >= 0 and newest not in steps:
             raise CheckpointError(
                 f"process {jax.process_index()} does not see checkpoint {newest} in {self.folder}, which process 0 "

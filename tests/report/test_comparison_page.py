@@ -34,7 +34,7 @@ def run(name, kind, seed=0, said="ein Hund", **changes):
     given = {
         "config": {"type": "m:Recipe", "model": {"type": f"m:{kind}"}, "train": {"seed": seed}},
         "records": records(), "parameters": 1_234_567, "flops": 8_560_000_000,
-        "samples": [{"source": "a dog", "target": "ein Hund", "hypothesis": said}], "pictures": [attended()],
+        "samples": [{"source": "a dog", "target": "ein Hund", "hypothesis": said}], "text_attention": [attended()],
     }  # fmt: skip
     return ComparedRun(name=name, **{**given, **changes})
 

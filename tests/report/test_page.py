@@ -376,12 +376,12 @@ def test_text_stays_text(show):
     [
         ({"records": []}, "No numbers have been written yet"),
         ({"samples": []}, "None: they are written when a run ends"),
-        ({"pictures": []}, "No samples"),
+        ({"text_attention": []}, "No samples"),
         ({"notes": ("The run has not finished.",)}, "The run has not finished."),
         ({"records": [{"step": 3, "split": "train", "loss": 1.25}]}, "1.25 at 3"),
         ({"records": [{"step": 3, "split": "train", "loss": None}]}, "No numbers have been written yet"),
         ({"samples": [{}, {"source": 3, "tokens": None, "logprobs": "x"}]}, "Samples"),
-        ({"records": None, "samples": None, "pictures": None, "config": None}, "numbers"),
+        ({"records": None, "samples": None, "text_attention": None, "config": None}, "numbers"),
     ],
 )
 def test_what_is_missing_is_said_and_breaks_nothing(show, changes, says):

@@ -67,15 +67,15 @@ class MovingShapes:
         colour = (ground + rng.uniform(64, 192, 3)) % 256
         shape, sides = SHAPES[rng.integers(len(SHAPES))], rng.uniform(0.75, 1 / 0.75)
         places, sizes = self._path(action, rng)
-        clip = self.noise * rng.standard_normal((self.length, self.size, self.size, 3), np.float32)
-        clip += ground.astype(np.float32)
-        for frame, (top, left), size in zip(clip, places, sizes, strict=True):
+        video = self.noise * rng.standard_normal((self.length, self.size, self.size, 3), np.float32)
+        video += ground.astype(np.float32)
+        for frame, (top, left), size in zip(video, places, sizes, strict=True):
             high, wide = (max(2, round(size * side)) for side in (sides**0.5, sides**-0.5))
             rows = (round(top) - high // 2 + np.arange(high)) % self.size
             columns = (round(left) - wide // 2 + np.arange(wide)) % self.size
             covered = draw_shape(shape, high, wide)[..., None]
             frame[np.ix_(rows, columns)] += np.where(covered, (colour - ground).astype(np.float32), np.float32(0))
-        return np.clip(clip, 0, 255, out=clip).astype(np.uint8)
+        return np.video(video, 0, 255, out=video).astype(np.uint8)
 
     def _path(self, action: str, rng: np.random.Generator) -> tuple[Float[np.ndarray, "I 2"], Float[np.ndarray, " I"]]:
         """Draw where the shape is in every frame, and how large; what is not part of the action stays."""

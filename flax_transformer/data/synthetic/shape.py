@@ -164,7 +164,7 @@ class ShapeScenes:
                 width, height = rng.integers(low, high + 1, 2).tolist()
                 left, top = (int(rng.integers(0, self.size - side + 1)) for side in (width, height))
                 box = (left, top, left + width, top + height)
-                if not any(_meet(box, other) for other in boxes):
+                if not any(_overlap(box, other) for other in boxes):
                     boxes.append(box)
                     break
         classes = rng.integers(0, len(SHAPES), len(boxes)).astype(np.int32)
@@ -250,7 +250,7 @@ def _scenes(scenes: ShapeScenes, numbers: Int[np.ndarray, " B"]) -> Scenes:
     )
 
 
-def _meet(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
+def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 

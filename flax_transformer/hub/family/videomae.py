@@ -20,7 +20,7 @@ from flax_transformer.hub.video_call import (
     MASKED_VIDEOS,
     encoded_video,
     keep_patches,
-    restored_clip,
+    restored_video,
     video_classifier,
 )
 from flax_transformer.models.head import ClassifierConfig, with_head
@@ -132,7 +132,7 @@ FAMILIES = {
                 ignored=LARGER[:3], uses=("classify",), inputs=VIDEOS, **LAYERS,
             ),
             "VideoMAEForPreTraining": Architecture(
-                _whole, restored_clip, HEAD, _write_decoder, at="encoder.", ignored=LARGER[3:], uses=("fill",),
+                _whole, restored_video, HEAD, _write_decoder, at="encoder.", ignored=LARGER[3:], uses=("fill",),
                 inputs=MASKED_VIDEOS, check=_check_mask, prepare=keep_patches, marks=LAYERS["marks"],
                 layers=encoder_layers,
             ),

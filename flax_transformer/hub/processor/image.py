@@ -100,7 +100,7 @@ class ImageProcessor:
         if changes:
             return self.updated(**changes)(images, return_tensors=return_tensors)
         if self.frames:
-            done = StackImages()([StackImages()(self._done(clip))["pixel_values"] for clip in split_videos(images)])
+            done = StackImages()([StackImages()(self._done(video))["pixel_values"] for video in split_videos(images)])
         else:
             done = self.batch(self._done(images))
         return as_tensors(done, return_tensors)

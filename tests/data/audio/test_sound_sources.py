@@ -99,7 +99,7 @@ def lines(folder, *rows, name="train.jsonl"):
 def test_lines_tell_what_is_said(tmp_path):
     rows = [{"audio": f"{number}.wav", "text": f"number {number}"} for number in range(10)]
     for number in range(10):
-        write(tmp_path / "speech" / "videos" / f"{number}.wav")
+        write(tmp_path / "speech" / "clips" / f"{number}.wav")
     found = lines(tmp_path / "speech", *rows).open()
     assert (found.kind, [len(found.splits[split]) for split in SPLITS]) == ("texts", [8, 1, 1])
     for each in found.splits.values():
